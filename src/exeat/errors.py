@@ -1,0 +1,49 @@
+"""What can go wrong, split by who is told what.
+
+A denial is a value (`exeat.policy.Decision`), never an exception. An exception means that something
+broke. It carries a sentence that anybody may read, the sandbox included, and a detail for the log only.
+"""
+
+from __future__ import annotations
+
+
+class ExeatError(Exception):
+    """Base of everything exeat raises on purpose."""
+
+    def __init__(self, public: str, *, detail: str = "") -> None:
+        super().__init__(public)
+        self.public = public
+        self.detail = detail
+
+
+class ConfigError(ExeatError):
+    """The user's settings cannot be used. Nothing may start. `where` reads `file:line:column`."""
+
+    def __init__(self, public: str, *, where: str = "", expected: str = "") -> None:
+        super().__init__(public)
+        self.where = where
+        self.expected = expected
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.public}" if self.where else self.public
+        return f"{head}\n  expected: {self.expected}" if self.expected else head
+
+
+class HostError(ExeatError):
+    """Text that is not a host in any form we accept. Never to be read as "no rule matched"."""
+
+
+class ProtocolError(ExeatError):
+    """A peer broke the protocol. `status` is what an HTTP client is answered with."""
+
+    def __init__(self, public: str, *, status: int = 400, detail: str = "") -> None:
+        super().__init__(public, detail=detail)
+        self.status = status
+
+
+class AuditError(ExeatError):
+    """A record could not be written. The request it belongs to must not go out."""
+
+
+class StartError(ExeatError):
+    """The gateway could not start: a port is taken, a file cannot be opened."""
