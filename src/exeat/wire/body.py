@@ -1,0 +1,178 @@
+"""Where an HTTP/1 body ends: counted, chunked, or with the connection.
+
+httptools reads heads; it cannot say where in the buffer a message ended, which is the one thing a
+proxy must know, so bodies are framed here. A decoder is fed bytes in any portions and gives payload;
+how the bytes were cut never changes the result.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from exeat.errors import ProtocolError
+from exeat.wire.http1 import Headers
+
+# No "0x", no sign, no underscore, no white space: int() takes all of these (CVE-2023-47627).
+_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[\t\x20-\x7e\x80-\xff]*+)?")
+_TRAILER_LINE: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]++):[ \t]*+([\t\x20-\x7e\x80-\xff]*+)")
+_MAX_CHUNK_LINE: Final = 1024
+_MAX_TRAILERS: Final = 16 * 1024
+# RFC 9110 section 6.5.1: fields that frame, route, authenticate or describe the content cannot come late.
+_NEVER_TRAILER: Final = frozenset(
+    (
+        b"authorization",
+        b"connection",
+        b"content-encoding",
+        b"content-length",
+        b"content-range",
+        b"content-type",
+        b"cookie",
+        b"host",
+        b"keep-alive",
+        b"set-cookie",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+
+
+class LengthBody:
+    """A body of a known number of bytes. `rest` is what came after it."""
+
+    __slots__ = ("done", "remaining", "rest")
+
+    trailers: Headers = []  # noqa: RUF012 - never written to: a counted body has none
+
+    def __init__(self, length: int) -> None:
+        self.remaining = length
+        self.done = length == 0
+        self.rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payload in `data`. Must not be fed once done."""
+        size = len(data)
+        if size < self.remaining:
+            self.remaining -= size
+            return [data]
+        payload, self.rest = (data, b"") if size == self.remaining else (data[: self.remaining], data[self.remaining :])
+        self.remaining = 0
+        self.done = True
+        return [payload] if payload else []
+
+
+class UntilClose:
+    """A response body that ends when the upstream closes (RFC 9112 section 6.3, last case)."""
+
+    __slots__ = ()
+
+    done = False
+    rest = b""
+    trailers: Headers = []  # noqa: RUF012 - as above
+
+    def feed(self, data: bytes) -> list[bytes]:
+        return [data]
+
+
+class ChunkedBody:
+    """A chunked body: payload out, chunk extensions dropped, trailers kept."""
+
+    __slots__ = ("_buffer", "_left", "_state", "_trailer_bytes", "done", "rest", "trailers")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._left = 0
+        self._state = _ChunkState.SIZE
+        self._trailer_bytes = 0
+        self.done = False
+        self.rest = b""
+        self.trailers: Headers = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payload in `data`; raises ProtocolError on anything but the strict grammar. Must not be fed once done."""
+        payload: list[bytes] = []
+        if self._buffer:
+            data = self._buffer + data
+            self._buffer = b""
+        position = 0
+        size = len(data)
+        while position < size and not self.done:
+            if self._state is _ChunkState.DATA:
+                end = min(size, position + self._left)
+                payload.append(data[position:end])
+                self._left -= end - position
+                position = end
+                if self._left == 0:
+                    self._state = _ChunkState.DATA_END
+                continue
+            end = data.find(b"\r\n", position, position + _MAX_CHUNK_LINE + 2)
+            if end < 0:
+                self._keep_partial_line(data[position:])
+                break
+            line = data[position:end]
+            position = end + 2
+            self._take_line(line)
+        if self.done:
+            self.rest = data[position:]
+        return payload
+
+    def _keep_partial_line(self, partial: bytes) -> None:
+        if len(partial) > _MAX_CHUNK_LINE:
+            raise ProtocolError("over-long line in a chunked body")
+        # A bare LF can only be refused now: later the line would look complete to another reader.
+        if b"\n" in partial or b"\r" in partial[:-1]:
+            raise ProtocolError("bare CR or LF in a chunked body")
+        if self._state is _ChunkState.DATA_END and partial not in (b"", b"\r"):
+            raise ProtocolError("chunk longer than its size")
+        self._buffer = partial
+
+    def _take_line(self, line: bytes) -> None:
+        match self._state:
+            case _ChunkState.SIZE:
+                matched = _CHUNK_LINE.fullmatch(line)
+                if matched is None:
+                    raise ProtocolError("malformed chunk size")
+                self._left = int(matched[1], 16)
+                self._state = _ChunkState.DATA if self._left else _ChunkState.TRAILER
+            case _ChunkState.DATA_END:
+                if line:
+                    raise ProtocolError("chunk longer than its size")
+                self._state = _ChunkState.SIZE
+            case _:
+                if line:
+                    self._take_trailer(line)
+                else:
+                    self.done = True
+
+    def _take_trailer(self, line: bytes) -> None:
+        self._trailer_bytes += len(line)
+        matched = _TRAILER_LINE.fullmatch(line)
+        if matched is None or self._trailer_bytes > _MAX_TRAILERS:
+            raise ProtocolError("malformed or oversized trailers")
+        low = matched[1].lower()
+        if low not in _NEVER_TRAILER and not low.startswith(b"proxy-"):
+            self.trailers.append((matched[1], matched[2].rstrip(b" \t")))
+
+
+class _ChunkState:
+    """Plain constants: an Enum's attribute look-up costs more than the comparison it serves."""
+
+    SIZE: Final = 0
+    DATA: Final = 1
+    DATA_END: Final = 2
+    TRAILER: Final = 3
+
+
+BodyDecoder = LengthBody | ChunkedBody | UntilClose
+
+
+def encode_chunk(payload: bytes) -> bytes:
+    """One chunk. Never call it with nothing: an empty chunk ends the body."""
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+def encode_last_chunk(trailers: Headers) -> bytes:
+    """The end of a chunked body."""
+    return b"0\r\n%b\r\n" % b"".join([b"%b: %b\r\n" % trailer for trailer in trailers])

@@ -1,0 +1,126 @@
+"""The TLS ClientHello, as far as a blind tunnel needs it: which name does the client ask for?
+
+Nothing here terminates TLS. A hello that cannot be read completely is refused, since a tunnel whose
+name is unknown is a tunnel to anywhere that answers on that address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from exeat.errors import ProtocolError
+
+HANDSHAKE: Final = 0x16
+# Post-quantum key shares make hellos of about 2 KB; 16 KB is one full record.
+MAX_HELLO_BYTES: Final = 16 * 1024
+_SERVER_NAME: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHello:
+    """What a hello says in clear text. `server_name` is raw: canonicalising it is the policy's work."""
+
+    server_name: str | None
+
+
+def parse_client_hello(data: bytes) -> ClientHello | None:
+    """The hello at the start of `data`, or None while it is incomplete. Raises ProtocolError when it cannot be one."""
+    message = bytearray()
+    position = 0
+    while True:
+        if len(data) - position < 5:
+            _check_partial_record(data[position:], first=position == 0)
+            return None
+        if data[position] != HANDSHAKE or data[position + 1] != 3:
+            raise ProtocolError("not a TLS ClientHello")
+        length = int.from_bytes(data[position + 3 : position + 5])
+        if not 0 < length <= MAX_HELLO_BYTES:
+            raise ProtocolError("bad TLS record length")
+        fragment = data[position + 5 : position + 5 + length]
+        message += fragment
+        if message[0] != 1:
+            raise ProtocolError("not a TLS ClientHello")
+        if len(message) >= 4:
+            needed = 4 + int.from_bytes(message[1:4])
+            if needed > MAX_HELLO_BYTES:
+                raise ProtocolError("oversized TLS ClientHello")
+            if len(message) >= needed:
+                if len(message) > needed:
+                    raise ProtocolError("data after the TLS ClientHello in its record")
+                return _parse_body(bytes(message[4:needed]))
+        if len(fragment) < length:
+            return None
+        position += 5 + length
+        # Records of one byte each would let a hello take five times its size; it is bounded all the same.
+        if position > 2 * MAX_HELLO_BYTES:
+            raise ProtocolError("oversized TLS ClientHello")
+
+
+def _check_partial_record(partial: bytes, *, first: bool) -> None:
+    """Refuse early what can no longer become a handshake record: an SSH banner never fills one."""
+    if (partial[:1] not in (b"", b"\x16")) or (partial[1:2] not in (b"", b"\x03")):
+        raise ProtocolError("not TLS" if first else "not a TLS ClientHello")
+
+
+class _Reader:
+    """A cursor over bytes that refuses to read past the end."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def take(self, size: int) -> bytes:
+        end = self._position + size
+        if end > len(self._data):
+            raise ProtocolError("truncated TLS ClientHello")
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken
+
+    def vector(self, length_bytes: int) -> bytes:
+        return self.take(int.from_bytes(self.take(length_bytes)))
+
+    @property
+    def empty(self) -> bool:
+        return self._position == len(self._data)
+
+
+def _parse_body(body: bytes) -> ClientHello:
+    reader = _Reader(body)
+    reader.take(2 + 32)  # legacy_version, random
+    reader.vector(1)  # session id
+    reader.vector(2)  # cipher suites
+    reader.vector(1)  # compression methods
+    if reader.empty:
+        return ClientHello(server_name=None)
+    extensions = _Reader(reader.vector(2))
+    if not reader.empty:
+        raise ProtocolError("data after the TLS extensions")
+    server_name: str | None = None
+    seen: set[int] = set()
+    while not extensions.empty:
+        kind = int.from_bytes(extensions.take(2))
+        content = extensions.vector(2)
+        if kind in seen:
+            # RFC 8446 section 4.2 forbids it; two server names are how two readers come to differ.
+            raise ProtocolError("repeated TLS extension")
+        seen.add(kind)
+        if kind == _SERVER_NAME:
+            server_name = _parse_server_name(content)
+    return ClientHello(server_name)
+
+
+def _parse_server_name(content: bytes) -> str:
+    outer = _Reader(content)
+    entries = _Reader(outer.vector(2))
+    kind = entries.take(1)
+    name = entries.vector(2)
+    if kind != b"\0" or not entries.empty or not outer.empty or not name:
+        raise ProtocolError("malformed server name in the TLS ClientHello")
+    try:
+        return name.decode("ascii")
+    except UnicodeDecodeError:
+        raise ProtocolError("malformed server name in the TLS ClientHello") from None
