@@ -1,3 +1,68 @@
-"""exeat: run code you do not trust, and decide what it may reach."""
+"""exeat: run code you do not trust, and decide what it may reach.
+
+>>> import exeat
+>>> policy = exeat.make_policy(["api.github.com"])
+>>> exeat.decide(policy, exeat.Target(exeat.canonical_host("evil.test"), 443)).allowed
+False
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from exeat.audit import EventStream
+    from exeat.errors import AuditError, ConfigError, ExeatError, HostError, StartError
+    from exeat.gateway.gateway import Gateway
+    from exeat.gateway.limits import Limits
+    from exeat.policy import Decision, Policy, Target, canonical_host, decide
+    from exeat.sources import make_policy
+
+_HOMES = {
+    "AuditError": "exeat.errors",
+    "ConfigError": "exeat.errors",
+    "Decision": "exeat.policy",
+    "EventStream": "exeat.audit",
+    "ExeatError": "exeat.errors",
+    "Gateway": "exeat.gateway.gateway",
+    "HostError": "exeat.errors",
+    "Limits": "exeat.gateway.limits",
+    "Policy": "exeat.policy",
+    "StartError": "exeat.errors",
+    "Target": "exeat.policy",
+    "canonical_host": "exeat.policy",
+    "decide": "exeat.policy",
+    "make_policy": "exeat.sources",
+}
+
+__all__ = [
+    "AuditError",
+    "ConfigError",
+    "Decision",
+    "EventStream",
+    "ExeatError",
+    "Gateway",
+    "HostError",
+    "Limits",
+    "Policy",
+    "StartError",
+    "Target",
+    "__version__",
+    "canonical_host",
+    "decide",
+    "make_policy",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load on first use: the command line must start at once, and most of it needs little of this."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'exeat' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

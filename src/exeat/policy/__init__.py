@@ -1,0 +1,57 @@
+"""What may be reached: canonical hosts, address classes, rules, and the verdict. Pure values and functions."""
+
+from exeat.policy.address import AddressClass, classify, embedded_ipv4
+from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, judge_address
+from exeat.policy.document import PolicyDocument, parse_allowlist, parse_document, parse_host_mapping
+from exeat.policy.explain import Explanation, describe, explain, rule_to_allow
+from exeat.policy.grammar import parse_rule
+from exeat.policy.host import (
+    Address,
+    Host,
+    Name,
+    canonical_host,
+    configured_host,
+    parse_port,
+    split_authority,
+)
+from exeat.policy.options import parse_size
+from exeat.policy.path import canonical_path
+from exeat.policy.policy import HostMapping, Policy, build_policy
+from exeat.policy.rule import Pattern, Rule, Scope, Source
+
+__all__ = [
+    "Address",
+    "AddressClass",
+    "Decision",
+    "Explanation",
+    "Host",
+    "HostMapping",
+    "Name",
+    "Pattern",
+    "Policy",
+    "PolicyDocument",
+    "Reason",
+    "Rule",
+    "Scope",
+    "Source",
+    "Target",
+    "Verdict",
+    "build_policy",
+    "canonical_host",
+    "canonical_path",
+    "classify",
+    "configured_host",
+    "decide",
+    "describe",
+    "embedded_ipv4",
+    "explain",
+    "judge_address",
+    "parse_allowlist",
+    "parse_document",
+    "parse_host_mapping",
+    "parse_port",
+    "parse_rule",
+    "parse_size",
+    "rule_to_allow",
+    "split_authority",
+]

@@ -319,6 +319,17 @@ def parse_response_head(head: bytes, *, to_head: bool = False, max_headers: int 
     return response
 
 
+_REQUEST_LINE: Final = re.compile(rb"[A-Z]{1,20} [!-~]+ HTTP/[0-9]\.[0-9]\r\n")
+_REQUEST_LINE_BEGUN: Final = re.compile(rb"[A-Z]{1,20}(?: [!-~]*(?: [!-~]{0,8}\r?)?)?")
+
+
+def sniff_request(data: bytes) -> bool | None:
+    """Do these first bytes begin an HTTP request? None: too early to tell."""
+    if _REQUEST_LINE.match(data):
+        return True
+    return None if len(data) <= 8_192 and _REQUEST_LINE_BEGUN.fullmatch(data) else False
+
+
 def encode_headers(first_line: bytes, headers: Headers) -> bytes:
     """A head, ending in its empty line. Field values were checked by the parser that produced them."""
     return b"%b\r\n%b\r\n" % (first_line, b"".join([b"%b: %b\r\n" % header for header in headers]))

@@ -1,0 +1,101 @@
+"""`python -m bench`: measure every proxy in one run and write bench/RESULTS.md."""
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+
+from bench import load, origin, report
+from bench.install import say
+from bench.peers import Exeat, Peer, all_peers
+from bench.process import HERE, WORK, BenchError, raise_descriptor_limit
+from bench.rows import EXTRA_ROWS, ROWS, Effort, Results, compare, measure_memory, measure_rules
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    names = ",".join((*(row.name for row in ROWS), *EXTRA_ROWS))
+    parser.add_argument("--only", metavar="PEERS", help="peers to measure, with commas between")
+    parser.add_argument("--rows", default=names, help=f"rows to measure (default: {names})")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement (default: 3)")
+    parser.add_argument("--requests", type=int, default=0, help="measure this many requests instead")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each figure (default: 3)")
+    parser.add_argument("--quick", action="store_true", help="one short round: does it all work?")
+    parser.add_argument("--out", type=Path, help="Markdown file (default: bench/RESULTS.md for a full run)")
+    parser.add_argument("--exeat", metavar="COMMAND", help="another build of `exeat serve` to measure")
+    options = parser.parse_args(argv)
+    unknown = set(options.rows.split(",")) - set(names.split(","))
+    if unknown:
+        parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {names}")
+    if options.seconds <= 0 or options.rounds < 1 or options.requests < 0:
+        parser.error("seconds, rounds and requests must be positive")
+    if options.out is None:  # a partial run must not replace the page that is kept
+        partial = options.quick or options.only or options.rows != names or options.exeat
+        options.out = WORK / "partial.md" if partial else HERE / "RESULTS.md"
+    return options
+
+
+def choose(options: argparse.Namespace, results: Results) -> list[Peer]:
+    """Install the peers that were asked for; one that cannot be had is named in the results, with the reason."""
+    known = {peer.name: peer for peer in all_peers(options.exeat)}
+    wanted = options.only.split(",") if options.only else list(known)
+    ready: list[Peer] = []
+    for name in wanted:
+        try:
+            if name not in known:
+                raise BenchError(f"no such peer; there are {', '.join(known)}")
+            results.versions[name] = known[name].prepare()
+            ready.append(known[name])
+        except BenchError as error:
+            results.left_out[name] = str(error)
+            say(f"  {name} left out: {error}")
+    return ready
+
+
+def main(argv: list[str]) -> int:
+    options = parse_arguments(argv)
+    for sign in (signal.SIGINT, signal.SIGTERM):  # both unwind, and so stop what was started
+        signal.signal(sign, signal.default_int_handler)
+    effort = Effort(options.rounds, options.seconds, options.requests, 1_000_000_000)
+    if options.quick:
+        effort = Effort(1, 1.0, options.requests, 100_000_000)
+    began = time.monotonic()
+    results = Results()
+    raise_descriptor_limit()
+    WORK.mkdir(exist_ok=True)
+    chosen = options.rows.split(",")
+    rows = [row for row in ROWS if row.name in chosen]
+    try:
+        load.build()
+        peers = choose(options, results)
+        with origin.open_origin(effort.bulk_bytes):
+            if peers and rows:
+                compare(rows, peers, effort, results)
+            for exeat in (peer for peer in peers if isinstance(peer, Exeat)):
+                if "memory" in chosen:
+                    measure_memory(exeat, results)
+                if "rules" in chosen:
+                    measure_rules(options.exeat, effort, results)
+    except BenchError as error:
+        say(f"bench: {error}")
+        return 2
+    except KeyboardInterrupt:
+        say("bench: stopped; nothing was written")
+        return 130
+    command = shlex.join(["python", "-m", "bench", *argv])
+    options.out.write_text(report.page(results, rows, effort, command, origin.version()))
+    raw = [
+        {"row": row, "peer": peer, **sample.as_json()}
+        for (row, peer), samples in results.samples.items()
+        for sample in samples
+    ]
+    (WORK / "results.json").write_text(json.dumps(raw, indent=1))
+    say(f"wrote {options.out} after {time.monotonic() - began:.0f} s")
+    return 1 if results.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,101 @@
+"""Drives load.c: compiles it at first use, and reads a meter (CPU time, memory) around the measured phase."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.install import need_program
+from bench.origin import PLAIN_PORT, SMALL_BYTES, SMALL_PATH, TLS_PORT
+from bench.process import HERE, WORK, BenchError, stop
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to send. *requests* bounds the measured phase when it is not 0, else *seconds* does."""
+
+    mode: str
+    connections: int = 32
+    seconds: float = 3.0
+    requests: int = 0
+    warm_s: float = 1.0
+    path: str = SMALL_PATH
+    length: int = SMALL_BYTES
+
+    @property
+    def tunnels(self) -> bool:
+        return self.mode.startswith(("tunnel", "idle"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured phase: what the generator saw, and by how much the meter on the proxy grew meanwhile."""
+
+    requests: int
+    seconds: float
+    p50_us: int
+    p99_us: int
+    bytes: int
+    reconnects: int
+    used: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def build() -> str:
+    """Compile load.c unless that has been done since it last changed."""
+    source, program = HERE / "load.c", WORK / "load"
+    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+        command = [need_program("gcc", "gcc"), "-O2", "-Wall", "-Wextra", "-o", str(program), str(source)]
+        done = subprocess.run([*command, "-lssl", "-lcrypto"], capture_output=True, text=True, check=False, timeout=120)
+        if done.returncode != 0:
+            raise BenchError(f"load.c does not compile (is libssl-dev installed?): {done.stderr[:300]}")
+    return str(program)
+
+
+@contextmanager
+def _generator(load: Load, proxy_port: int) -> Iterator[subprocess.Popen[bytes]]:
+    origin = TLS_PORT if load.tunnels else PLAIN_PORT
+    values = (
+        load.mode, proxy_port, origin, load.path, load.length,
+        load.connections, load.warm_s, load.seconds, load.requests,
+    )  # fmt: skip
+    process = subprocess.Popen(
+        [build(), *map(str, values)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        stop(process)
+        for pipe in (process.stdin, process.stdout):
+            if pipe:
+                pipe.close()
+
+
+def measure(load: Load, proxy_port: int, meter: Callable[[], float]) -> Sample:
+    """Warm up, then measure; *meter* is read just before and just after, with all connections still open."""
+    with _generator(load, proxy_port) as process:
+        assert process.stdin
+        assert process.stdout
+        if process.stdout.readline() != b"warm\n":
+            raise BenchError("the load generator ended during the warm-up")
+        before = meter()
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        used = meter() - before
+    if not line:
+        raise BenchError("the load generator ended early")
+    seen: dict[str, Any] = json.loads(line)
+    errors, first = seen.pop("errors"), seen.pop("first_error")
+    if errors:
+        raise BenchError(f"{errors} errors in {seen['requests'] + errors} requests; the first: {first}")
+    if not seen["requests"]:
+        raise BenchError("no request was completed")
+    return Sample(used=used, **seen)

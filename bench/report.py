@@ -1,0 +1,177 @@
+"""Turns samples into the Markdown page: one table for each row, and the targets with their figures."""
+
+import os
+import platform
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.load import Sample
+from bench.rows import DIRECT, IDLE_TUNNELS, ROWS, RULE_COUNTS, Effort, Results, Row
+
+NOTES = """\
+- CPU is the time used by the proxy's whole process tree, helpers and ended children included, between the end of
+  the warm-up and the last reply. It is the figure to compare: rates and latencies depend on what else the machine
+  does, and origin, load generator and proxy share its cores.
+- Figures are medians over the rounds; the spread is the lowest and the highest round. Every measurement starts a
+  fresh process, one proxy at a time, and the order changes from round to round.
+- All proxies log each request to a file, except mitmproxy (`-q`) and sandbox-runtime, which do not log by default.
+  exeat writes its audit file and is the only one besides sandbox-runtime that checks an allowlist of destinations.
+- tinyproxy's log is in memory (tmpfs), the others' are on disk: it syncs every line, which on a disk would cost it
+  several times the CPU shown here.
+- tinyproxy closes the connection after each plain request, so its rows "kept" and "new" are the same work.
+- mitmproxy tunnels blindly in the CONNECT rows (`--ignore-hosts '.*'`), as all the others do.
+- sandbox-runtime's HTTP proxy is started alone from the package's own files, without its SOCKS front end.
+- The client resumes its TLS session in the row of new tunnels, to keep client and origin cheap.
+- 1 GB is 10^9 bytes, 1 MB is 10^6 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The medians of one peer in one row."""
+
+    cost: float
+    lowest: float
+    highest: float
+    per_s: float
+    p50_ms: float
+    p99_ms: float
+    reconnects: int
+
+
+def cost_of(sample: Sample, *, bulk: bool) -> float:
+    return sample.used / sample.bytes * 1e9 if bulk else sample.used / sample.requests * 1e4
+
+
+def figures(results: Results, row: str, peer: str) -> Figures | None:
+    samples = results.samples.get((row, peer))
+    if not samples or (row, peer) in results.failures:
+        return None
+    bulk = row == "bulk"
+    costs = [cost_of(sample, bulk=bulk) for sample in samples]
+    work = [sample.bytes / 1e6 if bulk else sample.requests for sample in samples]
+    return Figures(
+        statistics.median(costs),
+        min(costs),
+        max(costs),
+        statistics.median(done / sample.seconds for done, sample in zip(work, samples, strict=True)),
+        statistics.median(sample.p50_us for sample in samples) / 1e3,
+        statistics.median(sample.p99_us for sample in samples) / 1e3,
+        max(sample.reconnects for sample in samples),
+    )
+
+
+def row_table(results: Results, row: Row) -> Iterator[str]:
+    unit, rate = ("GB", "MB/s") if row.is_bulk else ("10,000", "req/s")
+    latency_head = "" if row.is_bulk else " p50 ms | p99 ms |"
+    plural = "" if row.connections == 1 else "s"
+    yield f"### {row.title} ({row.connections} connection{plural})"
+    yield ""
+    yield f"| proxy | CPU s per {unit} | spread | exeat's CPU ÷ its CPU | {rate} |{latency_head}"
+    yield "|---|---:|---:|---:|---:|" + ("" if row.is_bulk else "---:|---:|")
+    ours = figures(results, row.name, "exeat")
+    for name in (*results.versions, *results.left_out, DIRECT):
+        seen = figures(results, row.name, name)
+        if seen is None:
+            reason = results.left_out.get(name) or results.failures.get((row.name, name))
+            if reason:
+                word = "left out" if name in results.left_out else "failed"
+                yield f"| {name} | {word} | | | |{latency_head and ' | |'}"
+            continue
+        latency = "|" if row.is_bulk else f"| {seen.p50_ms:.2f} | {seen.p99_ms:.2f} |"
+        if name == DIRECT:
+            yield f"| *{name}* | | | | {seen.per_s:,.0f} {latency}"
+            continue
+        ratio = f"{ours.cost / seen.cost:.2f}" if ours and seen.cost else ""
+        yield (
+            f"| {name} | {seen.cost:.3f} | {seen.lowest:.3f} to {seen.highest:.3f} | {ratio} "
+            f"| {seen.per_s:,.0f} {latency}"
+        )
+    yield ""
+
+
+def _against(results: Results, row: str, peer: str, limit: float, what: str) -> str:
+    ours, theirs = figures(results, row, "exeat"), figures(results, row, peer)
+    target = f"{what}: at most {limit} x {peer}"
+    if ours is None or theirs is None or not theirs.cost:
+        return f"| {target} | not measured | |"
+    ratio = ours.cost / theirs.cost
+    return f"| {target} | {ratio:.2f} x | {'met' if ratio <= limit else 'missed'} |"
+
+
+def targets(results: Results) -> Iterator[str]:
+    yield "## Targets"
+    yield ""
+    yield "| target | figure | |"
+    yield "|---|---|---|"
+    yield _against(results, "keepalive", "squid", 0.7, "CPU, plain, connections kept")
+    yield _against(results, "new", "squid", 1.0, "CPU, plain, new connections")
+    yield _against(results, "connect", "tinyproxy", 1.0, "CPU, new CONNECT tunnels")
+    yield _against(results, "bulk", "squid", 0.5, "CPU per GB, bulk download")
+    target = f"Memory with {IDLE_TUNNELS:,} idle tunnels: at most 60 MB above start"
+    memory = results.samples.get(("memory", "exeat"))
+    if memory:
+        grown = memory[0].used
+        yield f"| {target} | {grown:.1f} MB | {'met' if grown <= 60 else 'missed'} |"
+    else:
+        yield f"| {target} | not measured | |"
+    few, many = (figures(results, "rules", str(RULE_COUNTS[at])) for at in (0, -1))
+    target = f"CPU from {RULE_COUNTS[0]} to {RULE_COUNTS[-1]:,} rules: flat within 10 %"
+    if few and many and few.cost:
+        change = many.cost / few.cost - 1
+        yield f"| {target} | {change:+.0%} | {'met' if abs(change) <= 0.1 else 'missed'} |"
+    else:
+        yield f"| {target} | not measured | |"
+    yield ""
+
+
+def exeat_only(results: Results) -> Iterator[str]:
+    counted = [(count, figures(results, "rules", str(count))) for count in RULE_COUNTS]
+    if not any(seen for _, seen in counted):
+        return
+    yield "### exeat, plain HTTP, connections kept, by number of rules"
+    yield ""
+    yield "| rules | CPU s per 10,000 | spread | req/s |"
+    yield "|---:|---:|---:|---:|"
+    for count, seen in counted:
+        if seen:
+            spread = f"{seen.lowest:.3f} to {seen.highest:.3f}"
+            yield f"| {count:,} | {seen.cost:.3f} | {spread} | {seen.per_s:,.0f} |"
+    yield ""
+
+
+def machine() -> str:
+    model = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
+
+
+def page(results: Results, rows: list[Row], effort: Effort, command: str, origin: str) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    measured = f"{effort.requests:,} requests" if effort.requests else f"{effort.seconds:g} s"
+    lines = [
+        "# Results",
+        "",
+        f"- Date: {datetime.now(UTC):%Y-%m-%d}",
+        f"- Machine: {machine()}",
+        f"- Versions: {versions}; origin nginx {origin}, over loopback",
+        f"- Command: `{command}` ({effort.rounds} round{'' if effort.rounds == 1 else 's'}, {measured} each)",
+        "",
+        *targets(results),
+        "## Comparison",
+        "",
+    ]
+    for row in (row for row in ROWS if row in rows):
+        lines += row_table(results, row)
+    lines += exeat_only(results)
+    lines += ["## How to read this", "", NOTES, ""]
+    problems = [f"- {name}: left out, {reason}" for name, reason in results.left_out.items()]
+    problems += [f"- {peer}, row {row}: {reason}" for (row, peer), reason in results.failures.items()]
+    if problems:
+        lines += ["## Not measured", "", *problems, ""]
+    return "\n".join(lines)

@@ -1,0 +1,7 @@
+"""`python -m exeat` is the `exeat` command."""
+
+import sys
+
+from exeat.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,62 @@
+"""From what the user named as the log to a sink, with errors that say what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from exeat.audit.logfile import LogFile
+from exeat.audit.sink import MemorySink, Sink, StreamSink
+from exeat.errors import StartError
+
+_STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
+_ADVICE = {
+    errno.ENOENT: "its folder does not exist: make it first",
+    errno.ENOTDIR: "a part of its path is not a folder",
+    errno.EACCES: "no permission: choose a place that you may write to",
+    errno.EROFS: "the file system is read-only: choose another place",
+    errno.ELOOP: "it is a symbolic link: name the file itself",
+    errno.EISDIR: "it is a folder: name a file in it",
+    errno.ENXIO: "nobody reads this pipe: start its reader first",
+    errno.EBADF: "the standard stream is closed: name a file",
+    errno.EINVAL: "it holds something that is not an audit log: name another file",
+}
+
+
+def open_sink(target: str | None, *, max_bytes: int, keep: int) -> Sink:
+    """The sink for `target`: None, `-` for standard output, a file, or a device or pipe as a stream."""
+    if target is None:
+        return MemorySink()
+    if max_bytes < 0 or keep < 1:
+        raise StartError("the audit log needs max_bytes of 0 or more and keep of 1 or more")
+    try:
+        if target in _STANDARD:
+            return StreamSink(os.dup(_STANDARD[target]))
+        if _is_stream(target):
+            return StreamSink(_open_stream(target))
+        return LogFile(target, max_bytes=max_bytes, keep=keep)
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
+        raise StartError(f"cannot open the audit log {target!r}: {advice}", detail=str(error)) from error
+
+
+def _is_stream(target: str) -> bool:
+    try:
+        mode = Path(target).lstat().st_mode
+    except FileNotFoundError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+def _open_stream(target: str) -> int:
+    """A device or a named pipe. Never blocks: a pipe without a reader is an error at once."""
+    fd = os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    found = os.fstat(fd)
+    is_pipe = stat.S_ISFIFO(found.st_mode)
+    owners = {os.geteuid()} if is_pipe else {os.geteuid(), 0}
+    if not (is_pipe or stat.S_ISCHR(found.st_mode)) or found.st_uid not in owners:
+        os.close(fd)
+        raise OSError(errno.EPERM, f"not a pipe or device of ours (owner uid {found.st_uid})")
+    return fd

@@ -1,0 +1,162 @@
+"""What one line of the log says, and its encoding.
+
+Every string passes through the C JSON escaper, so text that a sandbox chose (a host, a method) can
+never end a line, start another one or reach a terminal as an escape sequence. The result is the middle
+of a line: the journal puts `seq` and `chain` before it and `policy` and `hash` after it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from json.encoder import encode_basestring_ascii as _quote
+
+MAX_TEXT_CHARS = 300
+CUT_MARK = "…"
+_RESERVED = frozenset({"seq", "chain", "time", "event", "policy", "hash"})
+
+# The second that the prefix belongs to, and the prefix, swapped as one value so that threads agree.
+# strftime costs 1.3 us and the whole stamp 0.3 us when it is needed once a second only.
+_stamp: tuple[int, str] = (-1, "")
+
+
+def _now() -> str:
+    """UTC, ISO 8601, microseconds: `2025-01-31T23:59:59.000001Z`."""
+    global _stamp
+    second, rest_ns = divmod(time.time_ns(), 1_000_000_000)
+    known, prefix = _stamp
+    if known != second:
+        prefix = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(second))
+        _stamp = (second, prefix)
+    return f"{prefix}{rest_ns // 1000:06d}Z"
+
+
+def _cut(value: str) -> str:
+    """At most `MAX_TEXT_CHARS` characters and the mark: a flood of long names must not fill the disk."""
+    return value if len(value) <= MAX_TEXT_CHARS else value[:MAX_TEXT_CHARS] + CUT_MARK
+
+
+def _text(value: str) -> str:
+    """A JSON string, quotes included, cut if it is long."""
+    return _quote(_cut(value))
+
+
+class Record:
+    """One decided request. The gateway fills it in as it learns; it must never hold a secret's value.
+
+    `started` is `time.monotonic()`; `duration_ms` is taken from it when a line needs it and nobody has
+    set it. `secrets` are names only.
+    """
+
+    __slots__ = (
+        "address",
+        "conn",
+        "duration_ms",
+        "host",
+        "jail",
+        "method",
+        "note",
+        "port",
+        "protocol",
+        "reason",
+        "received",
+        "req",
+        "rule",
+        "sandbox",
+        "secrets",
+        "sent",
+        "started",
+        "status",
+        "verdict",
+    )
+
+    def __init__(
+        self,
+        *,
+        conn: int = 0,
+        req: int = 0,
+        sandbox: str = "",
+        jail: str = "",
+        protocol: str = "",
+        method: str = "",
+        host: str = "",
+        port: int = 0,
+        address: str = "",
+        rule: str = "",
+        reason: str = "",
+        verdict: str = "deny",
+        status: int = 0,
+        sent: int = 0,
+        received: int = 0,
+        started: float = 0.0,
+        duration_ms: float = 0.0,
+        secrets: tuple[str, ...] = (),
+        note: str = "",
+    ) -> None:
+        self.conn = conn
+        self.req = req
+        self.sandbox = sandbox
+        self.jail = jail
+        self.protocol = protocol
+        self.method = method
+        self.host = host
+        self.port = port
+        self.address = address
+        self.rule = rule
+        self.reason = reason
+        self.verdict = verdict
+        self.status = status
+        self.sent = sent
+        self.received = received
+        self.started = started
+        self.duration_ms = duration_ms
+        self.secrets = secrets
+        self.note = note
+
+    def encode(self, event: str) -> str:
+        """The middle of a `decision` or `end` line.
+
+        An allowed decision is written before anything is dialled, so it has no outcome yet; every other
+        line ends with status, bytes each way and duration.
+        """
+        method, host, address, rule = self.method, self.host, self.address, self.rule
+        reason, note, sandbox = self.reason, self.note, self.sandbox
+        # One test for all of them, and then the C escaper without a Python call around it: 0.7 us less.
+        total = len(method) + len(host) + len(address) + len(rule) + len(reason) + len(note) + len(sandbox)
+        if total > MAX_TEXT_CHARS:
+            method, host, address, rule = _cut(method), _cut(host), _cut(address), _cut(rule)
+            reason, note, sandbox = _cut(reason), _cut(note), _cut(sandbox)
+        secrets = ",".join(map(_text, self.secrets)) if self.secrets else ""
+        # The numbers are numbers by their type: checking again with `:d` would cost 0.1 us for each.
+        head = (
+            f'"time":"{_now()}","event":{_quote(event)},"conn":{self.conn},"req":{self.req}'
+            f',"sandbox":{_quote(sandbox)},"jail":{_quote(self.jail)}'
+            f',"protocol":{_quote(self.protocol)},"method":{_quote(method)}'
+            f',"host":{_quote(host)},"port":{self.port},"address":{_quote(address)}'
+            f',"verdict":{_quote(self.verdict)},"rule":{_quote(rule)},"reason":{_quote(reason)}'
+            f',"secrets":[{secrets}],"note":{_quote(note)}'
+        )
+        if event == "decision" and self.verdict == "allow":
+            return head
+        if not self.duration_ms and self.started:
+            self.duration_ms = (time.monotonic() - self.started) * 1000.0
+        return (
+            f'{head},"status":{self.status},"sent":{self.sent},"received":{self.received}'
+            f',"duration_ms":{self.duration_ms:.3f}'
+        )
+
+
+def encode_event(event: str, **fields: str | int | float | None) -> str:
+    """The middle of a rare line: start, stop, reload, gap, torn. Not for the path of a request."""
+    parts = [f'"time":"{_now()}","event":{_text(event)}']
+    for name, value in fields.items():
+        if name in _RESERVED:
+            raise ValueError(f"{name} is written by the journal")
+        if isinstance(value, str):
+            parts.append(f"{_text(name)}:{_text(value)}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            parts.append(f"{_text(name)}:null")  # JSON has neither infinity nor NaN.
+        else:
+            parts.append(f"{_text(name)}:{json.dumps(value)}")
+    return ",".join(parts)

@@ -1,0 +1,70 @@
+"""`exeat check`: one verdict, explained."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from exeat.errors import ConfigError, HostError, ProtocolError
+from exeat.policy import Explanation, Policy, Target, canonical_path, explain, split_authority
+
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(?:\?[^#]*)?(?:#.*)?", re.DOTALL)
+_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22, "git": 9418, "ftp": 21, "postgresql": 5432}
+_EXPECTED: Final = "a URL such as https://api.github.com/, or HOST:PORT"
+
+
+def check(policy: Policy, text: str, *, method: str, as_json: bool) -> int:
+    """Print the verdict; 0 allowed, 1 denied."""
+    explanation = explain(policy, parse_target(text, method))
+    print(json.dumps(_as_dict(explanation), indent=2) if as_json else "\n".join(_as_lines(explanation)))
+    return 0 if explanation.decision.allowed else 1
+
+
+def parse_target(text: str, method: str) -> Target:
+    """What `exeat check` was asked about. Raises ConfigError."""
+    try:
+        url = _URL.fullmatch(text)
+        if url is None:
+            host, port = split_authority(text)
+            return Target(host, port if port is not None else 443)
+        scheme = url[1].lower()
+        host, port = split_authority(url[2])
+        if port is None:
+            port = _PORTS.get(scheme)
+        if port is None:
+            raise ConfigError(f'no port is known for "{scheme}:"', where=text, expected="a port in the URL")
+        if scheme == "http":
+            return Target(host, port, method, canonical_path(url[3] or "/"))
+        return Target(host, port)
+    except (HostError, ProtocolError) as error:
+        raise ConfigError(error.public, where=repr(text), expected=_EXPECTED) from None
+
+
+def _as_lines(explanation: Explanation) -> list[str]:
+    decision = explanation.decision
+    lines = [
+        f"{'allowed' if decision.allowed else 'denied '}  {explanation.target}",
+        f"  why     {explanation.sentence}",
+    ]
+    if decision.rule is not None:
+        lines.append(f"  rule    {decision.rule.text}    ({explanation.where})")
+    lines.append(f"  host    {explanation.host}")
+    if explanation.change:
+        lines.append(f"  change  {explanation.change}")
+    return lines
+
+
+def _as_dict(explanation: Explanation) -> dict[str, object]:
+    decision = explanation.decision
+    return {
+        "verdict": decision.verdict.value,
+        "reason": decision.reason.value,
+        "target": explanation.target,
+        "host": explanation.host,
+        "port": explanation.port,
+        "rule": decision.rule.text if decision.rule else None,
+        "where": explanation.where or None,
+        "why": explanation.sentence,
+        "change": explanation.change or None,
+    }

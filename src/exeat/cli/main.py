@@ -1,0 +1,164 @@
+"""The `exeat` command: parse, call, print. Exit status 2 means that nothing was started."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import exeat
+from exeat.errors import ConfigError, ExeatError
+
+if TYPE_CHECKING:
+    from exeat.sources import RuleSources
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _build_parser()
+    options = parser.parse_args(arguments)
+    try:
+        status: int = options.run(options, arguments)
+    except ConfigError as error:
+        print(f"exeat: {error}", file=sys.stderr)
+        return 2
+    except ExeatError as error:
+        detail = f"\n  {error.detail}" if error.detail else ""
+        print(f"exeat: {error.public}{detail}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has left, which is its right. Keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return status
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="exeat",
+        description="Run code you do not trust, and decide what it may reach.",
+        epilog="Nothing is allowed unless a rule says so. A rule is [!]HOST[:PORTS] [OPTION...], as in\n"
+        "  api.github.com              this host, ports 80 and 443\n"
+        "  *.github.com:443            any subdomain, not github.com itself\n"
+        "  .github.com                 github.com and any subdomain\n"
+        "  [2001:db8::1]:8000-8010     an address needs a rule of its own\n"
+        "  !gist.github.com            a denial beats every allowance",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"exeat {exeat.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_check(commands)
+    _add_serve(commands)
+    _add_audit(commands)
+    return parser
+
+
+def _add_policy_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("policy", "all of these add up; PROXY_ALLOWLIST and EXEAT_POLICY are read too")
+    group.add_argument(
+        "--allow", metavar="RULE", action="append", default=[], help="allow what RULE names (repeatable)"
+    )
+    group.add_argument("--deny", metavar="RULE", action="append", default=[], help="deny it, whatever else allows it")
+    group.add_argument(
+        "--policy", metavar="FILE", action="append", default=[], help="rules, hosts and limits: TOML, JSON"
+    )
+    group.add_argument(
+        "--add-host", metavar="NAME:ADDR", action="append", default=[], help="take ADDR for NAME instead of asking DNS"
+    )
+
+
+def policy_sources(options: argparse.Namespace) -> RuleSources:
+    """The rule sources of a command line and its environment."""
+    from exeat.sources import RuleSources  # noqa: PLC0415 - loaded when a command needs it, not for --help
+
+    files = [os.environ["EXEAT_POLICY"]] if os.environ.get("EXEAT_POLICY") else []
+    return RuleSources(
+        allow=tuple(options.allow),
+        deny=tuple(options.deny),
+        files=(*files, *options.policy),
+        add_hosts=tuple(options.add_host),
+        allowlist=os.environ.get("PROXY_ALLOWLIST", ""),
+        env_hosts=os.environ.get("EXEAT_ADD_HOSTS", ""),
+    )
+
+
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "check",
+        help="say whether a URL would be allowed, and why",
+        description="Say whether a URL would be allowed, by which rule, and what would have to change.\n"
+        "Asks nobody: what a name resolves to is judged when a connection is made.",
+        epilog="exit status: 0 allowed, 1 denied, 2 unusable",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", metavar="URL|HOST:PORT", help="https://api.github.com/ or api.github.com:443")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--method", default="GET", help="HTTP method for http:// URLs (default: %(default)s)")
+    _add_policy_options(parser)
+
+    def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+        from exeat.cli.check import check  # noqa: PLC0415
+
+        policy, _ = policy_sources(options).load()
+        return check(policy, options.target, method=options.method, as_json=options.json)
+
+    parser.set_defaults(run=run)
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="run the gateway alone, as a sidecar",
+        description="Run the gateway: HTTP proxy, CONNECT and SOCKS5 on one port. Every option has a variable.",
+        epilog="SIGHUP, or a change of a policy file, reloads the rules; a broken file keeps the last good ones.\n"
+        "SIGTERM finishes what is under way and stops. EXEAT_PROXY_AUTH=user:password asks clients for\n"
+        "these credentials.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--port", metavar="N", help="listen on port N; 0 picks one (PROXY_PORT, default 8888)")
+    parser.add_argument("--bind", metavar="ADDR", help="listen on this address (EXEAT_BIND, default 127.0.0.1)")
+    parser.add_argument(
+        "--audit", metavar="FILE", help="write the decisions there; - is stdout (EXEAT_AUDIT, default -)"
+    )
+    parser.add_argument(
+        "--admin", metavar="ADDR", help="serve /healthz and /metrics on a socket path or host:port (EXEAT_ADMIN, off)"
+    )
+    parser.add_argument("--workers", metavar="N", help="processes that share the port (EXEAT_WORKERS, default 1)")
+    parser.add_argument("--sandbox", metavar="NAME", help="name to put on every record (EXEAT_SANDBOX)")
+    _add_policy_options(parser)
+
+    def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+        from exeat.serve.main import serve  # noqa: PLC0415
+        from exeat.serve.settings import settings_from  # noqa: PLC0415
+
+        settings = settings_from(vars(options), policy_sources(options), os.environ)
+        worker = os.environ.get("EXEAT_WORKER_FD")
+        return serve(settings, arguments, int(worker) if worker else None)
+
+    parser.set_defaults(run=run)
+
+
+def _add_audit(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("audit", help="check an audit log", description="Work with audit logs.")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    verify = actions.add_parser(
+        "verify",
+        help="find any edit, cut or reorder in a log",
+        description="Check the hash chain of a log. Finds every changed, removed, added or moved line. A cut tail\n"
+        "shows only against a head hash kept elsewhere (--head): the chain has no key.",
+        epilog="exit status: 0 intact, 1 not intact, 2 unusable",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verify.add_argument("files", metavar="FILE", nargs="+", help="the log; rotated parts oldest first, or found alone")
+    verify.add_argument("--head", metavar="HASH", help="the hash that the last line must have")
+
+    def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+        from exeat.cli.audit import verify_logs  # noqa: PLC0415
+
+        return verify_logs(options.files, options.head)
+
+    verify.set_defaults(run=run)

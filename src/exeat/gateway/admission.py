@@ -1,0 +1,213 @@
+"""The gates between "somebody asked" and "a connection is open", the same for every door.
+
+decide -> resolve -> judge every address -> write the record -> dial. Each gate either lets pass or gives
+a Refusal; nothing is dialled before the record of the decision is in the kernel's hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from exeat.audit import Record
+from exeat.errors import AuditError, ProtocolError
+from exeat.gateway.channel import Channel
+from exeat.gateway.dial import DialError, dial
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.resolve import IPAddress, ResolveError, is_own_address
+from exeat.gateway.state import Place, State
+from exeat.policy import (
+    Address,
+    AddressClass,
+    Decision,
+    Name,
+    Reason,
+    Target,
+    canonical_path,
+    classify,
+    decide,
+    judge_address,
+    rule_to_allow,
+)
+
+_CLOSED_BY_AUDIT = Refusal(503, "the decision could not be recorded, so nothing goes out", "proxy_internal_error")
+
+
+def judge_request(state: State, place: Place, method: bytes, path: bytes) -> tuple[Decision, bytes]:
+    """The decision on one HTTP request, and the path to send: canonical where the path was judged."""
+    if place.decision.allowed:
+        return place.decision, path
+    raw_path, question, query = path.partition(b"?")
+    # Judged and sent must be the same string, or `/pub/../secret` passes as `/pub`.
+    clean = raw_path.decode("ascii") if raw_path == b"*" else canonical_path(raw_path.decode("ascii"))
+    target = Target(place.host, place.port, method.decode("ascii"), clean)
+    return decide(state.policy, target), clean.encode("ascii") + question + query
+
+
+def deny(state: State, record: Record, place: Place, decision: Decision, address: IPAddress | None = None) -> Refusal:
+    """Write the record of a denial and say what to answer."""
+    record.verdict = "deny"
+    record.reason = decision.reason
+    record.rule = decision.rule.text if decision.rule is not None else ""
+    if address is not None:
+        record.address = str(address)
+    record.status = 403
+    state.counters.decided("deny", record.reason, record.host)
+    state.journal.append(record.encode("decision"))
+    return Refusal(403, _denial_sentence(place, decision), _denial_error(decision))
+
+
+def _denial_error(decision: Decision) -> str:
+    ip_reasons = (Reason.PRIVATE_ADDRESS, Reason.OWN_ADDRESS, Reason.ADDRESS_NOT_LISTED)
+    return "destination_ip_prohibited" if decision.reason in ip_reasons else "http_request_denied"
+
+
+def _denial_sentence(place: Place, decision: Decision) -> str:
+    rule = rule_to_allow(Target(place.host, place.port))
+    match decision.reason:
+        case Reason.DENIED_BY_RULE:
+            return f"{place} is denied by a rule"
+        case Reason.PRIVATE_ADDRESS | Reason.OWN_ADDRESS if isinstance(place.host, Name):
+            return f'{place} leads to an address that is not public; to allow it: --allow "{rule} private"'
+        case Reason.METHOD_NOT_LISTED | Reason.PATH_NOT_LISTED:
+            return f"{place} is allowed, but not with this method or path"
+        case Reason.NEEDS_INTERCEPTION:
+            return f"{place} is limited to some methods or paths, which cannot be judged inside a tunnel"
+        case _:
+            return f"{place} is not allowed; to allow it: --allow {rule}"
+
+
+async def find_addresses(state: State, place: Place) -> Sequence[IPAddress]:
+    """Where the place is. Names are asked for only here, after the policy has allowed them."""
+    if isinstance(place.host, Address):
+        return (place.host.ip,)
+    mapped = state.policy.mapped(place.host)
+    return mapped or await state.resolver.resolve(place.host_text)
+
+
+def judge_addresses(
+    state: State, place: Place, decision: Decision, addresses: Sequence[IPAddress]
+) -> tuple[Decision, IPAddress] | None:
+    """The first address that must not be connected to, if any. One bad address condemns the whole answer:
+    a mixed set is what DNS rebinding looks like.
+    """
+    target = Target(place.host, place.port)
+    for ip in addresses:
+        own = classify(ip) is AddressClass.PUBLIC and is_own_address(ip)
+        judged = judge_address(state.policy, decision, target, ip, own=own)
+        if judged.allowed and place.port in state.own_ports and (own or _is_here(ip)):
+            judged = Decision(judged.verdict.DENY, None, Reason.OWN_ADDRESS)  # a loop through ourselves
+        if not judged.allowed:
+            return judged, ip
+    return None
+
+
+def _is_here(ip: IPAddress) -> bool:
+    return classify(ip) in (AddressClass.LOOPBACK, AddressClass.UNSPECIFIED) or is_own_address(ip)
+
+
+async def commit(state: State, record: Record, decision: Decision) -> Refusal | None:
+    """Write the record of an allowed request; without it the request is refused."""
+    record.verdict = "allow"
+    record.reason = decision.reason
+    record.rule = decision.rule.text if decision.rule is not None else ""
+    try:
+        await state.journal.commit(record.encode("decision"))
+    except AuditError:
+        state.counters.decided("deny", "audit-failed", record.host)
+        return _CLOSED_BY_AUDIT
+    state.counters.decided("allow", record.reason, record.host)
+    return None
+
+
+async def open_upstream(
+    state: State, record: Record, place: Place, decision: Decision, *, reuse: bool = False
+) -> Channel | Refusal:
+    """All gates for a connection to a place. A Refusal that comes back has been recorded."""
+    if not decision.allowed:
+        return deny(state, record, place, decision)
+    if reuse and state.pool.has(place.key):
+        failure = await commit(state, record, decision)
+        if failure is not None:
+            return failure
+        taken = state.pool.take(place.key)
+        if taken is not None:
+            channel, record.address = taken
+            return channel
+        return await reopen_upstream(state, record, place, decision)  # it closed while the record was written
+    try:
+        addresses = await find_addresses(state, place)
+    except ResolveError as error:
+        failure = await commit(state, record, decision)
+        return failure or end(state, record, _unresolved(error))
+    refused = judge_addresses(state, place, decision, addresses)
+    if refused is not None:
+        return deny(state, record, place, *refused)
+    if len(addresses) == 1:
+        record.address = str(addresses[0])
+    failure = await commit(state, record, decision)
+    if failure is not None:
+        return failure
+    return await _dial(state, record, place, addresses)
+
+
+async def reopen_upstream(state: State, record: Record, place: Place, decision: Decision) -> Channel | Refusal:
+    """A fresh connection for a request that is on record already, because a kept one turned out to be closed."""
+    try:
+        addresses = await find_addresses(state, place)
+    except ResolveError as error:
+        return end(state, record, _unresolved(error))
+    refused = judge_addresses(state, place, decision, addresses)
+    if refused is not None:
+        judged, ip = refused
+        record.address = str(ip)
+        return end(state, record, Refusal(403, _denial_sentence(place, judged), _denial_error(judged)))
+    return await _dial(state, record, place, addresses)
+
+
+def _unresolved(error: ResolveError) -> Refusal:
+    return Refusal(504, error.public, "dns_timeout") if error.timed_out else Refusal(502, error.public, "dns_error")
+
+
+async def _dial(state: State, record: Record, place: Place, addresses: Sequence[IPAddress]) -> Channel | Refusal:
+    try:
+        channel, ip = await dial(addresses, place.port, state.limits.connect_s)
+    except DialError as error:
+        status = 504 if error.timed_out else 503 if error.kind == "connection_limit_reached" else 502
+        return end(state, record, Refusal(status, f"{place}: {error.public}", error.kind))
+    record.address = str(ip)
+    return channel
+
+
+def end(state: State, record: Record, refusal: Refusal) -> Refusal:
+    """The last line of an allowed request that came to nothing."""
+    record.status = refusal.status
+    record.note = refusal.error
+    state.journal.append(record.encode("end"))
+    return refusal
+
+
+def malformed(state: State, record: Record, error: ProtocolError) -> None:
+    """The record of a request that was refused because it could be read two ways, or not at all."""
+    record.verdict = "deny"
+    record.reason = "malformed"
+    record.status = error.status
+    record.note = error.public
+    state.counters.decided("deny", "malformed", record.host)
+    state.journal.append(record.encode("decision"))
+
+
+def deny_inside(state: State, record: Record, reason: str) -> None:
+    """The record of a tunnel that was allowed and then refused for what its first bytes said."""
+    allowed = record.verdict, record.reason, record.status
+    record.verdict, record.reason, record.status = "deny", reason, 403
+    state.counters.decided("deny", reason, record.host)
+    state.journal.append(record.encode("decision"))
+    record.verdict, record.reason, record.status = allowed
+
+
+def refuse_credentials(state: State, record: Record) -> Refusal:
+    """The record of a client that did not say who it is, or said it wrong."""
+    record.verdict, record.reason, record.status = "deny", "credentials", 407
+    state.counters.decided("deny", "credentials", "")
+    state.journal.append(record.encode("decision"))
+    return Refusal(407, "credentials are required to use this gateway", "http_request_denied")

@@ -1,0 +1,189 @@
+"""One side of a connection: the whole seam between asyncio's transports and everything else here.
+
+A channel is in one of two modes. Pull: bytes collect in `buffer` and the session awaits them, which is
+how decisions are made, one gate after the other. Push: bytes go straight to a receiver's callbacks,
+which is how payload moves, with no task and no future per chunk. Reading stops while the other side
+cannot keep up, so a slow peer costs a bounded amount of memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+# What a channel may hold for a reader that is busy. One read of uvloop is up to 256 KB on top of it.
+_PULL_HIGH_BYTES: Final = 64 * 1024
+# Unsent bytes after which the side that produces them is paused.
+_WRITE_HIGH_BYTES: Final = 256 * 1024
+
+
+class Receiver(Protocol):
+    """Who gets a channel's bytes in push mode."""
+
+    def on_data(self, data: bytes) -> None: ...
+    def on_eof(self) -> None: ...
+
+
+class ChannelClosed(Exception):  # noqa: N818 - not an error: it is how a session learns that its peer has left
+    """The peer is gone, so there is nobody left to answer."""
+
+
+class Channel(asyncio.Protocol):
+    """A TCP connection as its reader and writer see it."""
+
+    __slots__ = (
+        "_on_data",
+        "_paused_for_peer",
+        "_paused_for_reader",
+        "_receiver",
+        "_waiter",
+        "buffer",
+        "closed",
+        "eof",
+        "on_lost",
+        "on_made",
+        "producer",
+        "received",
+        "sent",
+        "transport",
+    )
+
+    def __init__(self, on_made: Callable[[Channel], None] | None = None) -> None:
+        self.on_made = on_made
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything can use it
+        self.buffer = b""
+        self.eof = False
+        self.closed = False
+        self.received = 0
+        self.sent = 0
+        self.producer: Channel | None = None  # whose bytes we are writing: paused when we cannot keep up
+        self.on_lost: Callable[[Exception | None], None] | None = None
+        self._receiver: Receiver | None = None
+        self._on_data: Callable[[bytes], None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._paused_for_peer = False
+        self._paused_for_reader = False
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # stream protocols get a Transport
+        self.transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        if self.on_made is not None:
+            self.on_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        push = self._on_data
+        if push is not None:
+            push(data)
+            return
+        self.buffer = self.buffer + data if self.buffer else data
+        if len(self.buffer) > _PULL_HIGH_BYTES and not self._paused_for_reader:
+            self._paused_for_reader = True
+            self._update_reading()
+        self.wake()
+
+    def eof_received(self) -> bool:
+        self.eof = True
+        if self._receiver is not None:
+            self._receiver.on_eof()
+        self.wake()
+        return True  # the other direction may go on (half-close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.eof = True
+        if self.producer is not None:
+            self.producer.resume_for_peer()
+        if self.on_lost is not None:
+            self.on_lost(exc)
+        self.wake()
+
+    def pause_writing(self) -> None:
+        if self.producer is not None:
+            self.producer.pause_for_peer()
+
+    def resume_writing(self) -> None:
+        if self.producer is not None:
+            self.producer.resume_for_peer()
+
+    # Pull mode
+
+    async def more(self) -> bool:
+        """Wait until the buffer has grown. False: the peer has sent everything it will."""
+        if self.eof:
+            return False
+        before = len(self.buffer)
+        if self._paused_for_reader:
+            self._paused_for_reader = False
+            self._update_reading()
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        return len(self.buffer) > before
+
+    def wake(self, error: BaseException | None = None) -> None:
+        """Wake whoever waits in `more`, with an error if time is up."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            if error is not None:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(None)
+
+    # Push mode
+
+    def push_to(self, receiver: Receiver | None) -> None:
+        """Send what arrives to `receiver`; None goes back to pull mode. What is buffered stays the caller's."""
+        self._receiver = receiver
+        self._on_data = receiver.on_data if receiver is not None else None
+        if receiver is not None and self._paused_for_reader:
+            self._paused_for_reader = False
+            self._update_reading()
+
+    # Back-pressure
+
+    def pause_for_peer(self) -> None:
+        self._paused_for_peer = True
+        self._update_reading()
+
+    def resume_for_peer(self) -> None:
+        if self._paused_for_peer:
+            self._paused_for_peer = False
+            self._update_reading()
+
+    def _update_reading(self) -> None:
+        if self.closed or self.transport.is_closing():
+            return
+        if self._paused_for_peer or self._paused_for_reader:
+            if self.transport.is_reading():
+                self.transport.pause_reading()
+        elif not self.transport.is_reading():
+            self.transport.resume_reading()
+
+    # Writing and closing
+
+    def write(self, data: bytes) -> None:
+        self.sent += len(data)
+        self.transport.write(data)
+
+    def write_eof(self) -> None:
+        if not self.closed and not self.transport.is_closing():
+            try:
+                self.transport.write_eof()
+            except OSError:
+                pass  # the peer is gone already; connection_lost follows
+
+    def close(self) -> None:
+        """Close once everything written has been sent."""
+        if not self.closed:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close now, dropping what is unsent: the peer must not take a cut-off answer for a whole one."""
+        if not self.closed:
+            self.transport.abort()

@@ -1,0 +1,36 @@
+"""The way of a connection, from its first byte: which door, and what is left to do when it ends."""
+
+from __future__ import annotations
+
+import logging
+
+from exeat.gateway.http_door import serve_http
+from exeat.gateway.session import Session
+from exeat.gateway.socks_door import serve_socks
+from exeat.wire import socks5
+
+_log = logging.getLogger("exeat")
+
+
+async def serve_connection(session: Session) -> None:
+    """Serve one client to its end. Whatever happens here stays here: other connections never notice."""
+    client = session.client
+    try:
+        session.watch(session.state.limits.first_byte_s, client.close)
+        if not client.buffer and not await client.more():
+            return
+        if client.buffer[0] == socks5.VERSION:
+            inner = await serve_socks(session)
+            if inner is not None:
+                await serve_http(session, inner, "socks5/http")
+        else:
+            await serve_http(session)
+    except Exception:
+        # A defect of ours. Nothing of it is shown to the sandbox; the log gets the traceback.
+        session.state.counters.internal_errors += 1
+        _log.exception("connection %d failed", session.number)
+        client.abort()
+    finally:
+        client.close()
+        if session.upstream is not None:
+            session.upstream.abort()

@@ -1,0 +1,59 @@
+"""Plain numbers about a gateway: what happened, how often, how many bytes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# A sandbox can ask for any number of hosts; beyond this many they are counted together.
+_MAX_HOSTS: Final = 1_000
+OTHER_HOSTS: Final = "(other)"
+
+
+class HostCount:
+    """One host's traffic. Bytes are of connections that have ended."""
+
+    __slots__ = ("allowed", "denied", "received", "sent")
+
+    def __init__(self) -> None:
+        self.allowed = 0
+        self.denied = 0
+        self.sent = 0
+        self.received = 0
+
+
+class Counters:
+    """Counted since start; only ever growing, except `open_connections`."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.open_connections = 0
+        self.rejected_connections = 0
+        self.internal_errors = 0
+        self.sent = 0
+        self.received = 0
+        self.decisions: dict[tuple[str, str], int] = {}  # (verdict, reason)
+        self.hosts: dict[str, HostCount] = {}
+
+    def host(self, name: str) -> HostCount:
+        count = self.hosts.get(name)
+        if count is None:
+            if len(self.hosts) >= _MAX_HOSTS and name != OTHER_HOSTS:
+                return self.host(OTHER_HOSTS)
+            count = self.hosts[name] = HostCount()
+        return count
+
+    def decided(self, verdict: str, reason: str, host: str) -> None:
+        key = (verdict, reason)
+        self.decisions[key] = self.decisions.get(key, 0) + 1
+        count = self.host(host)
+        if verdict == "allow":
+            count.allowed += 1
+        else:
+            count.denied += 1
+
+    def ended(self, host: str, sent: int, received: int) -> None:
+        self.sent += sent
+        self.received += received
+        count = self.host(host)
+        count.sent += sent
+        count.received += received

@@ -1,0 +1,242 @@
+"""The gateway as a thing to start and stop: `async with Gateway(policy) as gateway`."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import quote
+
+from exeat.audit import EventStream, encode_event, open_journal
+from exeat.errors import StartError
+from exeat.gateway.channel import Channel
+from exeat.gateway.connection import serve_connection
+from exeat.gateway.counters import Counters
+from exeat.gateway.limits import Limits
+from exeat.gateway.resolve import Lookup, Resolver
+from exeat.gateway.session import Session
+from exeat.gateway.state import Credentials, State
+from exeat.policy import Policy
+from exeat.wire.reply import encode_reply
+
+_SWEEP_S: Final = 1.0
+_TOO_MANY: Final = encode_reply(503, "too many connections", error="connection_limit_reached")
+
+
+class Gateway:
+    """A default-deny proxy with one policy. Several may live in one process; they share nothing."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        audit: str | None = None,
+        limits: Limits | None = None,
+        sandbox: str = "",
+        jail: str = "",
+        credentials: tuple[str, str] | None = None,
+        lookup: Lookup | None = None,
+        reuse_port: bool = False,
+        listeners: Sequence[socket.socket] | None = None,
+        own_ports: Sequence[int] = (),
+    ) -> None:
+        self._first_policy = policy
+        self._host = host
+        self._port = port
+        self._audit = audit
+        self._limits = limits or Limits()
+        self._sandbox = sandbox
+        self._jail = jail
+        self._credentials = Credentials(*credentials) if credentials else None
+        self._lookup = lookup
+        self._reuse_port = reuse_port
+        self._listeners = listeners
+        self._own_ports = own_ports
+        self._servers: list[asyncio.Server] = []
+        self._sessions: set[Session] = set()
+        self._count = 0
+        self._sweeper: asyncio.Task[None] | None = None
+        self._state: State | None = None
+        self.id = secrets.token_hex(4)
+        self.addresses: list[tuple[str, int]] = []
+
+    # Starting and stopping
+
+    async def start(self) -> None:
+        """Listen. A port that cannot be had is an error: there is no running without the gateway."""
+        journal = open_journal(self._audit)
+        self._state = State(
+            self._first_policy,
+            sandbox=self._sandbox,
+            jail=self._jail,
+            limits=self._limits,
+            journal=journal,
+            resolver=Resolver(self._limits.dns_s, self._lookup),
+            credentials=self._credentials,
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            if self._listeners is not None:
+                for listener in self._listeners:
+                    await self._listen(loop, sock=listener)
+            else:
+                await self._listen(loop, host=self._host, port=self._port, reuse_port=self._reuse_port or None)
+        except OSError as error:
+            await journal.aclose()
+            raise StartError(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}",
+                detail="another program has the port, or the address is not this machine's",
+            ) from None
+        self._state.own_ports = frozenset(port for _, port in self.addresses) | set(self._own_ports)
+        await journal.commit(
+            encode_event(
+                "start",
+                gateway=self.id,
+                sandbox=self._sandbox,
+                jail=self._jail,
+                listen=", ".join(f"{host}:{port}" for host, port in self.addresses),
+                rules=len(self.policy.rules),
+            )
+        )
+        self._sweeper = loop.create_task(self._sweep())
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop, **where: object) -> None:
+        server: asyncio.Server = await loop.create_server(self._make_channel, backlog=4096, **where)  # type: ignore[call-overload]
+        self._servers.append(server)
+        for listening in server.sockets:
+            self.addresses.append(listening.getsockname()[:2])
+
+    async def aclose(self, *, drain_s: float = 0.0) -> None:
+        """Stop listening, give what is under way `drain_s` seconds, then cut it. Every record is written."""
+        if self._state is None:
+            return
+        for server in self._servers:
+            server.close()
+        for session in list(self._sessions):
+            session.drain()
+        if drain_s > 0:
+            await self._wait_for_sessions(drain_s)
+        for session in list(self._sessions):
+            session.stop("gateway-stopped")
+        await self._wait_for_sessions(2.0)
+        for session in list(self._sessions):
+            if session.task is not None:
+                session.task.cancel()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        state = self._state
+        state.pool.clear()
+        state.journal.append(encode_event("stop", gateway=self.id, connections=state.counters.connections))
+        await state.journal.aclose()
+
+    async def _wait_for_sessions(self, limit_s: float) -> None:
+        tasks = [session.task for session in self._sessions if session.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=limit_s)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # Connections
+
+    def _make_channel(self) -> Channel:
+        return Channel(self._on_connection)
+
+    def _on_connection(self, channel: Channel) -> None:
+        counters, limits = self.state.counters, self.state.limits
+        counters.connections += 1
+        if len(self._sessions) >= min(limits.max_connections, limits.max_connections_per_sandbox):
+            counters.rejected_connections += 1
+            channel.write(_TOO_MANY)
+            channel.close()
+            return
+        self._count += 1
+        session = Session(self.state, channel, self._count)
+        self._sessions.add(session)
+        counters.open_connections += 1
+        session.task = asyncio.get_running_loop().create_task(serve_connection(session))
+        session.task.add_done_callback(lambda _: self._on_session_end(session))
+
+    def _on_session_end(self, session: Session) -> None:
+        self._sessions.discard(session)
+        self.state.counters.open_connections -= 1
+
+    async def _sweep(self) -> None:
+        """One timer for all connections. Ten thousand of them cost about a millisecond a second."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now = loop.time()
+            for session in list(self._sessions):
+                session.check(now)
+            self.state.pool.sweep(now)
+
+    # What a caller sees
+
+    @property
+    def state(self) -> State:
+        if self._state is None:
+            raise RuntimeError("the gateway has not been started")
+        return self._state
+
+    @property
+    def policy(self) -> Policy:
+        return self.state.policy
+
+    @property
+    def counters(self) -> Counters:
+        return self.state.counters
+
+    @property
+    def port(self) -> int:
+        return self.addresses[0][1]
+
+    @property
+    def url_without_login(self) -> str:
+        """Where the gateway listens, fit for a log."""
+        host, port = self.addresses[0]
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @property
+    def url(self) -> str:
+        """Where the gateway listens, for a client that takes a proxy URL; with credentials if it wants some."""
+        if self._credentials is None:
+            return self.url_without_login
+        login = f"{quote(self._credentials.user, safe='')}:{quote(self._credentials.password, safe='')}@"
+        return self.url_without_login.replace("://", f"://{login}", 1)
+
+    def environ(self) -> dict[str, str]:
+        """Proxy variables for a child, in both cases. Empty NO_PROXY: nothing goes round the gateway."""
+        values = {
+            "HTTP_PROXY": self.url,
+            "HTTPS_PROXY": self.url,
+            "ALL_PROXY": self.url,
+            "NO_PROXY": "",
+        }
+        return values | {name.lower(): value for name, value in values.items()}
+
+    def events(self, *, max_queued: int = 10_000) -> EventStream:
+        """The audit events from now on: `async for event in gateway.events()`. Ends when the gateway stops."""
+        return self.state.journal.subscribe(max_queued=max_queued)
+
+    async def set_policy(self, policy: Policy, limits: Limits | None = None) -> int:
+        """Put another policy in force. Gives the number of connections that it no longer allows, which are cut."""
+        self.state.set_policy(policy)
+        if limits is not None:
+            self.state.limits = limits
+        cut = sum(session.revoke_if_denied() for session in list(self._sessions))
+        self.state.journal.append(encode_event("reload", gateway=self.id, rules=len(policy.rules), cut=cut))
+        return cut

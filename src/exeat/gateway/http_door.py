@@ -1,0 +1,189 @@
+"""HTTP/1.1 proxy requests, one after the other on a connection, each decided on its own."""
+
+from __future__ import annotations
+
+from exeat.audit import Record
+from exeat.errors import ProtocolError
+from exeat.gateway.admission import deny, judge_request, malformed, open_upstream, refuse_credentials, reopen_upstream
+from exeat.gateway.channel import Channel
+from exeat.gateway.exchange import Exchange
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.relay import Tunnel
+from exeat.gateway.session import Session
+from exeat.gateway.state import Place, State
+from exeat.gateway.tunnel_door import serve_tunnel
+from exeat.policy import Decision
+from exeat.wire.http1 import RequestHead
+from exeat.wire.reply import ESTABLISHED
+from exeat.wire.target import check_origin_target, parse_absolute_target
+
+_TIMED_OUT = Refusal(504, "the server did not answer in time", "http_response_timeout")
+
+
+async def serve_http(session: Session, bound: Place | None = None, protocol: str = "http") -> None:
+    """Serve requests until either side has had enough. `bound`: they come through a tunnel to that place."""
+    while True:
+        try:
+            head = await session.read_head()
+            if head is None:
+                return
+        except ProtocolError as error:
+            malformed(session.state, session.new_record(protocol, ""), error)
+            await _answer_bad(session, error)
+            return
+        if head.method == b"CONNECT" and bound is None:
+            inner = await _serve_connect(session, head)
+            if inner is not None:
+                await serve_http(session, inner, "connect/http")
+            return
+        if not await _serve_request(session, head, bound, protocol):
+            return
+
+
+async def _answer_bad(session: Session, error: ProtocolError) -> None:
+    session.reply(Refusal(error.status, error.public, "http_request_error"), close=True)
+    await session.linger()
+
+
+def _identify(state: State, head: RequestHead, bound: Place | None) -> tuple[Place, bytes]:
+    """Whom the request is for, and the path to ask there. The Host header must say the same (RFC 9112 3.2.2)."""
+    if bound is not None:
+        path = check_origin_target(head.target, head.method)
+        if head.host is not None and state.find(head.host, bound.port).key != bound.key:
+            raise ProtocolError("the Host header names another host than the tunnel", status=421)
+        return bound, path
+    authority, path = parse_absolute_target(head.target, head.method)
+    place = state.find(authority, 80)
+    if head.host is not None and head.host != authority and state.find(head.host, 80).key != place.key:
+        raise ProtocolError("the Host header and the request target name different hosts")
+    return place, path
+
+
+async def _serve_request(session: Session, head: RequestHead, bound: Place | None, protocol: str) -> bool:
+    """One request. False: the connection is not to be used for another."""
+    state = session.state
+    record = session.new_record(protocol, head.method.decode("ascii"))
+    if bound is None and state.credentials is not None and not state.credentials.match_basic(head.authorization):
+        return await _refuse(session, head, refuse_credentials(state, record))
+    try:
+        place, path = _identify(state, head, bound)
+        record.host, record.port = place.key
+        decision, path = judge_request(state, place, head.method, path)
+    except ProtocolError as error:
+        malformed(state, record, error)
+        await _answer_bad(session, error)
+        return False
+    if not decision.allowed:
+        return await _refuse(session, head, deny(state, record, place, decision))
+    upstream = await open_upstream(state, record, place, decision, reuse=True)
+    if isinstance(upstream, Refusal):
+        return await _refuse(session, head, upstream)
+    return await _exchange(session, head, record, place, decision, path, upstream)
+
+
+async def _refuse(session: Session, head: RequestHead, refusal: Refusal) -> bool:
+    """Answer a refusal. The connection goes on unless a body is on its way that nobody will read."""
+    keep = head.keep_alive and not head.has_body and not session.draining and head.minor == 1
+    session.reply(refusal, close=not keep, head_only=head.method == b"HEAD")
+    if not keep:
+        await session.linger()
+    return keep
+
+
+async def _exchange(
+    session: Session,
+    head: RequestHead,
+    record: Record,
+    place: Place,
+    decision: Decision,
+    path: bytes,
+    upstream: Channel,
+) -> bool:
+    state, client = session.state, session.client
+    limits = state.limits
+    budget = state.budgets.of(decision.rule)
+    while True:
+        reused = upstream.sent > 0
+        sent, received = upstream.sent, upstream.received
+        session.upstream = upstream
+        exchange = Exchange(client, upstream, head, limits.max_header_bytes)
+        session.begin(record, place, head.method, path, lambda note, it=exchange: it.fail(_TIMED_OUT, note))  # type: ignore[misc]
+        session.watch(
+            limits.response_s,
+            lambda it=exchange: it.fail(_TIMED_OUT, "timeout"),
+            progress_s=limits.idle_s,  # type: ignore[misc]
+        )
+        exchange.start(path, place.authority, budget)
+        await exchange.done
+        if not (exchange.failure is not None and reused and exchange.may_retry()):
+            break
+        fresh = await reopen_upstream(state, record, place, decision)
+        if isinstance(fresh, Refusal):
+            session.live = session.stop_transfer = session.upstream = None
+            return await _refuse(session, head, fresh)
+        upstream = fresh
+    sent, received = upstream.sent - sent, upstream.received - received
+    if exchange.upgraded is not None:
+        sent, received, note = await _relay_upgraded(session, upstream, exchange, decision, sent, received)
+        session.finish(record, 101, sent, received, note)
+        return False
+    session.upstream = None
+    if exchange.reuse_upstream:
+        state.pool.give(place.key, upstream, record.address)
+    session.finish(record, exchange.status, sent, received, exchange.note)
+    if exchange.failure is not None:
+        session.reply(exchange.failure, close=True, head_only=head.method == b"HEAD")
+    if not exchange.keep_client or session.draining:
+        if head.has_body and not client.closed:
+            await session.linger()
+        return False
+    return True
+
+
+async def _relay_upgraded(
+    session: Session, upstream: Channel, exchange: Exchange, decision: Decision, sent: int, received: int
+) -> tuple[int, int, str]:
+    """After a WebSocket's 101 the two streams are joined."""
+    sent_before, received_before = upstream.sent - sent, upstream.received - received
+    tunnel = Tunnel(session.client, upstream, session.state.budgets.of(decision.rule))
+    session.stop_transfer = tunnel.stop
+    session.watch(session.state.limits.idle_s, lambda: tunnel.stop("idle"), progress_s=session.state.limits.idle_s)
+    upstream.buffer = exchange.upgraded or b""
+    tunnel.open_down()
+    tunnel.open_up()
+    await tunnel.done
+    return upstream.sent - sent_before, upstream.received - received_before, tunnel.note
+
+
+async def _serve_connect(session: Session, head: RequestHead) -> Place | None:
+    """CONNECT. Gives the place when plain HTTP turns out to be spoken inside, to be served like any other."""
+    state = session.state
+    record = session.new_record("connect", "CONNECT")
+    if state.credentials is not None and not state.credentials.match_basic(head.authorization):
+        session.reply(refuse_credentials(state, record), close=True)
+        await session.linger()
+        return None
+    try:
+        place = state.find(head.target, 0)
+        record.host, record.port = place.key
+        if head.has_body:
+            raise ProtocolError("CONNECT with a body")
+        if head.host is not None and head.host != head.target and not _same_host(state, head.host, place):
+            raise ProtocolError("the Host header and the CONNECT target name different hosts")
+    except ProtocolError as error:
+        malformed(state, record, error)
+        await _answer_bad(session, error)
+        return None
+    upstream = await open_upstream(state, record, place, place.decision)
+    if isinstance(upstream, Refusal):
+        # Closed even though the request was well formed: bytes sent ahead were meant for the tunnel.
+        session.reply(upstream, close=True)
+        await session.linger()
+        return None
+    session.client.write(ESTABLISHED)
+    return await serve_tunnel(session, record, place, upstream, 200)
+
+
+def _same_host(state: State, host_header: bytes, place: Place) -> bool:
+    """Clients send `Host: name` or `Host: name:port` with CONNECT; only the name must agree."""
+    return state.find(host_header, place.port).host == place.host

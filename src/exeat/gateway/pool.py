@@ -1,0 +1,109 @@
+"""Idle upstream connections, kept for the next request to the same host and port."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from exeat.gateway.channel import Channel
+
+Key = tuple[str, int]
+_MAX_IDLE_PER_HOST: Final = 64
+
+
+class _Idle:
+    """An idle connection's receiver: whatever the server does now, the connection is no longer of use."""
+
+    __slots__ = ("address", "channel", "key", "pool", "since")
+
+    def __init__(self, pool: Pool, key: Key, channel: Channel, address: str, since: float) -> None:
+        self.pool = pool
+        self.key = key
+        self.channel = channel
+        self.address = address
+        self.since = since
+
+    def on_data(self, data: bytes) -> None:
+        # An answer nobody asked for would become the answer to somebody's next request (response smuggling).
+        self.pool.drop(self)
+        self.channel.abort()
+
+    def on_eof(self) -> None:
+        self.pool.drop(self)
+        self.channel.close()
+
+    def on_lost(self, exc: Exception | None) -> None:
+        self.pool.drop(self)
+
+
+class Pool:
+    """Last in, first out: the connection used last is the least likely to have been closed by its server."""
+
+    def __init__(self, max_idle: int, idle_s: float) -> None:
+        self._max_idle = max_idle
+        self._idle_s = idle_s
+        self._idle: dict[Key, list[_Idle]] = {}
+        self.size = 0
+
+    def has(self, key: Key) -> bool:
+        return key in self._idle
+
+    def take(self, key: Key) -> tuple[Channel, str] | None:
+        """A connection to `key` and the address it goes to."""
+        waiting = self._idle.get(key)
+        if not waiting:
+            return None
+        idle = waiting.pop()
+        if not waiting:
+            del self._idle[key]
+        self.size -= 1
+        channel = idle.channel
+        channel.push_to(None)
+        channel.on_lost = None
+        return channel, idle.address
+
+    def give(self, key: Key, channel: Channel, address: str) -> None:
+        """Keep a connection whose last response has been read to its end, with nothing behind it."""
+        waiting = self._idle.setdefault(key, [])
+        if (
+            self.size >= self._max_idle
+            or len(waiting) >= _MAX_IDLE_PER_HOST
+            or channel.eof
+            or channel.buffer
+            or channel.transport.is_closing()
+        ):
+            channel.close()
+            if not waiting:
+                del self._idle[key]
+            return
+        idle = _Idle(self, key, channel, address, asyncio.get_running_loop().time())
+        channel.producer = None
+        channel.on_lost = idle.on_lost
+        channel.resume_for_peer()
+        channel.push_to(idle)
+        waiting.append(idle)
+        self.size += 1
+
+    def drop(self, idle: _Idle) -> None:
+        waiting = self._idle.get(idle.key)
+        if waiting and idle in waiting:
+            waiting.remove(idle)
+            self.size -= 1
+            if not waiting:
+                del self._idle[idle.key]
+
+    def sweep(self, now: float) -> None:
+        """Close what has been idle for too long."""
+        for waiting in list(self._idle.values()):
+            for idle in list(waiting):
+                if now - idle.since > self._idle_s:
+                    self.drop(idle)
+                    idle.channel.close()
+
+    def clear(self) -> None:
+        for waiting in list(self._idle.values()):
+            for idle in waiting:
+                idle.channel.on_lost = None
+                idle.channel.close()
+        self._idle.clear()
+        self.size = 0

@@ -1,0 +1,30 @@
+"""What a client is told when it does not get what it asked for. A value, not an exception."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from exeat.wire.socks5 import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An HTTP status, a sentence that the sandbox may read, and the RFC 9209 error type."""
+
+    status: int
+    sentence: str
+    error: str
+
+    @property
+    def socks_reply(self) -> Reply:
+        match self.error:
+            case "http_request_denied" | "destination_ip_prohibited":
+                return Reply.NOT_ALLOWED
+            case "connection_refused":
+                return Reply.REFUSED
+            case "dns_error" | "dns_timeout" | "destination_ip_unroutable" | "destination_not_found":
+                return Reply.HOST_UNREACHABLE
+            case "connection_timeout":
+                return Reply.TTL_EXPIRED
+            case _:
+                return Reply.GENERAL_FAILURE

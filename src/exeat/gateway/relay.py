@@ -1,0 +1,114 @@
+"""A tunnel: two byte streams, back to back, unseen.
+
+Each direction ends by itself (half-close): a client may finish sending and still get its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from exeat.gateway.budget import Budget
+from exeat.gateway.channel import Channel
+
+
+class _Pump:
+    """One direction."""
+
+    __slots__ = ("_budget", "_source", "_target", "_tunnel", "ended")
+
+    def __init__(self, tunnel: Tunnel, source: Channel, target: Channel, budget: Budget | None) -> None:
+        self._tunnel = tunnel
+        self._source = source
+        self._target = target
+        self._budget = budget
+        self.ended = False
+
+    def start(self) -> None:
+        """Take over the source, with what it has sent so far."""
+        source = self._source
+        self._target.producer = source
+        buffered, source.buffer = source.buffer, b""
+        source.push_to(self)
+        if buffered:
+            self.on_data(buffered)
+        if source.eof:
+            self.on_eof()
+
+    def on_data(self, data: bytes) -> None:
+        if self._budget is not None and not self._budget.spend(len(data)):
+            self._tunnel.stop("upload-budget-spent")
+            return
+        self._target.write(data)
+
+    def on_eof(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self._target.write_eof()
+            self._tunnel.check_ended()
+
+
+class Tunnel:
+    """Two pumps. `done` resolves when both connections are gone."""
+
+    __slots__ = ("_client", "_down", "_up", "_upstream", "done", "note")
+
+    def __init__(self, client: Channel, upstream: Channel, budget: Budget | None) -> None:
+        self._client = client
+        self._upstream = upstream
+        self._up = _Pump(self, client, upstream, budget)
+        self._down = _Pump(self, upstream, client, None)
+        self.note = ""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        client.on_lost = self._on_client_lost
+        upstream.on_lost = self._on_upstream_lost
+
+    def open_down(self) -> None:
+        """Let the server speak: some protocols begin that way, and nothing it says can leak what is inside."""
+        self._down.start()
+
+    def open_up(self) -> None:
+        """Let the client's bytes out, once they have been judged."""
+        self._up.start()
+        if self._client.closed:
+            self._on_client_lost(None)
+
+    def detach(self) -> None:
+        """Give both channels back before a byte has moved, to be used otherwise."""
+        for channel in (self._client, self._upstream):
+            channel.push_to(None)
+            channel.on_lost = None
+            channel.producer = None
+
+    def stop(self, note: str) -> None:
+        """Cut both sides now."""
+        self.note = self.note or note
+        self._client.abort()
+        self._upstream.abort()
+
+    def refuse(self, note: str, last_words: bytes) -> None:
+        """Cut the upstream before it has got a byte, and tell the client."""
+        self.note = note
+        self._upstream.abort()
+        if last_words and not self._client.closed:
+            self._client.write(last_words)
+        self._client.close()
+
+    def check_ended(self) -> None:
+        if self._up.ended and self._down.ended:
+            self._client.close()
+            self._upstream.close()
+
+    def _on_client_lost(self, exc: Exception | None) -> None:
+        self._on_lost(self._upstream, exc, "client-reset")
+
+    def _on_upstream_lost(self, exc: Exception | None) -> None:
+        self._on_lost(self._client, exc, "upstream-reset")
+
+    def _on_lost(self, other: Channel, exc: Exception | None, note: str) -> None:
+        if exc is not None:
+            self.note = self.note or note
+            other.abort()
+        else:
+            other.close()
+        if self._client.closed and self._upstream.closed and not self.done.done():
+            self.done.set_result(None)

@@ -1,0 +1,76 @@
+"""SOCKS5: a name or an address, and then a tunnel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from exeat.errors import ProtocolError
+from exeat.gateway.admission import malformed, open_upstream, refuse_credentials
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.session import Session
+from exeat.gateway.state import Place
+from exeat.gateway.tunnel_door import serve_tunnel
+from exeat.wire import socks5
+
+Parsed = TypeVar("Parsed")
+
+
+async def serve_socks(session: Session) -> Place | None:
+    """One SOCKS5 connection. Gives the place when plain HTTP is spoken inside."""
+    state, client = session.state, session.client
+    record = session.new_record("socks5", "CONNECT")
+    session.watch(state.limits.head_s, client.close)
+    try:
+        if not await _greet(session):
+            refuse_credentials(state, record)
+            return None
+        request = await _read(session, socks5.parse_request)
+        authority = f"{request.host}:{request.port}".encode("ascii")
+        place = state.find(authority, 0)
+        record.host, record.port = place.key
+    except ProtocolError as error:
+        malformed(state, record, error)
+        reply = error.reply if isinstance(error, socks5.SocksError) else socks5.Reply.NOT_ALLOWED
+        client.write(socks5.encode_reply(reply))
+        await session.linger()
+        return None
+    upstream = await open_upstream(state, record, place, place.decision)
+    if isinstance(upstream, Refusal):
+        client.write(socks5.encode_reply(upstream.socks_reply))
+        await session.linger()
+        return None
+    client.write(socks5.encode_reply(socks5.Reply.SUCCEEDED))
+    return await serve_tunnel(session, record, place, upstream, 0)
+
+
+async def _greet(session: Session) -> bool:
+    """Agree on a method; check the credentials if we want some."""
+    client, credentials = session.client, session.state.credentials
+    offered = await _read(session, socks5.parse_greeting)
+    if credentials is None and socks5.NO_AUTH in offered:
+        client.write(bytes((socks5.VERSION, socks5.NO_AUTH)))
+        return True
+    if socks5.USER_PASSWORD not in offered:
+        client.write(socks5.NO_ACCEPTABLE_METHOD)
+        await session.linger()
+        return False
+    client.write(bytes((socks5.VERSION, socks5.USER_PASSWORD)))
+    user, password = await _read(session, socks5.parse_credentials)
+    accepted = credentials is None or credentials.match(user, password)
+    client.write(b"\x01\x00" if accepted else b"\x01\x01")
+    if not accepted:
+        await session.linger()
+    return accepted
+
+
+async def _read(session: Session, parse: Callable[[bytes], tuple[Parsed, int] | None]) -> Parsed:
+    client = session.client
+    while True:
+        parsed = parse(client.buffer)
+        if parsed is not None:
+            value, used = parsed
+            client.buffer = client.buffer[used:]
+            return value
+        if not await client.more():
+            raise socks5.SocksError("cut off")

@@ -1,0 +1,181 @@
+"""What kind of place an address is. Our own table: `ipaddress.is_global` calls NAT64, 6to4 and more global.
+
+Nothing here decides. A class other than PUBLIC means that reaching it must have been asked for.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+
+from exeat.policy.host import unmapped
+
+IP = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+class AddressClass(StrEnum):
+    """Best first: of two classes that hold for one address, the later one is reported."""
+
+    PUBLIC = "public"
+    EMBEDDED = "embedded"
+    RESERVED = "reserved"
+    MULTICAST = "multicast"
+    SHARED = "shared"
+    PRIVATE = "private"
+    LINK_LOCAL = "link-local"
+    UNSPECIFIED = "unspecified"
+    LOOPBACK = "loopback"
+    METADATA = "metadata"
+
+
+_SEVERITY = {kind: rank for rank, kind in enumerate(AddressClass)}
+
+# Most specific block first within each family; what no block contains is PUBLIC.
+# IANA special-purpose registries (RFC 6890 and later), plus the places clouds keep credentials.
+_BLOCKS: tuple[tuple[str, AddressClass], ...] = (
+    ("169.254.169.254/32", AddressClass.METADATA),  # EC2, GCE, Azure, OpenStack, DigitalOcean
+    ("169.254.170.2/32", AddressClass.METADATA),  # ECS task credentials
+    ("169.254.170.23/32", AddressClass.METADATA),  # EKS pod identity
+    ("169.254.0.23/32", AddressClass.METADATA),  # Tencent
+    ("169.254.42.42/32", AddressClass.METADATA),  # Scaleway
+    ("168.63.129.16/32", AddressClass.METADATA),  # Azure WireServer, in public space
+    ("100.100.100.200/32", AddressClass.METADATA),  # Alibaba, in shared space
+    ("192.0.0.192/32", AddressClass.METADATA),  # Oracle
+    ("0.0.0.0/32", AddressClass.UNSPECIFIED),  # Linux connects it to loopback
+    ("192.0.0.0/24", AddressClass.RESERVED),
+    ("192.0.2.0/24", AddressClass.RESERVED),
+    ("192.88.99.0/24", AddressClass.RESERVED),  # 6to4 relays, RFC 7526
+    ("198.51.100.0/24", AddressClass.RESERVED),
+    ("203.0.113.0/24", AddressClass.RESERVED),
+    ("169.254.0.0/16", AddressClass.LINK_LOCAL),
+    ("192.168.0.0/16", AddressClass.PRIVATE),
+    ("198.18.0.0/15", AddressClass.RESERVED),  # benchmarking; also our own synthetic addresses
+    ("172.16.0.0/12", AddressClass.PRIVATE),
+    ("100.64.0.0/10", AddressClass.SHARED),  # carrier NAT, RFC 6598
+    ("0.0.0.0/8", AddressClass.RESERVED),
+    ("10.0.0.0/8", AddressClass.PRIVATE),
+    ("127.0.0.0/8", AddressClass.LOOPBACK),
+    ("224.0.0.0/4", AddressClass.MULTICAST),
+    ("240.0.0.0/4", AddressClass.RESERVED),
+    ("::/128", AddressClass.UNSPECIFIED),
+    ("::1/128", AddressClass.LOOPBACK),
+    ("fd00:ec2::254/128", AddressClass.METADATA),  # EC2 over IPv6
+    ("fd00:ec2::23/128", AddressClass.METADATA),  # EKS pod identity over IPv6
+    ("fd20:ce::254/128", AddressClass.METADATA),  # GCE over IPv6
+    ("2001:db8::/32", AddressClass.RESERVED),
+    ("2001::/23", AddressClass.RESERVED),  # IETF protocol assignments: Teredo, ORCHID, benchmarking
+    ("3fff::/20", AddressClass.RESERVED),  # documentation, RFC 9637
+    ("2002::/16", AddressClass.EMBEDDED),
+    ("fe80::/10", AddressClass.LINK_LOCAL),
+    ("fec0::/10", AddressClass.PRIVATE),  # site-local, RFC 3879: gone from the RFCs, not from kernels
+    ("ff00::/8", AddressClass.MULTICAST),
+    ("fc00::/7", AddressClass.PRIVATE),
+    # Only 2000::/3 is handed out as global unicast; all the rest is refused without being named.
+    ("::/3", AddressClass.RESERVED),
+    ("4000::/2", AddressClass.RESERVED),
+    ("8000::/1", AddressClass.RESERVED),
+)
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[int, tuple[tuple[int, int, AddressClass], ...]]:
+    """Family -> (shift, value, class): an address is in the block if `int(ip) >> shift == value`."""
+    rows: dict[int, list[tuple[int, int, AddressClass]]] = {4: [], 6: []}
+    for text, kind in _BLOCKS:
+        block = ip_network(text)
+        shift = block.max_prefixlen - block.prefixlen
+        rows[block.version].append((shift, int(block.network_address) >> shift, kind))
+    return {version: tuple(found) for version, found in rows.items()}
+
+
+def classify(ip: IP) -> AddressClass:
+    """The class of an address. One that carries an IPv4 address is never PUBLIC: the worse of the two holds.
+
+    IPv4-mapped IPv6 is the IPv4 address itself and is judged as such.
+    """
+    ip = unmapped(ip)
+    if isinstance(ip, IPv4Address):
+        return _plain(ip)
+    found = [_plain(ip)]
+    inner = carried_ipv4(ip)
+    if inner:
+        found.append(AddressClass.EMBEDDED)
+        found.extend(_plain(each) for each in inner)
+    return max(found, key=_SEVERITY.__getitem__)
+
+
+def _plain(ip: IP) -> AddressClass:
+    number = int(ip)
+    for shift, value, kind in _table()[ip.version]:
+        if number >> shift == value:
+            return kind
+    return AddressClass.PUBLIC
+
+
+def embedded_ipv4(ip: IP) -> IPv4Address | None:
+    """The IPv4 address inside an IPv6 one, by the likeliest reading; None where there is none."""
+    if isinstance(ip, IPv4Address):
+        return None
+    if ip.ipv4_mapped is not None:
+        return ip.ipv4_mapped
+    return next(iter(carried_ipv4(ip)), None)
+
+
+def carried_ipv4(ip: IPv6Address) -> tuple[IPv4Address, ...]:
+    """Every IPv4 address that a translator or tunnel might take out of this IPv6 address, likeliest first."""
+    n = int(ip)
+    low = n & 0xFFFF_FFFF
+    match n >> 32:
+        case 0 if low > 1:  # IPv4-compatible, RFC 4291 §2.5.5.1; :: and ::1 are themselves
+            return (IPv4Address(low),)
+        case 0x0064_FF9B_0000_0000_0000_0000:  # NAT64 well-known prefix, RFC 6052
+            return (IPv4Address(low),)
+        case 0xFFFF_0000:  # IPv4-translated ::ffff:0:a.b.c.d, RFC 2765
+            return (IPv4Address(low),)
+        case _:
+            pass
+    if n >> 80 == 0x0064_FF9B_0001:  # NAT64 local-use prefix, RFC 8215: the operator picks the length
+        return _local_nat64(n)
+    if n >> 112 == 0x2002:  # 6to4, RFC 3056
+        return (IPv4Address(n >> 80 & 0xFFFF_FFFF),)
+    if n >> 96 == 0x2001_0000:  # Teredo, RFC 4380: the client inverted, and the server
+        return IPv4Address(low ^ 0xFFFF_FFFF), IPv4Address(n >> 64 & 0xFFFF_FFFF)
+    if n >> 32 & 0xFDFF_FFFF == 0x0000_5EFE:  # ISATAP interface id, RFC 5214 §6.1, either u bit
+        return (IPv4Address(low),)
+    return ()
+
+
+def _local_nat64(n: int) -> tuple[IPv4Address, ...]:
+    """RFC 6052 §2.2 readings for prefix lengths 96, 48, 56 and 64; bits 64 to 71 are skipped."""
+    readings = (
+        n & 0xFFFF_FFFF,
+        (n >> 64 & 0xFFFF) << 16 | (n >> 40 & 0xFFFF),
+        (n >> 64 & 0xFF) << 24 | (n >> 32 & 0xFF_FFFF),
+        n >> 24 & 0xFFFF_FFFF,
+    )
+    found = tuple(IPv4Address(each) for each in dict.fromkeys(readings) if each)
+    return found or (IPv4Address(0),)
+
+
+def holds_no_public(network: Network) -> bool:
+    """Whether every address of the network is non-public. Only such a CIDR can mean "I want the inside".
+
+    0.0.0.0/0 contains 10.0.0.0/8, but who writes it means the internet.
+    """
+    shift = network.max_prefixlen - network.prefixlen
+    return _covered(int(network.network_address) >> shift, shift, _table()[network.version])
+
+
+def _covered(value: int, shift: int, blocks: tuple[tuple[int, int, AddressClass], ...]) -> bool:
+    inside = []
+    for block_shift, block_value, kind in blocks:
+        if block_shift >= shift and value >> (block_shift - shift) == block_value:
+            return True
+        if block_shift < shift and block_value >> (shift - block_shift) == value:
+            inside.append((block_shift, block_value, kind))
+    if not inside:
+        return False
+    rest = tuple(inside)
+    return _covered(value << 1, shift - 1, rest) and _covered(value << 1 | 1, shift - 1, rest)

@@ -1,0 +1,194 @@
+"""The verdict: pure functions of policy and target. No I/O, clock or randomness, and no exceptions.
+
+The order is fixed. A deny rule that fits wins over everything. Then one allow rule must fit in full: host,
+port and, where it asks, method and path. What is left is denied, with the reason that helps most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from exeat.policy.address import AddressClass, classify, holds_no_public
+from exeat.policy.host import Address, Host, Name, unmapped
+from exeat.policy.path import is_canonical_path, path_matches
+from exeat.policy.policy import IP, Policy, address_forms
+from exeat.policy.rule import Rule, Scope
+
+
+class Verdict(StrEnum):
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+class Reason(StrEnum):
+    """Why. Written to audit records, so the values are stable."""
+
+    ALLOWED = "allowed"
+    NOT_LISTED = "not-listed"
+    ADDRESS_NOT_LISTED = "address-not-listed"
+    PORT_NOT_LISTED = "port-not-listed"
+    METHOD_NOT_LISTED = "method-not-listed"
+    PATH_NOT_LISTED = "path-not-listed"
+    NEEDS_INTERCEPTION = "needs-interception"
+    PRIVATE_ADDRESS = "private-address"
+    OWN_ADDRESS = "own-address"
+    DENIED_BY_RULE = "denied-by-rule"
+
+
+# How far a rule got before it failed to fit: the rule that got furthest gives the reason.
+_PROGRESS = {
+    Reason.PORT_NOT_LISTED: 1,
+    Reason.METHOD_NOT_LISTED: 2,
+    Reason.PATH_NOT_LISTED: 3,
+    Reason.NEEDS_INTERCEPTION: 4,
+    Reason.PRIVATE_ADDRESS: 5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is asked for. `method` None is a tunnel: nothing is known of what goes through it.
+
+    `path` must be canonical (`canonical_path`). One that is not fits no allow rule with paths, and every
+    deny rule with paths.
+    """
+
+    host: Host
+    port: int
+    method: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict. `rule` is the one that gave it, or for a near miss the one that came closest."""
+
+    verdict: Verdict
+    rule: Rule | None
+    reason: Reason
+
+    @property
+    def allowed(self) -> bool:
+        return self.verdict is Verdict.ALLOW
+
+
+def decide(policy: Policy, target: Target) -> Decision:
+    """Judge a request or tunnel by what was asked for, before any name is resolved."""
+    denial = _denial(_denying(policy, target.host), target)
+    if denial is not None and denial.reason is Reason.DENIED_BY_RULE:
+        return denial
+    near: Rule | None = None
+    reason = Reason.ADDRESS_NOT_LISTED if isinstance(target.host, Address) else Reason.NOT_LISTED
+    for rule in _allowing(policy, target.host):
+        fit = _fit(rule, target)
+        if fit is Reason.ALLOWED:
+            return denial or Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
+        if near is None or _PROGRESS[fit] > _PROGRESS[reason]:
+            near, reason = rule, fit
+    return Decision(Verdict.DENY, near, reason)
+
+
+def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *, own: bool) -> Decision:
+    """Judge one address that an allowed target resolved to. Every address of an answer must be judged.
+
+    `own` says that the address is one of this machine's. Being what an allowed name resolves to is no
+    reason to reach an inside address: the name's owner chose it (DNS rebinding), not the user.
+    """
+    if not decision.allowed:
+        return decision
+    ip = unmapped(ip)
+    denial = _denial(_denying(policy, Address(ip)), target)
+    if denial is not None:
+        return denial
+    kind = classify(ip)
+    if kind is AddressClass.PUBLIC and not own:
+        return decision
+    if decision.rule is not None and decision.rule.private:
+        return decision
+    if isinstance(target.host, Name) and ip in policy.mapped(target.host):
+        return decision
+    for rule in policy.allows.for_address(ip):
+        if _lists(rule) and _fit(rule, target) is Reason.ALLOWED:
+            return decision
+    for rule in _allowing(policy, target.host):  # rules for one host are alternatives
+        if rule.private and _fit(rule, target) is Reason.ALLOWED:
+            return Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
+    reason = Reason.OWN_ADDRESS if kind is AddressClass.PUBLIC else Reason.PRIVATE_ADDRESS
+    return Decision(Verdict.DENY, decision.rule, reason)
+
+
+def _allowing(policy: Policy, host: Host) -> Iterator[Rule]:
+    match host:
+        case Name(text):
+            return policy.allows.for_name(text)
+        case Address(ip):
+            return policy.allows.for_address(ip)
+
+
+def _denying(policy: Policy, host: Host) -> Iterator[Rule]:
+    """Deny rules for a host. They look through embeddings, and `!*` covers addresses too: wider is safer."""
+    match host:
+        case Name(text):
+            yield from policy.denies.for_name(text)
+        case Address(ip):
+            for form in address_forms(ip):
+                yield from policy.denies.for_address(form)
+            yield from policy.denies.for_any()
+
+
+def _denial(rules: Iterator[Rule], target: Target) -> Decision | None:
+    """The denial these rules give, if any. One that only interception could avert comes last."""
+    maybe: Rule | None = None
+    for rule in rules:
+        if not rule.has_port(target.port):
+            continue
+        if rule.conditional and target.method is None:
+            maybe = maybe or rule
+        elif _is_denied_request(rule, target):
+            return Decision(Verdict.DENY, rule, Reason.DENIED_BY_RULE)
+    if maybe is not None:
+        # The tunnel could carry just what is denied: fail closed, and say what would help.
+        return Decision(Verdict.DENY, maybe, Reason.NEEDS_INTERCEPTION)
+    return None
+
+
+def _is_denied_request(rule: Rule, target: Target) -> bool:
+    """Deny reads widely: any case of a method, and an unknown or unclear path, count as denied."""
+    if rule.methods is not None and (target.method or "").upper() not in rule.methods:
+        return False
+    if rule.paths is None:
+        return True
+    path = target.path
+    if path is None or not is_canonical_path(path):
+        return True
+    return any(path_matches(pattern, path) for pattern in rule.paths)
+
+
+def _fit(rule: Rule, target: Target) -> Reason:
+    """ALLOWED if the rule, whose pattern covers the host, fits the rest of the target; else what is missing."""
+    if not rule.has_port(target.port):
+        return Reason.PORT_NOT_LISTED
+    if isinstance(target.host, Address) and not _lists(rule) and classify(target.host.ip) is not AddressClass.PUBLIC:
+        return Reason.PRIVATE_ADDRESS
+    if not rule.conditional:
+        return Reason.ALLOWED
+    if target.method is None:
+        return Reason.NEEDS_INTERCEPTION
+    if rule.methods is not None and target.method not in rule.methods:
+        return Reason.METHOD_NOT_LISTED
+    if rule.paths is not None:
+        path = target.path
+        if path is None or not is_canonical_path(path) or not any(path_matches(each, path) for each in rule.paths):
+            return Reason.PATH_NOT_LISTED
+    return Reason.ALLOWED
+
+
+def _lists(rule: Rule) -> bool:
+    """Whether a network rule means its non-public addresses: one address, inside space only, or `private`."""
+    network = rule.pattern.network
+    if rule.private or network is None:
+        return rule.private
+    assert rule.pattern.scope is Scope.NETWORK
+    return network.prefixlen == network.max_prefixlen or holds_no_public(network)

@@ -1,0 +1,240 @@
+"""Reads policy files, the allowlist variable and host mappings. Text in, values out; no file is opened.
+
+A setting is taken whole or refused whole. A file with one bad line must not become a policy without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from exeat.errors import ConfigError, HostError
+from exeat.policy.grammar import parse_rule, read_rule
+from exeat.policy.host import Address, Name, configured_host, shown
+from exeat.policy.options import RuleError
+from exeat.policy.policy import IP, HostMapping
+from exeat.policy.rule import Rule, Source
+
+if TYPE_CHECKING:
+    from exeat.policy.positions import Place, Positions
+
+MAX_DOCUMENT = 8 * 1024 * 1024  # characters
+
+_KEYS = ("allow", "deny", "hosts", "limits")
+_TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDocument:
+    """A policy file, read. `limits` are scalars whose meaning is checked where they are used."""
+
+    rules: tuple[Rule, ...]
+    hosts: tuple[HostMapping, ...]
+    limits: dict[str, tuple[object, Source]]
+
+
+def parse_document(text: str, filename: str) -> PolicyDocument:
+    """Read a policy file: JSON if the name ends in .json, else TOML. Keys are allow, deny, hosts and limits."""
+    if len(text) > MAX_DOCUMENT:
+        raise ConfigError("the file is over 8 MiB", where=filename)
+    from exeat.policy.positions import Positions  # noqa: PLC0415  (start-up time: most runs have no file)
+
+    as_json = filename.lower().endswith(".json")
+    data = _load_json(text, filename) if as_json else _load_toml(text, filename)
+    return _Reader(filename, Positions(text, json=as_json)).read(data)
+
+
+def parse_allowlist(text: str, name: str = "PROXY_ALLOWLIST") -> tuple[Rule, ...]:
+    """Rules separated by commas, as in an environment variable. Empty means none, so nothing is allowed."""
+    if len(text) > MAX_DOCUMENT:
+        raise ConfigError("the value is over 8 MiB", where=name)
+    if bad := _CONTROL.search(text):
+        # One bad character refuses all of it: part of an injected value is still an injected value.
+        raise ConfigError(
+            f"the value contains the character {shown(bad[0])}",
+            where=f"{name}, character {bad.start() + 1}",
+            expected="rules separated by commas, on one line",
+        )
+    items = enumerate(text.split(","), 1)
+    return tuple(parse_rule(item.strip(" "), Source(name, item=i)) for i, item in items if item.strip(" "))
+
+
+def parse_host_mapping(text: str, source: Source) -> HostMapping:
+    """Read `NAME:ADDR`. The address may be IPv4, or IPv6 with or without brackets."""
+    name, colon, address = text.partition(":")
+    if not colon or not address:
+        raise ConfigError(f"{shown(text)} is not a host mapping", where=str(source), expected="NAME:ADDR")
+    return mapped_name(name, str(source)), (mapped_address(address, source.at(len(name) + 1)),)
+
+
+def mapped_name(text: str, where: str) -> str:
+    try:
+        host = configured_host(text)
+    except HostError as error:
+        raise ConfigError(error.public, where=where, expected="a host name, such as db.internal.test") from None
+    if not isinstance(host, Name):
+        raise ConfigError(f"{shown(text)} is an address; only a name can be mapped", where=where, expected="NAME:ADDR")
+    return host.text
+
+
+def mapped_address(text: str, where: str) -> IP:
+    try:
+        host = configured_host(text)
+    except HostError as error:
+        raise ConfigError(error.public, where=where, expected="an IP address, such as 10.0.0.5 or ::1") from None
+    if not isinstance(host, Address):
+        raise ConfigError(f"{shown(text)} is not an IP address", where=where, expected="such as 10.0.0.5 or ::1")
+    return host.ip
+
+
+def _load_json(text: str, filename: str) -> object:
+    import json  # noqa: PLC0415  (start-up time)
+
+    repeated: list[str] = []
+
+    def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
+        table = dict(items)
+        if len(table) < len(items):
+            seen: set[str] = set()
+            for key, _ in items:
+                if key in seen:
+                    repeated.append(key)
+                seen.add(key)
+        return table
+
+    def constant(word: str) -> NoReturn:
+        raise ValueError(f"{word} is not a JSON value")
+
+    try:
+        data: object = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        where = f"{filename}:{error.lineno}:{error.colno}"
+        raise ConfigError(f"not valid JSON: {error.msg}", where=where) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"not valid JSON: {_ascii(str(error))}", where=f"{filename}:1") from None
+    if repeated:
+        from exeat.policy.positions import Positions  # noqa: PLC0415
+
+        # Parsers disagree on which of two equal keys counts, so whoever reviewed the file may have read the other.
+        place = Positions(text, json=True).repeated
+        where = f"{filename}:{place.line}:{place.column}" if place else f"{filename}:1"
+        raise ConfigError(f"the key {shown(repeated[0])} is there twice", where=where, expected="each key once")
+    return data
+
+
+def _load_toml(text: str, filename: str) -> object:
+    import tomllib  # noqa: PLC0415  (start-up time)
+
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
+        message = str(error)
+        found = _TOML_PLACE.search(message)
+        where = f"{filename}:1"
+        if found:
+            last = text.removesuffix("\n")
+            line, column = found[1] or last.count("\n") + 1, found[2] or len(last) - last.rfind("\n")
+            where = f"{filename}:{line}:{column}"
+        problem = _ascii(message[: found.start()] if found else message)
+        raise ConfigError(f"not valid TOML: {problem}", where=where) from None
+
+
+def _ascii(text: str) -> str:
+    return text[:200].encode("ascii", "backslashreplace").decode("ascii")
+
+
+class _Reader:
+    """Turns parsed data into values. Every error names the place in the file."""
+
+    def __init__(self, filename: str, positions: Positions) -> None:
+        self._filename = filename
+        self._positions = positions
+
+    def read(self, data: object) -> PolicyDocument:
+        if not isinstance(data, dict):
+            self._fail(f"the file holds {_kind(data)}", None, "a table with allow, deny, hosts and limits")
+        for key in data:
+            if key not in _KEYS:
+                self._fail(
+                    f"{shown(key)} is not a key of a policy", self._positions.key(key), "allow, deny, hosts or limits"
+                )
+        rules = (*self._rules(data, "allow", deny=False), *self._rules(data, "deny", deny=True))
+        return PolicyDocument(rules, tuple(self._hosts(data)), self._limits(data))
+
+    def _rules(self, data: dict[str, object], key: str, *, deny: bool) -> Iterator[Rule]:
+        for i, text in enumerate(self._strings(data.get(key, []), key)):
+            place = self._positions.value(key, i)
+            try:
+                yield read_rule(text, self._source(place), deny=deny)
+            except RuleError as fault:
+                self._fail(fault.public, place and place.moved(fault.offset), fault.expected)
+
+    def _strings(self, value: object, *path: str) -> list[str]:
+        """The value as a list of strings, or an error at the element that is not one."""
+        name = ".".join(path)
+        if not isinstance(value, list):
+            self._fail(f"{_ascii(name)} is {_kind(value)}", self._positions.value(*path), "a list of strings")
+        for i, each in enumerate(value):
+            if not isinstance(each, str):
+                place = self._positions.value(*path, i)
+                self._fail(f"element {i + 1} of {_ascii(name)} is {_kind(each)}", place, "a string in quotes")
+        return value
+
+    def _hosts(self, data: dict[str, object]) -> Iterator[HostMapping]:
+        for name, value in self._table(data, "hosts").items():
+            if isinstance(value, dict):
+                place = self._positions.key("hosts", name)
+                self._fail(
+                    f"hosts.{_ascii(name)} is a table", place, 'the whole name in quotes: "db.test" = "10.0.0.5"'
+                )
+            texts = [value] if isinstance(value, str) else self._strings(value, "hosts", name)
+            where = str(self._source(self._positions.key("hosts", name)))
+            ips = []
+            for i, text in enumerate(texts):
+                path = ("hosts", name) if isinstance(value, str) else ("hosts", name, i)
+                ips.append(mapped_address(text, str(self._source(self._positions.value(*path)))))
+            if not ips:
+                self._fail(f"hosts.{_ascii(name)} has no address", self._positions.key("hosts", name), "at least one")
+            yield mapped_name(name, where), tuple(dict.fromkeys(ips))
+
+    def _limits(self, data: dict[str, object]) -> dict[str, tuple[object, Source]]:
+        limits: dict[str, tuple[object, Source]] = {}
+        for name, value in self._table(data, "limits").items():
+            place = self._positions.value("limits", name)
+            if not isinstance(value, (str, int, float)):  # bool is an int
+                self._fail(f"limits.{_ascii(name)} is {_kind(value)}", place, "a number, a string, true or false")
+            limits[name] = (value, self._source(place))
+        return limits
+
+    def _table(self, data: dict[str, object], key: str) -> dict[str, object]:
+        value = data.get(key, {})
+        if not isinstance(value, dict):
+            self._fail(f"{key} is {_kind(value)}", self._positions.value(key), f"a table, [{key}]")
+        return value
+
+    def _source(self, place: Place | None) -> Source:
+        return Source(self._filename, place.line if place else 1, place.column if place else None)
+
+    def _fail(self, public: str, place: Place | None, expected: str) -> NoReturn:
+        raise ConfigError(public, where=str(self._source(place)), expected=expected)
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case str():
+            return "a string"
+        case int() | float():
+            return "a number"
+        case list():
+            return "a list"
+        case dict():
+            return "a table"
+        case _:
+            return "a date or time"

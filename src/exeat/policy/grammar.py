@@ -1,0 +1,232 @@
+"""Reads the one rule grammar, `[!]HOST[:PORTS] [OPTION…]`. A rule is read whole or it is an error.
+
+An error points at the character that is wrong and shows what would be right. No text may ever be read as
+a wider rule than it says.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Network, IPv6Network
+
+from exeat.errors import ConfigError, HostError
+from exeat.policy.host import Address, Name, configured_host, parse_ipv6, parse_port, shown
+from exeat.policy.options import Options, RuleError, read_option
+from exeat.policy.rule import ALL_PORTS, WEB_PORTS, Pattern, Ports, Rule, Scope, Source
+from exeat.policy.suffix import is_public_suffix
+
+MAX_RULE = 1000  # characters; keeps every later step small
+
+_EXPECTED = "[!]HOST[:PORTS] [OPTION…], such as good.test, *.good.test:443, 10.0.0.0/8:22 or [2001:db8::1]:8080"
+_OPTIONS_ON_DENY = ("methods", "paths")
+
+# The plain case, most of any long list: canonical already, last label cannot be a number, no xn--.
+_PLAIN = re.compile(
+    r"((?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,8}[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)"
+    r"(?::([1-9][0-9]{0,3}))?"
+)
+_WORD = re.compile(r"[^ ]+")
+_BAD_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CIDR = re.compile(r"([0-9.]+)/(0|[1-9][0-9]{0,2})")
+_CIDR6 = re.compile(r"\[([0-9A-Fa-f:.]+)(?:/([0-9]+)\]|\](?:/([0-9]+))?)")
+
+
+def parse_rule(text: str, source: Source, *, deny: bool = False) -> Rule:
+    """Read one rule. `deny` is for lists that deny by themselves; `!` in such a list is an error."""
+    try:
+        return read_rule(text, source, deny=deny)
+    except RuleError as fault:
+        raise ConfigError(fault.public, where=source.at(fault.offset), expected=fault.expected) from None
+
+
+def read_rule(text: str, source: Source, *, deny: bool = False) -> Rule:
+    """As `parse_rule`, but a fault carries its offset in the text, for callers that know the file."""
+    if len(text) <= 200 and "xn--" not in text and (plain := _PLAIN.fullmatch(text)):
+        name, port = plain.groups()
+        ports = WEB_PORTS if port is None else ((int(port), int(port)),)
+        return Rule(deny, Pattern(Scope.EXACT, name), ports, source)
+    if len(text) > MAX_RULE:
+        raise RuleError(f"a rule has at most {MAX_RULE} characters; this has {len(text)}", MAX_RULE)
+    if bad := _BAD_CHARACTER.search(text):
+        raise RuleError(f"a rule cannot contain the character {shown(bad[0])}", bad.start())
+    words = [(found.start(), found[0]) for found in _WORD.finditer(text)]
+    if not words:
+        raise RuleError("the rule is empty", 0, _EXPECTED)
+    (start, head), *rest = words
+    if head[0] == "!":
+        if deny:
+            raise RuleError("every rule of this list denies already", start, f"the rule without !: {head[1:]}")
+        deny, start, head = True, start + 1, head[1:]
+    pattern, ports = _read_head(head, start)
+    options = Options()
+    for offset, word in rest:
+        read_option(options, word, offset)
+    if deny and (extra := next((key for key in options.at if key not in _OPTIONS_ON_DENY), None)):
+        raise RuleError(f"a deny rule cannot have {extra}", options.at[extra], "only methods= and paths=")
+    if not deny and not options.force:
+        _refuse_public_suffix(pattern, start)
+    return Rule(
+        deny=deny,
+        pattern=pattern,
+        ports=ports,
+        source=source,
+        private=options.private,
+        methods=options.methods,
+        paths=options.paths,
+        max_upload=options.max_upload,
+        allow_sni_mismatch=options.allow_sni_mismatch,
+        force=options.force,
+    )
+
+
+def _read_head(head: str, start: int) -> tuple[Pattern, Ports]:
+    """HOST[:PORTS]. `start` is where it begins in the rule."""
+    if not head:
+        raise RuleError("the rule has no host after !", start, _EXPECTED)
+    if "://" in head:
+        raise RuleError(f"{shown(head)} is a URL, not a host", start, _url_as_rule(head))
+    if head[0] == "[":
+        found = _CIDR6.match(head)
+        if not found:
+            raise RuleError(
+                f"{shown(head)} is not an IPv6 address in brackets", start, "[2001:db8::1] or [2001:db8::/32]"
+            )
+        pattern = Pattern(Scope.NETWORK, network=_network6(found, start))
+        host_end = found.end()
+        if host_end < len(head) and head[host_end] != ":":
+            raise RuleError("only a port can follow the brackets", start + host_end, f"{found[0]}:443")
+    else:
+        host_end = head.find(":")
+        host_end = len(head) if host_end < 0 else host_end
+        if ":" in head[host_end + 1 :]:
+            raise RuleError(
+                f"{shown(head)} has more than one colon", start + host_end, f"brackets round an IPv6 address: [{head}]"
+            )
+        pattern = _read_host(head[:host_end], start)
+    if host_end == len(head):
+        return pattern, WEB_PORTS
+    return pattern, _read_ports(head[host_end + 1 :], start + host_end + 1)
+
+
+def _read_host(text: str, start: int) -> Pattern:
+    if text == "*":
+        return Pattern(Scope.ANY)
+    if "/" in text:
+        return _read_cidr(text, start)
+    scope, skipped = Scope.EXACT, 0
+    if text.startswith("*."):
+        scope, skipped = Scope.BELOW, 2
+    elif text.startswith("."):
+        scope, skipped = Scope.WITHIN, 1
+    base = text[skipped:]
+    if "*" in base:
+        offset = start + skipped + base.index("*")
+        raise RuleError(
+            "a star can only stand for whole labels at the start", offset, "*.good.test, .good.test or good.test"
+        )
+    try:
+        host = configured_host(base)
+    except HostError as error:
+        raise RuleError(error.public, start + skipped + _first_odd(base), _EXPECTED) from None
+    match host:
+        case Name(name):
+            return Pattern(scope, name)
+        case Address(ip):
+            if skipped:
+                raise RuleError("an address has no subdomains", start, f"{ip} or a CIDR")
+            assert ip.version == 4, "an IPv6 address has colons and went another way"
+            return Pattern(Scope.NETWORK, network=IPv4Network(int(ip)))
+
+
+def _read_cidr(text: str, start: int) -> Pattern:
+    found = _CIDR.fullmatch(text)
+    if not found:
+        slash = text.index("/")
+        raise RuleError(
+            f"{shown(text)} is neither a host nor a CIDR",
+            start + slash,
+            f"{text[:slash]} with paths={text[slash:]}, or 10.0.0.0/8",
+        )
+    try:
+        host = configured_host(found[1])
+    except HostError as error:
+        raise RuleError(error.public, start, "10.0.0.0/8") from None
+    prefix = int(found[2])
+    if not isinstance(host, Address) or prefix > 32:
+        raise RuleError(f"{shown(text)} has a prefix over 32", start + found.start(2), "10.0.0.0/8")
+    shift = 32 - prefix
+    base = int(host.ip) >> shift << shift
+    if base != int(host.ip):
+        network = IPv4Network((base, prefix))
+        raise RuleError(f"{shown(text)} has bits set to the right of its prefix", start, f"{network} or {host.ip}")
+    return Pattern(Scope.NETWORK, network=IPv4Network((base, prefix)))
+
+
+def _network6(found: re.Match[str], start: int) -> IPv4Network | IPv6Network:
+    try:
+        ip = parse_ipv6(found[1].lower())
+    except HostError as error:
+        raise RuleError(error.public, start + 1, "[2001:db8::1] or [2001:db8::/32]") from None
+    digits = found[2] or found[3] or "128"
+    if len(digits) > 3 or int(digits) > 128 or (digits[0] == "0" and digits != "0"):
+        raise RuleError(
+            "the prefix is not a number from 0 to 128", start + found.start(2 if found[2] else 3), "[2001:db8::/32]"
+        )
+    prefix = int(digits)
+    shift = 128 - prefix
+    base = int(ip) >> shift << shift
+    network = IPv6Network((base, prefix))
+    if base != int(ip):
+        raise RuleError(f"{shown(found[0])} has bits set to the right of its prefix", start, f"[{network}] or [{ip}]")
+    # IPv4-mapped space is the IPv4 internet: requests for it arrive as IPv4 (see Address).
+    if prefix >= 96 and base >> 32 == 0xFFFF:
+        return IPv4Network((base & 0xFFFF_FFFF, prefix - 96))
+    return network
+
+
+def _read_ports(text: str, start: int) -> Ports:
+    if text == "*":
+        return ALL_PORTS
+    low, dash, high = text.partition("-")
+    try:
+        first = parse_port(low)
+    except HostError as error:
+        raise RuleError(error.public, start, "a port (443), a range (8000-8010) or *") from None
+    if not dash:
+        return ((first, first),)
+    try:
+        last = parse_port(high)
+    except HostError as error:
+        raise RuleError(error.public, start + len(low) + 1, "a range such as 8000-8010") from None
+    if last < first:
+        raise RuleError("the range ends before it starts", start, f"{last}-{first}")
+    return ((first, last),)
+
+
+def _refuse_public_suffix(pattern: Pattern, start: int) -> None:
+    match pattern.scope:
+        case Scope.ANY:
+            raise RuleError("* allows every name there is", start, "a host, or the option force if that is meant")
+        case Scope.BELOW | Scope.WITHIN if is_public_suffix(pattern.name):
+            raise RuleError(
+                f"{shown(pattern.text)} allows every name that anybody registers under {pattern.name}",
+                start,
+                f"a name below it, such as *.example.{pattern.name}, or the option force if that is meant",
+            )
+        case _:
+            pass
+
+
+def _first_odd(host: str) -> int:
+    """Where the error is, if one character shows it; else the start."""
+    odd = re.search(r"[^\w.-]|(?<=\.)\.", host)
+    return odd.start() if odd else 0
+
+
+def _url_as_rule(head: str) -> str:
+    scheme, _, rest = head.partition("://")
+    authority, slash, path = rest.partition("/")
+    ports = {"http": ":80", "https": ":443"}.get(scheme.lower(), "")
+    host = authority.rpartition("@")[2]
+    rule = host if re.search(r":[0-9]+$", host) else host + ports
+    return ascii(f"{rule} paths=/{path}" if slash and path else rule)[1:-1]

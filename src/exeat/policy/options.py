@@ -1,0 +1,129 @@
+"""The options of a rule: the words after its host."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from exeat.errors import ExeatError, ProtocolError
+from exeat.policy.host import shown
+from exeat.policy.path import canonical_path
+
+_SIZE = re.compile(r"([0-9]{1,18})(B|KB|MB|GB|KiB|MiB|GiB|)")
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+}
+_METHOD = re.compile(r"[A-Z][A-Z0-9!#$%&'*+.^_`~-]{0,31}")  # RFC 9110 §5.6.2 token, upper case, no "|"
+_KNOWN = "private, force, allow_sni_mismatch, methods=GET|HEAD, paths=/a/**|/b or max_upload=10MB"
+
+
+class RuleError(ExeatError):
+    """What is wrong with a rule text, and at which character. Callers turn it into a ConfigError."""
+
+    def __init__(self, public: str, offset: int, expected: str = "") -> None:
+        super().__init__(public)
+        self.offset = offset
+        self.expected = expected
+
+
+@dataclass(slots=True)
+class Options:
+    """Options read so far. `at` holds where each was written, in order, and so catches doubles."""
+
+    private: bool = False
+    force: bool = False
+    allow_sni_mismatch: bool = False
+    methods: frozenset[str] | None = None
+    paths: tuple[str, ...] | None = None
+    max_upload: int | None = None
+    at: dict[str, int] = field(default_factory=dict)
+
+
+def read_option(options: Options, word: str, offset: int) -> None:
+    """Read one word into `options`. A word that is not known, or comes twice, is an error."""
+    key, equals, value = word.partition("=")
+    value_at = offset + len(key) + 1
+    if key in options.at:
+        raise RuleError(f"the option {key} is given twice", offset, "each option once")
+    match key, equals:
+        case "private", "":
+            options.private = True
+        case "force", "":
+            options.force = True
+        case "allow_sni_mismatch", "":
+            options.allow_sni_mismatch = True
+        case "methods", "=":
+            options.methods = _read_methods(value, value_at)
+        case "paths", "=":
+            options.paths = _read_paths(value, value_at)
+        case "max_upload", "=":
+            options.max_upload = _read_size(value, value_at)
+        case (("private" | "force" | "allow_sni_mismatch"), "="):
+            raise RuleError(f"the option {key} takes no value", value_at - 1, key)
+        case (("methods" | "paths" | "max_upload"), _):
+            raise RuleError(f"the option {key} needs a value", offset, _KNOWN)
+        case _:
+            raise RuleError(f"{shown(word)} is not an option", offset, _KNOWN)
+    options.at[key] = offset
+
+
+def _read_methods(value: str, offset: int) -> frozenset[str]:
+    for method in value.split("|"):
+        if not _METHOD.fullmatch(method):
+            raise RuleError(f"{shown(method)} is not a method", offset, "upper-case methods, such as methods=GET|HEAD")
+        offset += len(method) + 1
+    return frozenset(value.split("|"))
+
+
+def _read_paths(value: str, offset: int) -> tuple[str, ...]:
+    for pattern in value.split("|"):
+        _check_pattern(pattern, offset)
+        offset += len(pattern) + 1
+    return tuple(sorted(set(value.split("|"))))
+
+
+def _check_pattern(pattern: str, offset: int) -> None:
+    """A pattern must be canonical itself, or it would match nothing and nobody would know why."""
+    if pattern[:1] != "/":
+        raise RuleError(f"the path {shown(pattern)} does not start with a slash", offset, "paths=/repos/acme/**")
+    try:
+        canonical = canonical_path(pattern.encode("utf-8").decode("latin-1"))
+    except (ProtocolError, UnicodeError) as error:
+        public = error.public if isinstance(error, ProtocolError) else "the path is not valid text"
+        raise RuleError(f"the path {shown(pattern)} cannot be used: {public}", offset, "paths=/repos/acme/**") from None
+    if canonical != pattern:
+        raise RuleError(f"the path {shown(pattern)} is not in canonical form", offset, f"paths={canonical}")
+    at = 1
+    for segment in pattern[1:].split("/"):
+        if "**" in segment and segment != "**":
+            raise RuleError(
+                "** must stand alone between slashes", offset + at + segment.index("**"), "/a/**/b or /a*/b"
+            )
+        at += len(segment) + 1
+
+
+def parse_size(text: str) -> int:
+    """`10MB` as a number of bytes. Raises ValueError."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise ValueError("not a size")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _read_size(value: str, offset: int) -> int:
+    try:
+        size = parse_size(value)
+    except ValueError:
+        size = 0
+    if not 0 < size < 2**63:
+        raise RuleError(
+            f"{shown(value)} is not a size", offset, "max_upload=10MB; units are B, KB, MB, GB, KiB, MiB, GiB"
+        )
+    return size

@@ -1,0 +1,167 @@
+"""Where each value of a TOML or JSON file was written. `tomllib` and `json` do not say.
+
+This only finds places. What a file means is decided by the real parsers, which have read it before this
+runs. Where the two disagree the caller gets a coarser place, never another meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+
+Path = tuple[str | int, ...]
+Token = re.Match[str]
+
+_DEPTH = 3  # hosts -> name -> third address; what is nested deeper is a type error anyway
+
+# Possessive quantifiers: no alternative is ever tried twice, so a hostile file costs linear time.
+_TOML = re.compile(
+    r"""(?P<string>\"{3}(?:[^"\\]++|\\.|"{1,2}(?!"))*+"{3,5}"""
+    r"""|'{3}(?:[^']++|'{1,2}(?!'))*+'{3,5}"""
+    r"""|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*+')"""
+    r"""|(?P<skip>[ \t\r]++|\#[^\n]*+)|(?P<mark>[\[\]{},=.\n])|(?P<word>[^\s\[\]{},=."'\#]++)|(?P<other>.)""",
+    re.DOTALL,
+)
+_JSON = re.compile(
+    r"""(?P<string>"(?:[^"\\\n]++|\\.)*+")"""
+    r"""|(?P<skip>\s++)|(?P<mark>[\[\]{},:])|(?P<word>[^\s\[\]{},:"]++)|(?P<other>.)""",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The first character of a text. `exact` says that offsets into the text are columns from here."""
+
+    line: int
+    column: int
+    exact: bool = False
+
+    def moved(self, offset: int) -> Place:
+        """The place of a character inside the text; with escapes in it, only the start is sure."""
+        return Place(self.line, self.column + offset, exact=True) if self.exact else self
+
+
+class Positions:
+    """Places of keys and values by path: `("allow", 2)` is the third element of `allow`."""
+
+    def __init__(self, text: str, *, json: bool) -> None:
+        self.repeated: Place | None = None  # the first key that is there twice
+        self._keys: dict[Path, Place] = {}
+        self._values: dict[Path, Place] = {}
+        self._json = json
+        self._separator = ":" if json else "="
+        self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
+        pattern = _JSON if json else _TOML
+        self._tokens = [found for found in pattern.finditer(text) if found.lastgroup != "skip"]
+        # What the cursor stands on: a mark, or "" for any other token and for the end.
+        self._marks = [token[0] if token.lastgroup == "mark" else "" for token in self._tokens]
+        self._at = 0
+        if json:
+            self._value(())
+        else:
+            self._statements()
+
+    def key(self, *path: str | int) -> Place | None:
+        """The place of the key, or else of the nearest key that contains it."""
+        for length in range(len(path), 0, -1):
+            if place := self._keys.get(path[:length]):
+                return place
+        return None
+
+    def value(self, *path: str | int) -> Place | None:
+        """The place of the literal, or else of the nearest key that contains it."""
+        return self._values.get(path) or self.key(*path)
+
+    def _mark(self) -> str:
+        return self._marks[self._at] if self._at < len(self._marks) else ""
+
+    def _more(self) -> bool:
+        return self._at < len(self._tokens)
+
+    def _skip_to(self, marks: str) -> None:
+        at, end = self._at, len(self._marks)
+        while at < end and (not self._marks[at] or self._marks[at] not in marks):
+            at += 1
+        self._at = at
+
+    def _statements(self) -> None:
+        """TOML: `[table]` headers and `key = value` lines."""
+        table: Path = ()
+        while self._more():
+            if self._mark() == "\n":
+                self._at += 1
+                continue
+            header = self._mark() == "["
+            while self._mark() == "[":
+                self._at += 1
+            path = self._key(() if header else table)
+            if header:
+                table = path
+            elif self._mark() == "=":
+                self._at += 1
+                self._value(path)
+            self._skip_to("\n")
+
+    def _key(self, above: Path) -> Path:
+        """Read a dotted key and note it. Escapes in a quoted key are not undone: it just has no place."""
+        path = above
+        while self._more() and (token := self._tokens[self._at]).lastgroup in ("string", "word"):
+            path = (*path, token[0][1:-1] if token.lastgroup == "string" else token[0])
+            place = self._place(token)
+            if path in self._keys and self.repeated is None:
+                self.repeated = place
+            self._keys.setdefault(path, place)
+            self._at += 1
+            if self._json or self._mark() != ".":
+                break
+            self._at += 1
+        return path
+
+    def _value(self, path: Path) -> None:
+        """Note the value at the cursor and go past it."""
+        opening = self._mark()
+        if opening not in ("[", "{"):
+            if self._more():
+                self._values[path] = self._place(self._tokens[self._at])
+            self._skip_to(",]}\n")
+        elif len(path) >= _DEPTH:
+            self._skip_nested()
+        else:
+            self._at += 1
+            count = 0
+            while self._more() and self._mark() not in ("]", "}"):
+                before = self._at
+                if self._mark() in (",", "\n"):
+                    self._at += 1
+                elif opening == "[":
+                    self._value((*path, count))
+                    count += 1
+                else:
+                    inner = self._key(path)
+                    if self._mark() == self._separator:
+                        self._at += 1
+                        self._value(inner)
+                if self._at == before:  # a token that fits nowhere must not stop us
+                    self._at += 1
+            self._at += 1
+
+    def _skip_nested(self) -> None:
+        depth = 0
+        while self._more():
+            mark = self._mark()
+            depth += (mark in ("[", "{")) - (mark in ("]", "}"))
+            self._at += 1
+            if depth == 0:
+                return
+
+    def _place(self, token: Token) -> Place:
+        text, start = token[0], token.start()
+        exact = False
+        if token.lastgroup == "string":
+            quotes = 3 if not self._json and text[:3] in ('"""', "'''") and len(text) >= 6 else 1
+            start += quotes
+            exact = "\n" not in text and ("\\" not in text or text[0] == "'")
+        line = bisect_right(self._lines, start)
+        return Place(line, start - self._lines[line - 1] + 1, exact)

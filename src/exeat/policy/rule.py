@@ -1,0 +1,139 @@
+"""What a rule is, once read: a value with one canonical text. Reading is in grammar.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network
+
+Ports = tuple[tuple[int, int], ...]
+
+WEB_PORTS: Ports = ((80, 80), (443, 443))  # what a rule without ports means
+ALL_PORTS: Ports = ((1, 65535),)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a setting was written, so that a verdict can be traced to the line that gave it.
+
+    `item` counts from 1 in settings that have no lines: `--allow #2`, `PROXY_ALLOWLIST item 2`.
+    """
+
+    name: str
+    line: int | None = None
+    column: int | None = None
+    item: int | None = None
+
+    def __str__(self) -> str:
+        if self.line is not None:
+            return f"{self.name}:{self.line}" + (f":{self.column}" if self.column is not None else "")
+        if self.item is not None:
+            return f"{self.name} {'#' if self.name.startswith('-') else 'item '}{self.item}"
+        return self.name
+
+    def at(self, offset: int) -> str:
+        """The place `offset` characters into the text that starts here."""
+        if self.line is not None:
+            column = None if self.column is None else self.column + offset
+            return str(Source(self.name, self.line, column))
+        return f"{self}, character {offset + 1}"
+
+
+class Scope(StrEnum):
+    """Which hosts a pattern covers."""
+
+    EXACT = "exact"  # good.test
+    BELOW = "below"  # *.good.test: any subdomain at any depth, not good.test
+    WITHIN = "within"  # .good.test: good.test and its subdomains
+    ANY = "any"  # *: any name
+    NETWORK = "network"  # 10.0.0.0/8, [::1]: addresses, and never a name that resolves to one
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The host part of a rule. `name` is canonical and has no star; `network` is set for NETWORK only."""
+
+    scope: Scope
+    name: str = ""
+    network: IPv4Network | IPv6Network | None = None
+
+    @property
+    def text(self) -> str:
+        match self.scope:
+            case Scope.EXACT:
+                return self.name
+            case Scope.BELOW:
+                return f"*.{self.name}"
+            case Scope.WITHIN:
+                return f".{self.name}"
+            case Scope.ANY:
+                return "*"
+            case Scope.NETWORK:
+                return _network_text(self.network)
+
+
+def _network_text(network: IPv4Network | IPv6Network | None) -> str:
+    assert network is not None, "a NETWORK pattern has a network"
+    single = network.prefixlen == network.max_prefixlen
+    text = network.network_address.compressed if single else network.compressed
+    return f"[{text}]" if network.version == 6 else text
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. Its canonical text says everything but where it was written, so the text is its identity.
+
+    `methods` and `paths` are None when the rule does not ask; they are never empty.
+    """
+
+    deny: bool = field(compare=False)
+    pattern: Pattern = field(compare=False)
+    ports: Ports = field(compare=False)
+    source: Source = field(compare=False)
+    private: bool = field(default=False, compare=False)
+    methods: frozenset[str] | None = field(default=None, compare=False)
+    paths: tuple[str, ...] | None = field(default=None, compare=False)
+    max_upload: int | None = field(default=None, compare=False)
+    allow_sni_mismatch: bool = field(default=False, compare=False)
+    force: bool = field(default=False, compare=False)
+    text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        head = f"{'!' if self.deny else ''}{self.pattern.text}{ports_text(self.ports)}"
+        object.__setattr__(self, "text", " ".join((head, *self._options())))
+
+    def _options(self) -> list[str]:
+        words = []
+        if self.private:
+            words.append("private")
+        if self.allow_sni_mismatch:
+            words.append("allow_sni_mismatch")
+        if self.force:
+            words.append("force")
+        if self.methods is not None:
+            words.append(f"methods={'|'.join(sorted(self.methods))}")
+        if self.paths is not None:
+            words.append(f"paths={'|'.join(sorted(set(self.paths)))}")
+        if self.max_upload is not None:
+            words.append(f"max_upload={self.max_upload}")
+        return words
+
+    @property
+    def conditional(self) -> bool:
+        """Whether the rule judges requests, so that a tunnel cannot show that it fits."""
+        return self.methods is not None or self.paths is not None
+
+    def has_port(self, port: int) -> bool:
+        return any(low <= port <= high for low, high in self.ports)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def ports_text(ports: Ports) -> str:
+    """`:22`, `:8000-8010`, `:*`, or nothing for the web ports."""
+    if ports == WEB_PORTS:
+        return ""
+    if ports == ALL_PORTS:
+        return ":*"
+    return ":" + ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ports)

@@ -1,0 +1,50 @@
+"""Start `exeat serve`: alone in this process, or as several workers on one port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+
+from exeat.serve.admin import start_admin
+from exeat.serve.metrics import Snapshot, take_snapshot
+from exeat.serve.settings import ServeSettings
+from exeat.serve.worker import Worker, listening_line, raise_descriptor_limit, say
+
+
+def serve(settings: ServeSettings, argv: Sequence[str], worker: int | None) -> int:
+    """Run until stopped. `worker`: this process is one of several, started by another with the same `argv`."""
+    raise_descriptor_limit()
+    if worker is not None:
+        from exeat.serve.supervisor import run_supervised  # noqa: PLC0415 - only where it is needed
+
+        return run_in_loop(run_supervised(settings, worker))
+    if settings.workers > 1:
+        from exeat.serve.supervisor import supervise  # noqa: PLC0415
+
+        return run_in_loop(supervise(settings, argv))
+    return run_in_loop(_run_alone(settings))
+
+
+def run_in_loop(main: Coroutine[object, object, int]) -> int:
+    """uvloop halves the CPU per request; without it (Windows) the stock loop serves."""
+    try:
+        import uvloop  # noqa: PLC0415 - not on every system
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def _run_alone(settings: ServeSettings) -> int:
+    worker = Worker(settings, settings.port)
+
+    async def collect() -> list[Snapshot]:
+        return [take_snapshot(worker.gateway)]
+
+    await worker.start()
+    admin = await start_admin(settings.admin, collect) if settings.admin else None
+    say(listening_line(settings, worker.gateway.url_without_login, len(worker.gateway.policy.rules)))
+    await worker.run()
+    if admin is not None:
+        admin.close()
+    return 0

@@ -1,0 +1,108 @@
+"""The settings of `exeat serve`: environment first, options on top, everything checked before anything starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from exeat.errors import ConfigError, HostError
+from exeat.policy import parse_port
+from exeat.sources import RuleSources
+
+DEFAULT_PORT: Final = 8888
+DEFAULT_BIND: Final = "127.0.0.1"
+MAX_WORKERS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AdminAddress:
+    """A Unix socket's path, or a host and port."""
+
+    path: str = ""
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    sources: RuleSources
+    port: int = DEFAULT_PORT
+    bind: str = DEFAULT_BIND
+    audit: str = "-"
+    admin: AdminAddress | None = None
+    workers: int = 1
+    sandbox: str = ""
+    credentials: tuple[str, str] | None = None
+
+
+def read_port(text: str, where: str) -> int:
+    """A port to listen on; 0 picks a free one."""
+    if text == "0":
+        return 0
+    try:
+        return parse_port(text)
+    except HostError:
+        raise ConfigError(f'bad port "{text}"', where=where, expected="a number from 0 to 65535") from None
+
+
+def read_admin(text: str, where: str) -> AdminAddress | None:
+    if not text:
+        return None
+    if "/" in text:
+        return AdminAddress(path=text)
+    host, colon, port = text.rpartition(":")
+    if not colon or not host:
+        raise ConfigError(f'bad admin address "{text}"', where=where, expected="a socket path with a /, or host:port")
+    return AdminAddress(host=host.strip("[]"), port=read_port(port, where))
+
+
+def read_workers(text: str, where: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]?", text) or int(text) > MAX_WORKERS:
+        raise ConfigError(f'bad number of workers "{text}"', where=where, expected=f"a number from 1 to {MAX_WORKERS}")
+    return int(text)
+
+
+def read_credentials(text: str, where: str) -> tuple[str, str] | None:
+    """`user:password`. The value is never shown, not even when it is wrong."""
+    if not text:
+        return None
+    user, colon, password = text.partition(":")
+    if not colon or not user or not password or not text.isprintable():
+        raise ConfigError("bad credentials", where=where, expected="user:password, without control characters")
+    return user, password
+
+
+def read_sandbox(text: str, where: str) -> str:
+    """A sandbox's name goes into every record: the same short form everywhere."""
+    if text and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", text):
+        raise ConfigError(
+            f"bad sandbox name {text!r}", where=where, expected="1 to 40 of a-z, 0-9 and -, not starting with -"
+        )
+    return text
+
+
+def settings_from(options: Mapping[str, str | None], sources: RuleSources, environ: Mapping[str, str]) -> ServeSettings:
+    """Join options and environment. An option that was given wins over its variable."""
+
+    def value(option: str, variable: str, default: str) -> tuple[str, str]:
+        given = options.get(option)
+        if given is not None:
+            return given, f"--{option}"
+        return environ.get(variable, default) or default, variable
+
+    workers = read_workers(*value("workers", "EXEAT_WORKERS", "1"))
+    return ServeSettings(
+        sources=sources,
+        port=read_port(*value("port", "PROXY_PORT", str(DEFAULT_PORT))),
+        bind=value("bind", "EXEAT_BIND", DEFAULT_BIND)[0],
+        audit=value("audit", "EXEAT_AUDIT", "-")[0],
+        admin=read_admin(*value("admin", "EXEAT_ADMIN", "")),
+        workers=workers,
+        sandbox=read_sandbox(*value("sandbox", "EXEAT_SANDBOX", "")),
+        credentials=read_credentials(environ.get("EXEAT_PROXY_AUTH", ""), "EXEAT_PROXY_AUTH"),
+    )

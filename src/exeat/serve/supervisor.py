@@ -1,0 +1,172 @@
+"""Several workers on one port (SO_REUSEPORT), each a process of its own, started and watched by a parent.
+
+Workers are started afresh, not forked: no loop, lock or thread is inherited. Parent and worker share one
+socket pair. Over it the parent asks for numbers; its end tells a worker that the parent is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from exeat.errors import StartError
+from exeat.serve.admin import start_admin
+from exeat.serve.metrics import Snapshot, take_snapshot
+from exeat.serve.settings import ServeSettings
+from exeat.serve.worker import Worker, listening_line, load_checked, say
+
+WORKER_VARIABLE: Final = "EXEAT_WORKER_FD"
+PORT_VARIABLE: Final = "EXEAT_WORKER_PORT"
+_RESTART_S: Final = 1.0
+_MAX_EARLY_DEATHS: Final = 5
+_ANSWER_S: Final = 2.0
+
+
+class _Child:
+    """One worker process as the parent sees it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: asyncio.subprocess.Process | None = None
+        self.reader: asyncio.StreamReader | None = None
+        self.writer: asyncio.StreamWriter | None = None
+        self.asking = asyncio.Lock()
+
+    async def start(self, argv: Sequence[str], port: int) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            environ = os.environ | {WORKER_VARIABLE: str(theirs.fileno()), PORT_VARIABLE: str(port)}
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "exeat", *argv, env=environ, pass_fds=(theirs.fileno(),), start_new_session=True
+            )
+        self.reader, self.writer = await asyncio.open_connection(sock=ours, limit=16 * 1024 * 1024)
+        if await self.reader.readline() != b"ready\n":
+            raise StartError(f"worker {self.number} did not start; its own message says why")
+
+    async def ask(self) -> Snapshot | None:
+        """The worker's numbers; None if it does not answer."""
+        if self.reader is None or self.writer is None:
+            return None
+        try:
+            async with self.asking, asyncio.timeout(_ANSWER_S):
+                self.writer.write(b"numbers\n")
+                line = await self.reader.readline()
+            snapshot: Snapshot = json.loads(line)
+            return snapshot
+        except (OSError, TimeoutError, ValueError):
+            return None
+
+    def signal(self, number: int) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.process.send_signal(number)
+
+
+async def supervise(settings: ServeSettings, argv: Sequence[str]) -> int:
+    """Keep `settings.workers` workers running until told to stop."""
+    policy, limits = load_checked(settings)  # one clear error instead of one per worker
+    reserved = _reserve_port(settings)
+    port = reserved.getsockname()[1]
+    children = [_Child(number) for number in range(settings.workers)]
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, _signal_all, children, signal.SIGHUP)
+
+    async def collect() -> list[Snapshot]:
+        answers = await asyncio.gather(*(child.ask() for child in children))
+        missing: Snapshot = {"totals": {}, "decisions": [], "hosts": [], "healthy": False}
+        return [answer or missing for answer in answers]
+
+    try:
+        await asyncio.gather(*(child.start(argv, port) for child in children))
+        admin = await start_admin(settings.admin, collect) if settings.admin else None
+        shown = f"[{settings.bind}]" if ":" in settings.bind else settings.bind
+        say(listening_line(settings, f"http://{shown}:{port}", len(policy.rules)))
+        keepers = [asyncio.create_task(_keep_running(child, argv, port, stopping)) for child in children]
+        stopped = asyncio.create_task(stopping.wait())
+        done, _ = await asyncio.wait([stopped, *keepers], return_when=asyncio.FIRST_COMPLETED)
+        failed = any(task is not stopped for task in done)
+        stopping.set()
+        if admin is not None:
+            admin.close()
+        return 1 if failed else 0
+    finally:
+        await _stop_all(children, limits.drain_s + 5.0)
+        reserved.close()
+
+
+def _reserve_port(settings: ServeSettings) -> socket.socket:
+    """Hold the port without listening, so that all workers can share it and nobody else can have it."""
+    family = socket.AF_INET6 if ":" in settings.bind else socket.AF_INET
+    held = socket.socket(family, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        held.bind((settings.bind, settings.port))
+    except OSError as error:
+        held.close()
+        raise StartError(f"cannot listen on {settings.bind}:{settings.port}: {error.strerror}") from None
+    return held
+
+
+async def _keep_running(child: _Child, argv: Sequence[str], port: int, stopping: asyncio.Event) -> None:
+    """Start a worker again when it dies. Gives up when it keeps dying at once."""
+    early_deaths = 0
+    while child.process is not None:
+        began = asyncio.get_running_loop().time()
+        await child.process.wait()
+        if stopping.is_set():
+            await asyncio.Event().wait()  # the parent is stopping: nothing more to do here
+        early_deaths = early_deaths + 1 if asyncio.get_running_loop().time() - began < _RESTART_S else 0
+        if early_deaths > _MAX_EARLY_DEATHS:
+            say(f"worker {child.number} keeps dying; stopping")
+            return
+        say(f"worker {child.number} ended with status {child.process.returncode}; starting it again")
+        await asyncio.sleep(_RESTART_S)
+        try:
+            await child.start(argv, port)
+        except StartError as error:
+            say(str(error))
+
+
+def _signal_all(children: Sequence[_Child], number: int) -> None:
+    for child in children:
+        child.signal(number)
+
+
+async def _stop_all(children: Sequence[_Child], limit_s: float) -> None:
+    _signal_all(children, signal.SIGTERM)
+    running = [asyncio.create_task(child.process.wait()) for child in children if child.process is not None]
+    if running:
+        _, late = await asyncio.wait(running, timeout=limit_s)
+        if late:
+            _signal_all(children, signal.SIGKILL)
+            await asyncio.wait(late)
+    for child in children:
+        if child.writer is not None:
+            child.writer.close()
+
+
+async def run_supervised(settings: ServeSettings, descriptor: int) -> int:
+    """A worker's own life: serve, answer the parent, and end when the parent has gone."""
+    worker = Worker(settings, int(os.environ[PORT_VARIABLE]))
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
+    await worker.start()
+    writer.write(b"ready\n")
+
+    async def answer() -> None:
+        while await reader.readline():
+            writer.write(json.dumps(take_snapshot(worker.gateway)).encode() + b"\n")
+        worker.stop()
+
+    answering = asyncio.create_task(answer())
+    await worker.run()
+    answering.cancel()
+    writer.close()
+    return 0

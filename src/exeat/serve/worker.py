@@ -1,0 +1,134 @@
+"""One gateway in one process: signals, reloads, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+from typing import Final
+
+from exeat.audit import encode_event
+from exeat.errors import ConfigError, ExeatError
+from exeat.gateway.gateway import Gateway
+from exeat.gateway.limits import Limits
+from exeat.policy import Policy
+from exeat.serve.settings import ServeSettings
+
+_WATCH_S: Final = 1.0
+
+
+def say(text: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"exeat: {text}\n")
+    sys.stderr.flush()
+
+
+def listening_line(settings: ServeSettings, url: str, rules: int) -> str:
+    audit = "standard output" if settings.audit == "-" else settings.audit
+    admin = f", admin on {settings.admin}" if settings.admin else ""
+    workers = f", {settings.workers} workers" if settings.workers > 1 else ""
+    warning = "; nothing is allowed yet" if rules == 0 else ""
+    return f"listening on {url}{workers}, {rules} rules, audit to {audit}{admin}{warning}"
+
+
+def raise_descriptor_limit() -> None:
+    """Two descriptors per tunnel: take all that the system grants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            pass  # some systems report a hard limit that they do not grant
+
+
+def load_checked(settings: ServeSettings) -> tuple[Policy, Limits]:
+    """Read the rules; refuse what several workers cannot promise."""
+    policy, limits = settings.sources.load()
+    if settings.workers > 1:
+        budgeted = next((rule for rule in policy.rules if rule.max_upload is not None), None)
+        if budgeted is not None or limits.max_upload:
+            raise ConfigError(
+                "max_upload cannot be counted over several workers",
+                where=str(budgeted.source) if budgeted else "limits",
+                expected="one worker, or no max_upload",
+            )
+    return policy, limits
+
+
+class Worker:
+    """Runs a gateway until told to stop."""
+
+    def __init__(self, settings: ServeSettings, port: int) -> None:
+        self._settings = settings
+        policy, limits = load_checked(settings)
+        self.gateway = Gateway(
+            policy,
+            host=settings.bind,
+            port=port,
+            audit=settings.audit,
+            limits=limits,
+            sandbox=settings.sandbox,
+            credentials=settings.credentials,
+            reuse_port=settings.workers > 1,
+            own_ports=(settings.admin.port,) if settings.admin and settings.admin.port else (),
+        )
+        self._stop = asyncio.Event()
+        self._seen = self._stamps()
+        self._limits = limits
+
+    async def start(self) -> None:
+        await self.gateway.start()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload("SIGHUP")))
+
+    def stop(self) -> None:
+        """Begin to drain; a second signal does not wait."""
+        if self._stop.is_set():
+            os._exit(130)
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serve until stopped, then drain."""
+        watcher = asyncio.create_task(self._watch_files())
+        await self._stop.wait()
+        watcher.cancel()
+        await self.gateway.aclose(drain_s=self._limits.drain_s)
+
+    async def reload(self, why: str) -> None:
+        """Read all rules anew. If anything in them is broken, the policy in force stays in force."""
+        try:
+            policy, limits = load_checked(self._settings)
+        except ExeatError as error:
+            say(f"reload ({why}) failed, the last good policy stays in force: {error}")
+            self.gateway.state.journal.append(encode_event("reload-failed", gateway=self.gateway.id, note=str(error)))
+            return
+        before = self.gateway.policy.digest
+        if policy.digest == before and limits == self._limits:
+            return
+        self._limits = limits
+        cut = await self.gateway.set_policy(policy, limits)
+        say(f"reloaded ({why}): {len(policy.rules)} rules, {cut} connections no longer allowed and closed")
+
+    async def _watch_files(self) -> None:
+        """Look at the policy files once a second: works on every file system, and misses no atomic rename."""
+        while self._settings.sources.files:
+            await asyncio.sleep(_WATCH_S)
+            stamps = self._stamps()
+            if stamps != self._seen:
+                self._seen = stamps
+                await self.reload("file changed")
+
+    def _stamps(self) -> list[tuple[int, int, int] | None]:
+        return [_stamp(path) for path in self._settings.sources.files]
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
