@@ -1,8 +1,8 @@
 """The log as a regular file that several processes may append to.
 
 One chain per file, whoever writes. Every batch is written under `flock`, after a look at the file: if
-it is longer than we left it, its last line tells where the chain stands; if another file has taken its
-name, we follow. Evidence is never deleted: half a line that a crash left is closed off and told of.
+it is not as we left it, its last line tells where the chain stands; if another file has taken its name,
+we follow. Evidence is never deleted: half a line that a crash left is closed off and told of.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from exeat.audit.chain import GENESIS, seal_lines
 from exeat.audit.record import encode_event
 from exeat.audit.rotate import shift_and_replace
 from exeat.audit.sink import ContendedError, new_chain, torn_event
-from exeat.audit.tail import Tail, read_tail
+from exeat.audit.tail import read_tail
 
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 _LOCK_WAIT_S = 5.0
 _LOCK_RETRY_S = 0.0005
-# Another process holds the lock for some 20 us. Trying again that long is cheaper than a thread.
+# Another process holds the lock for some 10 us. Trying again that long is cheaper than a thread.
 _LOCK_SPINS = 20
 _MOVES = 16
+# How long a move by others (logrotate) may go unseen while the file is as we left it.
+NAME_CHECK_S = 0.1
 
 
 class LogFile:
@@ -41,39 +43,39 @@ class LogFile:
         self._max_bytes = max_bytes
         self._keep = keep
         self._chain = ""
+        self._last_event = ""
         self._size = -1  # As we left it; unknown at first.
         self._left = (0, GENESIS)
         self._rotate_at = max_bytes
+        self._name_checked = 0.0
+        self._added: list[bytes] = []
         self._fd, self._identity = _open(path)
         try:
             # Shows now, and not at the first request, whether this is a log that can be continued.
-            self._lock(wait=True)
-            self._learn_end()
+            _acquire(self._fd, wait=True)
+            if size := os.fstat(self._fd).st_size:
+                self._catch_up(size)
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         except BaseException:
             os.close(self._fd)
             raise
 
     def write(self, bodies: list[str], *, wait: bool) -> list[bytes]:
-        self._lock(wait=wait)
+        size = self._lock(wait=wait)
         try:
             before = b""
             repairs: list[str] = []
-            rotated: list[bytes] = []
-            size = os.fstat(self._fd).st_size
             if size != self._size or size == 0:
                 before, repairs = self._catch_up(size)
-            if self._max_bytes and size >= self._rotate_at and not (before or repairs):
-                rotated, repairs = self._rotate(size)
-                size = size if repairs else self._size
+            if self._max_bytes and size >= self._rotate_at and not repairs:
+                repairs = self._rotate(size, before)
+                size, before = self._size, b""
             if repairs:
                 bodies = [event + self.suffix for event in repairs] + bodies
-            lines, head = seal_lines(bodies, self._chain, self.seq, self.head)
-            self._put(before + b"".join(lines), size)
-            self.seq += len(lines)
-            self.head = head
-            self._left = (self.seq, self.head)
-            return rotated + lines
+            lines = self._add(bodies, size, before)
+            if self._added:
+                lines, self._added = self._added + lines, []
+            return lines
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
@@ -83,47 +85,54 @@ class LogFile:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _lock(self, *, wait: bool) -> None:
-        """Take the lock of the file that has our name now, and hold it on return."""
+    def _lock(self, *, wait: bool) -> int:
+        """Take the lock of the file that has our name now, hold it on return, and tell its size.
+
+        Whoever leaves a file adds a line to it first, so as long as nothing was added its name need not be
+        looked at every time. And the size comes from `lseek`: after a `stat` the kernel has to give the
+        next write a new time stamp, which made a batch cost 9 us instead of 5.
+        """
         for _ in range(_MOVES):
             _acquire(self._fd, wait=wait)
             try:
-                # os.stat and not Path.lstat: 0.5 us less, for every batch.
-                found = os.stat(self._path, follow_symlinks=False)  # noqa: PTH116
-                if (found.st_dev, found.st_ino) == self._identity:
-                    return
-            except FileNotFoundError:
-                pass
+                size = os.lseek(self._fd, 0, os.SEEK_END)
+                now = time.monotonic()
+                if size and size == self._size and now < self._name_checked + NAME_CHECK_S:
+                    return size
+                if self._has_our_name():
+                    self._name_checked = now
+                    return size
+                self._leave(size)
             except BaseException:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
                 raise
-            self._follow()
         raise OSError(errno.EAGAIN, "the file is being replaced all the time")
 
-    def _follow(self) -> None:
-        """Leave a file that was moved away, with the lock held so that its end is the end."""
+    def _has_our_name(self) -> bool:
         try:
-            self._learn_end()
-            fd, identity = _open(self._path)
+            found = Path(self._path).lstat()
+        except FileNotFoundError:
+            return False
+        return (found.st_dev, found.st_ino) == self._identity
+
+    def _leave(self, size: int) -> None:
+        """Follow our name to another file. The line added here makes all other writers look and follow."""
+        fd, identity = _open(self._path)
+        try:
+            if size:
+                before, repairs = self._catch_up(size) if size != self._size else (b"", [])
+                if self._last_event != "rotated" or repairs:
+                    events = [event + self.suffix for event in (*repairs, encode_event("rotated"))]
+                    self._added += self._add(events, size, before)
         except BaseException:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            os.close(fd)
             raise
+        self._switch(fd, identity, size=-1)
+
+    def _switch(self, fd: int, identity: tuple[int, int], *, size: int) -> None:
         os.close(self._fd)
-        self._fd, self._identity = fd, identity
-        self._size = -1
+        self._fd, self._identity, self._size = fd, identity, size
         self._rotate_at = self._max_bytes
-
-    def _learn_end(self) -> None:
-        size = os.fstat(self._fd).st_size
-        if size not in (0, self._size):
-            self._read_end(size)
-
-    def _read_end(self, size: int) -> Tail:
-        tail = read_tail(self._fd, size)
-        if tail is None:
-            raise OSError(errno.EINVAL, "the file holds something that is not an audit log")
-        self.seq, self._chain, self.head = tail.seq, tail.chain, tail.head
-        return tail
 
     def _catch_up(self, size: int) -> tuple[bytes, list[str]]:
         """Learn where the chain stands. Returns what must be written first: bytes, then events.
@@ -134,10 +143,13 @@ class LogFile:
             self._chain = self._chain or new_chain("f")
             # Emptied or moved away by others while we ran: the chain goes on, and says so.
             return b"", [encode_event("rotate", previous=self.head)] if self.seq else []
-        tail = self._read_end(size)
-        self._chain = self._chain or new_chain("f")
-        repairs = []
+        tail = read_tail(self._fd, size)
+        if tail is None:
+            raise OSError(errno.EINVAL, "the file holds something that is not an audit log")
+        self.seq, self.head, self._last_event = tail.seq, tail.head, tail.event
+        self._chain = tail.chain or new_chain("f")
         before = b"\n" if tail.unended else b""
+        repairs = []
         if tail.junk.endswith(b"\n"):
             repairs.append(encode_event("foreign", bytes=len(tail.junk)))
         elif tail.junk:
@@ -148,8 +160,10 @@ class LogFile:
             repairs.append(encode_event("cut", expected_seq=seq, expected_hash=head))
         return before, repairs
 
-    def _put(self, data: bytes, size: int) -> None:
-        """Write all of `data` at the end, `size`, or nothing: half a line must not stay on a full disk."""
+    def _add(self, bodies: list[str], size: int, before: bytes = b"") -> list[bytes]:
+        """Write all of `bodies` at the end, `size`, or nothing: half a line must not stay on a full disk."""
+        lines, head = seal_lines(bodies, self._chain, self.seq, self.head)
+        data = before + b"".join(lines)
         done = 0
         try:
             done = os.write(self._fd, data)
@@ -160,9 +174,15 @@ class LogFile:
                 os.ftruncate(self._fd, size)
             raise
         self._size = size + done
+        self.seq += len(lines)
+        self.head = head
+        self._last_event = ""
+        self._left = (self.seq, head)
+        return lines
 
-    def _rotate(self, size: int) -> tuple[list[bytes], list[str]]:
-        """Go on in a new file. Returns its first line, or events to write if it could not be done."""
+    def _rotate(self, size: int, before: bytes) -> list[str]:
+        """Go on in a new file, or return an event that says why not."""
+        self._added += self._add([encode_event("rotated") + self.suffix], size, before)
         path = Path(self._path)
         fresh = path.with_name(f"{path.name}.next")
         fd = -1
@@ -180,15 +200,15 @@ class LogFile:
                 os.close(fd)
                 fresh.unlink(missing_ok=True)
             # The log grows past its limit rather than stop the gateway; the next try is one limit later.
-            self._rotate_at = size + self._max_bytes
-            return [], [encode_event("rotate_failed", error=str(error))]
-        os.close(self._fd)
+            self._rotate_at = self._size + self._max_bytes
+            return [encode_event("rotate_failed", error=str(error))]
         made = os.fstat(fd)
-        self._fd, self._identity, self._size = fd, (made.st_dev, made.st_ino), made.st_size
-        self._rotate_at = self._max_bytes
+        self._switch(fd, (made.st_dev, made.st_ino), size=made.st_size)
+        self._added += lines
         self.seq += 1
         self.head = head
-        return lines, []
+        self._left = (self.seq, head)
+        return []
 
 
 def _open(path: str) -> tuple[int, tuple[int, int]]:
@@ -209,6 +229,11 @@ def _open(path: str) -> tuple[int, tuple[int, int]]:
 
 
 def _acquire(fd: int, *, wait: bool) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    except BlockingIOError:
+        pass
     deadline = time.monotonic() + _LOCK_WAIT_S
     spins = 0
     while True:

@@ -22,6 +22,7 @@ class Tail:
     seq: int
     chain: str
     head: str
+    event: str = ""
     junk: bytes = b""
     unended: bool = False
 
@@ -36,7 +37,7 @@ def read_tail(fd: int, size: int) -> Tail | None:
         if tail is not None:
             return tail
         if start == 0:
-            return Tail(0, "", GENESIS, data) if _begins_a_log(data) else None
+            return Tail(0, "", GENESIS, junk=data) if _begins_a_log(data) else None
         if look >= _FURTHEST_LOOK_BYTES:
             return None
         look *= 8
@@ -45,13 +46,13 @@ def read_tail(fd: int, size: int) -> Tail | None:
 def _last_line(data: bytes, *, whole: bool) -> Tail | None:
     end = data.rfind(b"\n") + 1
     if (line := parse_line(data[end:] + b"\n")) is not None and (end or whole):
-        return Tail(line.seq, line.chain, line.stated, unended=True)
+        return Tail(line.seq, line.chain, line.stated, line.event, unended=True)
     while end:
         begin = data.rfind(b"\n", 0, end - 1) + 1
         if begin == 0 and not whole:
             return None  # The look may have begun in the middle of this line.
         if (line := parse_line(data[begin:end])) is not None:
-            return Tail(line.seq, line.chain, line.stated, data[end:])
+            return Tail(line.seq, line.chain, line.stated, line.event, data[end:])
         end = begin
     return None
 

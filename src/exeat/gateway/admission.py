@@ -120,16 +120,19 @@ async def commit(state: State, record: Record, decision: Decision) -> Refusal | 
 
 
 async def open_upstream(
-    state: State, record: Record, place: Place, decision: Decision, *, reuse: bool = False
+    state: State, record: Record, place: Place, decision: Decision, *, reuse: bool = False, repeatable: bool = False
 ) -> Channel | Refusal:
-    """All gates for a connection to a place. A Refusal that comes back has been recorded."""
+    """All gates for a connection to a place. A Refusal that comes back has been recorded.
+
+    `reuse`: an idle connection will do. `repeatable`: if that turns out to be closed, the request can be sent again.
+    """
     if not decision.allowed:
         return deny(state, record, place, decision)
     if reuse and state.pool.has(place.key):
         failure = await commit(state, record, decision)
         if failure is not None:
             return failure
-        taken = state.pool.take(place.key)
+        taken = state.pool.take(place.key, must_be_open=not repeatable)
         if taken is not None:
             channel, record.address = taken
             return channel

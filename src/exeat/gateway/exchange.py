@@ -24,6 +24,11 @@ _MAX_INTERIM: Final = 16
 _IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"))
 
 
+def is_repeatable(head: RequestHead) -> bool:
+    """May the request be sent again if the connection broke before any answer? Its body would be gone."""
+    return head.method in _IDEMPOTENT and not head.has_body
+
+
 class Exchange:
     """The receiver of the upstream's bytes. `done` resolves when both messages are over, well or not."""
 
@@ -90,7 +95,7 @@ class Exchange:
 
     def may_retry(self) -> bool:
         """A reused connection can have been closed under our feet: then, and only then, ask again (RFC 9110 9.2.2)."""
-        return not self._response_begun and self._head.method in _IDEMPOTENT and not self._head.has_body
+        return not self._response_begun and is_repeatable(self._head)
 
     # The upstream's bytes
 

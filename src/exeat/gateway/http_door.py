@@ -6,7 +6,7 @@ from exeat.audit import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.admission import deny, judge_request, malformed, open_upstream, refuse_credentials, reopen_upstream
 from exeat.gateway.channel import Channel
-from exeat.gateway.exchange import Exchange
+from exeat.gateway.exchange import Exchange, is_repeatable
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.relay import Tunnel
 from exeat.gateway.session import Session
@@ -75,7 +75,9 @@ async def _serve_request(session: Session, head: RequestHead, bound: Place | Non
         return False
     if not decision.allowed:
         return await _refuse(session, head, deny(state, record, place, decision))
-    upstream = await open_upstream(state, record, place, decision, reuse=True)
+    upstream = await open_upstream(
+        state, record, place, decision, reuse=True, repeatable=is_repeatable(head)
+    )
     if isinstance(upstream, Refusal):
         return await _refuse(session, head, upstream)
     return await _exchange(session, head, record, place, decision, path, upstream)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from typing import Final
 
 from exeat.gateway.channel import Channel
 
 Key = tuple[str, int]
 _MAX_IDLE_PER_HOST: Final = 64
+
+
+def _has_news(channel: Channel) -> bool:
+    """Has the peer of an idle connection sent anything, its end included?"""
+    poll = select.poll()
+    poll.register(channel.transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
 
 
 class _Idle:
@@ -48,19 +58,24 @@ class Pool:
     def has(self, key: Key) -> bool:
         return key in self._idle
 
-    def take(self, key: Key) -> tuple[Channel, str] | None:
-        """A connection to `key` and the address it goes to."""
-        waiting = self._idle.get(key)
-        if not waiting:
-            return None
-        idle = waiting.pop()
-        if not waiting:
-            del self._idle[key]
-        self.size -= 1
-        channel = idle.channel
-        channel.push_to(None)
-        channel.on_lost = None
-        return channel, idle.address
+    def take(self, key: Key, *, must_be_open: bool) -> tuple[Channel, str] | None:
+        """A connection to `key` and the address it goes to.
+
+        `must_be_open`: for a request that cannot be sent twice. The server may have closed already without
+        our loop having seen it, so ask the kernel (2 us, which repeatable requests need not pay).
+        """
+        while waiting := self._idle.get(key):
+            idle = waiting.pop()
+            if not waiting:
+                del self._idle[key]
+            self.size -= 1
+            channel = idle.channel
+            channel.push_to(None)
+            channel.on_lost = None
+            if not must_be_open or not _has_news(channel):
+                return channel, idle.address
+            channel.abort()
+        return None
 
     def give(self, key: Key, channel: Channel, address: str) -> None:
         """Keep a connection whose last response has been read to its end, with nothing behind it."""
