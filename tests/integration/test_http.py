@@ -104,9 +104,9 @@ def test_uploads_stream_both_counted_and_chunked(start_gate: StartGate, start_or
         buffer = bytearray()
         origin.read_head(conn, buffer)
         while b"LAST" not in buffer:
-            buffer += conn.recv(65536)
             if b"first" in buffer:
                 first_part.set()
+            buffer += conn.recv(65536)
         got.append(bytes(buffer))
         conn.sendall(OK)
 

@@ -231,9 +231,17 @@ class Exchange:
         self._settle()
 
     def fail(self, refusal: Refusal, note: str) -> None:
-        """Break the exchange off from outside: time is up, the rule is gone, the budget is spent."""
+        """Break the exchange off, unless it is over."""
         if not self.done.done():
             self._fail(refusal, note)
+
+    def expire(self) -> None:
+        """Nothing has moved for too long."""
+        self.fail(Refusal(504, "the server did not answer in time", "http_response_timeout"), "timeout")
+
+    def stop(self, note: str) -> None:
+        """End it from outside: the rule is gone, or the gateway stops."""
+        self.fail(Refusal(503, "the gateway has ended this request", "proxy_internal_response"), note)
 
     def _settle(self) -> None:
         client, upstream = self._client, self._upstream

@@ -17,7 +17,6 @@ from exeat.wire.http1 import RequestHead
 from exeat.wire.reply import ESTABLISHED
 from exeat.wire.target import check_origin_target, parse_absolute_target
 
-_TIMED_OUT = Refusal(504, "the server did not answer in time", "http_response_timeout")
 
 
 async def serve_http(session: Session, bound: Place | None = None, protocol: str = "http") -> None:
@@ -109,12 +108,8 @@ async def _exchange(
         sent, received = upstream.sent, upstream.received
         session.upstream = upstream
         exchange = Exchange(client, upstream, head, limits.max_header_bytes)
-        session.begin(record, place, head.method, path, lambda note, it=exchange: it.fail(_TIMED_OUT, note))  # type: ignore[misc]
-        session.watch(
-            limits.response_s,
-            lambda it=exchange: it.fail(_TIMED_OUT, "timeout"),
-            progress_s=limits.idle_s,  # type: ignore[misc]
-        )
+        session.begin(record, place, head.method, path, exchange.stop)
+        session.watch(limits.response_s, exchange.expire, progress_s=limits.idle_s)
         exchange.start(path, place.authority, budget)
         await exchange.done
         if not (exchange.failure is not None and reused and exchange.may_retry()):
