@@ -92,7 +92,7 @@ def main(argv: list[str]) -> int:
         for (row, peer), samples in results.samples.items()
         for sample in samples
     ]
-    (WORK / "results.json").write_text(json.dumps(raw, indent=1))
+    (WORK / f"{options.out.stem}.json").write_text(json.dumps(raw, indent=1))
     say(f"wrote {options.out} after {time.monotonic() - began:.0f} s")
     return 1 if results.failures else 0
 

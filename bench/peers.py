@@ -98,7 +98,7 @@ max_filedescriptors 16384
 
 class Tinyproxy:
     name = "tinyproxy"
-    logs_to_memory = True  # it calls fsync for each line, and on a disk that costs five times its other work
+    logs_to_memory = True  # it syncs each line, which on a disk costs several times its other work
     config = """
 Port {port}
 Listen 127.0.0.1

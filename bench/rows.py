@@ -15,6 +15,7 @@ from bench.process import WORK, BenchError
 
 IDLE_TUNNELS = 1000
 RULE_COUNTS = (10, 1000, 10000)
+RULE_ROUNDS_MORE = 2
 DIRECT = "no proxy"
 
 
@@ -129,10 +130,10 @@ def write_policy(count: int) -> Path:
 
 
 def measure_rules(program: str | None, effort: Effort, results: Results) -> None:
-    """The same keep-alive load with ever more rules, in turns."""
+    """The same keep-alive load with ever more rules, in turns; more of them, for the target is a small difference."""
     say("cost by number of rules")
     load = effort.load(ROWS[0])
     peers: Mapping[int, Peer] = {count: Exeat(program, write_policy(count)) for count in RULE_COUNTS}
-    for _ in range(effort.rounds):
+    for _ in range(effort.rounds + RULE_ROUNDS_MORE if effort.rounds > 1 else 1):
         for count, peer in peers.items():
             results.take("rules", str(count), partial(through, peer, load))

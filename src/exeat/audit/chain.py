@@ -16,7 +16,8 @@ GENESIS = "0" * 64
 """The hash before the first line."""
 
 _HEAD = re.compile(
-    rb'\{"seq":([1-9][0-9]{0,17}),"chain":"([fs][0-9a-f]{16})","time":"[0-9T:.Z-]{27}","event":"([a-z_]{1,40})"'
+    rb'\{"seq":([1-9][0-9]{0,17}),"chain":"([fs][0-9a-f]{16})","time":"[0-9T:.Z-]{27}"'
+    rb',"event":"([ !#-\[\]-~]*(?:\\[ -~][ !#-\[\]-~]*)*)"'  # Any JSON string in ASCII.
 )
 _TAIL = re.compile(rb',"hash":"([0-9a-f]{64})"\}\n')
 _TAIL_BYTES = 76
@@ -168,7 +169,7 @@ class Checker:
             lines=self._lines,
             head=self._head,
             problems=tuple(self._problems),
-            open=any(state.event != "stop" for state in self._chains.values()),
+            open=not self._chains or any(state.event != "stop" for state in self._chains.values()),
             warnings=tuple(self._warnings),
             chains=len(self._chains),
             continues=self._continues,

@@ -17,7 +17,7 @@ CUT_MARK = "…"
 _RESERVED = frozenset({"seq", "chain", "time", "event", "policy", "hash"})
 
 # The second that the prefix belongs to, and the prefix, swapped as one value so that threads agree.
-# strftime costs 1.3 us and the whole stamp 0.3 us when it is needed once a second only.
+# Formatting the second costs 0.9 us, which is then paid once a second: a stamp takes 0.45 us, not 1.3.
 _stamp: tuple[int, str] = (-1, "")
 
 
@@ -122,7 +122,7 @@ class Record:
         """
         method, host, address, rule = self.method, self.host, self.address, self.rule
         reason, note, sandbox = self.reason, self.note, self.sandbox
-        # One test for all of them, and then the C escaper without a Python call around it: 0.7 us less.
+        # One test for all of them, and then the C escaper without a Python call around it: 0.3 us less.
         total = len(method) + len(host) + len(address) + len(rule) + len(reason) + len(note) + len(sandbox)
         if total > MAX_TEXT_CHARS:
             method, host, address, rule = _cut(method), _cut(host), _cut(address), _cut(rule)

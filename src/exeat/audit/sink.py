@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import select
 import threading
 from hashlib import sha256
@@ -152,7 +151,7 @@ class StreamSink:
 
 def new_chain(kind: str) -> str:
     """A fresh chain id. `f` is a chain kept in a file, `s` one of a stream."""
-    return kind + secrets.token_hex(8)
+    return kind + os.urandom(8).hex()
 
 
 def torn_event(fragment: bytes) -> str:

@@ -2,9 +2,10 @@
 
 What the chain shows: any byte changed, any line removed, added, repeated or moved, between the first line
 and the last. What it cannot show, because it has no key: that somebody who may write the file has made all
-of it anew, or cut lines off its end. For that, keep the head (the hash of the last line: `stop` prints it,
-the metrics carry it, `Journal.head` has it) where the writer of the file cannot change it, and give it as
-`expect_head`: the log must then contain that very line, and with it everything before.
+of it anew, or cut lines off its end. For that, keep the head (the hash of the last line, after a stop that
+of the `stop` line; `Journal.head` has it at any time) where the writer of the file cannot change it, and
+give it as `expect_head`: the log must then contain that very line, and with it everything before. Nor can
+it show that a whole chain of a shared stream is gone, or the oldest rotated files.
 """
 
 from __future__ import annotations

@@ -53,11 +53,11 @@ class Positions:
         self._json = json
         self._separator = ":" if json else "="
         self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
-        pattern = _JSON if json else _TOML
-        self._tokens = [found for found in pattern.finditer(text) if found.lastgroup != "skip"]
-        # What the cursor stands on: a mark, or "" for any other token and for the end.
-        self._marks = [token[0] if token.lastgroup == "mark" else "" for token in self._tokens]
-        self._at = 0
+        # A stream and one token: a file of many megabytes must not become as many objects.
+        self._stream = (_JSON if json else _TOML).finditer(text)
+        self._token: Token | None = None
+        self._mark = ""  # the token, if it is a mark
+        self._next()
         if json:
             self._value(())
         else:
@@ -74,85 +74,86 @@ class Positions:
         """The place of the literal, or else of the nearest key that contains it."""
         return self._values.get(path) or self.key(*path)
 
-    def _mark(self) -> str:
-        return self._marks[self._at] if self._at < len(self._marks) else ""
+    def _next(self) -> None:
+        for token in self._stream:
+            kind = token.lastgroup
+            if kind != "skip":
+                self._token = token
+                self._mark = token[0] if kind == "mark" else ""
+                return
+        self._token, self._mark = None, ""
 
-    def _more(self) -> bool:
-        return self._at < len(self._tokens)
-
-    def _skip_to(self, marks: str) -> None:
-        at, end = self._at, len(self._marks)
-        while at < end and (not self._marks[at] or self._marks[at] not in marks):
-            at += 1
-        self._at = at
+    def _skip_to(self, marks: tuple[str, ...]) -> None:
+        while self._token is not None and self._mark not in marks:
+            self._next()
 
     def _statements(self) -> None:
         """TOML: `[table]` headers and `key = value` lines."""
         table: Path = ()
-        while self._more():
-            if self._mark() == "\n":
-                self._at += 1
-                continue
-            header = self._mark() == "["
-            while self._mark() == "[":
-                self._at += 1
+        while self._token is not None:
+            header = self._mark == "["
+            while self._mark == "[":
+                self._next()
             path = self._key(() if header else table)
             if header:
                 table = path
-            elif self._mark() == "=":
-                self._at += 1
+            elif self._mark == "=":
+                self._next()
                 self._value(path)
-            self._skip_to("\n")
+            self._skip_to(("\n",))
+            self._next()
 
     def _key(self, above: Path) -> Path:
         """Read a dotted key and note it. Escapes in a quoted key are not undone: it just has no place."""
         path = above
-        while self._more() and (token := self._tokens[self._at]).lastgroup in ("string", "word"):
+        while (token := self._token) is not None and token.lastgroup in ("string", "word"):
             path = (*path, token[0][1:-1] if token.lastgroup == "string" else token[0])
             place = self._place(token)
             if path in self._keys and self.repeated is None:
                 self.repeated = place
             self._keys.setdefault(path, place)
-            self._at += 1
-            if self._json or self._mark() != ".":
+            self._next()
+            if self._json or self._mark != ".":
                 break
-            self._at += 1
+            self._next()
         return path
 
     def _value(self, path: Path) -> None:
-        """Note the value at the cursor and go past it."""
-        opening = self._mark()
+        """Note the value under the cursor and go past it."""
+        opening = self._mark
         if opening not in ("[", "{"):
-            if self._more():
-                self._values[path] = self._place(self._tokens[self._at])
-            self._skip_to(",]}\n")
+            if self._token is not None:
+                self._values[path] = self._place(self._token)
+            self._skip_to((",", "]", "}", "\n"))
         elif len(path) >= _DEPTH:
             self._skip_nested()
         else:
-            self._at += 1
+            self._next()
             count = 0
-            while self._more() and self._mark() not in ("]", "}"):
-                before = self._at
-                if self._mark() in (",", "\n"):
-                    self._at += 1
+            while self._token is not None and self._mark not in ("]", "}"):
+                if self._mark in (",", "\n"):
+                    self._next()
                 elif opening == "[":
                     self._value((*path, count))
                     count += 1
                 else:
-                    inner = self._key(path)
-                    if self._mark() == self._separator:
-                        self._at += 1
-                        self._value(inner)
-                if self._at == before:  # a token that fits nowhere must not stop us
-                    self._at += 1
-            self._at += 1
+                    self._pair(path)
+            self._next()
+
+    def _pair(self, path: Path) -> None:
+        before = self._token
+        inner = self._key(path)
+        if self._mark == self._separator:
+            self._next()
+            self._value(inner)
+        if self._token is before:  # a token that fits nowhere must not stop us
+            self._next()
 
     def _skip_nested(self) -> None:
         depth = 0
-        while self._more():
-            mark = self._mark()
-            depth += (mark in ("[", "{")) - (mark in ("]", "}"))
-            self._at += 1
+        while self._token is not None:
+            depth += (self._mark in ("[", "{")) - (self._mark in ("]", "}"))
+            self._next()
             if depth == 0:
                 return
 

@@ -119,7 +119,8 @@ class ChunkedBody:
         return payload
 
     def _keep_partial_line(self, partial: bytes) -> None:
-        if len(partial) > _MAX_CHUNK_LINE:
+        # The CR at the end may be half of the line's ending, which does not count.
+        if len(partial) - partial.endswith(b"\r") > _MAX_CHUNK_LINE:
             raise ProtocolError("over-long line in a chunked body")
         # A bare LF can only be refused now: later the line would look complete to another reader.
         if b"\n" in partial or b"\r" in partial[:-1]:

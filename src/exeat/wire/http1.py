@@ -42,6 +42,10 @@ _NOT_DROPPABLE: Final = frozenset(
 )
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+# llhttp also takes RTSP/ and ICE/, several spaces, an empty line in front, and controls in a reason.
+_FIRST_LINE: Final = re.compile(rb"[A-Z-]++ [!-~]++ HTTP/1\.([01])\r\n")
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*+)?\r\n")
+_WEBSOCKET_KEY: Final = re.compile(rb"[+/0-9A-Za-z]{22}==")  # 16 bytes in base64 (RFC 6455 section 4.1)
 
 
 class RequestHead:
@@ -123,6 +127,9 @@ class _Collector:
 
 def _check_lines(head: bytes, max_headers: int) -> None:
     """Refuse what llhttp may let pass, and line endings that another reader may read otherwise."""
+    if head.find(b"\r\n\r\n") != len(head) - 4:
+        # llhttp would go on and add the next message's fields to this one.
+        raise ProtocolError("not one whole head")
     lines = head.count(b"\r\n")
     if head.count(b"\n") != lines or head.count(b"\r") != lines:
         raise ProtocolError("bare CR or LF in the head")
@@ -199,6 +206,9 @@ class _Framing:
 def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
     """Read one request head. Raises ProtocolError; never gives a head that could be read two ways."""
     _check_lines(head, max_headers)
+    first_line = _FIRST_LINE.match(head)
+    if first_line is None:
+        raise ProtocolError("malformed HTTP request")
     collected = _Collector()
     parser = httptools.HttpRequestParser(collected)
     try:
@@ -207,10 +217,9 @@ def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
         pass  # CONNECT and Upgrade: the head itself was fine
     except httptools.HttpParserError as error:
         raise ProtocolError("malformed HTTP request", detail=str(error)) from None
-    version = parser.get_http_version()
-    if not collected.complete or version not in ("1.0", "1.1"):
+    if not collected.complete:
         raise ProtocolError("malformed HTTP request")
-    minor = 1 if version == "1.1" else 0
+    minor = 1 if first_line[1] == b"1" else 0
     request = RequestHead(parser.get_method(), collected.url, minor)
     framing = _Framing()
     websocket_key: bytes | None = None
@@ -242,7 +251,8 @@ def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
         else:
             keep.append(header)
             if low == b"sec-websocket-key":
-                websocket_key = header[1].strip(b" \t")
+                # Two of them are no key at all.
+                websocket_key = header[1].strip(b" \t") if websocket_key is None else b""
     framing.judge(minor)
     request.length = framing.length
     request.chunked = framing.transfer_encoding
@@ -255,6 +265,7 @@ def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
             b"upgrade" in framing.connection
             and framing.upgrade == b"websocket"
             and websocket_key
+            and _WEBSOCKET_KEY.fullmatch(websocket_key)
             and request.method == b"GET"
             and minor == 1
             and not request.has_body
@@ -274,7 +285,13 @@ def _te_codings(value: bytes) -> list[bytes]:
 
 def parse_response_head(head: bytes, *, to_head: bool = False, max_headers: int = 256) -> ResponseHead:
     """Read one response head. `to_head`: it answers a HEAD request, so no body follows whatever it says."""
-    _check_lines(head, max_headers)
+    try:
+        _check_lines(head, max_headers)
+    except ProtocolError as error:
+        raise ProtocolError(f"bad response: {error.public}", status=502) from None
+    status_line = _STATUS_LINE.match(head)
+    if status_line is None:
+        raise ProtocolError("malformed HTTP response", status=502)
     collected = _Collector()
     parser = httptools.HttpResponseParser(collected)
     try:
@@ -283,11 +300,10 @@ def parse_response_head(head: bytes, *, to_head: bool = False, max_headers: int 
         pass
     except httptools.HttpParserError as error:
         raise ProtocolError("malformed HTTP response", status=502, detail=str(error)) from None
-    version = parser.get_http_version()
-    status = parser.get_status_code()
-    if not collected.complete or version not in ("1.0", "1.1") or not 100 <= status <= 599:
+    if not collected.complete:
         raise ProtocolError("malformed HTTP response", status=502)
-    minor = 1 if version == "1.1" else 0
+    status = parser.get_status_code()
+    minor = 1 if status_line[1] == b"1" else 0
     response = ResponseHead(status, collected.reason, minor)
     framing = _Framing()
     keep = response.headers
@@ -297,8 +313,8 @@ def parse_response_head(head: bytes, *, to_head: bool = False, max_headers: int 
             if low in _JUDGED:
                 if low not in (b"host", b"expect", b"te"):
                     framing.take(low, header[1])
-                if low == b"content-length":
-                    keep.append(header)
+                if low == b"content-length" and status >= 200 and status != 204:
+                    keep.append(header)  # RFC 9110 section 8.6: in 1xx and 204 it announces a body that cannot come
             elif low[:6] != b"proxy-" or low == b"proxy-status":
                 keep.append(header)
                 if low == b"sec-websocket-accept":
@@ -314,20 +330,21 @@ def parse_response_head(head: bytes, *, to_head: bool = False, max_headers: int 
     else:
         response.length = framing.length
         response.chunked = framing.transfer_encoding
-    if framing.upgrade != b"websocket":
+    if framing.upgrade != b"websocket" or b"upgrade" not in (framing.connection or ()):
         response.websocket_accept = None
     return response
 
 
-_REQUEST_LINE: Final = re.compile(rb"[A-Z]{1,20} [!-~]+ HTTP/[0-9]\.[0-9]\r\n")
-_REQUEST_LINE_BEGUN: Final = re.compile(rb"[A-Z]{1,20}(?: [!-~]*(?: [!-~]{0,8}\r?)?)?")
+_MAX_SNIFFED: Final = 8_192  # RFC 9112 section 3 asks for 8,000 at least
+_REQUEST_LINE: Final = re.compile(rb"[A-Z-]{1,20} [!-~]+ HTTP/[0-9]\.[0-9]\r\n")
+_REQUEST_LINE_BEGUN: Final = re.compile(rb"(?:[A-Z-]{1,20}(?: [!-~]*(?: [!-~]{0,8}\r?)?)?)?")
 
 
 def sniff_request(data: bytes) -> bool | None:
     """Do these first bytes begin an HTTP request? None: too early to tell."""
-    if _REQUEST_LINE.match(data):
+    if _REQUEST_LINE.match(data, 0, _MAX_SNIFFED):
         return True
-    return None if len(data) <= 8_192 and _REQUEST_LINE_BEGUN.fullmatch(data) else False
+    return None if len(data) < _MAX_SNIFFED and _REQUEST_LINE_BEGUN.fullmatch(data) else False
 
 
 def encode_headers(first_line: bytes, headers: Headers) -> bytes:

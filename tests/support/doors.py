@@ -1,0 +1,357 @@
+"""The ways into the gateway, as values. Each asks for a host and a port and gives one outcome.
+
+An outcome is judged from the wire and from the audit log, which must agree; for a refusal the dials, the
+server's connections and the server's bytes must show that nothing went out.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from exeat.errors import HostError
+from exeat.policy import Policy, Target, decide, split_authority
+from tests.support.gate import read_all, read_until
+from tests.support.hello import client_hello
+from tests.support.raw_origin import PING, PONG, TLS_SEEN
+from tests.support.scene import Mark, Scene, Seen, wait_until
+
+Port = int | str
+
+
+class Verdict(StrEnum):
+    ALLOW = "allow"
+    DENY = "deny"  # understood, and not allowed
+    BAD = "bad"  # not understood, and so not asked any further
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`reached`: the server's own answer came back. `code`: the HTTP status or the SOCKS reply."""
+
+    verdict: Verdict
+    reached: bool
+    code: int
+    seen: Seen
+
+
+@dataclass(frozen=True)
+class Door:
+    """`carries`: can this door be asked for such a text at all? `exact`: does it tell DENY from BAD?"""
+
+    name: str
+    ask: Callable[[Scene, bytes, Port], Outcome]
+    carries: Callable[[bytes, Port], bool]
+    exact: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# Reading answers
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    head: bytes
+    body: bytes
+
+
+def read_reply(conn: socket.socket) -> Reply:
+    """One HTTP response with a counted body, which is what the gateway and the server here send."""
+    received = read_until(conn, b"\r\n\r\n")
+    head, mark, body = received.partition(b"\r\n\r\n")
+    assert mark, f"no whole response head, only {received[:200]!r}"
+    assert head.startswith(b"HTTP/1.1 "), head[:100]
+    length = 0
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            length = int(value)
+    while len(body) < length:
+        data = conn.recv(65536)
+        assert data, "the response body was cut off"
+        body += data
+    return Reply(int(head[9:12]), head, body)
+
+
+def socks_address(host: bytes) -> bytes | None:
+    """The packed address if the text is one, in or without brackets."""
+    try:
+        return ipaddress.ip_address(host.decode("ascii").strip("[]")).packed
+    except ValueError:
+        return None
+
+
+def socks_request(host: bytes, port: int, *, as_address: bool = False) -> bytes:
+    """The CONNECT request of a SOCKS5 client."""
+    packed = socks_address(host) if as_address else None
+    if packed is not None:
+        return b"\x05\x01\x00" + (b"\x01" if len(packed) == 4 else b"\x04") + packed + port.to_bytes(2)
+    return b"\x05\x01\x00\x03" + bytes([len(host)]) + host + port.to_bytes(2)
+
+
+def read_exactly(conn: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        data = conn.recv(size - len(received))
+        if not data:
+            break
+        received += data
+    return received
+
+
+def socks_dial(conn: socket.socket, host: bytes, port: int, *, as_address: bool = False) -> int:
+    """Greet and ask; gives the reply code."""
+    conn.sendall(b"\x05\x01\x00")
+    assert read_exactly(conn, 2) == b"\x05\x00"
+    conn.sendall(socks_request(host, port, as_address=as_address))
+    reply = read_exactly(conn, 10)
+    assert len(reply) == 10, f"no whole SOCKS reply, only {reply!r}"
+    assert reply[0] == 5
+    return reply[1]
+
+
+def connect_dial(conn: socket.socket, authority: bytes) -> Reply:
+    conn.sendall(b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (authority, authority))
+    return read_reply(conn)
+
+
+# Judging
+
+
+def _verdict_of_record(seen: Seen) -> Verdict:
+    (decision,) = seen.decisions
+    if decision["verdict"] == "allow":
+        return Verdict.ALLOW
+    return Verdict.BAD if decision["reason"] == "malformed" else Verdict.DENY
+
+
+_STATUS = {200: Verdict.ALLOW, 502: Verdict.ALLOW, 504: Verdict.ALLOW, 403: Verdict.DENY, 400: Verdict.BAD}
+
+
+def _judge(scene: Scene, mark: Mark, code: int, wire: frozenset[Verdict], *, reached: bool) -> Outcome:
+    """The outcome of a question that leaves one decision; every witness must tell the same story."""
+    wait_until(lambda: bool(scene.since(mark).decisions), "a decision in the audit log")
+    seen = scene.since(mark)
+    assert len(seen.decisions) == 1, f"more than one decision: {seen.decisions}"
+    verdict = _verdict_of_record(seen)
+    assert verdict in wire, f"the client was told {code}, the log says {seen.decisions[0]}"
+    if verdict is Verdict.ALLOW:
+        assert reached or seen.ends or code, "allowed, yet the server was not reached"
+    else:
+        _assert_nothing_went_out(seen)
+    return Outcome(verdict, reached, code, seen)
+
+
+def _assert_nothing_went_out(seen: Seen) -> None:
+    assert seen.dials == (), f"refused, and yet dialled: {seen.dials}"
+    assert seen.connections == 0, "refused, and yet the server was connected to"
+    assert seen.received == 0, "refused, and yet the server got bytes"
+
+
+def _ask_absolute(scene: Scene, host: bytes, port: Port) -> Outcome:
+    authority = b"%b:%b" % (host, str(port).encode())
+    mark = scene.mark()
+    with scene.gate.connect() as conn:
+        conn.sendall(b"GET http://%b/ HTTP/1.1\r\nHost: %b\r\n\r\n" % (authority, authority))
+        reply = read_reply(conn)
+        if reply.status == 400:
+            assert read_all(conn) == b""  # ends only because the gateway closes
+    reached = reply.status == 200
+    assert not reached or reply.body == b"hello"
+    return _judge(scene, mark, reply.status, frozenset([_STATUS[reply.status]]), reached=reached)
+
+
+def _ask_connect(scene: Scene, host: bytes, port: Port) -> Outcome:
+    mark = scene.mark()
+    with scene.gate.connect() as conn:
+        reply = connect_dial(conn, b"%b:%b" % (host, str(port).encode()))
+        reached = reply.status == 200 and _ping(conn)
+        if reply.status != 200:
+            assert read_all(conn) == b""
+    return _judge(scene, mark, reply.status, frozenset([_STATUS[reply.status]]), reached=reached)
+
+
+def _ping(conn: socket.socket) -> bool:
+    conn.sendall(PING)
+    answer = read_until(conn, b"\n")
+    assert answer == PONG, f"the tunnel is open, but leads to {answer[:100]!r}"
+    return True
+
+
+_SOCKS_WIRE = {
+    0: frozenset([Verdict.ALLOW]),
+    1: frozenset([Verdict.BAD, Verdict.ALLOW]),  # "general failure"
+    2: frozenset([Verdict.DENY, Verdict.BAD]),  # "not allowed by ruleset"
+    4: frozenset([Verdict.ALLOW]),
+    5: frozenset([Verdict.ALLOW]),
+    6: frozenset([Verdict.ALLOW]),
+}
+
+
+def _ask_socks(scene: Scene, host: bytes, port: Port, *, as_address: bool = False) -> Outcome:
+    mark = scene.mark()
+    with scene.gate.connect() as conn:
+        code = socks_dial(conn, host, int(port), as_address=as_address)
+        reached = code == 0 and _ping(conn)
+        if code != 0:
+            assert read_all(conn) == b""
+    return _judge(scene, mark, code, _SOCKS_WIRE[code], reached=reached)
+
+
+def _ask_socks_address(scene: Scene, host: bytes, port: Port) -> Outcome:
+    return _ask_socks(scene, host, port, as_address=True)
+
+
+# Inside a tunnel. It leads to the host itself where the policy allows that, and to good.test otherwise: so the
+# text inside is either what was promised outside, or a second, hidden wish.
+
+
+def _carrier(scene: Scene, host: bytes, port: Port) -> tuple[bytes, int]:
+    if expected_verdict(scene.gate.gateway.policy, host, port) is Verdict.ALLOW:
+        found, _ = split_authority(host.decode("ascii"))
+        return found.authority.encode(), int(port)
+    return b"good.test", scene.port
+
+
+def _open_connect(scene: Scene, conn: socket.socket, host: bytes, port: Port) -> None:
+    where, number = _carrier(scene, host, port)
+    assert connect_dial(conn, b"%b:%d" % (where, number)).status == 200
+
+
+def _open_socks(scene: Scene, conn: socket.socket, host: bytes, port: Port) -> None:
+    where, number = _carrier(scene, host, port)
+    assert socks_dial(conn, where, number) == 0
+
+
+Opener = Callable[[Scene, socket.socket, bytes, Port], None]
+
+
+def _mark_inside(scene: Scene, before: Mark) -> Mark:
+    """A mark behind the tunnel's own decision and connection, so that what follows is the inner question's."""
+    wait_until(lambda: scene.origin.connections > before.connections, "the tunnel to reach the server")
+    wait_until(lambda: len(scene.since(before).decisions) == 1, "the tunnel's decision")
+    return scene.mark()
+
+
+def _ask_host_header(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outcome]:
+    def ask(scene: Scene, host: bytes, port: Port) -> Outcome:
+        before = scene.mark()
+        with scene.gate.connect() as conn:
+            open_tunnel(scene, conn, host, port)
+            mark = _mark_inside(scene, before)
+            conn.sendall(b"GET / HTTP/1.1\r\nHost: %b:%b\r\n\r\n" % (host, str(port).encode()))
+            reply = read_reply(conn)
+            if reply.status != 200:
+                assert read_all(conn) == b""
+        wait_until(lambda: bool(scene.since(mark).decisions), "the inner decision")
+        seen = scene.since(mark)
+        (decision,) = seen.decisions
+        if reply.status == 200:
+            assert reply.body == b"hello"
+            assert decision["verdict"] == "allow"
+            return Outcome(Verdict.ALLOW, True, 200, seen)
+        assert (decision["verdict"], decision["status"]) == ("deny", reply.status)
+        _assert_nothing_went_out(seen)
+        # 421 is how HTTP says "not through this tunnel": understood, and refused.
+        return Outcome({421: Verdict.DENY, 400: Verdict.BAD}[reply.status], False, reply.status, seen)
+
+    return ask
+
+
+def _ask_sni(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outcome]:
+    def ask(scene: Scene, host: bytes, port: Port) -> Outcome:
+        before = scene.mark()
+        with scene.gate.connect() as conn:
+            open_tunnel(scene, conn, host, port)
+            mark = _mark_inside(scene, before)
+            conn.sendall(client_hello(host))
+            answer = read_all(conn)
+        if answer == TLS_SEEN:
+            seen = scene.since(mark)
+            assert seen.decisions == ()
+            return Outcome(Verdict.ALLOW, True, 0, seen)
+        assert answer in (b"", b"\x15\x03\x03\x00\x02\x02\x31"), f"neither refused nor relayed: {answer[:100]!r}"
+        wait_until(lambda: bool(scene.since(mark).decisions), "the inner decision")
+        seen = scene.since(mark)
+        (decision,) = seen.decisions
+        assert decision["verdict"] == "deny"
+        _assert_nothing_went_out(seen)
+        return Outcome(Verdict.DENY, False, 0, seen)
+
+    return ask
+
+
+# Which texts each door can be asked for
+
+
+def _in_url(host: bytes, port: Port) -> bool:
+    return not any(byte in host for byte in b"/?")  # these end the authority of a URL; what follows is its path
+
+
+def _in_socks(host: bytes, port: Port) -> bool:
+    return len(host) <= 255 and isinstance(port, int) and 0 <= port < 65536
+
+
+def _is_address(host: bytes, port: Port) -> bool:
+    return _in_socks(host, port) and socks_address(host) is not None
+
+
+def _in_header(host: bytes, port: Port) -> bool:
+    # White space around a field's value is no part of it, and a line's end is the field's end.
+    return host[:1] not in (b" ", b"\t") and b"\r\n" not in host
+
+
+def _in_sni(host: bytes, port: Port) -> bool:
+    # No port is sent, and neither are brackets round an address, which have no business in a server name.
+    return 0 < len(host) < 10_000
+
+
+ABSOLUTE = Door("absolute", _ask_absolute, _in_url)
+CONNECT = Door("connect", _ask_connect, lambda host, port: True)
+SOCKS_NAME = Door("socks-name", _ask_socks, _in_socks)
+SOCKS_ADDRESS = Door("socks-address", _ask_socks_address, _is_address)
+HOST_IN_CONNECT = Door("host-in-connect", _ask_host_header(_open_connect), _in_header)
+HOST_IN_SOCKS = Door("host-in-socks", _ask_host_header(_open_socks), _in_header)
+SNI_IN_CONNECT = Door("sni-in-connect", _ask_sni(_open_connect), _in_sni, exact=False)
+SNI_IN_SOCKS = Door("sni-in-socks", _ask_sni(_open_socks), _in_sni, exact=False)
+
+OUTER = (ABSOLUTE, CONNECT, SOCKS_NAME, SOCKS_ADDRESS)
+TEXT = (ABSOLUTE, CONNECT, HOST_IN_CONNECT, HOST_IN_SOCKS)  # where the port is text too
+ALL = (*OUTER, HOST_IN_CONNECT, HOST_IN_SOCKS, SNI_IN_CONNECT, SNI_IN_SOCKS)
+
+
+def expected_verdict(policy: Policy, host: bytes, port: Port) -> Verdict:
+    """What the policy says of a text, without any door."""
+    try:
+        found, number = split_authority(f"{host.decode('ascii')}:{port}")
+    except (HostError, UnicodeDecodeError):
+        return Verdict.BAD
+    assert number is not None
+    return Verdict.ALLOW if decide(policy, Target(found, number)).allowed else Verdict.DENY
+
+
+def ask(door: Door, scene: Scene, host: str | bytes, port: Port | None = None) -> Outcome | None:
+    """Ask, if this door can carry the text; None if it cannot."""
+    raw = host.encode("utf-8") if isinstance(host, str) else host
+    where = scene.port if port is None else port
+    return door.ask(scene, raw, where) if door.carries(raw, where) else None
+
+
+def assert_verdict(door: Door, scene: Scene, host: str | bytes, verdict: Verdict, port: Port | None = None) -> None:
+    """The door gives this verdict, and a refusal came before any DNS question."""
+    outcome = ask(door, scene, host, port)
+    if outcome is None:
+        return
+    if door.exact:
+        assert outcome.verdict is verdict, f"{door} gives {outcome.verdict} for {host!r}, not {verdict}"
+    else:
+        refused = outcome.verdict is not Verdict.ALLOW
+        assert refused == (verdict is not Verdict.ALLOW), f"{door} gives {outcome.verdict} for {host!r}"
+    if outcome.verdict is not Verdict.ALLOW:
+        assert outcome.seen.asked == (), f"{door} asked DNS for {outcome.seen.asked}"

@@ -1,0 +1,699 @@
+"""Heads: each row is one attack or one ordinary message, with the verdict it must get."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exeat.errors import ProtocolError
+from exeat.wire.http1 import encode_headers, parse_request_head, parse_response_head, sniff_request
+from tests.unit.wire.mutation import cut, cut_points
+
+WEBSOCKET_KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
+
+
+def request(
+    *fields: bytes, line: bytes = b"POST http://good.test/ HTTP/1.1", host: bytes | None = b"good.test"
+) -> bytes:
+    lines = [line] if host is None else [line, b"Host: " + host]
+    return b"\r\n".join([*lines, *fields]) + b"\r\n\r\n"
+
+
+def response(*fields: bytes, line: bytes = b"HTTP/1.1 200 OK") -> bytes:
+    return b"\r\n".join([line, *fields]) + b"\r\n\r\n"
+
+
+def refused_request(head: bytes) -> int:
+    with pytest.raises(ProtocolError) as caught:
+        parse_request_head(head)
+    return caught.value.status
+
+
+def refused_response(head: bytes, *, to_head: bool = False) -> int:
+    with pytest.raises(ProtocolError) as caught:
+        parse_response_head(head, to_head=to_head)
+    return caught.value.status
+
+
+# Fields that frame a message in more than one way, or in a way that int() and strip() would forgive.
+AMBIGUOUS_FRAMING = [
+    [b"Content-Length: 5", b"Transfer-Encoding: chunked"],
+    [b"Transfer-Encoding: chunked", b"Content-Length: 5"],
+    [b"transfer-encoding: chunked", b"CONTENT-LENGTH: 0"],
+    [b"Content-Length: 5", b"Content-Length: 6"],
+    [b"Content-Length: 5", b"Content-Length: 5"],
+    [b"Content-Length: 5", b"content-length: 5"],
+    [b"Content-Length: 5, 5"],
+    [b"Content-Length: 5,"],
+    [b"Content-Length: +5"],
+    [b"Content-Length: -5"],
+    [b"Content-Length: -0"],
+    [b"Content-Length: 5 5"],
+    [b"Content-Length: 1_0"],
+    [b"Content-Length: 0x5"],
+    [b"Content-Length: 5.0"],
+    [b"Content-Length: 5e1"],
+    [b"Content-Length: 5;x"],
+    [b'Content-Length: "5"'],
+    [b"Content-Length: \xd9\xa3"],
+    [b"Content-Length: \xef\xbc\x95"],
+    [b"Content-Length: \xb2"],
+    [b"Content-Length: 5\xa0"],
+    [b"Content-Length: \x0b5"],
+    [b"Content-Length: 5\x0c"],
+    [b"Content-Length: 9223372036854775808"],
+    [b"Content-Length: 9223372036854775807"],
+    [b"Content-Length: 18446744073709551616"],
+    [b"Content-Length: 18446744073709551621"],
+    [b"Content-Length: " + b"0" * 19 + b"5"],
+    [b"Content-Length: " + b"9" * 4_000],
+    [b"Content-Length:"],
+    [b"Content-Length: "],
+    [b"Content-Length : 5"],
+    [b"Content-Length\t: 5"],
+    [b"Content-Length"],
+    [b" Content-Length: 5"],
+    [b"Transfer-Encoding : chunked"],
+    [b"Transfer-Encoding\t: chunked"],
+    [b"Transfer-Encoding: \x0bchunked"],
+    [b"Transfer-Encoding: chunked\x0b"],
+    [b"Transfer-Encoding: \x0cchunked"],
+    [b"Transfer-Encoding: \xa0chunked"],
+    [b"Transfer-Encoding: chunked, x"],
+    [b"Transfer-Encoding: x, chunked"],
+    [b"Transfer-Encoding: gzip, chunked"],
+    [b"Transfer-Encoding: chunked, gzip"],
+    [b"Transfer-Encoding: chunked, identity"],
+    [b"Transfer-Encoding: chunked, chunked"],
+    [b"Transfer-Encoding: chunked,"],
+    [b"Transfer-Encoding: , chunked"],
+    [b"Transfer-Encoding: chunked;q=1"],
+    [b'Transfer-Encoding: "chunked"'],
+    [b"Transfer-Encoding: chunke"],
+    [b"Transfer-Encoding: chunkedd"],
+    [b"Transfer-Encoding: xchunked"],
+    [b"Transfer-Encoding: gzip"],
+    [b"Transfer-Encoding: identity"],
+    [b"Transfer-Encoding:"],
+    [b"Transfer-Encoding: "],
+    [b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"],
+    [b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity"],
+    [b"Transfer-Encoding: identity", b"Transfer-Encoding: chunked"],
+    [b"Transfer-Encoding: chunked", b"Transfer-Encoding:"],
+    [b"Transfer-Encoding:", b" chunked"],
+    [b"X: y\r\n Transfer-Encoding: chunked"],
+    [b"Transfer-Encoding\0: chunked"],
+    [b"Transfer-Encoding\xff: chunked"],
+    [b"\x0bTransfer-Encoding: chunked"],
+]
+
+
+@pytest.mark.parametrize("fields", AMBIGUOUS_FRAMING, ids=repr)
+def test_a_request_whose_end_two_readers_could_see_differently_is_bad(fields: list[bytes]) -> None:
+    """B2, B3: smuggling needs an ambiguity, and none is repaired."""
+    assert refused_request(request(*fields)) == 400
+
+
+@pytest.mark.parametrize("fields", AMBIGUOUS_FRAMING, ids=repr)
+@pytest.mark.parametrize("to_head", [False, True])
+def test_a_response_whose_end_two_readers_could_see_differently_is_a_bad_gateway(
+    fields: list[bytes], to_head: bool
+) -> None:
+    """The server's framing is trusted no more than the client's, even where no body may follow."""
+    assert refused_response(response(*fields), to_head=to_head) == 502
+
+
+@pytest.mark.parametrize(
+    ("fields", "length", "chunked"),
+    [
+        ([], None, False),
+        ([b"Content-Length: 0"], 0, False),
+        ([b"Content-Length: 5"], 5, False),
+        ([b"content-LENGTH:5"], 5, False),
+        ([b"Content-Length: \t5\t "], 5, False),
+        ([b"Content-Length: 005"], 5, False),
+        ([b"Content-Length: 999999999999999999"], 10**18 - 1, False),
+        ([b"Transfer-Encoding: chunked"], None, True),
+        ([b"transfer-encoding:Chunked"], None, True),
+        ([b"TRANSFER-ENCODING: \tCHUNKED"], None, True),
+        # Another name is another field, for us and for any reader of the tokens.
+        ([b"Content_Length: 5"], None, False),
+        ([b"Transfer_Encoding: chunked"], None, False),
+        ([b"X-Content-Length: 7", b"Content-Length: 5"], 5, False),
+    ],
+    ids=repr,
+)
+def test_framing_that_has_one_meaning_is_accepted(fields: list[bytes], length: int | None, chunked: bool) -> None:
+    """A length, chunks, or neither; and what frames the message is not passed on as it came."""
+    head = parse_request_head(request(*fields))
+    assert (head.length, head.chunked) == (length, chunked)
+    assert head.has_body is (chunked or bool(length))
+    assert not {name.lower() for name, _ in head.headers} & {b"content-length", b"transfer-encoding", b"host"}
+    answer = parse_response_head(response(*fields))
+    assert (answer.length, answer.chunked) == (length, chunked)
+    assert b"transfer-encoding" not in {name.lower() for name, _ in answer.headers}
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_transfer_encoding_needs_http_1_1(version: bytes) -> None:
+    """RFC 9112 section 6.1: chunks in an HTTP/1.0 message are faulty framing."""
+    ask = request(b"Transfer-Encoding: chunked", line=b"POST http://good.test/ HTTP/" + version)
+    answer = response(b"Transfer-Encoding: chunked", line=b"HTTP/" + version + b" 200 OK")
+    if version == b"1.1":
+        assert parse_request_head(ask).chunked
+        assert parse_response_head(answer).chunked
+    else:
+        assert refused_request(ask) == 400
+        assert refused_response(answer) == 502
+
+
+GOOD_REQUEST = request(b"Accept: */*", b"Content-Length: 5")
+GOOD_RESPONSE = response(b"Server: x", b"Content-Length: 5")
+
+
+@pytest.mark.parametrize("index", range(GOOD_REQUEST.count(b"\r\n")))
+@pytest.mark.parametrize("ending", [b"\n", b"\r", b"\n\r", b"\r\r\n", b"\r\n\n", b"\r\n\r", b"\r\n ", b"\r\n\t"])
+def test_no_line_may_end_in_anything_but_crlf(index: int, ending: bytes) -> None:
+    """Bare LF, bare CR and folding are refused in every position (B3), in both directions."""
+    parts = GOOD_REQUEST.split(b"\r\n")
+    damaged = b"\r\n".join(parts[: index + 1]) + ending + b"\r\n".join(parts[index + 1 :])
+    assert refused_request(damaged) == 400
+    parts = GOOD_RESPONSE.split(b"\r\n")
+    index = min(index, len(parts) - 2)
+    damaged = b"\r\n".join(parts[: index + 1]) + ending + b"\r\n".join(parts[index + 1 :])
+    assert refused_response(damaged) == 502
+
+
+@pytest.mark.parametrize("byte", [b"\n", b"\r", b"\0"])
+def test_lf_cr_and_nul_are_refused_at_every_offset(byte: bytes) -> None:
+    """There is no place in a head where one of these is harmless (A1, B3)."""
+    for offset in range(len(GOOD_REQUEST) + 1):
+        assert refused_request(GOOD_REQUEST[:offset] + byte + GOOD_REQUEST[offset:]) == 400, offset
+    for offset in range(len(GOOD_RESPONSE) + 1):
+        assert refused_response(GOOD_RESPONSE[:offset] + byte + GOOD_RESPONSE[offset:]) == 502, offset
+
+
+def test_every_proper_prefix_and_every_extension_of_a_head_is_refused() -> None:
+    """A head is whole or it is nothing: neither a cut one nor a second message behind it is read."""
+    for end in range(len(GOOD_REQUEST)):
+        assert refused_request(GOOD_REQUEST[:end]) == 400, end
+    for end in range(len(GOOD_RESPONSE)):
+        assert refused_response(GOOD_RESPONSE[:end]) == 502, end
+    for extra in (b"x", b"hello", b"\r\n", b"\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n", GOOD_REQUEST):
+        assert refused_request(GOOD_REQUEST + extra) == 400, extra
+        assert refused_request(request(line=b"GET http://good.test/ HTTP/1.0", host=None) + extra) == 400, extra
+        assert refused_response(GOOD_RESPONSE + extra) == 502, extra
+        assert refused_request(extra + GOOD_REQUEST) == 400, extra
+        assert refused_response(extra + GOOD_RESPONSE) == 502, extra
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET /",
+        b"GET http://good.test/",
+        b"GET http://good.test/ HTTP/0.9",
+        b"GET http://good.test/ HTTP/1.2",
+        b"GET http://good.test/ HTTP/1.10",
+        b"GET http://good.test/ HTTP/01.1",
+        b"GET http://good.test/ HTTP/2",
+        b"GET http://good.test/ HTTP/2.0",
+        b"GET http://good.test/ HTTP/3.0",
+        b"GET http://good.test/ HTTP/1",
+        b"GET http://good.test/ HTTP/1.",
+        b"GET http://good.test/ HTTP/1,1",
+        b"GET http://good.test/ http/1.1",
+        b"GET http://good.test/ HTTPS/1.1",
+        b"GET http://good.test/ RTSP/1.0",
+        b"OPTIONS http://good.test/ RTSP/1.0",
+        b"SOURCE http://good.test/ ICE/1.0",
+        b"PRI * HTTP/2.0",
+        b"PRI * HTTP/1.1",
+        b"get http://good.test/ HTTP/1.1",
+        b"Get http://good.test/ HTTP/1.1",
+        b"GETT http://good.test/ HTTP/1.1",
+        b"G\xc9T http://good.test/ HTTP/1.1",
+        b"GET  http://good.test/ HTTP/1.1",
+        b"GET http://good.test/  HTTP/1.1",
+        b"GET http://good.test/ HTTP/1.1 ",
+        b" GET http://good.test/ HTTP/1.1",
+        b"\r\nGET http://good.test/ HTTP/1.1",
+        b"GET\thttp://good.test/ HTTP/1.1",
+        b"GET http://good.test/\tHTTP/1.1",
+        b"GET\x0bhttp://good.test/ HTTP/1.1",
+        b"GET http://good.test/\x0c HTTP/1.1",
+        b"GET http://good.test/\xa0HTTP/1.1",
+        b"GET http://good.test/a b HTTP/1.1",
+        b"GET http://good.test/\x7f HTTP/1.1",
+        b"GET http://good.test/\x1b[2J HTTP/1.1",
+        b"GET http://good.test/\xc3\xa9 HTTP/1.1",
+        b"GET http://g\xc3\xb6od.test/ HTTP/1.1",
+        b"GET HTTP/1.1",
+        b"GET  HTTP/1.1",
+        b"http://good.test/ HTTP/1.1",
+        b"HTTP/1.1 200 OK",
+        b"SSH-2.0-OpenSSH_9.6",
+        b"",
+        b":",
+    ],
+)
+def test_request_lines_of_other_protocols_versions_and_spellings_are_bad(line: bytes) -> None:
+    """B8: HTTP/1.0 and HTTP/1.1 in the one spelling of RFC 9112, and nothing that resembles them."""
+    assert refused_request(request(line=line)) == 400
+    assert refused_request(request(line=line, host=None)) == 400
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"HTTP/0.9 200 OK",
+        b"HTTP/1.2 200 OK",
+        b"HTTP/2.0 200 OK",
+        b"HTTP/2 200 OK",
+        b"HTTP/1 200 OK",
+        b"http/1.1 200 OK",
+        b"RTSP/1.0 200 OK",
+        b"RTSP/1.1 200 OK",
+        b"ICE/1.0 200 OK",
+        b"ICY 200 OK",
+        b"HTTP/1.1  200 OK",
+        b"HTTP/1.1\t200 OK",
+        b"HTTP/1.1 200\tOK",
+        b"HTTP/1.1 200OK",
+        b"HTTP/1.1 20 OK",
+        b"HTTP/1.1 2000 OK",
+        b"HTTP/1.1 +20 OK",
+        b"HTTP/1.1 2_0 OK",
+        b"HTTP/1.1 \xd9\xa2\xd9\xa0\xd9\xa0 OK",
+        b"HTTP/1.1 000 OK",
+        b"HTTP/1.1 099 OK",
+        b"HTTP/1.1 600 OK",
+        b"HTTP/1.1 999 OK",
+        b"HTTP/1.1 200 O\x01K",
+        b"HTTP/1.1 200 O\x0bK",
+        b"HTTP/1.1 200 \x1b[2J",
+        b"HTTP/1.1 200 O\x7fK",
+        b" HTTP/1.1 200 OK",
+        b"\r\nHTTP/1.1 200 OK",
+        b"HTTP/1.1",
+        b"200 OK",
+        b"GET / HTTP/1.1",
+        b"<html>",
+        b"",
+    ],
+)
+def test_status_lines_of_other_protocols_versions_and_spellings_are_a_bad_gateway(line: bytes) -> None:
+    """What is no HTTP/1 answer is not turned into one."""
+    assert refused_response(response(line=line)) == 502
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "reason", "minor"),
+    [
+        (b"HTTP/1.1 200 OK", 200, b"OK", 1),
+        (b"HTTP/1.0 404 Not Found", 404, b"Not Found", 0),
+        (b"HTTP/1.1 200 ", 200, b"", 1),
+        (b"HTTP/1.1 200", 200, b"", 1),  # not in the grammar, but sent by servers, and h11 takes it too
+        (b"HTTP/1.1 599 caf\xe9\tbar", 599, b"caf\xe9\tbar", 1),
+    ],
+)
+def test_status_lines_are_read_with_and_without_a_reason(line: bytes, status: int, reason: bytes, minor: int) -> None:
+    """The reason may be any text without controls, or be missing."""
+    answer = parse_response_head(response(line=line))
+    assert (answer.status, answer.reason, answer.minor) == (status, reason, minor)
+
+
+@pytest.mark.parametrize(
+    "name", [b"", b"X Y", b"X(", b"X\x80", b"\xc3\xa9", b"X\0", b"X\x7f", b'"X"', b"X/Y", b"X@Y", b"X "]
+)
+def test_field_names_are_tokens(name: bytes) -> None:
+    """Anything else in a name is read in as many ways as there are readers."""
+    assert refused_request(request(name + b": y")) == 400
+    assert refused_response(response(name + b": y")) == 502
+
+
+@pytest.mark.parametrize("code", range(256))
+def test_field_values_hold_text_and_no_controls(code: int) -> None:
+    """Visible ASCII, space, tab and 8-bit bytes pass unchanged; every control is refused (RFC 9110 section 5.5)."""
+    value = b"a" + bytes((code,)) + b"b"
+    if code == 9 or (code >= 0x20 and code != 0x7F):
+        assert parse_request_head(request(b"X: " + value)).headers == [(b"X", value)]
+        assert parse_response_head(response(b"X: " + value)).headers == [(b"X", value)]
+    else:
+        assert refused_request(request(b"X: " + value)) == 400
+        assert refused_response(response(b"X: " + value)) == 502
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 129, 10_000])
+def test_too_many_fields_are_counted_before_they_are_read(count: int) -> None:
+    """I2: 431 to the client; a server that does it is a bad gateway. The limit itself is allowed."""
+    fields = [b"X: y"] * count
+    ask = request(*fields, line=b"GET http://good.test/ HTTP/1.0", host=None)
+    if count <= 128:
+        assert len(parse_request_head(ask).headers) == count
+        assert len(parse_response_head(response(*fields), max_headers=128).headers) == count
+    else:
+        assert refused_request(ask) == 431
+        with pytest.raises(ProtocolError) as caught:
+            parse_response_head(response(*fields), max_headers=128)
+        assert caught.value.status == 502
+
+
+def test_a_very_long_line_is_read_or_refused_without_another_exception() -> None:
+    """I2, I6: length is the caller's limit; the parser itself neither breaks nor backtracks."""
+    long = b"a" * 1_000_000
+    assert parse_request_head(request(b"X: " + long)).headers == [(b"X", long)]
+    assert parse_request_head(request(line=b"GET http://good.test/" + long + b" HTTP/1.1")).target.endswith(long)
+    assert refused_request(request(line=long)) == 400
+    assert refused_request(request(line=b"GET " + long)) == 400
+    assert refused_request(request(long)) == 400
+    assert refused_request(request(b"Connection: " + b" " * 1_000_000 + b"\x0b")) == 400
+    assert refused_response(response(line=b"HTTP/1.1 200 " + long + b"\x01")) == 502
+
+
+@pytest.mark.parametrize(
+    ("version", "hosts", "accepted"),
+    [
+        (b"1.1", [b"good.test"], True),
+        (b"1.1", [], False),
+        (b"1.1", [b"good.test", b"evil.test"], False),
+        (b"1.1", [b"good.test", b"good.test"], False),
+        (b"1.0", [], True),
+        (b"1.0", [b"good.test"], True),
+        (b"1.0", [b"good.test", b"evil.test"], False),
+        (b"1.1", [b"", b"good.test"], False),
+    ],
+)
+def test_there_is_one_host(version: bytes, hosts: list[bytes], accepted: bool) -> None:
+    """B1: exactly one Host in HTTP/1.1, at most one in HTTP/1.0, whatever it says."""
+    head = request(*(b"hOsT: " + host for host in hosts), line=b"GET http://good.test/ HTTP/" + version, host=None)
+    if accepted:
+        parsed = parse_request_head(head)
+        assert parsed.host == (hosts[0] if hosts else None)
+        assert parsed.headers == []
+    else:
+        assert refused_request(head) == 400
+
+
+@pytest.mark.parametrize(
+    "host", [b"evil.test", b"good.test:x@evil.test", b"good.test, evil.test", b"[::1]:80", b"", b"\xe2\x93\x94vil.com"]
+)
+def test_the_host_field_is_handed_over_raw(host: bytes) -> None:
+    """What a Host means is the policy's to say (A7); here it is only separated from its white space."""
+    assert parse_request_head(request(host=b"\t" + host + b" ")).host == host
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"authorization",
+        b"Cache-Control",
+        b"content-encoding",
+        b"Content-Length",
+        b"content-range",
+        b"content-type",
+        b"COOKIE",
+        b"expect",
+        b"Host",
+        b"range",
+        b"set-cookie",
+        b"Transfer-Encoding",
+    ],
+)
+@pytest.mark.parametrize("template", [b"%b", b"close, %b", b"%b, keep-alive", b",,%b,", b"x,\t%b"])
+def test_connection_cannot_make_us_drop_a_field_that_matters(name: bytes, template: bytes) -> None:
+    """B6: `Connection: authorization` would strip the credential or the framing on its way."""
+    assert refused_request(request(b"Connection: " + template % name)) == 400
+    assert refused_request(request(b"Connection: close", b"Connection: " + template % name)) == 400
+    assert refused_response(response(b"Connection: " + template % name)) == 502
+
+
+@pytest.mark.parametrize("value", [b"close x", b"clo\xe9se", b'"close"', b"close;q=1", b"keep-alive: yes", b"a/b"])
+def test_a_connection_field_that_is_no_list_of_tokens_is_bad(value: bytes) -> None:
+    """A list that cannot be read cannot be obeyed."""
+    assert refused_request(request(b"Connection: " + value)) == 400
+    assert refused_response(response(b"Connection: " + value)) == 502
+
+
+def test_hop_by_hop_fields_end_here() -> None:
+    """B6: what was meant for this hop, and whatever Connection names, is not passed on; all else is, in order."""
+    fields = [
+        b"Accept: */*",
+        b"Connection: x-private, TE",
+        b"X-Private: 1",
+        b"x-PRIVATE: 2",
+        b"Keep-Alive: timeout=5",
+        b"Proxy-Connection: keep-alive",
+        b"Proxy-Authorization: Basic dTpw",
+        b"Proxy-Anything: 1",
+        b"TE: trailers, deflate;q=0.5",
+        b"Trailer: X-Sum",
+        b"Upgrade: h2c",
+        b"HTTP2-Settings: AAMAAABk",
+        b"Expect: 100-Continue",
+        b"Authorization: Bearer t",
+        b"accept: text/html",
+    ]
+    head = parse_request_head(request(*fields))
+    assert head.headers == [(b"Accept", b"*/*"), (b"Authorization", b"Bearer t"), (b"accept", b"text/html")]
+    assert head.authorization == b"Basic dTpw"
+    assert head.te_trailers
+    assert head.expect_continue
+    answer = parse_response_head(response(*fields, b"Proxy-Status: origin", b"Proxy-Authenticate: Basic"))
+    assert answer.headers == [
+        (b"Accept", b"*/*"),
+        (b"Authorization", b"Bearer t"),
+        (b"accept", b"text/html"),
+        (b"Proxy-Status", b"origin"),
+    ]
+
+
+def test_two_proxy_credentials_are_bad() -> None:
+    """Which of the two was meant cannot be known."""
+    assert refused_request(request(b"Proxy-Authorization: Basic YQ==", b"proxy-authorization: Basic YQ==")) == 400
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_trace_is_not_allowed(version: bytes) -> None:
+    """B6: TRACE would echo what is added on the way."""
+    assert refused_request(request(line=b"TRACE http://good.test/ HTTP/" + version)) == 405
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (b"100-continue", None),
+        (b"100-Continue", None),
+        (b" 100-continue\t", None),
+        (b"", 417),
+        (b"200-ok", 417),
+        (b"100-continue, x", 417),
+        (b"100-continue;q=1", 417),
+        (b'"100-continue"', 417),
+        (b"100", 417),
+    ],
+)
+def test_only_one_expectation_is_known(value: bytes, status: int | None) -> None:
+    """RFC 9110 section 10.1.1: 417 for every other; HTTP/1.0 clients cannot expect anything."""
+    head = request(b"Expect: " + value)
+    if status is None:
+        assert parse_request_head(head).expect_continue
+        old = request(b"Expect: " + value, line=b"POST http://good.test/ HTTP/1.0")
+        assert not parse_request_head(old).expect_continue
+    else:
+        assert refused_request(head) == status
+    assert parse_response_head(response(b"Expect: " + value)).headers == []
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "keep"),
+    [
+        (b"1.1", [], True),
+        (b"1.1", [b"Connection: close"], False),
+        (b"1.1", [b"Connection: Close, keep-alive"], False),
+        (b"1.1", [b"Connection: keep-alive", b"connection: CLOSE"], False),
+        (b"1.1", [b"Connection:"], True),
+        (b"1.1", [b"Connection: , ,"], True),
+        (b"1.1", [b"Proxy-Connection: close"], True),
+        (b"1.0", [], False),
+        (b"1.0", [b"Connection: Keep-Alive"], True),
+        (b"1.0", [b"Connection: keep-alive, close"], False),
+        (b"1.0", [b"Proxy-Connection: Keep-Alive"], True),
+        (b"1.0", [b"Proxy-Connection: keep-alive", b"Connection: close"], False),
+    ],
+)
+def test_how_long_the_connection_lives(version: bytes, fields: list[bytes], keep: bool) -> None:
+    """RFC 9112 section 9.3; close wins over everything, Proxy-Connection counts for HTTP/1.0 clients only."""
+    assert parse_request_head(request(*fields, line=b"GET http://good.test/ HTTP/" + version)).keep_alive is keep
+    if not any(field.startswith(b"Proxy-") for field in fields):
+        assert parse_response_head(response(*fields, line=b"HTTP/" + version + b" 200 OK")).keep_alive is keep
+
+
+UPGRADE = [b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Key: " + WEBSOCKET_KEY]
+GET = b"GET http://good.test/ HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        (GET, UPGRADE),
+        (GET, [b"connection: keep-alive, UPGRADE", b"upgrade: WebSocket", b"sec-websocket-key:" + WEBSOCKET_KEY]),
+        (GET, [*UPGRADE, b"Sec-WebSocket-Version: 13", b"Content-Length: 0"]),
+    ],
+)
+def test_a_well_formed_websocket_upgrade_is_recognised(line: bytes, fields: list[bytes]) -> None:
+    """B5: the key is kept to check the answer against; Upgrade itself is never passed on as it came."""
+    head = parse_request_head(request(*fields, line=line))
+    assert head.websocket_key == WEBSOCKET_KEY
+    assert not {name.lower() for name, _ in head.headers} & {b"connection", b"upgrade"}
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        (b"POST http://good.test/ HTTP/1.1", UPGRADE),
+        (b"GET http://good.test/ HTTP/1.0", UPGRADE),
+        (GET, UPGRADE[1:]),
+        (GET, [UPGRADE[0], UPGRADE[2]]),
+        (GET, UPGRADE[:2]),
+        (GET, [*UPGRADE, b"Content-Length: 1"]),
+        (GET, [*UPGRADE, b"Transfer-Encoding: chunked"]),
+        (GET, [*UPGRADE, UPGRADE[2]]),
+        (GET, [*UPGRADE, b"Sec-WebSocket-Key:"]),
+        (GET, [*UPGRADE, b"Upgrade: h2c"]),
+        (GET, [b"Connection: close", *UPGRADE[1:]]),
+        (GET, [UPGRADE[0], b"Upgrade: h2c", UPGRADE[2]]),
+        (GET, [UPGRADE[0], b"Upgrade: h2c, websocket", UPGRADE[2]]),
+        (GET, [UPGRADE[0], b"Upgrade: websocket/13", UPGRADE[2]]),
+        (GET, [UPGRADE[0], b"Upgrade:", UPGRADE[2]]),
+        (GET, [*UPGRADE[:2], b"Sec-WebSocket-Key:"]),
+        (GET, [*UPGRADE[:2], b"Sec-WebSocket-Key: x"]),
+        (GET, [*UPGRADE[:2], b"Sec-WebSocket-Key: " + WEBSOCKET_KEY[:-2]]),
+        (GET, [*UPGRADE[:2], b"Sec-WebSocket-Key: " + WEBSOCKET_KEY + b"x"]),
+        (GET, [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"]),
+    ],
+)
+def test_every_other_upgrade_is_stripped(line: bytes, fields: list[bytes]) -> None:
+    """B5: h2c and malformed upgrades go on as plain requests, without anything that could start a tunnel."""
+    head = parse_request_head(request(*fields, line=line))
+    assert head.websocket_key is None
+    assert not {name.lower() for name, _ in head.headers} & {b"connection", b"upgrade", b"http2-settings"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "accept"),
+    [
+        ([b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Accept: s3p="], b"s3p="),
+        ([b"Connection: x, upgrade", b"Upgrade: WebSocket", b"sec-websocket-accept:\ts3p="], b"s3p="),
+        ([b"Upgrade: websocket", b"Sec-WebSocket-Accept: s3p="], None),
+        ([b"Connection: Upgrade", b"Sec-WebSocket-Accept: s3p="], None),
+        ([b"Connection: Upgrade", b"Upgrade: h2c", b"Sec-WebSocket-Accept: s3p="], None),
+        ([b"Connection: Upgrade", b"Upgrade: websocket, h2c", b"Sec-WebSocket-Accept: s3p="], None),
+        ([b"Connection: Upgrade", b"Upgrade: websocket"], None),
+    ],
+)
+def test_a_switch_to_websocket_must_be_complete(fields: list[bytes], accept: bytes | None) -> None:
+    """B5: without all three fields there is nothing to compare with the key, so no tunnel (RFC 6455 section 4.1)."""
+    head = response(*fields, line=b"HTTP/1.1 101 Switching Protocols")
+    if not {b"Connection", b"Upgrade"} <= {field.split(b":")[0] for field in fields}:
+        assert refused_response(head) == 502
+        return
+    answer = parse_response_head(head)
+    assert answer.websocket_accept == accept
+    assert answer.length == 0
+
+
+@pytest.mark.parametrize("fields", [[], [b"Content-Length: 5"], [b"Transfer-Encoding: chunked"]])
+@pytest.mark.parametrize("status", [100, 103, 199, 200, 204, 206, 304, 404, 500])
+@pytest.mark.parametrize("to_head", [False, True])
+def test_which_responses_have_no_body(fields: list[bytes], status: int, to_head: bool) -> None:
+    """RFC 9112 section 6.3: 1xx, 204, 304 and answers to HEAD end with their head, whatever they announce."""
+    answer = parse_response_head(response(*fields, line=b"HTTP/1.1 %d x" % status), to_head=to_head)
+    if status < 200 or status in (204, 304) or to_head:
+        assert (answer.length, answer.chunked) == (0, False)
+    elif not fields:
+        assert (answer.length, answer.chunked) == (None, False)
+    else:
+        assert (answer.length, answer.chunked) == ((5, False) if b"Length" in fields[0] else (None, True))
+    # RFC 9110 section 8.6: a length is meaningful in 304 and to HEAD, and forbidden in 1xx and 204.
+    expected = (
+        [(b"Content-Length", b"5")] if fields == [b"Content-Length: 5"] and status >= 200 and status != 204 else []
+    )
+    assert answer.headers == expected
+
+
+@pytest.mark.parametrize(
+    "method", [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"PROPFIND", b"M-SEARCH"]
+)
+@pytest.mark.parametrize("minor", [0, 1])
+def test_ordinary_requests_pass_and_are_recognised_inside_a_tunnel(method: bytes, minor: int) -> None:
+    """What the parser accepts, the sniffer takes for HTTP, so that the doors agree (A10)."""
+    head = request(line=b"%b http://good.test/a?b HTTP/1.%d" % (method, minor))
+    parsed = parse_request_head(head)
+    assert (parsed.method, parsed.target, parsed.minor) == (method, b"http://good.test/a?b", minor)
+    assert sniff_request(head) is True
+
+
+def test_connect_is_read_with_its_authority() -> None:
+    """C3: the target of CONNECT is raw, for the policy to judge; a body is reported, not swallowed."""
+    for target in (b"good.test:443", b"[::1]:443", b"u@evil.test:443"):
+        assert parse_request_head(request(line=b"CONNECT " + target + b" HTTP/1.1")).target == target
+    assert parse_request_head(request(b"Content-Length: 5", line=b"CONNECT good.test:443 HTTP/1.1")).has_body
+    assert parse_request_head(request(b"Transfer-Encoding: chunked", line=b"CONNECT a:1 HTTP/1.1")).has_body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"get / HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\n",
+        b"GET / HTTP/1.1 \r\n",
+        b"GET /\r\n",
+        b"GET / HTTP/1.1\rX",
+        b"GET /\x80",
+        b"\0",
+        b"\x16\x03\x01",
+        b"\x05\x01\x00",
+        b"\r\nGET / HTTP/1.1\r\n",
+        b" ",
+        b"A" * 21,
+        b"GET /" + b"a" * 8_192 + b" HTTP/1.1\r\n",
+    ],
+)
+def test_other_protocols_are_not_taken_for_http(data: bytes) -> None:
+    """C2: a tunnel that carries something else is recognised by its first bytes."""
+    assert sniff_request(data) is False
+
+
+@given(
+    data=st.one_of(
+        st.binary(max_size=40),
+        st.builds(
+            b"".join,
+            st.lists(st.sampled_from([b"GET", b" ", b"/a", b"HTTP/1.1", b"\r", b"\n", b"a" * 4_090, b"\t", b"\0"])),
+        ),
+    ),
+    cuts=cut_points,
+)
+@settings(max_examples=200, deadline=None)
+def test_sniffing_gives_one_verdict_however_the_bytes_arrive(data: bytes, cuts: list[int]) -> None:
+    """The first verdict on a growing prefix is the verdict on the whole: waiting never changes it."""
+    whole = sniff_request(data)
+    arrived = b""
+    for piece in cut(data, cuts):
+        arrived += piece
+        verdict = sniff_request(arrived)
+        if verdict is not None:
+            assert verdict is whole
+            break
+    else:
+        assert whole is None
+
+
+def test_encode_headers_writes_one_head() -> None:
+    """The line, the fields in order, and the empty line."""
+    assert encode_headers(b"GET / HTTP/1.1", []) == b"GET / HTTP/1.1\r\n\r\n"
+    fields = [(b"Host", b"a"), (b"X", b""), (b"X", b"caf\xe9")]
+    assert encode_headers(b"GET / HTTP/1.1", fields) == b"GET / HTTP/1.1\r\nHost: a\r\nX: \r\nX: caf\xe9\r\n\r\n"
