@@ -62,20 +62,24 @@ class Reply:
 
 
 def read_reply(conn: socket.socket) -> Reply:
-    """One HTTP response with a counted body, which is what the gateway and the server here send."""
-    received = read_until(conn, b"\r\n\r\n")
-    head, mark, body = received.partition(b"\r\n\r\n")
-    assert mark, f"no whole response head, only {received[:200]!r}"
+    """One HTTP response with a counted body, which is what the gateway and the server here send.
+
+    The head is read byte by byte, so that the next response stays in the socket.
+    """
+    received = bytearray()
+    while not received.endswith(b"\r\n\r\n"):
+        data = conn.recv(1)
+        assert data, f"no whole response head, only {bytes(received)!r}"
+        received += data
+    head = bytes(received[:-4])
     assert head.startswith(b"HTTP/1.1 "), head[:100]
     length = 0
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.lower() == b"content-length":
             length = int(value)
-    while len(body) < length:
-        data = conn.recv(65536)
-        assert data, "the response body was cut off"
-        body += data
+    body = read_exactly(conn, length)
+    assert len(body) == length, "the response body was cut off"
     return Reply(int(head[9:12]), head, body)
 
 

@@ -137,7 +137,7 @@ A6_UNICODE = [
     "goo\u00add.test",
     "faß.wild.test",
     "ı.wild.test",
-    "K.wild.test",
+    "\u212a.wild.test",
     "bücher.wild.test",
     b"b\xfccher.wild.test",
     b"\xff.wild.test",
@@ -175,10 +175,6 @@ def port_texts(scene: Scene) -> list[str]:
     """Odd spellings of the very port that is allowed: a lenient reader would take each of them for it."""
     port = str(scene.port)
     return [f"+{port}", f"{port[0]}_{port[1:]}", f"0{port}", str(scene.port + 65536), f"{port}.0", hex(scene.port), f"-{port}"]
-
-
-# Every table is of a policy that would let the wish through if it were read carelessly: 127.0.0.1 and all ports of
-# good.test are open in it.
 
 
 @every_door
@@ -337,7 +333,7 @@ def test_a7_userinfo_backslash_and_percent(door: Door, scene: Scene) -> None:
         assert_verdict(door, scene, host, Verdict.BAD)
 
 
-@pytest.mark.parametrize("tail", ["?@good.test", "/@good.test", "/..//good.test", "?good.test", "/\\good.test"])
+@pytest.mark.parametrize("tail", ["?@good.test", "/@good.test", "/..//good.test", "?good.test"])
 def test_a7_what_follows_the_authority_is_no_host(tail: str, scene: Scene) -> None:
     """A7: in a URL the first slash or question mark ends the host, so evil.test stays evil.test."""
     mark = scene.mark()

@@ -57,6 +57,7 @@ class Journal:
         self._scheduled = False
         self._in_thread: Batch | None = None
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: asyncio.Event | None = None
         self._worker: Worker | None = None
         self._streams: list[EventStream] = []
@@ -102,7 +103,11 @@ class Journal:
         Each caller gets a future of its own (0.2 us): cancelling a task cancels the future that it waits
         for, and on a shared one that would take down everybody else in the batch.
         """
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = self._loop
+        if loop is None:
+            # Kept: get_running_loop() costs a system call (getpid) each time on Python 3.11.
+            loop = self._loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
         if self._closed or self._queue.full:
             self._gap_refused += 1
             refuse(waiter, "the audit log is closed" if self._closed else "too many lines wait to be written")
@@ -180,12 +185,13 @@ class Journal:
             self._worker.stop()
 
     def _schedule(self) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return  # Queued before the loop runs: goes out with the first line inside it, or on closing.
+        if self._loop is None:
+            try:
+                self._loop = asyncio.get_running_loop()
+            except RuntimeError:
+                return  # Queued before the loop runs: goes out with the first line inside it, or on closing.
         self._scheduled = True
-        loop.call_soon(self._flush)
+        self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Write what this tick collected. While a batch is in the thread the next one collects."""

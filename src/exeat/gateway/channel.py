@@ -41,6 +41,7 @@ class Channel(asyncio.Protocol):
         "buffer",
         "closed",
         "eof",
+        "loop",
         "on_lost",
         "on_made",
         "producer",
@@ -49,7 +50,10 @@ class Channel(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, on_made: Callable[[Channel], None] | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_made: Callable[[Channel], None] | None = None) -> None:
+        # Kept, because asyncio.get_running_loop() makes a getpid system call each time on Python 3.11: six
+        # of them were a fifth of the CPU of a small request.
+        self.loop = loop
         self.on_made = on_made
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything can use it
         self.buffer = b""
@@ -119,7 +123,7 @@ class Channel(asyncio.Protocol):
         if self._paused_for_reader:
             self._paused_for_reader = False
             self._update_reading()
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self.loop.create_future()
         try:
             await self._waiter
         finally:

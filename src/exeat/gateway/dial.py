@@ -30,16 +30,18 @@ async def dial(addresses: Sequence[IPAddress], port: int, timeout_s: float) -> t
     try:
         async with asyncio.timeout(timeout_s):
             if len(addresses) == 1:
-                _, channel = await loop.create_connection(Channel, str(addresses[0]), port)
+                _, channel = await loop.create_connection(lambda: Channel(loop), str(addresses[0]), port)
                 return channel, addresses[0]
-            return await _race(addresses, port)
+            return await _race(loop, addresses, port)
     except TimeoutError:
         raise DialError("the server did not answer in time", "connection_timeout", timed_out=True) from None
     except OSError as error:
         raise _explain(error) from None
 
 
-async def _race(addresses: Sequence[IPAddress], port: int) -> tuple[Channel, IPAddress]:
+async def _race(
+    loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int
+) -> tuple[Channel, IPAddress]:
     import aiohappyeyeballs  # noqa: PLC0415 - only for names with several addresses
 
     infos: list[aiohappyeyeballs.AddrInfoType] = []
@@ -50,7 +52,7 @@ async def _race(addresses: Sequence[IPAddress], port: int) -> tuple[Channel, IPA
     connected = await aiohappyeyeballs.start_connection(infos, happy_eyeballs_delay=_ATTEMPT_DELAY_S, interleave=1)
     try:
         peer = connected.getpeername()[0]
-        _, channel = await asyncio.get_running_loop().create_connection(Channel, sock=connected)
+        _, channel = await loop.create_connection(lambda: Channel(loop), sock=connected)
     except BaseException:
         connected.close()
         raise

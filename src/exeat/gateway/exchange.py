@@ -63,7 +63,7 @@ class Exchange:
         self._interim = 0
         self._upload: _Upload | None = None
         self._response_begun = False
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = client.loop.create_future()
         self.status = 0
         self.keep_client = False
         self.reuse_upstream = False

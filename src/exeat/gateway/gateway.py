@@ -58,6 +58,7 @@ class Gateway:
         self._listeners = listeners
         self._own_ports = own_ports
         self._servers: list[asyncio.Server] = []
+        self._loop: asyncio.AbstractEventLoop
         self._sessions: set[Session] = set()
         self._count = 0
         self._sweeper: asyncio.Task[None] | None = None
@@ -79,7 +80,7 @@ class Gateway:
             resolver=Resolver(self._limits.dns_s, self._lookup),
             credentials=self._credentials,
         )
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         try:
             if self._listeners is not None:
                 for listener in self._listeners:
@@ -152,7 +153,7 @@ class Gateway:
     # Connections
 
     def _make_channel(self) -> Channel:
-        return Channel(self._on_connection)
+        return Channel(self._loop, self._on_connection)
 
     def _on_connection(self, channel: Channel) -> None:
         counters, limits = self.state.counters, self.state.limits
@@ -166,7 +167,7 @@ class Gateway:
         session = Session(self.state, channel, self._count)
         self._sessions.add(session)
         counters.open_connections += 1
-        session.task = asyncio.get_running_loop().create_task(serve_connection(session))
+        session.task = self._loop.create_task(serve_connection(session))
         session.task.add_done_callback(lambda _: self._on_session_end(session))
 
     def _on_session_end(self, session: Session) -> None:

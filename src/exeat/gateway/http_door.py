@@ -18,7 +18,6 @@ from exeat.wire.reply import ESTABLISHED
 from exeat.wire.target import check_origin_target, parse_absolute_target
 
 
-
 async def serve_http(session: Session, bound: Place | None = None, protocol: str = "http") -> None:
     """Serve requests until either side has had enough. `bound`: they come through a tunnel to that place."""
     while True:
@@ -74,9 +73,7 @@ async def _serve_request(session: Session, head: RequestHead, bound: Place | Non
         return False
     if not decision.allowed:
         return await _refuse(session, head, deny(state, record, place, decision))
-    upstream = await open_upstream(
-        state, record, place, decision, reuse=True, repeatable=is_repeatable(head)
-    )
+    upstream = await open_upstream(state, record, place, decision, reuse=True, repeatable=is_repeatable(head))
     if isinstance(upstream, Refusal):
         return await _refuse(session, head, upstream)
     return await _exchange(session, head, record, place, decision, path, upstream)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import select
 from typing import Final
 
@@ -17,8 +16,6 @@ def _has_news(channel: Channel) -> bool:
     poll = select.poll()
     poll.register(channel.transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
     return bool(poll.poll(0))
-
-
 
 
 class _Idle:
@@ -91,7 +88,7 @@ class Pool:
             if not waiting:
                 del self._idle[key]
             return
-        idle = _Idle(self, key, channel, address, asyncio.get_running_loop().time())
+        idle = _Idle(self, key, channel, address, channel.loop.time())
         channel.producer = None
         channel.on_lost = idle.on_lost
         channel.resume_for_peer()

@@ -58,7 +58,7 @@ class Tunnel:
         self._up = _Pump(self, client, upstream, budget)
         self._down = _Pump(self, upstream, client, None)
         self.note = ""
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = client.loop.create_future()
         client.on_lost = self._on_client_lost
         upstream.on_lost = self._on_upstream_lost
 

@@ -77,7 +77,7 @@ class Session:
 
     def watch(self, limit_s: float, expire: Callable[[], None], *, progress_s: float = 0.0) -> None:
         """Call `expire` after `limit_s`. With `progress_s`, bytes that move put it off by that much."""
-        self._deadline = asyncio.get_running_loop().time() + limit_s
+        self._deadline = self.client.loop.time() + limit_s
         self._expire = expire
         self._progress_s = progress_s
 

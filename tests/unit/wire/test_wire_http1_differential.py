@@ -7,8 +7,8 @@ a difference is what request smuggling lives on.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import h11
 import pytest
@@ -26,6 +26,8 @@ from exeat.wire.http1 import (
     sniff_request,
 )
 from tests.unit.wire.mutation import Mutation, mutate, mutations
+
+T = TypeVar("T")
 
 # RFC 9112 sections 2 to 5, RFC 9110 section 5. Possessive throughout: no second reading is tried.
 _TCHAR: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
@@ -76,7 +78,7 @@ FIELDS: Final = [
     b"Content_Length: 9",
     b"Authorization: Bearer t",
 ]
-METHODS: Final = [b"GET", b"HEAD", b"POST", b"CONNECT", b"OPTIONS", b"PUT", b"TRACE", b"SOURCE", b"M-SEARCH", b"get"]
+METHODS: Final = [b"GET", b"HEAD", b"POST", b"CONNECT", b"OPTIONS", b"PUT", b"M-SEARCH", b"SOURCE", b"TRACE", b"get"]
 TARGETS: Final = [
     b"http://good.test/",
     b"/",
@@ -87,13 +89,16 @@ TARGETS: Final = [
     b"/%00",
     b"ftp://x/",
 ]
-VERSIONS: Final = [b"HTTP/1.1"] * 6 + [b"HTTP/1.0"] * 2 + [b"HTTP/1.2", b"HTTP/2.0", b"RTSP/1.0", b"ICE/1.0"]
+VERSIONS: Final = [b"HTTP/1.1"] * 16 + [b"HTTP/1.0"] * 4 + [b"HTTP/1.2", b"HTTP/2.0", b"RTSP/1.0", b"ICE/1.0"]
 LINES: Final = [*(field + b"\r\n" for field in FIELDS), b"GET / HTTP/1.1\r\n", b"HTTP/1.1 200 OK\r\n", b"\r\nX: y"]
 
 field_names = st.text("!#$%&'*+-.^_`|~09azAZ", min_size=1, max_size=8).map(str.encode)
 field_values = st.binary(max_size=8).map(lambda raw: bytes(b for b in raw if b == 9 or (b >= 32 and b != 127)))
 fields = st.lists(
-    st.sampled_from(FIELDS) | st.builds(lambda name, value: name + b":" + value, field_names, field_values), max_size=6
+    st.sampled_from(FIELDS)
+    | st.sampled_from(FIELDS[19:])
+    | st.builds(lambda name, value: name + b":" + value, field_names, field_values),
+    max_size=4,
 )
 
 
@@ -116,7 +121,7 @@ response_heads = st.builds(
     st.sampled_from([[b"OK"], [b"Not Found"], [b""], [], [b"caf\xe9"], [b"\tx"]]),
     fields,
 )
-damage = mutations(LINES)
+damage = mutations(LINES, max_size=1) | mutations(LINES)
 
 
 def split_fields(raw: bytes) -> Headers:
@@ -152,6 +157,19 @@ def passed_on(headers: Headers, never: set[bytes]) -> Headers:
 
 def stripped(headers: Headers) -> Headers:
     return [(name, value.strip(b" \t")) for name, value in headers]
+
+
+def comparable(headers: Headers) -> Headers:
+    """h11 lowers the case of a transfer coding, and of nothing else."""
+    return [(name, value.lower() if name.lower() == b"transfer-encoding" else value) for name, value in headers]
+
+
+def accept_or_status(parse: Callable[[], T]) -> T | int:
+    """What was read, or the status of the refusal; any other exception goes through and fails the test."""
+    try:
+        return parse()
+    except ProtocolError as error:
+        return error.status
 
 
 def h11_framing(headers: Sequence[tuple[bytes, bytes]]) -> tuple[int | None, bool]:
@@ -199,7 +217,7 @@ def check_accepted_request(data: bytes, head: RequestHead) -> None:
     other = h11_request(data)
     assert (other.method, other.target, other.http_version) == (head.method, head.target, b"1.%d" % head.minor)
     assert h11_framing(list(other.headers)) == (head.length, head.chunked)
-    assert list(other.headers.raw_items()) == headers
+    assert other.headers.raw_items() == comparable(headers)
 
     # What is built from it is one request again, with nothing in it that was not accepted.
     rebuilt = encode_headers(b"%b %b HTTP/1.1" % (head.method, head.target), [(b"Host", b"h"), *head.headers])
@@ -224,7 +242,7 @@ def check_accepted_response(data: bytes, head: ResponseHead, *, to_head: bool) -
     other = h11_response(data, "HEAD" if to_head else "GET")
     assert (other.status_code, other.http_version) == (head.status, b"1.%d" % head.minor)
     assert h11_framing(list(other.headers)) == framing
-    assert list(other.headers.raw_items()) == headers
+    assert other.headers.raw_items() == comparable(headers)
 
 
 @given(data=request_heads, changes=damage)
@@ -236,14 +254,12 @@ def check_accepted_response(data: bytes, head: ResponseHead, *, to_head: bool) -
 def test_whatever_request_is_accepted_all_readers_read_alike(data: bytes, changes: list[Mutation]) -> None:
     """B2, B3: accepted means method, target, fields and framing as RFC 9112 and h11 have them; else ProtocolError."""
     data = mutate(data, changes)
-    try:
-        head = parse_request_head(data)
-    except ProtocolError as error:
-        assert error.status in (400, 405, 417, 431)
-        event("refused")
-        return
-    event("accepted")
-    check_accepted_request(data, head)
+    head = accept_or_status(lambda: parse_request_head(data))
+    event("refused" if isinstance(head, int) else "accepted")
+    if isinstance(head, int):
+        assert head in (400, 405, 417, 431)
+    else:
+        check_accepted_request(data, head)
 
 
 @given(data=response_heads, changes=damage, to_head=st.booleans())
@@ -257,14 +273,12 @@ def test_whatever_response_is_accepted_all_readers_read_alike(
 ) -> None:
     """Accepted means status, fields and framing as RFC 9112 and h11 have them; everything else is a 502."""
     data = mutate(data, changes)
-    try:
-        head = parse_response_head(data, to_head=to_head)
-    except ProtocolError as error:
-        assert error.status == 502
-        event("refused")
-        return
-    event("accepted")
-    check_accepted_response(data, head, to_head=to_head)
+    head = accept_or_status(lambda: parse_response_head(data, to_head=to_head))
+    event("refused" if isinstance(head, int) else "accepted")
+    if isinstance(head, int):
+        assert head == 502
+    else:
+        check_accepted_response(data, head, to_head=to_head)
 
 
 @given(data=st.binary(max_size=60) | st.lists(st.sampled_from(LINES)).map(b"".join))
