@@ -140,8 +140,7 @@ _STATUS = {200: Verdict.ALLOW, 502: Verdict.ALLOW, 504: Verdict.ALLOW, 403: Verd
 
 def _judge(scene: Scene, mark: Mark, code: int, wire: frozenset[Verdict], *, reached: bool) -> Outcome:
     """The outcome of a question that leaves one decision; every witness must tell the same story."""
-    wait_until(lambda: bool(scene.since(mark).decisions), "a decision in the audit log")
-    seen = scene.since(mark)
+    seen = scene.since(mark, decisions=1)
     assert len(seen.decisions) == 1, f"more than one decision: {seen.decisions}"
     verdict = _verdict_of_record(seen)
     assert verdict in wire, f"the client was told {code}, the log says {seen.decisions[0]}"
@@ -239,7 +238,7 @@ Opener = Callable[[Scene, socket.socket, bytes, Port], None]
 def _mark_inside(scene: Scene, before: Mark) -> Mark:
     """A mark behind the tunnel's own decision and connection, so that what follows is the inner question's."""
     wait_until(lambda: scene.origin.connections > before.connections, "the tunnel to reach the server")
-    wait_until(lambda: len(scene.since(before).decisions) == 1, "the tunnel's decision")
+    scene.since(before, decisions=1)
     return scene.mark()
 
 
@@ -253,8 +252,7 @@ def _ask_host_header(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outc
             reply = read_reply(conn)
             if reply.status != 200:
                 assert read_all(conn) == b""
-        wait_until(lambda: bool(scene.since(mark).decisions), "the inner decision")
-        seen = scene.since(mark)
+        seen = scene.since(mark, decisions=1)
         (decision,) = seen.decisions
         if reply.status == 200:
             assert reply.body == b"hello"
@@ -281,8 +279,7 @@ def _ask_sni(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outcome]:
             assert seen.decisions == ()
             return Outcome(Verdict.ALLOW, True, 0, seen)
         assert answer in (b"", b"\x15\x03\x03\x00\x02\x02\x31"), f"neither refused nor relayed: {answer[:100]!r}"
-        wait_until(lambda: bool(scene.since(mark).decisions), "the inner decision")
-        seen = scene.since(mark)
+        seen = scene.since(mark, decisions=1)
         (decision,) = seen.decisions
         assert decision["verdict"] == "deny"
         _assert_nothing_went_out(seen)

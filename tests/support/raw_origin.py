@@ -1,4 +1,4 @@
-"""A server that keeps every byte it was sent, and speaks just enough HTTP, TLS and text to prove that it was reached."""
+"""A server that keeps every byte it was sent, and speaks just enough to prove that it was reached."""
 
 from __future__ import annotations
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from exeat.gateway.channel import Channel
 from exeat.gateway.dial import DialError, dial
 from exeat.gateway.resolve import IPAddress
+from exeat.policy.host import unmapped
 from tests.support.gate import Gate
 from tests.support.raw_origin import RawOrigin
 
@@ -34,12 +35,13 @@ class Dials:
 
     def __init__(self) -> None:
         self.made: list[tuple[tuple[str, ...], int]] = []
+        self.before: Callable[[], Awaitable[None]] | None = None  # awaited before each attempt
 
-    async def __call__(
-        self, addresses: Sequence[IPAddress], port: int, timeout_s: float
-    ) -> tuple[Channel, IPAddress]:
+    async def __call__(self, addresses: Sequence[IPAddress], port: int, timeout_s: float) -> tuple[Channel, IPAddress]:
         self.made.append((tuple(map(str, addresses)), port))
-        if not all(ip.is_loopback for ip in addresses):
+        if self.before is not None:
+            await self.before()
+        if not all(unmapped(ip).is_loopback for ip in addresses):
             raise DialError("the server refused the connection", "connection_refused")
         return await dial(addresses, port, timeout_s)
 
@@ -124,7 +126,14 @@ class Scene:
             self.origin.received,
         )
 
-    def since(self, mark: Mark) -> Seen:
+    def since(self, mark: Mark, *, decisions: int = 0, ends: int = 0) -> Seen:
+        """What was noted since, once there are that many records: a refusal is answered while it is being written."""
+
+        def count(event: str) -> int:
+            return sum(record["event"] == event for record in self.records()[mark.records :])
+
+        wait_until(lambda: count("decision") >= decisions, f"{decisions} decisions")
+        wait_until(lambda: count("end") >= ends, f"{ends} ends")
         new = self.records()[mark.records :]
         return Seen(
             tuple(record for record in new if record["event"] == "decision"),

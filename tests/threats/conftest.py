@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from tests.conftest import StartGate
 from tests.support.raw_origin import RawHandler, RawOrigin
 from tests.support.scene import AnyName, Dials, Scene
+from tests.support.server import Server
 
 StartScene = Callable[..., Scene]
+StartServer = Callable[..., Server]
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def start_raw_origin() -> Iterator[Callable[..., RawOrigin]]:
 def start_scene(
     start_gate: StartGate, start_raw_origin: Callable[..., RawOrigin], dials: Dials
 ) -> Iterator[StartScene]:
-    """Start scenes. `{port}` in a rule is the server's port. Every name resolves, to loopback, unless `names` says so."""
+    """Start scenes. `{port}` in a rule is the server's port. Without `names` every name resolves, to loopback."""
     scenes: list[Scene] = []
 
     def start(
@@ -68,3 +71,17 @@ def start_scene(
 def scene(start_scene: StartScene) -> Scene:
     """The scene of the catalogue: `good.test` and `*.wild.test` are allowed, on the server's port, and nothing else."""
     return start_scene()
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    servers: list[Server] = []
+
+    def start(*options: str, policy: str | None = None) -> Server:
+        server = Server(tmp_path, options, policy)
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()

@@ -127,16 +127,16 @@ A5_SIMILAR = [
     "good",
     "xwild.test",
 ]
-A6_UNICODE = [
+A6_UNICODE: list[str | bytes] = [
     "evil。com",
     "ⓔvil.com",
-    "ｇood.test",
+    "\uff47ood.test",
     "good。test",
-    "good．test",
+    "good\uff0etest",
     "go\u200bod.test",
     "goo\u00add.test",
     "faß.wild.test",
-    "ı.wild.test",
+    "\u0131.wild.test",
     "\u212a.wild.test",
     "bücher.wild.test",
     b"b\xfccher.wild.test",
@@ -174,12 +174,20 @@ A4_PORTS = ["+80", "8_0", "٣", "65616", "0", "", "080", "-1", "0x50", "80.0", "
 def port_texts(scene: Scene) -> list[str]:
     """Odd spellings of the very port that is allowed: a lenient reader would take each of them for it."""
     port = str(scene.port)
-    return [f"+{port}", f"{port[0]}_{port[1:]}", f"0{port}", str(scene.port + 65536), f"{port}.0", hex(scene.port), f"-{port}"]
+    return [
+        f"+{port}",
+        f"{port[0]}_{port[1:]}",
+        f"0{port}",
+        str(scene.port + 65536),
+        f"{port}.0",
+        hex(scene.port),
+        f"-{port}",
+    ]
 
 
 @every_door
 def test_the_probe_itself_works(door: Door, scene: Scene) -> None:
-    """The control of all A rows: a host that is allowed is reached through every door, in any case and with a final dot."""
+    """The control of all A rows: an allowed host is reached through every door, in any case and with a final dot."""
     for host in GOOD:
         outcome = ask(door, scene, host)
         if outcome is not None:
@@ -294,7 +302,9 @@ def test_a5_similar_names_are_denied(door: Door, scene: Scene) -> None:
         assert_verdict(door, scene, host, Verdict.DENY)
 
 
-@pytest.mark.parametrize("rule", ["*", "*.com", ".com", "*.co.uk", "*.github.io", ".github.io", "*.test", "*.s3.amazonaws.com"])
+@pytest.mark.parametrize(
+    "rule", ["*", "*.com", ".com", "*.co.uk", "*.github.io", ".github.io", "*.test", "*.s3.amazonaws.com"]
+)
 def test_a5_a_wildcard_over_a_public_suffix_does_not_load(rule: str) -> None:
     """A5: such a rule lets strangers in, so it is an error unless it says `force`."""
     with pytest.raises(ConfigError):
@@ -302,7 +312,9 @@ def test_a5_a_wildcard_over_a_public_suffix_does_not_load(rule: str) -> None:
     assert len(make_policy([f"{rule} force"]).rules) == 1
 
 
-@pytest.mark.parametrize("rule", ["g*.test", "good.*", "*good.test", "^good\\.test$", "good.test|evil.test", "a.*.good.test"])
+@pytest.mark.parametrize(
+    "rule", ["g*.test", "good.*", "*good.test", "^good\\.test$", "good.test|evil.test", "a.*.good.test"]
+)
 def test_a5_a_pattern_is_never_an_expression(rule: str) -> None:
     """A5: no regular expression and no glob inside a label is taken for a rule."""
     with pytest.raises(ConfigError):
@@ -345,7 +357,7 @@ def test_a7_what_follows_the_authority_is_no_host(tail: str, scene: Scene) -> No
         f"GET http://good.test:{scene.port}{tail} HTTP/1.1\r\nHost: good.test:{scene.port}\r\n\r\n".encode()
     )
     assert control.startswith(b"HTTP/1.1 200")
-    assert [record["verdict"] for record in scene.since(mark).decisions] == ["deny", "allow"]
+    assert [record["verdict"] for record in scene.since(mark, decisions=2).decisions] == ["deny", "allow"]
 
 
 @pytest.mark.parametrize("door", [ABSOLUTE, HOST_IN_CONNECT, HOST_IN_SOCKS], ids=str)
@@ -415,8 +427,30 @@ _PIECES = st.sampled_from(
     [
         *("good.test", "evil.test", "a.wild.test", ".wild.test", "wild.test", "good", "test", "localhost"),
         *("127.0.0.1", "127.1", "0x7f", "0177", "2130706433", "[::1]", "::1", "[::ffff:127.0.0.1]", "169.254.169.254"),
-        *("xn--", "xn--bcher-kva.test", "bücher.test", "。", "．", "ⓔ", "ß", "\u200b", "\u00ad", "\u2028"),
-        *(".", "..", "-", "_", "@", ":", "%", "%00", "%2e", "\\", "#", "*", "[", "]", ",", ";", "&", "=", "~", "!", "$"),
+        *("xn--", "xn--bcher-kva.test", "bücher.test", "。", "\uff0e", "ⓔ", "ß", "\u200b", "\u00ad", "\u2028"),
+        *(
+            ".",
+            "..",
+            "-",
+            "_",
+            "@",
+            ":",
+            "%",
+            "%00",
+            "%2e",
+            "\\",
+            "#",
+            "*",
+            "[",
+            "]",
+            ",",
+            ";",
+            "&",
+            "=",
+            "~",
+            "!",
+            "$",
+        ),
         *("\0", "\t", "\n", "\r", "\r\n", " ", "\x0b", "\x1b", "\x7f", "\x85", "80", "0", "a" * 63, "a" * 64),
     ]
 )
@@ -435,9 +469,7 @@ def _hosts(draw: st.DrawFn) -> bytes:
     return raw.replace(b"/", b"").replace(b"?", b"")[:255].lstrip(b" \t")
 
 
-@settings(
-    max_examples=150, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(host=_hosts())
 @example(host=b"good.test")
 @example(host=b"127.0.0.1")

@@ -50,6 +50,8 @@ class Record:
     """
 
     __slots__ = (
+        "_identity",
+        "_known",
         "address",
         "conn",
         "duration_ms",
@@ -113,6 +115,8 @@ class Record:
         self.duration_ms = duration_ms
         self.secrets = secrets
         self.note = note
+        self._identity: str | None = None
+        self._known: tuple[object, ...] | None = None
 
     def encode(self, event: str) -> str:
         """The middle of a `decision` or `end` line.
@@ -120,6 +124,23 @@ class Record:
         An allowed decision is written before anything is dialled, so it has no outcome yet; every other
         line ends with status, bytes each way and duration.
         """
+        # The end line repeats what the decision line said. Comparing what can change in between and keeping
+        # the text saves 1.2 of 2.4 us.
+        known = (self.address, self.verdict, self.reason, self.note, self.secrets)
+        if self._identity is None or self._known != known:
+            self._identity = self._encode_identity()
+            self._known = known
+        head = f'"time":"{_now()}","event":{_quote(event)}{self._identity}'
+        if event == "decision" and self.verdict == "allow":
+            return head
+        if not self.duration_ms and self.started:
+            self.duration_ms = (time.monotonic() - self.started) * 1000.0
+        return (
+            f'{head},"status":{self.status},"sent":{self.sent},"received":{self.received}'
+            f',"duration_ms":{self.duration_ms:.3f}'
+        )
+
+    def _encode_identity(self) -> str:
         method, host, address, rule = self.method, self.host, self.address, self.rule
         reason, note, sandbox = self.reason, self.note, self.sandbox
         # One test for all of them, and then the C escaper without a Python call around it: 0.3 us less.
@@ -129,21 +150,12 @@ class Record:
             reason, note, sandbox = _cut(reason), _cut(note), _cut(sandbox)
         secrets = ",".join(map(_text, self.secrets)) if self.secrets else ""
         # The numbers are numbers by their type: checking again with `:d` would cost 0.1 us for each.
-        head = (
-            f'"time":"{_now()}","event":{_quote(event)},"conn":{self.conn},"req":{self.req}'
-            f',"sandbox":{_quote(sandbox)},"jail":{_quote(self.jail)}'
+        return (
+            f',"conn":{self.conn},"req":{self.req},"sandbox":{_quote(sandbox)},"jail":{_quote(self.jail)}'
             f',"protocol":{_quote(self.protocol)},"method":{_quote(method)}'
             f',"host":{_quote(host)},"port":{self.port},"address":{_quote(address)}'
             f',"verdict":{_quote(self.verdict)},"rule":{_quote(rule)},"reason":{_quote(reason)}'
             f',"secrets":[{secrets}],"note":{_quote(note)}'
-        )
-        if event == "decision" and self.verdict == "allow":
-            return head
-        if not self.duration_ms and self.started:
-            self.duration_ms = (time.monotonic() - self.started) * 1000.0
-        return (
-            f'{head},"status":{self.status},"sent":{self.sent},"received":{self.received}'
-            f',"duration_ms":{self.duration_ms:.3f}'
         )
 
 

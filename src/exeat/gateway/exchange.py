@@ -17,7 +17,7 @@ from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
 from exeat.gateway.refusal import Refusal
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose, encode_chunk, encode_last_chunk
-from exeat.wire.http1 import Headers, RequestHead, ResponseHead, encode_headers, parse_response_head
+from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head
 
 _WEBSOCKET_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _MAX_INTERIM: Final = 16
@@ -146,7 +146,7 @@ class Exchange:
         if self._interim > _MAX_INTERIM:
             raise ProtocolError("flood of interim responses")
         if self._head.minor == 1:
-            self._client.write(encode_headers(b"HTTP/1.1 %d %b" % (response.status, response.reason), response.headers))
+            self._client.write(encode_head(b"HTTP/1.1 %d %b" % (response.status, response.reason), response.passed))
         if rest:
             self._take_head_bytes(rest)
 
@@ -155,8 +155,8 @@ class Exchange:
         if key is None or response.websocket_accept != _websocket_accept(key):
             raise ProtocolError("switch of protocols that nobody asked for")
         self.status = 101
-        headers = [*response.headers, (b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
-        self._client.write(encode_headers(b"HTTP/1.1 101 %b" % response.reason, headers))
+        first_line = b"HTTP/1.1 101 %b" % response.reason
+        self._client.write(encode_head(first_line, response.passed, b"Connection: Upgrade\r\nUpgrade: websocket\r\n"))
         self.upgraded = rest
         self._settle()
 
@@ -173,17 +173,17 @@ class Exchange:
         self._decoder = decoder
         self.reuse_upstream = response.keep_alive
         self.keep_client = head.keep_alive
-        headers = response.headers
+        extra = b""
         if response.chunked and head.minor == 1:
             self._chunked_out = True
-            headers.append((b"Transfer-Encoding", b"chunked"))
+            extra = b"Transfer-Encoding: chunked\r\n"
         elif response.length is None:
             self.keep_client = False
         if not self.keep_client:
-            headers.append((b"Connection", b"close"))
+            extra += b"Connection: close\r\n"
         elif head.minor == 0:
-            headers.append((b"Connection", b"keep-alive"))
-        out = [encode_headers(b"HTTP/1.1 %d %b" % (response.status, response.reason), headers)]
+            extra += b"Connection: keep-alive\r\n"
+        out = [encode_head(b"HTTP/1.1 %d %b" % (response.status, response.reason), response.passed, extra)]
         if decoder.done:
             decoder.rest = rest
             self._client.write(out[0])
@@ -320,18 +320,18 @@ class _Upload:
 
 
 def _encode_request(head: RequestHead, path: bytes, authority: bytes) -> bytes:
-    headers: Headers = [(b"Host", authority), *head.headers]
+    extra = b""
     if head.chunked:
-        headers.append((b"Transfer-Encoding", b"chunked"))
+        extra = b"Transfer-Encoding: chunked\r\n"
     elif head.length is not None:
-        headers.append((b"Content-Length", b"%d" % head.length))
+        extra = b"Content-Length: %d\r\n" % head.length
     if head.expect_continue:
-        headers.append((b"Expect", b"100-continue"))
+        extra += b"Expect: 100-continue\r\n"
     if head.websocket_key is not None:
-        headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
+        extra += b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
     elif head.te_trailers:
-        headers += [(b"Connection", b"TE"), (b"TE", b"trailers")]
-    return encode_headers(b"%b %b HTTP/1.1" % (head.method, path), headers)
+        extra += b"Connection: TE\r\nTE: trailers\r\n"
+    return encode_head(b"%b %b HTTP/1.1\r\nHost: %b" % (head.method, path, authority), head.passed, extra)
 
 
 def _websocket_accept(key: bytes) -> bytes:

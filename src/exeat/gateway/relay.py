@@ -6,21 +6,29 @@ Each direction ends by itself (half-close): a client may finish sending and stil
 from __future__ import annotations
 
 import asyncio
+import os
+from typing import Final
 
 from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
+from exeat.gateway.splice import Splice
+
+_SPLICE_AFTER_BYTES: Final = 1024 * 1024
+_CAN_SPLICE: Final = hasattr(os, "splice")
 
 
 class _Pump:
     """One direction."""
 
-    __slots__ = ("_budget", "_source", "_target", "_tunnel", "ended")
+    __slots__ = ("_budget", "_copied", "_source", "_splice", "_target", "_tunnel", "ended")
 
     def __init__(self, tunnel: Tunnel, source: Channel, target: Channel, budget: Budget | None) -> None:
         self._tunnel = tunnel
         self._source = source
         self._target = target
         self._budget = budget
+        self._copied = 0
+        self._splice: Splice | None = None
         self.ended = False
 
     def start(self) -> None:
@@ -35,16 +43,44 @@ class _Pump:
             self.on_eof()
 
     def on_data(self, data: bytes) -> None:
-        if self._budget is not None and not self._budget.spend(len(data)):
-            self._tunnel.stop("upload-budget-spent")
-            return
+        if self._budget is not None:
+            if not self._budget.spend(len(data)):
+                self._tunnel.stop("upload-budget-spent")
+                return
+        else:
+            self._copied += len(data)
         self._target.write(data)
+        if self._copied > _SPLICE_AFTER_BYTES and _CAN_SPLICE:
+            self._try_splice()
+
+    def _try_splice(self) -> None:
+        """Hand over to the kernel, if nothing of ours is still on its way to the target."""
+        source, target = self._source, self._target
+        if target.closed or source.closed or target.transport.get_write_buffer_size() or source.eof:
+            return
+        self._copied = 0  # if it cannot be had now, try again after the next megabyte
+        try:
+            self._splice = Splice(source, target, self._on_splice_end)
+        except OSError:
+            return
+        source.transport.pause_reading()
+
+    def _on_splice_end(self, error: OSError | None) -> None:
+        if error is not None:
+            self._tunnel.stop("reset")
+        else:
+            self._source.eof = True
+            self.on_eof()
 
     def on_eof(self) -> None:
         if not self.ended:
             self.ended = True
             self._target.write_eof()
             self._tunnel.check_ended()
+
+    def close(self) -> None:
+        if self._splice is not None:
+            self._splice.close()
 
 
 class Tunnel:
@@ -82,6 +118,7 @@ class Tunnel:
     def stop(self, note: str) -> None:
         """Cut both sides now."""
         self.note = self.note or note
+        self._close_pumps()
         self._client.abort()
         self._upstream.abort()
 
@@ -105,6 +142,7 @@ class Tunnel:
         self._on_lost(self._client, exc, "upstream-reset")
 
     def _on_lost(self, other: Channel, exc: Exception | None, note: str) -> None:
+        self._close_pumps()
         if exc is not None:
             self.note = self.note or note
             other.abort()
@@ -112,3 +150,8 @@ class Tunnel:
             other.close()
         if self._client.closed and self._upstream.closed and not self.done.done():
             self.done.set_result(None)
+
+    def _close_pumps(self) -> None:
+        # A duplicated descriptor would keep the connection open behind the transport's back.
+        self._up.close()
+        self._down.close()

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from exeat.errors import ProtocolError
-from exeat.wire.http1 import Headers
+from exeat.wire.fields import Headers
 
 # No "0x", no sign, no underscore, no white space: int() takes all of these (CVE-2023-47627).
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[\t\x20-\x7e\x80-\xff]*+)?")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose, encode_chunk, encode_last_chunk
-from exeat.wire.http1 import Headers
+from exeat.wire.fields import Headers
 from tests.unit.wire.mutation import Mutation, cut, cut_points, mutate, mutations
 
 

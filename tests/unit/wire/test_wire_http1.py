@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
-from exeat.wire.http1 import encode_headers, parse_request_head, parse_response_head, sniff_request
+from exeat.wire.http1 import encode_head, parse_request_head, parse_response_head, sniff_request
 from tests.unit.wire.mutation import cut, cut_points
 
 WEBSOCKET_KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
@@ -692,8 +692,10 @@ def test_sniffing_gives_one_verdict_however_the_bytes_arrive(data: bytes, cuts: 
         assert whole is None
 
 
-def test_encode_headers_writes_one_head() -> None:
-    """The line, the fields in order, and the empty line."""
-    assert encode_headers(b"GET / HTTP/1.1", []) == b"GET / HTTP/1.1\r\n\r\n"
-    fields = [(b"Host", b"a"), (b"X", b""), (b"X", b"caf\xe9")]
-    assert encode_headers(b"GET / HTTP/1.1", fields) == b"GET / HTTP/1.1\r\nHost: a\r\nX: \r\nX: caf\xe9\r\n\r\n"
+def test_what_is_passed_on_makes_one_head_with_what_is_added() -> None:
+    """The line, the fields in order and byte for byte, our own fields, and the empty line."""
+    assert encode_head(b"GET / HTTP/1.1", b"") == b"GET / HTTP/1.1\r\n\r\n"
+    passed = parse_request_head(request(b"A:b ", b"Connection: close, d", b"D: e", b"X:", b"X:\tcaf\xe9")).passed
+    assert encode_head(b"GET / HTTP/1.1", passed, b"F: g\r\n") == (
+        b"GET / HTTP/1.1\r\nA:b \r\nX:\r\nX:\tcaf\xe9\r\nF: g\r\n\r\n"
+    )

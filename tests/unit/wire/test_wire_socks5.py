@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from exeat.errors import ProtocolError
 from exeat.wire.socks5 import (
     NO_ACCEPTABLE_METHOD,
     Reply,
@@ -117,15 +116,14 @@ def test_names_that_are_not_ascii_are_malformed(name: bytes) -> None:
     assert caught.value.reply is Reply.GENERAL_FAILURE
 
 
-@pytest.mark.parametrize("code", [code for code in range(256) if code != 5])
-def test_other_versions_are_refused_at_their_first_byte(code: int) -> None:
+def test_other_versions_are_refused_at_their_first_byte() -> None:
     """SOCKS4, TLS and HTTP are not waited for; the version of credentials is 1."""
-    for parse in (parse_greeting, parse_request):
-        with pytest.raises(SocksError):
-            parse(bytes((code,)))
-    if code != 1:
-        with pytest.raises(SocksError):
-            parse_credentials(bytes((code,)))
+    refused = f"refused with {Reply.GENERAL_FAILURE}"
+    for code in range(256):
+        first = bytes((code,))
+        assert verdict_on(parse_greeting, first) == (None if code == 5 else refused)
+        assert verdict_on(parse_request, first) == (None if code == 5 else refused)
+        assert verdict_on(parse_credentials, first) == (None if code == 1 else refused)
 
 
 def test_credentials_of_version_five_are_refused() -> None:
@@ -134,32 +132,28 @@ def test_credentials_of_version_five_are_refused() -> None:
         parse_credentials(by_name(b"good.test"))
 
 
-@pytest.mark.parametrize("command", [code for code in range(256) if code != 1])
 @pytest.mark.parametrize("address", [b"\x01\xc0\x00\x02\x01", b"\x03\x01a", b"\x04" + bytes(16)])
-def test_every_command_but_connect_is_refused_once_the_message_is_whole(command: int, address: bytes) -> None:
+def test_every_command_but_connect_is_refused_once_the_message_is_whole(address: bytes) -> None:
     """BIND and UDP ASSOCIATE get code 7, after all of the request was taken, so that the answer arrives."""
-    message = b"\x05" + bytes((command, 0)) + address + b"\x00\x50"
-    for end in range(len(message)):
-        assert parse_request(message[:end]) is None
-    with pytest.raises(SocksError) as caught:
-        parse_request(message)
-    assert caught.value.reply is Reply.COMMAND_NOT_SUPPORTED
+    for command in (0, *range(2, 256)):
+        message = b"\x05" + bytes((command, 0)) + address + b"\x00\x50"
+        for end in range(len(message)):
+            assert parse_request(message[:end]) is None
+        assert verdict_on(parse_request, message) == f"refused with {Reply.COMMAND_NOT_SUPPORTED}"
 
 
-@pytest.mark.parametrize("kind", [code for code in range(256) if code not in (1, 3, 4)])
-def test_unknown_address_types_are_refused(kind: int) -> None:
+def test_unknown_address_types_are_refused() -> None:
     """Code 8: the length of such a message is not known, so there is nothing to wait for."""
-    with pytest.raises(SocksError) as caught:
-        parse_request(b"\x05\x01\x00" + bytes((kind, 0)))
-    assert caught.value.reply is Reply.ADDRESS_TYPE_NOT_SUPPORTED
+    for kind in {*range(256)} - {1, 3, 4}:
+        verdict = verdict_on(parse_request, b"\x05\x01\x00" + bytes((kind, 0)))
+        assert verdict == f"refused with {Reply.ADDRESS_TYPE_NOT_SUPPORTED}"
 
 
-@pytest.mark.parametrize("reserved", range(1, 256))
-def test_the_reserved_byte_is_zero(reserved: int) -> None:
+def test_the_reserved_byte_is_zero() -> None:
     """RFC 1928 section 4."""
-    with pytest.raises(SocksError) as caught:
-        parse_request(b"\x05\x01" + bytes((reserved,)) + by_name(b"good.test")[3:])
-    assert caught.value.reply is Reply.GENERAL_FAILURE
+    for reserved in range(1, 256):
+        message = b"\x05\x01" + bytes((reserved,)) + by_name(b"good.test")[3:]
+        assert verdict_on(parse_request, message) == f"refused with {Reply.GENERAL_FAILURE}"
 
 
 @pytest.mark.parametrize("reply", Reply)
@@ -182,7 +176,6 @@ def verdict_on(parse: Parse[T], data: bytes) -> tuple[T, int] | str | None:
     try:
         return parse(data)
     except SocksError as error:
-        assert isinstance(error, ProtocolError)
         return f"refused with {error.reply}"
 
 

@@ -1,0 +1,211 @@
+"""The header fields of a head: which ones are judged, which are passed on, and as what bytes.
+
+llhttp has checked the grammar before anything here runs, and the head has no line ending but CRLF, so a
+field is exactly what stands between two of them. Only the few fields that frame, route or stay on this hop
+are taken apart, found by one regular expression; all others are passed on as the bytes they are. Against a
+Python callback for each field this halves the cost of a response head (8 us to 4 us for nginx's).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import httptools
+
+from exeat.errors import ProtocolError
+
+Headers = list[tuple[bytes, bytes]]
+
+# RFC 9110 section 7.6.1, plus what proxies of the nineties left behind; and what decides where a message
+# ends or goes. In lower case: it is matched against a lower-case copy of the head.
+_JUDGED: Final = re.compile(
+    rb"\r\n(connection|content-length|expect|host|http2-settings|keep-alive|proxy-[^:\r\n]*+"
+    rb"|sec-websocket-(?:accept|key)|te|trailer|transfer-encoding|upgrade):[ \t]*+([^\r\n]*+)"
+)
+# `Connection: authorization` would make a proxy drop the credential, or the framing, on the way.
+_NOT_DROPPABLE: Final = frozenset(
+    (
+        b"authorization",
+        b"cache-control",
+        b"content-encoding",
+        b"content-length",
+        b"content-range",
+        b"content-type",
+        b"cookie",
+        b"expect",
+        b"host",
+        b"range",
+        b"set-cookie",
+        b"transfer-encoding",
+    )
+)
+_USUAL_CONNECTION: Final = {b"keep-alive": (b"keep-alive",), b"Keep-Alive": (b"keep-alive",), b"close": (b"close",)}
+_HOP_WORDS: Final = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"proxy-connection"))
+_LENGTH: Final = re.compile(rb"[0-9]{1,18}")
+_TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_NO_CALLBACKS: Final = object()
+
+
+def check_head(head: bytes, max_headers: int, parser: type[httptools.HttpRequestParser] | type[httptools.HttpResponseParser]) -> None:
+    """Refuse a head that is not one whole head by the strict grammar.
+
+    Bare CR, bare LF, NUL, other controls, folded lines and white space before a colon are llhttp's to refuse;
+    `_check_llhttp` below has made sure that the one installed does.
+    """
+    if head.find(b"\r\n\r\n") != len(head) - 4:
+        # llhttp would go on and add the next message's fields to this one.
+        raise ProtocolError("not one whole head")
+    if head.count(b"\r\n") - 2 > max_headers:
+        raise ProtocolError(f"more than {max_headers} header fields", status=431)
+    try:
+        parser(_NO_CALLBACKS).feed_data(head)
+    except httptools.HttpParserUpgrade:
+        pass  # CONNECT and Upgrade: the head itself was fine
+    except httptools.HttpParserError as error:
+        raise ProtocolError("malformed HTTP head", detail=str(error)) from None
+
+
+def _check_llhttp() -> None:
+    """Fail at once with a parser that is more lenient than ours must be: older ones were, builds can be."""
+    lines = (b"X: a\r\n b", b"X: a\nY: b", b"X: a\rY: b", b"X: a\0", b"X : a", b"X: a\x0b", b" X: a", b"X: a\r", b": a")
+    for first_line, parser in (
+        (b"GET / HTTP/1.1\r\n", httptools.HttpRequestParser),
+        (b"HTTP/1.1 200 OK\r\n", httptools.HttpResponseParser),
+    ):
+        for line in lines:
+            try:
+                parser(_NO_CALLBACKS).feed_data(first_line + line + b"\r\n\r\n")
+            except httptools.HttpParserError:
+                continue
+            raise ImportError(
+                f"this build of httptools accepts the header line {line!r}; install httptools 0.6.4 or newer"
+            )
+
+
+_check_llhttp()
+
+
+def tokens(value: bytes) -> tuple[bytes, ...]:
+    """The members of a comma-separated list of tokens, lower case; empty members are allowed (RFC 9110 5.6.1)."""
+    found = tuple(token for part in value.split(b",") if (token := part.strip(b" \t").lower()))
+    if not all(_TOKEN.fullmatch(token) for token in found):
+        raise ProtocolError("malformed list in a header field")
+    return found
+
+
+class Fields:
+    """The judged fields of one head, each at most once, and the bytes of all others.
+
+    `passed` begins with CRLF if there is anything in it, and its last line has no end yet. What a head does
+    not have stays at the class's value: a dozen assignments less for each head.
+    """
+
+    minor = 1
+    host: bytes | None = None
+    length: int | None = None
+    chunked = False
+    connection: tuple[bytes, ...] = ()
+    upgrade = b""
+    expect: bytes | None = None
+    authorization: bytes | None = None  # Proxy-Authorization, for us and never sent on
+    proxy_connection = b""
+    te_trailers = False
+    key: bytes | None = None
+    accept: bytes | None = None
+    passed = b""
+
+    def read(self, head: bytes, first_line_end: int, *, keep_length: bool, keep_proxy_status: bool) -> None:
+        """Read the fields of a head that has passed `check_head`. Raises ProtocolError."""
+        passed: list[bytes] = []
+        position = first_line_end
+        for found in _JUDGED.finditer(head.lower(), first_line_end):
+            name = found[1]
+            start, end = found.span(2)
+            value = head[start:end].rstrip(b" \t")
+            if name == b"content-length":
+                # Two lengths are refused even when they agree: a list-valued field is how they start to differ.
+                if self.length is not None or not _LENGTH.fullmatch(value):
+                    raise ProtocolError("malformed or repeated Content-Length")
+                self.length = int(value)
+                if keep_length:
+                    continue
+            elif name == b"host":
+                if self.host is not None:
+                    raise ProtocolError("more than one Host")
+                self.host = value
+            elif name == b"connection":
+                usual = _USUAL_CONNECTION.get(value)
+                self.connection += tokens(value) if usual is None else usual
+            elif self._take_rare(name, value) or (keep_proxy_status and name == b"proxy-status"):
+                continue
+            passed.append(head[position : found.start()])
+            position = end
+        passed.append(head[position:-4])
+        self.passed = b"".join(passed)
+        if self.connection and not _HOP_WORDS.issuperset(self.connection):
+            self._drop_named()
+        if self.chunked:
+            # RFC 9112 section 11.2: what two readers could frame differently.
+            if self.length is not None:
+                raise ProtocolError("both Content-Length and Transfer-Encoding")
+            if self.minor == 0:
+                raise ProtocolError("Transfer-Encoding in HTTP/1.0")
+
+    def _take_rare(self, name: bytes, value: bytes) -> bool:
+        """Take one of the less usual fields. True: it is passed on as well."""
+        match name:
+            case b"transfer-encoding":
+                # `chunked` alone. `gzip, chunked` is legal, unused in practice, and read in many ways.
+                if self.chunked or value.lower() != b"chunked":
+                    raise ProtocolError("malformed or unsupported Transfer-Encoding")
+                self.chunked = True
+            case b"upgrade":
+                self.upgrade = self.upgrade + b", " + value.lower() if self.upgrade else value.lower()
+            case b"expect":
+                if self.expect is not None:
+                    raise ProtocolError("more than one Expect")
+                self.expect = value.lower()
+            case b"te":
+                codings = [part.split(b";", 1)[0].strip(b" \t").lower() for part in value.split(b",")]
+                self.te_trailers = b"trailers" in codings
+            case b"proxy-authorization":
+                if self.authorization is not None:
+                    raise ProtocolError("more than one Proxy-Authorization")
+                self.authorization = value
+            case b"proxy-connection":
+                self.proxy_connection = value.lower()
+            case b"sec-websocket-key":
+                self.key = value if self.key is None else b""  # two of them are no key at all
+                return True
+            case b"sec-websocket-accept":
+                self.accept = value if self.accept is None else b""
+                return True
+        return False
+
+    def _drop_named(self) -> None:
+        """Drop the fields that Connection names as meant for this hop only."""
+        named = set(self.connection) - _HOP_WORDS
+        if named & _NOT_DROPPABLE:
+            raise ProtocolError("Connection names an end-to-end field")
+        lines = self.passed.split(b"\r\n")[1:]
+        kept = [line for line in lines if line.split(b":", 1)[0].lower() not in named]
+        self.passed = b"".join(b"\r\n" + line for line in kept)
+
+    @property
+    def persistent(self) -> bool:
+        """May the connection be used for another message, as far as this head says?"""
+        if not self.connection:
+            return self.minor == 1
+        if b"close" in self.connection:
+            return False
+        return self.minor == 1 or b"keep-alive" in self.connection
+
+    @property
+    def headers(self) -> Headers:
+        """The fields that are passed on, one by one, for those who want to look at them."""
+        found = []
+        for line in self.passed.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            found.append((name, value.strip(b" \t")))
+        return found
