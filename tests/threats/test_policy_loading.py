@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from exeat.policy import parse_document
 from exeat.sources import RuleSources, load_document, make_policy
 from tests.support.doors import OUTER, Door, Verdict, assert_verdict, connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.gate import read_all, read_until
-from tests.support.raw_origin import PING, PONG, RawOrigin
+from tests.support.raw_origin import PING, PONG, RawOrigin, keep_silent
 from tests.support.scene import Scene, wait_until
 from tests.support.server import Server
 from tests.threats.conftest import StartScene
@@ -152,6 +153,36 @@ def test_a8_a_reload_closes_a_tunnel_that_is_no_longer_allowed(scene: Scene) -> 
         assert read_all(cut) == b""
         kept.sendall(PING)
         assert read_until(kept, b"\n") == PONG
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a8_a_reload_closes_a_tunnel_in_the_middle_of_a_long_transfer(direction: str, start_scene: StartScene) -> None:
+    """A8: also one that has moved megabytes; not a byte goes out afterwards, and all of them are counted."""
+    amount = 6_000_000
+
+    def pour(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        conn.sendall(bytes(amount))
+        keep_silent(conn, origin, raw)
+
+    scene = start_scene(handler=keep_silent if direction == "up" else pour)
+    mark = scene.mark()
+    with scene.gate.connect() as conn:
+        assert connect_dial(conn, b"good.test:%d" % scene.port).status == 200
+        if direction == "up":
+            conn.sendall(bytes(amount))
+            wait_until(lambda: scene.origin.received == amount, "the upload")
+        else:
+            assert len(read_exactly(conn, amount)) == amount
+        assert scene.gate.set_policy(make_policy()) == 1
+        assert read_all(conn) == b""
+        with contextlib.suppress(ConnectionError):
+            conn.sendall(b"more")
+    scene.settle()
+    (end,) = scene.since(mark, ends=1).ends
+    assert (end["sent"], end["received"]) == ((amount, 0) if direction == "up" else (0, amount))
+    assert end["note"] == "revoked"
+    assert scene.origin.closed.acquire(timeout=10)
+    assert scene.origin.received == (amount if direction == "up" else 0)
 
 
 class SlowNames:

@@ -173,7 +173,7 @@ def _unresolved(error: ResolveError) -> Refusal:
 
 async def _dial(state: State, record: Record, place: Place, addresses: Sequence[IPAddress]) -> Channel | Refusal:
     try:
-        channel, ip = await dial(addresses, place.port, state.limits.connect_s)
+        channel, ip = await dial(state.loop, addresses, place.port, state.limits.connect_s)
     except DialError as error:
         status = 504 if error.timed_out else 503 if error.kind == "connection_limit_reached" else 502
         return end(state, record, Refusal(status, f"{place}: {error.public}", error.kind))

@@ -24,9 +24,10 @@ class DialError(ExeatError):
         self.timed_out = timed_out
 
 
-async def dial(addresses: Sequence[IPAddress], port: int, timeout_s: float) -> tuple[Channel, IPAddress]:
+async def dial(
+    loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
+) -> tuple[Channel, IPAddress]:
     """Connect to the first of `addresses` that answers, racing the families (RFC 8305)."""
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):
             if len(addresses) == 1:

@@ -75,8 +75,8 @@ class _Pump:
     def on_eof(self) -> None:
         if not self.ended:
             self.ended = True
-            self._target.write_eof()
-            self._tunnel.check_ended()
+            if not self._tunnel.close_if_ended():
+                self._target.write_eof()
 
     def close(self) -> None:
         if self._splice is not None:
@@ -130,10 +130,13 @@ class Tunnel:
             self._client.write(last_words)
         self._client.close()
 
-    def check_ended(self) -> None:
+    def close_if_ended(self) -> bool:
+        """Both directions are over: closing sends what is left and the end, without a shutdown of its own."""
         if self._up.ended and self._down.ended:
             self._client.close()
             self._upstream.close()
+            return True
+        return False
 
     def _on_client_lost(self, exc: Exception | None) -> None:
         self._on_lost(self._upstream, exc, "client-reset")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from base64 import b64decode
 from collections.abc import Callable
@@ -106,6 +107,7 @@ class State:
         self.pool = Pool(limits.max_idle_upstreams, limits.upstream_idle_s)
         self.budgets = Budgets(limits.max_upload)
         self.counters = Counters()
+        self.loop = asyncio.get_running_loop()
         self.own_ports: frozenset[int] = frozenset()  # where we listen ourselves: never a destination
         self.set_policy(policy)
 
