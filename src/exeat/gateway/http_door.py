@@ -26,7 +26,10 @@ async def serve_http(session: Session, bound: Place | None = None, protocol: str
             if head is None:
                 return
         except ProtocolError as error:
-            malformed(session.state, session.new_record(protocol, ""), error)
+            record = session.new_record(protocol, "")
+            if bound is not None:
+                record.host, record.port = bound.key
+            malformed(session.state, record, error)
             await _answer_bad(session, error)
             return
         if head.method == b"CONNECT" and bound is None:
@@ -61,6 +64,8 @@ async def _serve_request(session: Session, head: RequestHead, bound: Place | Non
     """One request. False: the connection is not to be used for another."""
     state = session.state
     record = session.new_record(protocol, head.method.decode("ascii"))
+    if bound is not None:
+        record.host, record.port = bound.key
     if bound is None and state.credentials is not None and not state.credentials.match_basic(head.authorization):
         return await _refuse(session, head, refuse_credentials(state, record))
     try:

@@ -20,6 +20,7 @@ from exeat.wire.http1 import RequestHead, parse_request_head
 from exeat.wire.reply import encode_reply
 
 _BARE_LF: Final = re.compile(rb"(?<!\r)\n")
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*+")
 _TOKEN_START: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]")
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024 * 1024
@@ -104,12 +105,12 @@ class Session:
         """The next request head; None when the client has no more. Raises ProtocolError."""
         client = self.client
         limits = self.state.limits
-        begun = False
+        watched = ""
         while True:
             data = client.buffer
             if data[:2] == b"\r\n":
                 # RFC 9112 section 2.2: an empty line before the request line is forgiven.
-                data = client.buffer = data.lstrip(b"\r\n")
+                data = client.buffer = data[_EMPTY_LINES.match(data).end() :]  # type: ignore[union-attr]
             end = data.find(b"\r\n\r\n")
             if end >= 0 and end <= limits.max_header_bytes:
                 client.buffer = data[end + 4 :]
@@ -121,9 +122,11 @@ class Session:
                     raise ProtocolError("not HTTP")
                 if _BARE_LF.search(data):
                     raise ProtocolError("bare LF in the request head")
-            if not begun:
-                begun = bool(data)
+            phase = "head" if data else "idle"
+            if phase != watched:
+                # Set once for each: a trickle of bytes, or of empty lines, puts nothing off (slowloris).
                 self.watch(limits.head_s if data else limits.keep_alive_s, self._head_timeout)
+                watched = phase
             if self.draining and not data:
                 return None
             if not await client.more():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from exeat.audit import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.admission import malformed, open_upstream, refuse_credentials
 from exeat.gateway.refusal import Refusal
@@ -22,8 +23,7 @@ async def serve_socks(session: Session) -> Place | None:
     record = session.new_record("socks5", "CONNECT")
     session.watch(state.limits.head_s, client.close)
     try:
-        if not await _greet(session):
-            refuse_credentials(state, record)
+        if not await _greet(session, record):
             return None
         request = await _read(session, socks5.parse_request)
         authority = f"{request.host}:{request.port}".encode("ascii")
@@ -44,20 +44,23 @@ async def serve_socks(session: Session) -> Place | None:
     return await serve_tunnel(session, record, place, upstream, 0)
 
 
-async def _greet(session: Session) -> bool:
-    """Agree on a method; check the credentials if we want some."""
+async def _greet(session: Session, record: Record) -> bool:
+    """Agree on a method; check the credentials if we want some. A refusal is recorded before it is answered."""
     client, credentials = session.client, session.state.credentials
     offered = await _read(session, socks5.parse_greeting)
     if credentials is None and socks5.NO_AUTH in offered:
         client.write(bytes((socks5.VERSION, socks5.NO_AUTH)))
         return True
     if socks5.USER_PASSWORD not in offered:
+        refuse_credentials(session.state, record)
         client.write(socks5.NO_ACCEPTABLE_METHOD)
         await session.linger()
         return False
     client.write(bytes((socks5.VERSION, socks5.USER_PASSWORD)))
     user, password = await _read(session, socks5.parse_credentials)
     accepted = credentials is None or credentials.match(user, password)
+    if not accepted:
+        refuse_credentials(session.state, record)
     client.write(b"\x01\x00" if accepted else b"\x01\x01")
     if not accepted:
         await session.linger()
