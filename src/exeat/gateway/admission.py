@@ -194,7 +194,7 @@ def malformed(state: State, record: Record, error: ProtocolError) -> None:
     record.verdict = "deny"
     record.reason = "malformed"
     record.status = error.status
-    record.note = error.public
+    record.note = f"{error.public}: {error.detail}" if error.detail else error.public
     state.counters.decided("deny", "malformed", record.host)
     state.journal.append(record.encode("decision"))
 

@@ -52,7 +52,7 @@ def _place_finder(policy: Policy) -> Callable[[bytes, int], Place]:
             host, port = split_authority(authority.decode("ascii"))
         except (HostError, UnicodeDecodeError) as error:
             public = error.public if isinstance(error, HostError) else "malformed host"
-            raise ProtocolError(public) from None
+            raise ProtocolError(public, detail=repr(authority.decode("latin-1"))) from None
         if port is None:
             if default_port == 0:
                 raise ProtocolError("no port given")

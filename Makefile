@@ -1,0 +1,43 @@
+# The two commands of the README: `make demo` and `make test`. Nothing else is needed before either.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup test lint bench demo format clean system
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
+
+setup: system $(STAMP)  ## make .venv and install everything, development tools included
+
+system:
+	@bash scripts/system-packages
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
+	@echo "installing exeat and its development tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+test: setup  ## run all tests
+	$(BIN)/python -m pytest
+
+lint: setup  ## types, style, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup  ## compare with other proxies; writes bench/RESULTS.md (about ten minutes)
+	$(BIN)/python -m bench
+
+demo: setup  ## see the gateway decide
+	@$(BIN)/python -m examples.demo
+
+format: setup  ## put the sources into the house style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) bench/.work tests/clients/node_modules .mypy_cache .ruff_cache .hypothesis .import_linter_cache
