@@ -61,7 +61,10 @@ def attempts(gateway: exeat.Gateway, port: int) -> list[tuple[str, Callable[[], 
         ("another host, over TLS", lambda: fetch(url, f"https://{EVIL}/")),
         ("another host, over SOCKS5", lambda: send_raw(own, socks)),
         ("the server's bare address", lambda: fetch(url, f"http://127.0.0.1:{port}/")),
-        ("the address in octal", lambda: send_raw(own, f"CONNECT 0177.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())),
+        (
+            "the address in octal",
+            lambda: send_raw(own, f"CONNECT 0177.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()),
+        ),
         ("the cloud's metadata", lambda: fetch(url, "http://169.254.169.254/latest/meta-data/")),
         ("two hosts in one request", lambda: send_raw(own, spoofed)),
         ("a NUL byte in the name", lambda: send_raw(own, confused)),
@@ -85,16 +88,16 @@ async def main() -> None:
     port = server.sockets[0].getsockname()[1]
     policy = exeat.make_policy([f"{GOOD}:{port}"], hosts={GOOD: "127.0.0.1", EVIL: "127.0.0.1"})
     print(f"The policy has one rule: {policy.rules[0].text}. Everything else is denied.")
-    tried = [("what the program tried", "what it got")]
+    tried: list[tuple[str, ...]] = [("what the program tried", "what it got")]
     async with exeat.Gateway(policy, sandbox="demo") as gateway:
         events = gateway.events()
         for what, attempt in attempts(gateway, port):
             tried.append((what, (await asyncio.to_thread(attempt))[:100]))
-    decided = [("verdict", "protocol", "method", "host", "rule", "reason")]
+    decided: list[tuple[str, ...]] = [("verdict", "protocol", "method", "host", "rule", "reason")]
     decided += [as_row(event) async for event in events if event["event"] == "decision"]
     server.close()
-    show("The program's view", [*tried])
-    show("The audit log's view", [*decided])
+    show("The program's view", tried)
+    show("The audit log's view", decided)
     allowed = sum(row[0] == "allow" for row in decided)
     print(f"\n{len(decided) - 1} decisions, {allowed} allowed, every one on record.")
     if allowed != 1 or len(decided) != len(tried):

@@ -37,13 +37,15 @@ class Dials:
         self.made: list[tuple[tuple[str, ...], int]] = []
         self.before: Callable[[], Awaitable[None]] | None = None  # awaited before each attempt
 
-    async def __call__(self, addresses: Sequence[IPAddress], port: int, timeout_s: float) -> tuple[Channel, IPAddress]:
+    async def __call__(
+        self, loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
+    ) -> tuple[Channel, IPAddress]:
         self.made.append((tuple(map(str, addresses)), port))
         if self.before is not None:
             await self.before()
         if not all(unmapped(ip).is_loopback for ip in addresses):
             raise DialError("the server refused the connection", "connection_refused")
-        return await dial(addresses, port, timeout_s)
+        return await dial(loop, addresses, port, timeout_s)
 
 
 class AnyName(dict[str, Sequence[str]]):

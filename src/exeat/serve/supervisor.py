@@ -45,7 +45,7 @@ class _Child:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "exeat", *argv, env=environ, pass_fds=(theirs.fileno(),), start_new_session=True
             )
-        self.reader, self.writer = await asyncio.open_connection(sock=ours, limit=16 * 1024 * 1024)
+        self.reader, self.writer = await asyncio.open_unix_connection(sock=ours, limit=16 * 1024 * 1024)
         if await self.reader.readline() != b"ready\n":
             raise StartError(f"worker {self.number} did not start; its own message says why")
 
@@ -156,7 +156,7 @@ async def _stop_all(children: Sequence[_Child], limit_s: float) -> None:
 async def run_supervised(settings: ServeSettings, descriptor: int) -> int:
     """A worker's own life: serve, answer the parent, and end when the parent has gone."""
     worker = Worker(settings, int(os.environ[PORT_VARIABLE]))
-    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
+    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor))
     await worker.start()
     writer.write(b"ready\n")
 

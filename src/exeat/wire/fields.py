@@ -45,9 +45,10 @@ _HOP_WORDS: Final = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"pro
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _NO_CALLBACKS: Final = object()
+_Parser = type[httptools.HttpRequestParser] | type[httptools.HttpResponseParser]
 
 
-def check_head(head: bytes, max_headers: int, parser: type[httptools.HttpRequestParser] | type[httptools.HttpResponseParser]) -> None:
+def check_head(head: bytes, max_headers: int, parser: _Parser) -> None:
     """Refuse a head that is not one whole head by the strict grammar.
 
     Bare CR, bare LF, NUL, other controls, folded lines and white space before a colon are llhttp's to refuse;
