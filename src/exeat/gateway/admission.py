@@ -29,6 +29,8 @@ from exeat.policy import (
     rule_to_allow,
 )
 
+# A place is made anew with each policy, so only which addresses are the machine's own can change under it.
+_CLEARED_S = 5.0
 _CLOSED_BY_AUDIT = Refusal(503, "the decision could not be recorded, so nothing goes out", "proxy_internal_error")
 
 
@@ -88,8 +90,12 @@ def judge_addresses(
     state: State, place: Place, decision: Decision, addresses: Sequence[IPAddress]
 ) -> tuple[Decision, IPAddress] | None:
     """The first address that must not be connected to, if any. One bad address condemns the whole answer:
-    a mixed set is what DNS rebinding looks like.
+    a mixed set is what DNS rebinding looks like. The same answer for the same place is not judged again for
+    some seconds, which saves 30 us and, for public addresses, four system calls.
     """
+    now = state.loop.time()
+    if place.cleared == addresses and now < place.cleared_until:
+        return None
     target = Target(place.host, place.port)
     for ip in addresses:
         own = classify(ip) is AddressClass.PUBLIC and is_own_address(ip)
@@ -98,6 +104,7 @@ def judge_addresses(
             judged = Decision(judged.verdict.DENY, None, Reason.OWN_ADDRESS)  # a loop through ourselves
         if not judged.allowed:
             return judged, ip
+    place.cleared, place.cleared_until = addresses, now + _CLEARED_S
     return None
 
 
@@ -128,15 +135,21 @@ async def open_upstream(
     """
     if not decision.allowed:
         return deny(state, record, place, decision)
-    if reuse and state.pool.has(place.key):
-        failure = await commit(state, record, decision)
+    taken = state.pool.take(place.key, must_be_open=not repeatable) if reuse else None
+    if taken is not None:
+        channel, record.address = taken
+        try:
+            failure = await commit(state, record, decision)
+        except BaseException:
+            channel.abort()
+            raise
         if failure is not None:
+            channel.close()
             return failure
-        taken = state.pool.take(place.key, must_be_open=not repeatable)
-        if taken is not None:
-            channel, record.address = taken
+        if not (channel.eof or channel.buffer):
             return channel
-        return await reopen_upstream(state, record, place, decision)  # it closed while the record was written
+        channel.abort()  # its server has spoken or left while the record was written
+        return await reopen_upstream(state, record, place, decision)
     try:
         addresses = await find_addresses(state, place)
     except ResolveError as error:

@@ -29,15 +29,37 @@ async def dial(
 ) -> tuple[Channel, IPAddress]:
     """Connect to the first of `addresses` that answers, racing the families (RFC 8305)."""
     try:
-        async with asyncio.timeout(timeout_s):
-            if len(addresses) == 1:
-                _, channel = await loop.create_connection(lambda: Channel(loop), str(addresses[0]), port)
-                return channel, addresses[0]
-            return await _race(loop, addresses, port)
+        if len(addresses) > 1:
+            async with asyncio.timeout(timeout_s):
+                return await _race(loop, addresses, port)
+        return await _connect(loop, addresses[0], port, timeout_s), addresses[0]
     except TimeoutError:
         raise DialError("the server did not answer in time", "connection_timeout", timed_out=True) from None
     except OSError as error:
         raise _explain(error) from None
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, ip: IPAddress, port: int, timeout_s: float) -> Channel:
+    """One address. What asyncio.timeout does, without its 10 us and two getpid calls on Python 3.11."""
+    task = asyncio.current_task(loop)
+    assert task is not None
+    expired = False
+
+    def expire() -> None:
+        nonlocal expired
+        expired = True
+        task.cancel()
+
+    timer = loop.call_later(timeout_s, expire)
+    try:
+        _, channel = await loop.create_connection(lambda: Channel(loop), str(ip), port)
+    except asyncio.CancelledError:
+        if expired and task.uncancel() <= 0:
+            raise TimeoutError from None
+        raise
+    finally:
+        timer.cancel()
+    return channel
 
 
 async def _race(

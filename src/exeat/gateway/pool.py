@@ -52,9 +52,6 @@ class Pool:
         self._idle: dict[Key, list[_Idle]] = {}
         self.size = 0
 
-    def has(self, key: Key) -> bool:
-        return key in self._idle
-
     def take(self, key: Key, *, must_be_open: bool) -> tuple[Channel, str] | None:
         """A connection to `key` and the address it goes to.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
@@ -29,7 +29,7 @@ class Place:
     no rule, for or against, looks at methods or paths.
     """
 
-    __slots__ = ("authority", "decision", "host", "host_text", "key", "port")
+    __slots__ = ("authority", "cleared", "cleared_until", "decision", "host", "host_text", "key", "port")
 
     def __init__(self, policy: Policy, host: Host, port: int) -> None:
         self.host = host
@@ -37,6 +37,8 @@ class Place:
         self.port = port
         self.key: Key = (self.host_text, port)
         self.authority = (host.authority if port == 80 else f"{host.authority}:{port}").encode("ascii")
+        self.cleared: Sequence[IPv4Address | IPv6Address] = ()  # addresses that have been judged and found good
+        self.cleared_until = 0.0
         self.decision: Decision = decide(policy, Target(host, port))
 
     def __str__(self) -> str:

@@ -34,7 +34,8 @@ async def serve_tunnel(session: Session, record: Record, place: Place, upstream:
     tunnel = Tunnel(client, upstream, state.budgets.of(place.decision.rule))
     session.begin(record, place, b"", b"", tunnel.stop)
     web = place.port in (80, 443)
-    session.watch(limits.head_s if web else limits.idle_s, lambda: tunnel.stop("timeout"))
+    wait_s, progress_s = (limits.head_s, 0.0) if web else (limits.idle_s, limits.idle_s)
+    session.watch(wait_s, lambda: tunnel.stop("timeout"), progress_s=progress_s)
     if not web:
         tunnel.open_down()
     try:

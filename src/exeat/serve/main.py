@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 
-from exeat.serve.admin import start_admin
+from exeat.serve.admin import open_admin
 from exeat.serve.metrics import Snapshot, take_snapshot
 from exeat.serve.settings import ServeSettings
 from exeat.serve.worker import Worker, listening_line, raise_descriptor_limit, say
@@ -36,15 +36,19 @@ def run_in_loop(main: Coroutine[object, object, int]) -> int:
 
 
 async def _run_alone(settings: ServeSettings) -> int:
-    worker = Worker(settings, settings.port)
-
     async def collect() -> list[Snapshot]:
         return [take_snapshot(worker.gateway)]
 
-    await worker.start()
-    admin = await start_admin(settings.admin, collect) if settings.admin else None
-    say(listening_line(settings, worker.gateway.url_without_login, len(worker.gateway.policy.rules)))
-    await worker.run()
-    if admin is not None:
-        admin.close()
+    admin = await open_admin(settings.admin, collect)
+    try:
+        worker = Worker(settings, settings.port, admin.port if admin else 0)
+        await worker.start()
+        if admin is not None:
+            await admin.serve()
+        gateway = worker.gateway
+        say(listening_line(settings, gateway.url_without_login, len(gateway.policy.rules), str(admin or "")))
+        await worker.run()
+    finally:
+        if admin is not None:
+            admin.close()
     return 0

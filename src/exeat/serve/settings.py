@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 
 from exeat.errors import ConfigError, HostError
@@ -25,7 +26,7 @@ class AdminAddress:
     port: int = 0
 
     def __str__(self) -> str:
-        return self.path or f"{self.host}:{self.port}"
+        return self.path or (f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,16 @@ def read_port(text: str, where: str) -> int:
         return parse_port(text)
     except HostError:
         raise ConfigError(f'bad port "{text}"', where=where, expected="a number from 0 to 65535") from None
+
+
+def read_bind(text: str, where: str) -> str:
+    """An address to listen on. Not a name, and not nothing: both could mean more addresses than were meant."""
+    try:
+        return str(ip_address(text.strip("[]")))
+    except ValueError:
+        raise ConfigError(
+            f"bad address to listen on {text!r}", where=where, expected="an IP address, such as 127.0.0.1 or ::"
+        ) from None
 
 
 def read_admin(text: str, where: str) -> AdminAddress | None:
@@ -99,7 +110,7 @@ def settings_from(options: Mapping[str, str | None], sources: RuleSources, envir
     return ServeSettings(
         sources=sources,
         port=read_port(*value("port", "PROXY_PORT", str(DEFAULT_PORT))),
-        bind=value("bind", "EXEAT_BIND", DEFAULT_BIND)[0],
+        bind=read_bind(*value("bind", "EXEAT_BIND", DEFAULT_BIND)),
         audit=value("audit", "EXEAT_AUDIT", "-")[0],
         admin=read_admin(*value("admin", "EXEAT_ADMIN", "")),
         workers=workers,

@@ -12,17 +12,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from exeat.errors import StartError
-from exeat.serve.admin import start_admin
+from exeat.serve.admin import open_admin
 from exeat.serve.metrics import Snapshot, take_snapshot
 from exeat.serve.settings import ServeSettings
 from exeat.serve.worker import Worker, listening_line, load_checked, say
 
 WORKER_VARIABLE: Final = "EXEAT_WORKER_FD"
 PORT_VARIABLE: Final = "EXEAT_WORKER_PORT"
+ADMIN_PORT_VARIABLE: Final = "EXEAT_WORKER_ADMIN_PORT"
 _RESTART_S: Final = 1.0
 _MAX_EARLY_DEATHS: Final = 5
 _ANSWER_S: Final = 2.0
@@ -38,10 +39,12 @@ class _Child:
         self.writer: asyncio.StreamWriter | None = None
         self.asking = asyncio.Lock()
 
-    async def start(self, argv: Sequence[str], port: int) -> None:
+    async def start(self, argv: Sequence[str], ports: Mapping[str, str]) -> None:
+        if self.writer is not None:
+            self.writer.close()  # of the process that this one replaces
         ours, theirs = socket.socketpair()
         with theirs:
-            environ = os.environ | {WORKER_VARIABLE: str(theirs.fileno()), PORT_VARIABLE: str(port)}
+            environ = os.environ | ports | {WORKER_VARIABLE: str(theirs.fileno())}
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "exeat", *argv, env=environ, pass_fds=(theirs.fileno(),), start_new_session=True
             )
@@ -70,52 +73,74 @@ class _Child:
 async def supervise(settings: ServeSettings, argv: Sequence[str]) -> int:
     """Keep `settings.workers` workers running until told to stop."""
     policy, limits = load_checked(settings)  # one clear error instead of one per worker
-    reserved = _reserve_port(settings)
-    port = reserved.getsockname()[1]
     children = [_Child(number) for number in range(settings.workers)]
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, _signal_all, children, signal.SIGHUP)
 
     async def collect() -> list[Snapshot]:
         answers = await asyncio.gather(*(child.ask() for child in children))
         missing: Snapshot = {"totals": {}, "decisions": [], "hosts": [], "healthy": False}
         return [answer or missing for answer in answers]
 
-    try:
-        await asyncio.gather(*(child.start(argv, port) for child in children))
-        admin = await start_admin(settings.admin, collect) if settings.admin else None
-        shown = f"[{settings.bind}]" if ":" in settings.bind else settings.bind
-        say(listening_line(settings, f"http://{shown}:{port}", len(policy.rules)))
-        keepers = [asyncio.create_task(_keep_running(child, argv, port, stopping)) for child in children]
-        stopped = asyncio.create_task(stopping.wait())
-        done, _ = await asyncio.wait([stopped, *keepers], return_when=asyncio.FIRST_COMPLETED)
-        failed = any(task is not stopped for task in done)
+    def stop() -> None:
+        if stopping.is_set():
+            # A second signal does not wait. It goes to the workers as a second one too.
+            _signal_all(children, signal.SIGTERM)
+            os._exit(130)
         stopping.set()
-        if admin is not None:
-            admin.close()
-        return 1 if failed else 0
-    finally:
-        await _stop_all(children, limits.drain_s + 5.0)
-        reserved.close()
+
+    with _reserve_port(settings) as reserved:
+        admin = await open_admin(settings.admin, collect)
+        try:
+            port = reserved.getsockname()[1]
+            ports = {PORT_VARIABLE: str(port), ADMIN_PORT_VARIABLE: str(admin.port if admin else 0)}
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(signal.SIGHUP, _signal_all, children, signal.SIGHUP)
+            await asyncio.gather(*(child.start(argv, ports) for child in children))
+            if admin is not None:
+                await admin.serve()
+            shown = f"[{settings.bind}]" if ":" in settings.bind else settings.bind
+            say(listening_line(settings, f"http://{shown}:{port}", len(policy.rules), str(admin or "")))
+            keepers = [asyncio.create_task(_keep_running(child, argv, ports, stopping)) for child in children]
+            stopped = asyncio.create_task(stopping.wait())
+            done, _ = await asyncio.wait([stopped, *keepers], return_when=asyncio.FIRST_COMPLETED)
+            stopping.set()
+            return 1 if any(task is not stopped for task in done) else 0
+        finally:
+            if admin is not None:
+                admin.close()
+            await _stop_all(children, limits.drain_s + 5.0)
 
 
 def _reserve_port(settings: ServeSettings) -> socket.socket:
     """Hold the port without listening, so that all workers can share it and nobody else can have it."""
     family = socket.AF_INET6 if ":" in settings.bind else socket.AF_INET
-    held = socket.socket(family, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    place = (settings.bind, settings.port)
     try:
-        held.bind((settings.bind, settings.port))
+        # SO_REUSEPORT would share the port with whoever of the same user shares it too, say another gateway with
+        # other rules. So first see that it can be had alone.
+        with socket.socket(family, socket.SOCK_STREAM) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(place)
+            alone.listen(1)
+        held = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            held.bind(place)
+        except BaseException:
+            held.close()
+            raise
     except OSError as error:
-        held.close()
-        raise StartError(f"cannot listen on {settings.bind}:{settings.port}: {error.strerror}") from None
+        raise StartError(
+            f"cannot listen on {settings.bind}:{settings.port}: {error.strerror or error}",
+            detail="another program has the port, or the address is not this machine's",
+        ) from None
     return held
 
 
-async def _keep_running(child: _Child, argv: Sequence[str], port: int, stopping: asyncio.Event) -> None:
+async def _keep_running(child: _Child, argv: Sequence[str], ports: Mapping[str, str], stopping: asyncio.Event) -> None:
     """Start a worker again when it dies. Gives up when it keeps dying at once."""
     early_deaths = 0
     while child.process is not None:
@@ -130,7 +155,7 @@ async def _keep_running(child: _Child, argv: Sequence[str], port: int, stopping:
         say(f"worker {child.number} ended with status {child.process.returncode}; starting it again")
         await asyncio.sleep(_RESTART_S)
         try:
-            await child.start(argv, port)
+            await child.start(argv, ports)
         except StartError as error:
             say(str(error))
 
@@ -155,7 +180,7 @@ async def _stop_all(children: Sequence[_Child], limit_s: float) -> None:
 
 async def run_supervised(settings: ServeSettings, descriptor: int) -> int:
     """A worker's own life: serve, answer the parent, and end when the parent has gone."""
-    worker = Worker(settings, int(os.environ[PORT_VARIABLE]))
+    worker = Worker(settings, int(os.environ[PORT_VARIABLE]), int(os.environ[ADMIN_PORT_VARIABLE]))
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor))
     await worker.start()
     writer.write(b"ready\n")

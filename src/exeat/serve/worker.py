@@ -25,12 +25,12 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def listening_line(settings: ServeSettings, url: str, rules: int) -> str:
+def listening_line(settings: ServeSettings, url: str, rules: int, admin: str) -> str:
     audit = "standard output" if settings.audit == "-" else settings.audit
-    admin = f", admin on {settings.admin}" if settings.admin else ""
+    where = f", admin on {admin}" if admin else ""
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
     warning = "; nothing is allowed yet" if rules == 0 else ""
-    return f"listening on {url}{workers}, {rules} rules, audit to {audit}{admin}{warning}"
+    return f"listening on {url}{workers}, {rules} rules, audit to {audit}{where}{warning}"
 
 
 def raise_descriptor_limit() -> None:
@@ -60,8 +60,9 @@ def load_checked(settings: ServeSettings) -> tuple[Policy, Limits]:
 class Worker:
     """Runs a gateway until told to stop."""
 
-    def __init__(self, settings: ServeSettings, port: int) -> None:
+    def __init__(self, settings: ServeSettings, port: int, admin_port: int) -> None:
         self._settings = settings
+        self._seen = self._stamps()  # before reading: a change in between is then seen as one
         policy, limits = load_checked(settings)
         self.gateway = Gateway(
             policy,
@@ -72,10 +73,9 @@ class Worker:
             sandbox=settings.sandbox,
             credentials=settings.credentials,
             reuse_port=settings.workers > 1,
-            own_ports=(settings.admin.port,) if settings.admin and settings.admin.port else (),
+            own_ports=(admin_port,) if admin_port else (),
         )
         self._stop = asyncio.Event()
-        self._seen = self._stamps()
         self._limits = limits
 
     async def start(self) -> None:
