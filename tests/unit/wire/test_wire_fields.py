@@ -12,7 +12,8 @@ import pytest
 
 from exeat.errors import ProtocolError
 from exeat.wire import fields
-from exeat.wire.fields import check_head, tokens
+from exeat.wire.fields import read_fields, tokens
+from exeat.wire.http1 import parse_response_head
 
 
 class Lenient:
@@ -35,7 +36,7 @@ def test_a_lenient_parser_is_noticed_before_anything_is_served(name: str, monkey
         assert spec.loader is not None
         with pytest.raises(ImportError, match="httptools"):
             spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    assert fields.check_head is check_head
+    assert fields.read_fields is read_fields
 
 
 @pytest.mark.parametrize(
@@ -58,3 +59,23 @@ def test_a_list_of_anything_else_is_refused(value: bytes) -> None:
     """No member is guessed at."""
     with pytest.raises(ProtocolError):
         tokens(value)
+
+
+def test_kept_fields_are_not_mixed_up_between_heads() -> None:
+    """The same lines in a request, an answer, and with another limit are read as what they are, and again the same."""
+    block = b"\r\nHost: a\r\nContent-Length: 3\r\nProxy-Status: x\r\nA: b\r\n\r\n"
+    for _ in range(2):
+        assert read_fields(block, 9, response=False, keep_length=False).passed == b"\r\nA: b"
+        assert read_fields(block, 9, response=True, keep_length=True).passed == (
+            b"\r\nContent-Length: 3\r\nProxy-Status: x\r\nA: b"
+        )
+        with pytest.raises(ProtocolError, match="more than 3"):
+            read_fields(block, 3, response=False, keep_length=False)
+
+
+def test_a_head_does_not_change_what_is_kept() -> None:
+    """A 304 has no body whatever it says; the next answer with the same lines has."""
+    lines = b"\r\nContent-Length: 3\r\n\r\n"
+    for _ in range(2):
+        assert parse_response_head(b"HTTP/1.1 304 X" + lines).length == 0
+        assert parse_response_head(b"HTTP/1.1 200 X" + lines).length == 3
