@@ -57,7 +57,8 @@ def _check_block(block: bytes, max_headers: int, *, response: bool) -> None:
     Bare CR, bare LF, NUL, other controls, folded lines and white space before a colon are llhttp's to refuse;
     `_check_llhttp` below has made sure that the one installed does.
     """
-    if block.find(b"\r\n\r\n") != len(block) - 4:
+    end = block.find(b"\r\n\r\n")
+    if end < 0 or end != len(block) - 4:
         # llhttp would go on and add the next message's fields to this one.
         raise ProtocolError("not one whole head")
     if block.count(b"\r\n") - 2 > max_headers:

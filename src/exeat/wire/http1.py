@@ -15,6 +15,12 @@ from exeat.errors import ProtocolError
 from exeat.wire.fields import Fields, read_fields
 
 # llhttp also takes RTSP/ and ICE/, several spaces, an empty line in front, and controls in a reason.
+# The registered methods that clients use. One that we do not know may have a framing that we do not know.
+_METHODS: Final = frozenset(
+    b"GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK SEARCH REPORT "
+    b"MKACTIVITY CHECKOUT MERGE BIND REBIND UNBIND ACL LINK UNLINK MKCALENDAR M-SEARCH NOTIFY SUBSCRIBE UNSUBSCRIBE "
+    b"PURGE QUERY".split()
+)
 _FIRST_LINE: Final = re.compile(rb"([A-Z-]++) ([!-~]++) HTTP/1\.([01])(?=\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})((?: [\t\x20-\x7e\x80-\xff]*+)?)(?=\r\n)")
 _WEBSOCKET_KEY: Final = re.compile(rb"[+/0-9A-Za-z]{22}==")  # 16 bytes in base64 (RFC 6455 section 4.1)
@@ -68,7 +74,7 @@ class ResponseHead(Fields):
 def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
     """Read one request head. Raises ProtocolError; never gives a head that could be read two ways."""
     first_line = _FIRST_LINE.match(head)
-    if first_line is None:
+    if first_line is None or first_line[1] not in _METHODS:
         raise ProtocolError("malformed HTTP request")
     fields = read_fields(head[first_line.end() :], max_headers, response=False, keep_length=False)
     method, target, minor = first_line.groups()
@@ -122,6 +128,8 @@ def _parse_response_head(head: bytes, to_head: bool, max_headers: int) -> Respon
     if status < 200 or status in (204, 304) or to_head:
         response.length = 0
         response.chunked = False
+    if status == 101 and not (response.upgrade and b"upgrade" in response.connection):
+        raise ProtocolError("switch of protocols to none")
     if response.upgrade == b"websocket" and b"upgrade" in response.connection:
         response.websocket_accept = response.accept
     return response
