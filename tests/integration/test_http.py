@@ -108,7 +108,7 @@ def test_uploads_stream_both_counted_and_chunked(start_gate: StartGate, start_or
                 first_part.set()
             buffer += conn.recv(65536)
         got.append(bytes(buffer))
-        conn.sendall(OK)
+        conn.sendall(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
 
     origin = start_origin(handle)
     gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS)
