@@ -30,7 +30,7 @@ def listening_line(settings: ServeSettings, url: str, rules: int, admin: str) ->
     where = f", admin on {admin}" if admin else ""
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
     warning = "; nothing is allowed yet" if rules == 0 else ""
-    return f"listening on {url}{workers}, {rules} rules, audit to {audit}{where}{warning}"
+    return f"listening on {url}{workers}, {rules} rule{'' if rules == 1 else 's'}, audit to {audit}{where}{warning}"
 
 
 def raise_descriptor_limit() -> None:

@@ -1,0 +1,16 @@
+"""The page of limits says what the code does."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from exeat.gateway.limits import Limits
+
+PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
+
+
+def test_every_limit_is_documented_with_its_default() -> None:
+    """A limit that is added, changed or removed without its line on the page fails here."""
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{item.name}` | {item.default:,.0f} | {item.metadata['doc']} |" for item in fields(Limits)]
