@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,9 +28,7 @@ pytestmark = pytest.mark.usefixtures("quick_sweep")
 HOSTS = {"good.test": "127.0.0.1"}
 MB = 1_000_000
 # A prime number of bytes: a block that is lost, doubled or moved cannot fall on its own period.
-PATTERN = random.Random(1).randbytes(1_000_003)  # noqa: S311 - not for secrets
-
-Connect = Callable[..., socket.socket]
+PATTERN = random.Random(1).randbytes(1_000_003)
 
 
 def blocks(size: int) -> Iterator[bytes]:
@@ -164,7 +162,7 @@ def test_many_tunnels_at_once_do_not_mix(through: str, start_gate: StartGate, st
     """Forty tunnels of random sizes, up to 3 MB and some of them empty: each gets its own bytes back."""
     origin = start_origin(echo)
     gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS)
-    chance = random.Random(2)  # noqa: S311
+    chance = random.Random(2)
     sizes = [0, 1, 65_535, 65_536, 65_537, 1_048_576, 1_048_577, *(chance.randrange(1, 3 * MB) for _ in range(33))]
     wrong: list[int] = []
 
@@ -326,8 +324,7 @@ def test_a_long_transfer_that_is_broken_off_leaves_nothing_behind(
 
     origin = start_origin(handle)
     serving = serve("--allow", f"good.test:{origin.port}", *SERVE_HOSTS)
-    serving.get("evil.test", 1)  # everything that is opened once and kept is open now
-    baseline = serving.descriptors
+    baseline = serving.settled_descriptors()
     with serving.connect(30) as conn:
         open_tunnel("connect", conn, origin.port)
         if who == "server":
@@ -341,7 +338,7 @@ def test_a_long_transfer_that_is_broken_off_leaves_nothing_behind(
             give(conn)
         if who == "client":
             assert seen.wait(15)
-    wait_until(lambda: serving.descriptors == baseline, f"{baseline} descriptors, there are {serving.descriptors}")
+    wait_until(lambda: serving.descriptors <= baseline, f"{baseline} descriptors, there are {serving.descriptors}")
     wait_until(lambda: len(serving.lines("end")) == 1, "the end line")
 
 

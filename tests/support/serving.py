@@ -22,7 +22,10 @@ HOSTS = ("--add-host", "good.test:127.0.0.1", "--add-host", "other.test:127.0.0.
 
 
 class Serving:
-    """Started with options and variables. `audit` None leaves the setting alone, which means standard output."""
+    """Started with options, variables, and a policy file if there is a text for one.
+
+    `audit` None leaves the setting alone, which means standard output.
+    """
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class Serving:
         *,
         audit: str | None = "file",
         port: str | None = "0",
+        policy: str | None = None,
         command: Sequence[str] = (),
     ) -> None:
         folder.mkdir(exist_ok=True)
@@ -40,6 +44,10 @@ class Serving:
         argv = [*command, sys.executable, "-m", "exeat", "serve", *options]
         argv += ["--port", port] if port is not None else []
         argv += ["--audit", str(self.audit)] if audit is not None else []
+        self.policy = folder / "policy.toml"
+        if policy is not None:
+            self.policy.write_text(policy)
+            argv += ["--policy", str(self.policy)]
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("EXEAT_", "PROXY_"))}
         with self._out.open("wb") as out, self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -84,6 +92,18 @@ class Serving:
     @property
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))  # noqa: PTH208 - a count is all we want
+
+    def settled_descriptors(self) -> int:
+        """How many are open when nobody is connected, those included that are opened for the first client and kept."""
+        self.get("nobody.test", 80)
+        wait_until(lambda: self.connections() == 0, "the first client to be let go")
+        return self.descriptors
+
+    def connections(self) -> int:
+        """Client connections that are open now, from the kernel's table."""
+        table = Path(f"/proc/{self.process.pid}/net/tcp").read_text().splitlines()[1:]
+        ours = f":{self.port:04X}"
+        return sum(line.split()[1].endswith(ours) and line.split()[3] in ("01", "08") for line in table)
 
     @property
     def resident_kb(self) -> int:

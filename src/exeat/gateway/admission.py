@@ -7,6 +7,7 @@ a Refusal; nothing is dialled before the record of the decision is in the kernel
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ipaddress import ip_address
 
 from exeat.audit import Record
 from exeat.errors import AuditError, ProtocolError
@@ -14,7 +15,7 @@ from exeat.gateway.channel import Channel
 from exeat.gateway.dial import DialError, dial
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.resolve import IPAddress, ResolveError, is_own_address
-from exeat.gateway.state import Place, State
+from exeat.gateway.state import Ask, Place, State
 from exeat.policy import (
     Address,
     AddressClass,
@@ -36,8 +37,8 @@ _CLOSED_BY_AUDIT = Refusal(503, "the decision could not be recorded, so nothing 
 
 def judge_request(state: State, place: Place, method: bytes, path: bytes) -> tuple[Decision, bytes]:
     """The decision on one HTTP request, and the path to send: canonical where the path was judged."""
-    if place.decision.allowed:
-        return place.decision, path
+    if place.decision.reason is not Reason.NEEDS_INTERCEPTION:
+        return place.decision, path  # no rule looks at methods or paths
     raw_path, question, query = path.partition(b"?")
     # Judged and sent must be the same string, or `/pub/../secret` passes as `/pub`.
     clean = raw_path.decode("ascii") if raw_path == b"*" else canonical_path(raw_path.decode("ascii"))
@@ -94,7 +95,7 @@ def judge_addresses(
     some seconds, which saves 30 us and, for public addresses, four system calls.
     """
     now = state.loop.time()
-    if place.cleared == addresses and now < place.cleared_until:
+    if place.cleared == addresses and place.cleared_rule is decision.rule and now < place.cleared_until:
         return None
     target = Target(place.host, place.port)
     for ip in addresses:
@@ -104,7 +105,7 @@ def judge_addresses(
             judged = Decision(judged.verdict.DENY, None, Reason.OWN_ADDRESS)  # a loop through ourselves
         if not judged.allowed:
             return judged, ip
-    place.cleared, place.cleared_until = addresses, now + _CLEARED_S
+    place.cleared, place.cleared_rule, place.cleared_until = addresses, decision.rule, now + _CLEARED_S
     return None
 
 
@@ -112,8 +113,24 @@ def _is_here(ip: IPAddress) -> bool:
     return classify(ip) in (AddressClass.LOOPBACK, AddressClass.UNSPECIFIED) or is_own_address(ip)
 
 
-async def commit(state: State, record: Record, decision: Decision) -> Refusal | None:
+def still_allowed(state: State, ask: Ask) -> bool:
+    """Would what is under way be allowed by the policy of this moment too?"""
+    place = state.find(ask.place.where, 0)
+    decision = place.decision
+    if ask.method:
+        try:
+            decision, _ = judge_request(state, place, ask.method, ask.path)
+        except ProtocolError:
+            return False
+    if not decision.allowed:
+        return False
+    address = ask.record.address
+    return not address or judge_addresses(state, place, decision, (ip_address(address),)) is None
+
+
+async def commit(state: State, ask: Ask) -> Refusal | None:
     """Write the record of an allowed request; without it the request is refused."""
+    record, decision = ask.record, ask.decision
     record.verdict = "allow"
     record.reason = decision.reason
     record.rule = decision.rule.text if decision.rule is not None else ""
@@ -126,20 +143,19 @@ async def commit(state: State, record: Record, decision: Decision) -> Refusal | 
     return None
 
 
-async def open_upstream(
-    state: State, record: Record, place: Place, decision: Decision, *, reuse: bool = False, repeatable: bool = False
-) -> Channel | Refusal:
+async def open_upstream(state: State, ask: Ask, *, reuse: bool = False, repeatable: bool = False) -> Channel | Refusal:
     """All gates for a connection to a place. A Refusal that comes back has been recorded.
 
     `reuse`: an idle connection will do. `repeatable`: if that turns out to be closed, the request can be sent again.
     """
+    record, place, decision = ask.record, ask.place, ask.decision
     if not decision.allowed:
         return deny(state, record, place, decision)
-    taken = state.pool.take(place.key, must_be_open=not repeatable) if reuse else None
+    taken = state.pool.take(ask.pool_key, must_be_open=not repeatable) if reuse else None
     if taken is not None:
         channel, record.address = taken
         try:
-            failure = await commit(state, record, decision)
+            failure = await commit(state, ask)
         except BaseException:
             channel.abort()
             raise
@@ -147,51 +163,69 @@ async def open_upstream(
             channel.close()
             return failure
         if not (channel.eof or channel.buffer):
-            return channel
+            return _unless_revoked(state, ask, channel)
         channel.abort()  # its server has spoken or left while the record was written
-        return await reopen_upstream(state, record, place, decision)
+        return await reopen_upstream(state, ask)
     try:
         addresses = await find_addresses(state, place)
     except ResolveError as error:
-        failure = await commit(state, record, decision)
+        failure = await commit(state, ask)
         return failure or end(state, record, _unresolved(error))
     refused = judge_addresses(state, place, decision, addresses)
     if refused is not None:
         return deny(state, record, place, *refused)
     if len(addresses) == 1:
         record.address = str(addresses[0])
-    failure = await commit(state, record, decision)
+    failure = await commit(state, ask)
     if failure is not None:
         return failure
-    return await _dial(state, record, place, addresses)
+    return await _dial(state, ask, addresses)
 
 
-async def reopen_upstream(state: State, record: Record, place: Place, decision: Decision) -> Channel | Refusal:
+async def reopen_upstream(state: State, ask: Ask) -> Channel | Refusal:
     """A fresh connection for a request that is on record already, because a kept one turned out to be closed."""
+    record, place = ask.record, ask.place
     try:
         addresses = await find_addresses(state, place)
     except ResolveError as error:
         return end(state, record, _unresolved(error))
-    refused = judge_addresses(state, place, decision, addresses)
+    refused = judge_addresses(state, place, ask.decision, addresses)
     if refused is not None:
         judged, ip = refused
         record.address = str(ip)
+        deny_inside(state, record, judged.reason)
         return end(state, record, Refusal(403, _denial_sentence(place, judged), _denial_error(judged)))
-    return await _dial(state, record, place, addresses)
+    return await _dial(state, ask, addresses)
 
 
-def _unresolved(error: ResolveError) -> Refusal:
-    return Refusal(504, error.public, "dns_timeout") if error.timed_out else Refusal(502, error.public, "dns_error")
-
-
-async def _dial(state: State, record: Record, place: Place, addresses: Sequence[IPAddress]) -> Channel | Refusal:
+async def _dial(state: State, ask: Ask, addresses: Sequence[IPAddress]) -> Channel | Refusal:
+    record, place = ask.record, ask.place
+    if state.policy is not ask.policy and not still_allowed(state, ask):
+        return _revoked(state, ask)
     try:
         channel, ip = await dial(state.loop, addresses, place.port, state.limits.connect_s)
     except DialError as error:
         status = 504 if error.timed_out else 503 if error.kind == "connection_limit_reached" else 502
         return end(state, record, Refusal(status, f"{place}: {error.public}", error.kind))
     record.address = str(ip)
-    return channel
+    return _unless_revoked(state, ask, channel)
+
+
+def _unless_revoked(state: State, ask: Ask, channel: Channel) -> Channel | Refusal:
+    """The last gate: the policy may have changed at any of the waits before."""
+    if state.policy is ask.policy or still_allowed(state, ask):
+        return channel
+    channel.abort()
+    return _revoked(state, ask)
+
+
+def _revoked(state: State, ask: Ask) -> Refusal:
+    deny_inside(state, ask.record, "revoked")
+    return end(state, ask.record, Refusal(403, f"{ask.place} is no longer allowed", "http_request_denied"))
+
+
+def _unresolved(error: ResolveError) -> Refusal:
+    return Refusal(504, error.public, "dns_timeout") if error.timed_out else Refusal(502, error.public, "dns_error")
 
 
 def end(state: State, record: Record, refusal: Refusal) -> Refusal:

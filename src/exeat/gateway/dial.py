@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Sequence
+from ipaddress import ip_address
 
 from exeat.errors import ExeatError
 from exeat.gateway.channel import Channel
@@ -79,7 +80,7 @@ async def _race(
     except BaseException:
         connected.close()
         raise
-    return channel, next(ip for ip in addresses if str(ip) == peer)
+    return channel, ip_address(peer)
 
 
 def _explain(error: OSError) -> DialError:

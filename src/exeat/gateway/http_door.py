@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from exeat.audit import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.admission import deny, judge_request, malformed, open_upstream, refuse_credentials, reopen_upstream
+from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
 from exeat.gateway.exchange import Exchange, is_repeatable
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.relay import Tunnel
 from exeat.gateway.session import Session
-from exeat.gateway.state import Place, State
+from exeat.gateway.state import Ask, Place, State
 from exeat.gateway.tunnel_door import serve_tunnel
-from exeat.policy import Decision
 from exeat.wire.http1 import RequestHead
 from exeat.wire.reply import ESTABLISHED
 from exeat.wire.target import check_origin_target, parse_absolute_target
@@ -52,7 +51,7 @@ def _identify(state: State, head: RequestHead, bound: Place | None) -> tuple[Pla
         path = check_origin_target(head.target, head.method)
         if head.host is not None and state.find(head.host, bound.port).key != bound.key:
             raise ProtocolError("the Host header names another host than the tunnel", status=421)
-        return bound, path
+        return state.find(bound.where, 0), path  # under the policy of now, not of when the tunnel was opened
     authority, path = parse_absolute_target(head.target, head.method)
     place = state.find(authority, 80)
     if head.host is not None and head.host != authority and state.find(head.host, 80).key != place.key:
@@ -78,10 +77,11 @@ async def _serve_request(session: Session, head: RequestHead, bound: Place | Non
         return False
     if not decision.allowed:
         return await _refuse(session, head, deny(state, record, place, decision))
-    upstream = await open_upstream(state, record, place, decision, reuse=True, repeatable=is_repeatable(head))
+    ask = Ask(state.policy, record, place, decision, head.method, path)
+    upstream = await open_upstream(state, ask, reuse=True, repeatable=is_repeatable(head))
     if isinstance(upstream, Refusal):
         return await _refuse(session, head, upstream)
-    return await _exchange(session, head, record, place, decision, path, upstream)
+    return await _exchange(session, head, ask, upstream)
 
 
 async def _refuse(session: Session, head: RequestHead, refusal: Refusal) -> bool:
@@ -93,43 +93,35 @@ async def _refuse(session: Session, head: RequestHead, refusal: Refusal) -> bool
     return keep
 
 
-async def _exchange(
-    session: Session,
-    head: RequestHead,
-    record: Record,
-    place: Place,
-    decision: Decision,
-    path: bytes,
-    upstream: Channel,
-) -> bool:
+async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Channel) -> bool:
     state, client = session.state, session.client
     limits = state.limits
-    budget = state.budgets.of(decision.rule)
+    budget = state.budgets.of(ask.decision.rule)
     while True:
         reused = upstream.sent > 0
         sent, received = upstream.sent, upstream.received
         session.upstream = upstream
         exchange = Exchange(client, upstream, head, limits.max_header_bytes)
-        session.begin(record, place, head.method, path, exchange.stop)
+        session.begin(ask, exchange.stop)
         session.watch(limits.response_s, exchange.expire, progress_s=limits.idle_s)
-        exchange.start(path, place.authority, budget)
+        exchange.start(ask.path, ask.place.authority, budget)
         await exchange.done
         if not (exchange.failure is not None and reused and exchange.may_retry()):
             break
-        fresh = await reopen_upstream(state, record, place, decision)
+        fresh = await reopen_upstream(state, ask)
         if isinstance(fresh, Refusal):
             session.live = session.stop_transfer = session.upstream = None
             return await _refuse(session, head, fresh)
         upstream = fresh
     sent, received = upstream.sent - sent, upstream.received - received
     if exchange.upgraded is not None:
-        sent, received, note = await _relay_upgraded(session, upstream, exchange, decision, sent, received)
-        session.finish(record, 101, sent, received, note)
+        sent, received, note = await _relay_upgraded(session, upstream, exchange, budget, sent, received)
+        session.finish(ask.record, 101, sent, received, note)
         return False
     session.upstream = None
     if exchange.reuse_upstream:
-        state.pool.give(place.key, upstream, record.address)
-    session.finish(record, exchange.status, sent, received, exchange.note)
+        state.pool.give(ask.pool_key, upstream, ask.record.address)
+    session.finish(ask.record, exchange.status, sent, received, exchange.note)
     if exchange.failure is not None:
         session.reply(exchange.failure, close=True, head_only=head.method == b"HEAD")
     if not exchange.keep_client or session.draining:
@@ -140,11 +132,11 @@ async def _exchange(
 
 
 async def _relay_upgraded(
-    session: Session, upstream: Channel, exchange: Exchange, decision: Decision, sent: int, received: int
+    session: Session, upstream: Channel, exchange: Exchange, budget: Budget | None, sent: int, received: int
 ) -> tuple[int, int, str]:
     """After a WebSocket's 101 the two streams are joined."""
     sent_before, received_before = upstream.sent - sent, upstream.received - received
-    tunnel = Tunnel(session.client, upstream, session.state.budgets.of(decision.rule))
+    tunnel = Tunnel(session.client, upstream, budget)
     session.stop_transfer = tunnel.stop
     session.watch(session.state.limits.idle_s, lambda: tunnel.stop("idle"), progress_s=session.state.limits.idle_s)
     upstream.buffer = exchange.upgraded or b""
@@ -173,14 +165,15 @@ async def _serve_connect(session: Session, head: RequestHead) -> Place | None:
         malformed(state, record, error)
         await _answer_bad(session, error)
         return None
-    upstream = await open_upstream(state, record, place, place.decision)
+    ask = Ask(state.policy, record, place, place.decision)
+    upstream = await open_upstream(state, ask)
     if isinstance(upstream, Refusal):
         # Closed even though the request was well formed: bytes sent ahead were meant for the tunnel.
         session.reply(upstream, close=True)
         await session.linger()
         return None
     session.client.write(ESTABLISHED)
-    return await serve_tunnel(session, record, place, upstream, 200)
+    return await serve_tunnel(session, ask, upstream, 200)
 
 
 def _same_host(state: State, host_header: bytes, place: Place) -> bool:

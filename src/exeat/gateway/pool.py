@@ -7,7 +7,7 @@ from typing import Final
 
 from exeat.gateway.channel import Channel
 
-Key = tuple[str, int]
+Key = tuple[str, int, str]
 _MAX_IDLE_PER_HOST: Final = 64
 
 

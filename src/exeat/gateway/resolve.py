@@ -11,6 +11,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from exeat.errors import ExeatError
+from exeat.policy import unmapped
 
 IPAddress = IPv4Address | IPv6Address
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
@@ -99,7 +100,7 @@ class Resolver:
             async with asyncio.timeout(self._timeout_s), self._places:
                 self.lookups += 1
                 found = await self._lookup(name)
-            addresses = tuple(dict.fromkeys(ipaddress.ip_address(text) for text in found))
+            addresses = tuple(dict.fromkeys(unmapped(ipaddress.ip_address(text)) for text in found))
         except TimeoutError:
             raise ResolveError(f"no DNS answer for {name} in time", timed_out=True) from None
         except (OSError, ValueError, UnicodeError):

@@ -7,15 +7,14 @@ import math
 import re
 import time
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Final
 
 from exeat.audit import Record
 from exeat.errors import ProtocolError
-from exeat.gateway.admission import judge_addresses, judge_request
+from exeat.gateway.admission import still_allowed
 from exeat.gateway.channel import Channel
 from exeat.gateway.refusal import Refusal
-from exeat.gateway.state import Place, State
+from exeat.gateway.state import Ask, State
 from exeat.wire.http1 import RequestHead, parse_request_head
 from exeat.wire.reply import encode_reply
 
@@ -53,7 +52,7 @@ class Session:
         self.task: asyncio.Task[None] | None = None
         self.draining = False
         # The request or tunnel under way, to be judged again when the policy changes, and how to end it.
-        self.live: tuple[Record, Place, bytes, bytes] | None = None
+        self.live: Ask | None = None
         self.stop_transfer: Callable[[str], None] | None = None
         self._requests = 0
         self._deadline = math.inf
@@ -155,8 +154,9 @@ class Session:
 
     # Ending
 
-    def begin(self, record: Record, place: Place, method: bytes, path: bytes, stop: Callable[[str], None]) -> None:
-        self.live = (record, place, method, path)
+    def begin(self, ask: Ask, stop: Callable[[str], None]) -> None:
+        """A transfer starts, which `stop` ends."""
+        self.live = ask
         self.stop_transfer = stop
 
     def finish(self, record: Record, status: int, sent: int, received: int, note: str) -> None:
@@ -171,21 +171,7 @@ class Session:
 
     def revoke_if_denied(self) -> bool:
         """The policy has changed: end what it no longer allows."""
-        if self.live is None or self.stop_transfer is None:
-            return False
-        record, place, method, path = self.live
-        place = Place(self.state.policy, place.host, place.port)
-        decision = place.decision
-        if method and not decision.allowed:
-            try:
-                decision, _ = judge_request(self.state, place, method, path)
-            except ProtocolError:
-                pass  # a path that cannot be judged stays denied
-        if decision.allowed and record.address:
-            refused = judge_addresses(self.state, place, decision, (ip_address(record.address),))
-            if refused is None:
-                return False
-        elif decision.allowed:
+        if self.live is None or self.stop_transfer is None or still_allowed(self.state, self.live):
             return False
         self.stop_transfer("revoked")
         return True

@@ -10,7 +10,7 @@ from exeat.errors import ProtocolError
 from exeat.gateway.admission import malformed, open_upstream, refuse_credentials
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.session import Session
-from exeat.gateway.state import Place
+from exeat.gateway.state import Ask, Place
 from exeat.gateway.tunnel_door import serve_tunnel
 from exeat.wire import socks5
 
@@ -35,13 +35,14 @@ async def serve_socks(session: Session) -> Place | None:
         client.write(socks5.encode_reply(reply))
         await session.linger()
         return None
-    upstream = await open_upstream(state, record, place, place.decision)
+    ask = Ask(state.policy, record, place, place.decision)
+    upstream = await open_upstream(state, ask)
     if isinstance(upstream, Refusal):
         client.write(socks5.encode_reply(upstream.socks_reply))
         await session.linger()
         return None
     client.write(socks5.encode_reply(socks5.Reply.SUCCEEDED))
-    return await serve_tunnel(session, record, place, upstream, 0)
+    return await serve_tunnel(session, ask, upstream, 0)
 
 
 async def _greet(session: Session, record: Record) -> bool:

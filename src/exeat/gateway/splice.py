@@ -77,6 +77,8 @@ class Splice:
 
     def _move(self) -> None:
         """Move what can be moved now. One round per wake-up: other connections want their turn."""
+        if self.ended:
+            return
         try:
             if not self.source_done and self._in_pipe < _PIPE_BYTES:
                 self._fill()
@@ -100,6 +102,10 @@ class Splice:
             return
         if moved == 0:
             self.source_done = True
+        else:
+            # Until nothing comes: libuv tells of a reset only once, together with the bytes before it, and a
+            # round that took those bytes would wait for ever.
+            self._source.loop.call_soon(self._move)
         self._in_pipe += moved
         self._source.received += moved
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
-from exeat.audit import Journal
+from exeat.audit import Journal, Record
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.budget import Budgets
 from exeat.gateway.counters import Counters
 from exeat.gateway.limits import Limits
 from exeat.gateway.pool import Key, Pool
 from exeat.gateway.resolve import Resolver
-from exeat.policy import Decision, Host, Policy, Target, decide, split_authority
+from exeat.policy import Decision, Host, Policy, Rule, Target, decide, split_authority
 
 Endpoint = tuple[IPv4Address | IPv6Address, int]
 
@@ -29,20 +29,55 @@ class Place:
     no rule, for or against, looks at methods or paths.
     """
 
-    __slots__ = ("authority", "cleared", "cleared_until", "decision", "host", "host_text", "key", "port")
+    __slots__ = (
+        "authority",
+        "cleared",
+        "cleared_rule",
+        "cleared_until",
+        "decision",
+        "host",
+        "host_text",
+        "key",
+        "port",
+        "where",
+    )
 
     def __init__(self, policy: Policy, host: Host, port: int) -> None:
         self.host = host
         self.host_text = str(host)
         self.port = port
-        self.key: Key = (self.host_text, port)
+        self.key = (self.host_text, port)
+        self.where = f"{host.authority}:{port}".encode("ascii")  # finds this place again under another policy
         self.authority = (host.authority if port == 80 else f"{host.authority}:{port}").encode("ascii")
         self.cleared: Sequence[IPv4Address | IPv6Address] = ()  # addresses that have been judged and found good
+        self.cleared_rule: Rule | None = None  # under which rule: another one may not say `private`
         self.cleared_until = 0.0
         self.decision: Decision = decide(policy, Target(host, port))
 
     def __str__(self) -> str:
         return f"{self.host.authority}:{self.port}"
+
+
+class Ask:
+    """One request or tunnel under way: what was asked, and what was decided under which policy."""
+
+    __slots__ = ("decision", "method", "path", "place", "policy", "record")
+
+    def __init__(
+        self, policy: Policy, record: Record, place: Place, decision: Decision, method: bytes = b"", path: bytes = b""
+    ) -> None:
+        self.policy = policy
+        self.record = record
+        self.place = place
+        self.decision = decision
+        self.method = method  # empty for a tunnel
+        self.path = path
+
+    @property
+    def pool_key(self) -> Key:
+        """Connections are kept by rule as well: what one rule may reach (`private`), another may not."""
+        rule = self.decision.rule
+        return (*self.place.key, rule.text if rule is not None else "")
 
 
 def _place_finder(policy: Policy) -> Callable[[bytes, int], Place]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from exeat.audit import Record
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.admission import deny_inside
 from exeat.gateway.channel import Channel
 from exeat.gateway.relay import Tunnel
 from exeat.gateway.session import Session
-from exeat.gateway.state import Place
+from exeat.gateway.state import Ask, Place
 from exeat.policy import Address, canonical_host
 from exeat.wire.http1 import sniff_request
 from exeat.wire.tls import HANDSHAKE, parse_client_hello
@@ -26,13 +25,14 @@ _RELAY: Final = "relay"
 _HTTP: Final = "http"
 
 
-async def serve_tunnel(session: Session, record: Record, place: Place, upstream: Channel, status: int) -> Place | None:
+async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: int) -> Place | None:
     """Relay a tunnel to its end. If plain HTTP is spoken inside, gives the place back, and the upstream to the pool."""
     state, client = session.state, session.client
+    record, place = ask.record, ask.place
     limits = state.limits
     session.upstream = upstream
     tunnel = Tunnel(client, upstream, state.budgets.of(place.decision.rule))
-    session.begin(record, place, b"", b"", tunnel.stop)
+    session.begin(ask, tunnel.stop)
     web = place.port in (80, 443)
     wait_s, progress_s = (limits.head_s, 0.0) if web else (limits.idle_s, limits.idle_s)
     session.watch(wait_s, lambda: tunnel.stop("timeout"), progress_s=progress_s)
@@ -46,7 +46,7 @@ async def serve_tunnel(session: Session, record: Record, place: Place, upstream:
         tunnel.detach()
         session.upstream = None
         session.finish(record, status, upstream.sent, upstream.received, "")
-        state.pool.give(place.key, upstream, record.address)
+        state.pool.give(ask.pool_key, upstream, record.address)
         return place
     if verdict == _RELAY:
         session.watch(limits.idle_s, lambda: tunnel.stop("idle"), progress_s=limits.idle_s)

@@ -13,6 +13,7 @@ from exeat.policy.host import (
     configured_host,
     parse_port,
     split_authority,
+    unmapped,
 )
 from exeat.policy.options import parse_size
 from exeat.policy.path import canonical_path
@@ -54,4 +55,5 @@ __all__ = [
     "parse_size",
     "rule_to_allow",
     "split_authority",
+    "unmapped",
 ]

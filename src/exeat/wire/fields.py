@@ -151,10 +151,9 @@ class Fields:
         self.passed = b"".join(passed)
         if self.connection and not _HOP_WORDS.issuperset(self.connection):
             self._drop_named()
-        if self.chunked:
+        if self.chunked and self.length is not None:
             # RFC 9112 section 11.2: what two readers could frame differently.
-            if self.length is not None:
-                raise ProtocolError("both Content-Length and Transfer-Encoding")
+            raise ProtocolError("both Content-Length and Transfer-Encoding")
 
     def _take_rare(self, name: bytes, value: bytes) -> bool:
         """Take one of the less usual fields. True: it is passed on as well."""

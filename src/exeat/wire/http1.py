@@ -17,9 +17,9 @@ from exeat.wire.fields import Fields, read_fields
 # llhttp also takes RTSP/ and ICE/, several spaces, an empty line in front, and controls in a reason.
 # The registered methods that clients use. One that we do not know may have a framing that we do not know.
 _METHODS: Final = frozenset(
-    b"GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK SEARCH REPORT "
-    b"MKACTIVITY CHECKOUT MERGE BIND REBIND UNBIND ACL LINK UNLINK MKCALENDAR M-SEARCH NOTIFY SUBSCRIBE UNSUBSCRIBE "
-    b"PURGE QUERY".split()
+    b"GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK SEARCH "
+    b"REPORT MKACTIVITY CHECKOUT MERGE BIND REBIND UNBIND ACL LINK UNLINK MKCALENDAR M-SEARCH NOTIFY SUBSCRIBE "
+    b"UNSUBSCRIBE PURGE QUERY".split()
 )
 _FIRST_LINE: Final = re.compile(rb"([A-Z-]++) ([!-~]++) HTTP/1\.([01])(?=\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})((?: [\t\x20-\x7e\x80-\xff]*+)?)(?=\r\n)")
