@@ -7,11 +7,15 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
+from exeat.gateway.channel import Channel
+from exeat.gateway.dial import dial
 from exeat.gateway.limits import Limits
+from exeat.gateway.resolve import IPAddress, ResolveError, Resolver
 from tests.attacks.pressure import (
     HOSTS,
     answer_size_in_path,
@@ -105,9 +109,9 @@ def test_an_upload_behind_an_unread_one_is_not_taken_into_memory(
         for _ in range(400):
             conn.sendall(chunk)
             gate.call(asyncio.sleep(0.002))
-            if held() > 256 * 1024:
+            if held() > 200 * 1024:
                 break
-        conn.sendall(b"0\r\n\r\n")
+        conn.sendall(chunk * 2 + b"0\r\n\r\n")  # over the mark and to the end in one read
         gate.call(asyncio.sleep(0.05))
         answer.set()
         read_until(conn, b"hello")
@@ -181,6 +185,7 @@ def test_a_kept_upstream_with_unsent_bytes_is_let_go(start_gate: StartGate, star
     try:
         with gate.connect() as conn:
             conn.sendall(ask(origin, method="POST", extra="Transfer-Encoding: chunked\r\n"))
+            wait_until(lambda: len(gate.gateway._sessions) == 1, "the client to be accepted")
             (session,) = gate.gateway._sessions
             for _ in range(400):
                 conn.sendall(chunk)
@@ -198,31 +203,37 @@ def test_a_kept_upstream_with_unsent_bytes_is_let_go(start_gate: StartGate, star
         finish.set()
 
 
-def test_a_server_that_resets_at_once_is_noticed(start_gate: StartGate, start_origin: StartOrigin) -> None:
-    """The end can come before the exchange looks: then nobody is told, and the client waits for `response_s`."""
+@pytest.mark.parametrize("end", ["reset", "close"])
+def test_a_server_that_leaves_at_once_is_noticed(
+    end: str, start_gate: StartGate, start_origin: StartOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end can come before the exchange looks: then nobody is told, and the client waits for `response_s`.
+
+    It happens by itself in about one of ten tries with several addresses; a moment after dialling makes it certain.
+    """
 
     def handle(conn: socket.socket, origin: Origin) -> None:
-        conn.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if end == "reset":
+            conn.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
+    async def dial_slowly(*where: Any) -> tuple[Channel, IPAddress]:
+        dialled = await dial(*where)
+        await asyncio.sleep(0.1)
+        return dialled
+
+    monkeypatch.setattr("exeat.gateway.admission.dial", dial_slowly)
     origin = start_origin(handle)
     gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS)
-    late = 0
-    for _ in range(60):
-        with gate.connect(1.5) as conn:
-            conn.sendall(ask(origin))
-            try:
-                assert read_all(conn).startswith(b"HTTP/1.1 502")
-            except TimeoutError:
-                late += 1
-                break
-    assert late == 0
+    with gate.connect(2) as conn:
+        conn.sendall(ask(origin))
+        assert read_all(conn).startswith(b"HTTP/1.1 502")
 
 
 # Time
 
 
 def test_a_pipeline_of_denied_requests_leaves_room_for_others(start_gate: StartGate) -> None:
-    """Nothing is awaited between refusals: 250 KB of them keep the loop, and everybody else, for a third of a second."""
+    """Nothing is awaited between refusals: 250 KB of them keep the loop from everybody else for 0.3 s."""
     gate = start_gate()
     with watch_loop(gate) as longest:
         flood(gate, b"", DENIED * 7000, 1)
@@ -248,7 +259,7 @@ def test_tiny_chunks_leave_room_for_others(start_gate: StartGate, start_origin: 
 
 
 def test_a_head_in_single_bytes_costs_no_more_than_its_size(start_gate: StartGate) -> None:
-    """Each byte that arrives has the whole head searched again, by a slow expression: 0.2 ms for a byte."""
+    """Each byte that arrives has the whole head searched again, by a slow expression: a millisecond for a byte."""
     gate = start_gate()
 
     async def cpu_s() -> float:
@@ -297,6 +308,29 @@ def test_slow_names_do_not_keep_others_from_being_resolved(start_gate: StartGate
     assert took < 0.5
 
 
-async def _clear_pool(clear: object) -> None:
-    assert callable(clear)
+def test_look_ups_that_time_out_do_not_leave_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time-out frees the place but not the thread, so a DNS server that is slow enough makes any number of them."""
+    release = threading.Event()
+
+    def answer_late(*_: object, **__: object) -> list[object]:
+        release.wait(20)
+        return []
+
+    monkeypatch.setattr("exeat.gateway.resolve.socket.getaddrinfo", answer_late)
+
+    async def ask_for_many() -> int:
+        resolver = Resolver(0.1)
+        for turn in range(3):
+            names = [resolver.resolve(f"n{turn}-{number}.wild.test") for number in range(64)]
+            results = await asyncio.gather(*names, return_exceptions=True)
+            assert all(isinstance(result, ResolveError) for result in results)
+        return sum(thread.name == "exeat-dns" for thread in threading.enumerate())
+
+    try:
+        assert asyncio.run(ask_for_many()) <= 64
+    finally:
+        release.set()
+
+
+async def _clear_pool(clear: Callable[[], None]) -> None:
     clear()

@@ -41,7 +41,8 @@ def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="exeat",
         description="Run code you do not trust, and decide what it may reach.",
-        epilog="Nothing is allowed unless a rule says so. A rule is [!]HOST[:PORTS] [OPTION...], as in\n"
+        epilog="Nothing is allowed unless a rule says so.\n"
+        "A rule is [!]HOST[:PORTS] [OPTION...], as in\n"
         "  api.github.com              this host, ports 80 and 443\n"
         "  *.github.com:443            any subdomain, not github.com itself\n"
         "  .github.com                 github.com and any subdomain\n"
@@ -58,7 +59,9 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 def _add_policy_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("policy", "all of these add up; PROXY_ALLOWLIST and EXEAT_POLICY are read too")
+    group = parser.add_argument_group(
+        "policy", "all of these add up; PROXY_ALLOWLIST, EXEAT_POLICY and EXEAT_ADD_HOSTS too"
+    )
     group.add_argument(
         "--allow", metavar="RULE", action="append", default=[], help="allow what RULE names (repeatable)"
     )
@@ -90,8 +93,9 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "check",
         help="say whether a URL would be allowed, and why",
-        description="Say whether a URL would be allowed, by which rule, and what would have to change.\n"
-        "Asks nobody: what a name resolves to is judged when a connection is made.",
+        description="Say whether a URL would be allowed, by which rule, and what would have to\n"
+        "change. Asks nobody: what a name resolves to is judged when a connection is\n"
+        "made.",
         epilog="exit status: 0 allowed, 1 denied, 2 unusable",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -113,10 +117,12 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "serve",
         help="run the gateway alone, as a sidecar",
-        description="Run the gateway: HTTP proxy, CONNECT and SOCKS5 on one port. Every option has a variable.",
-        epilog="SIGHUP, or a change of a policy file, reloads the rules; a broken file keeps the last good ones.\n"
-        "SIGTERM finishes what is under way and stops. EXEAT_PROXY_AUTH=user:password asks clients for\n"
-        "these credentials.",
+        description="Run the gateway: HTTP proxy, CONNECT and SOCKS5 on one port.",
+        epilog="Every setting can be a variable. Those without an option:\n"
+        "  EXEAT_PROXY_AUTH=user:password    ask clients for these credentials\n"
+        "\n"
+        "SIGHUP, or a change of a policy file, reloads the rules; a broken file keeps\n"
+        "the last good ones. SIGTERM finishes what is under way and stops.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--port", metavar="N", help="listen on port N; 0 picks one (PROXY_PORT, default 8888)")
@@ -148,8 +154,9 @@ def _add_audit(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     verify = actions.add_parser(
         "verify",
         help="find any edit, cut or reorder in a log",
-        description="Check the hash chain of a log. Finds every changed, removed, added or moved line. A cut tail\n"
-        "shows only against a head hash kept elsewhere (--head): the chain has no key.",
+        description="Check the hash chain of a log. Finds every changed, removed, added or moved\n"
+        "line. A cut tail shows only against a head hash kept elsewhere (--head): the\n"
+        "chain has no key.",
         epilog="exit status: 0 intact, 1 not intact, 2 unusable",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from exeat.errors import StartError
@@ -38,28 +39,42 @@ class _Child:
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
         self.asking = asyncio.Lock()
+        self.owed = 0
 
     async def start(self, argv: Sequence[str], ports: Mapping[str, str]) -> None:
         if self.writer is not None:
             self.writer.close()  # of the process that this one replaces
+        self.reader = self.writer = None  # nobody is asked before it is ready
         ours, theirs = socket.socketpair()
         with theirs:
             environ = os.environ | ports | {WORKER_VARIABLE: str(theirs.fileno())}
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "exeat", *argv, env=environ, pass_fds=(theirs.fileno(),), start_new_session=True
             )
-        self.reader, self.writer = await asyncio.open_unix_connection(sock=ours, limit=16 * 1024 * 1024)
-        if await self.reader.readline() != b"ready\n":
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=16 * 1024 * 1024)
+        line = b""
+        with suppress(OSError):
+            line = await reader.readline()
+        if line != b"ready\n":
+            writer.close()
+            with suppress(TimeoutError):  # let it say why before anybody ends it
+                await asyncio.wait_for(self.process.wait(), _ANSWER_S)
             raise StartError(f"worker {self.number} did not start; its own message says why")
+        self.reader, self.writer, self.owed = reader, writer, 0
 
     async def ask(self) -> Snapshot | None:
         """The worker's numbers; None if it does not answer."""
-        if self.reader is None or self.writer is None:
+        reader, writer = self.reader, self.writer
+        if reader is None or writer is None or writer.is_closing():
             return None
+        line = b""
         try:
             async with self.asking, asyncio.timeout(_ANSWER_S):
-                self.writer.write(b"numbers\n")
-                line = await self.reader.readline()
+                writer.write(b"numbers\n")
+                self.owed += 1
+                while self.owed:  # answers that came too late for whoever asked are still in the stream
+                    line = await reader.readline()
+                    self.owed -= 1
             snapshot: Snapshot = json.loads(line)
             return snapshot
         except (OSError, TimeoutError, ValueError):

@@ -1,0 +1,222 @@
+"""The command line: exit statuses, what is printed, and that it fits a terminal (A8, F2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import exeat
+from exeat.audit import encode_event, open_journal
+from exeat.cli.main import main
+
+TOML = """\
+allow = [
+  "api.github.com",
+  "*.wild.test:8080",
+  "docs.test methods=GET|HEAD paths=/pub/**",
+  "[2001:db8::1]:443",
+]
+deny = ["gist.github.com", "bad.wild.test:*"]
+"""
+
+
+@pytest.fixture
+def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("PROXY_ALLOWLIST", "EXEAT_POLICY", "EXEAT_ADD_HOSTS"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "policy.toml"
+    file.write_text(TOML)
+    return file
+
+
+# what is asked, exit status, reason, the place of the rule that decided
+CASES = [
+    ("https://api.github.com/", 0, "allowed", ":2:4"),
+    ("api.github.com", 0, "allowed", ":2:4"),
+    ("API.GitHub.com.:443", 0, "allowed", ":2:4"),
+    ("http://api.github.com/x?y#z", 0, "allowed", ":2:4"),
+    ("wss://api.github.com", 0, "allowed", ":2:4"),
+    ("https://api.github.com:22/", 1, "port-not-listed", ":2:4"),
+    ("ssh://api.github.com", 1, "port-not-listed", ":2:4"),
+    ("https://a.wild.test:8080/", 0, "allowed", ":3:4"),
+    ("https://wild.test:8080/", 1, "not-listed", ""),
+    ("bad.wild.test:8080", 1, "denied-by-rule", ":7:29"),
+    ("https://gist.github.com", 1, "denied-by-rule", ":7:10"),
+    ("http://docs.test/pub/a", 0, "allowed", ":4:4"),
+    ("http://docs.test/pub/../secret", 1, "path-not-listed", ":4:4"),
+    ("https://docs.test/pub/a", 1, "needs-interception", ":4:4"),
+    ("https://[2001:db8::1]/", 0, "allowed", ":5:4"),
+    ("https://[2001:db8::2]/", 1, "address-not-listed", ""),
+    ("https://evil.test", 1, "not-listed", ""),
+]
+
+
+@pytest.mark.parametrize(("target", "status", "reason", "place"), CASES, ids=[case[0] for case in CASES])
+def test_check_explains_a_verdict(
+    target: str, status: int, reason: str, place: str, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A8: 0 or 1; as text and as JSON; the rule's file, line and column; what would have to change."""
+    assert main(["check", target, "--policy", str(policy)]) == status
+    text = capsys.readouterr().out
+    assert text.startswith("allowed " if status == 0 else "denied ")
+    assert (f"({policy}{place})" in text) == bool(place)
+    assert ("\n  change  " in text) == (status == 1)
+    assert main(["check", target, "--json", "--policy", str(policy)]) == status
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["verdict", "reason", "target", "host", "port", "rule", "where", "why", "change"]
+    assert (found["verdict"], found["reason"]) == ("deny" if status else "allow", reason)
+    assert found["where"] == (f"{policy}{place}" if place else None)
+
+
+def test_check_judges_the_method(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A7: --method for a plain URL."""
+    assert main(["check", "http://docs.test/pub/a", "--method", "DELETE", "--policy", str(policy)]) == 1
+    assert "does not list the method" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "target", ["http://", "a b", "http://0x7f.1/", "http://x@y.test/", "gopher://x.test/", "x:0", ""]
+)
+def test_check_refuses_what_is_no_target(target: str, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A3: exit 2, on stderr, with what was expected; nothing on stdout."""
+    assert main(["check", target, "--policy", str(policy)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("exeat: ")
+    assert "expected: " in err
+
+
+def test_check_names_the_place_of_a_broken_rule(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A8: file, line and column in the message, and exit 2."""
+    policy.write_text('allow = [\n  "good.test",\n  "good.test:99999",\n]\n')
+    assert main(["check", "good.test", "--policy", str(policy)]) == 2
+    assert f"{policy}:3:" in capsys.readouterr().err
+
+
+def test_check_reads_options_and_variables(
+    policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A2: one grammar everywhere, and the source is named."""
+    monkeypatch.setenv("PROXY_ALLOWLIST", "env.test:8080, second.test")
+    monkeypatch.setenv("EXEAT_POLICY", str(policy))
+    for arguments, source in (
+        (["api.github.com"], str(policy)),
+        (["second.test"], "PROXY_ALLOWLIST"),
+        (["opt.test", "--allow", "opt.test"], "--allow"),
+        (["second.test", "--deny", "second.test"], "--deny"),
+    ):
+        main(["check", *arguments])
+        assert source in capsys.readouterr().out, arguments
+
+
+def test_output_cannot_carry_escape_sequences(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """J3: what a user pastes is shown escaped."""
+    main(["check", "http://\x1b[31mevil.test/", "--policy", str(policy)])
+    main(["check", "http://evil.test/", "--method", "\x1b[31m", "--policy", str(policy)])
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+
+
+# audit verify
+
+
+def write_log(path: Path) -> None:
+    async def write() -> None:
+        async with open_journal(str(path)) as journal:
+            for number in range(5):
+                await journal.commit(encode_event("note", number=number))
+
+    asyncio.run(write())
+
+
+def test_audit_verify_tells_an_intact_log_from_a_changed_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F2: 0 for intact, 1 with the line for each way of changing it, 2 for what cannot be read."""
+    log = tmp_path / "audit.jsonl"
+    write_log(log)
+    assert main(["audit", "verify", str(log)]) == 0
+    good = log.read_bytes()
+    lines = good.splitlines(keepends=True)
+    for changed in (
+        good.replace(b'"number":2', b'"number":7'),
+        b"".join(lines[:2] + lines[3:]),
+        b"".join([*lines[:2], lines[3], lines[2], *lines[4:]]),
+        b"".join([*lines[:3], lines[2], *lines[3:]]),
+        good[:-20],
+    ):
+        log.write_bytes(changed)
+        capsys.readouterr()
+        assert main(["audit", "verify", str(log)]) == 1
+        assert capsys.readouterr().out
+    log.write_bytes(b"".join(lines[:-1]))
+    assert main(["audit", "verify", str(log)]) == 0, "a cut tail shows only against a head kept elsewhere"
+    head = json.loads(lines[-1])["hash"]
+    assert main(["audit", "verify", str(log), "--head", head]) == 1
+    log.write_bytes(good)
+    assert main(["audit", "verify", str(log), "--head", head]) == 0
+    assert main(["audit", "verify", str(tmp_path / "missing.jsonl")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+# The command itself
+
+
+@pytest.mark.parametrize("command", [[], ["check"], ["serve"], ["audit"], ["audit", "verify"]], ids=" ".join)
+def test_help_fits_in_80_columns(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command has help, and no line of it is wider than a terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as stopped:
+        main([*command, "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: exeat")
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+def test_help_of_serve_names_every_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    """B8: what the settings read, the help tells."""
+    from exeat.cli import main as module
+    from exeat.serve import settings
+
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = capsys.readouterr().out
+    import re
+
+    source = Path(settings.__file__).read_text() + Path(module.__file__).read_text()
+    read = set(re.findall(r'"((?:EXEAT|PROXY)_[A-Z_]+)"', source)) - {"EXEAT_WORKER_FD"}
+    missing = [name for name in sorted(read) if name not in text]
+    assert missing == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["check"], ["audit"], ["serve", "--nonsense"]])
+def test_a_wrong_command_line_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """argparse's own status, with the usage on stderr."""
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert "usage: exeat" in capsys.readouterr().err
+
+
+def test_the_module_is_the_command() -> None:
+    """`python -m exeat --version`."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "exeat", "--version"], capture_output=True, text=True, check=True, timeout=20
+    )
+    assert ran.stdout == f"exeat {exeat.__version__}\n"
+
+
+def test_a_reader_that_leaves_is_no_error(policy: Path) -> None:
+    """`exeat check … | true` ends quietly."""
+    script = f"{sys.executable} -m exeat check evil.test --policy {policy} | true; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=20)
+    assert ran.stderr == ""
+    assert ran.returncode in (1, 141)
