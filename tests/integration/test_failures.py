@@ -215,7 +215,6 @@ def test_a_silent_server_is_504(start_gate: StartGate, start_origin: StartOrigin
     assert gone.wait(10)
 
 
-@pytest.mark.xfail(strict=True, reason="the first look at the clock puts the deadline off to idle_s")
 def test_the_time_to_the_first_byte_is_limited_by_itself(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """`response_s` counts even where `idle_s`, which is for transfers under way, is longer."""
 

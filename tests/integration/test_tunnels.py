@@ -8,12 +8,13 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from exeat.gateway.limits import Limits
+from exeat.gateway.splice import Splice
 from tests.conftest import StartGate, StartOrigin
 from tests.integration.conftest import StartServing
 from tests.support.answers import read_to_end, reset
@@ -48,6 +49,12 @@ def digest(size: int) -> str:
 def pour(conn: socket.socket, size: int) -> None:
     for block in blocks(size):
         conn.sendall(block)
+
+
+def send_and_end(conn: socket.socket, parts: Iterable[bytes]) -> None:
+    for part in parts:
+        conn.sendall(part)
+    conn.shutdown(socket.SHUT_WR)
 
 
 def drink(conn: socket.socket, *, pause_every: int = 0) -> tuple[int, str]:
@@ -170,7 +177,7 @@ def test_many_tunnels_at_once_do_not_mix(through: str, start_gate: StartGate, st
         data = bytes([size % 251 | 128]) + chance.randbytes(size - 1) if size else b""
         with gate.connect(30) as conn:
             open_tunnel(through, conn, origin.port)
-            sender = threading.Thread(target=lambda: (conn.sendall(data), conn.shutdown(socket.SHUT_WR)))
+            sender = threading.Thread(target=send_and_end, args=(conn, [data]))
             sender.start()
             received, proper_end = read_to_end(conn)
             sender.join()
@@ -195,16 +202,13 @@ BIG = 200 * MB
 @pytest.fixture
 def splices(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every direction that was handed over to the kernel."""
-    from exeat.gateway import relay
-
     made: list[object] = []
-    real = relay.Splice
 
-    def make(*args: Any) -> object:
-        made.append(real(*args))
-        return made[-1]
+    def make(*args: Any) -> Splice:
+        made.append(args)
+        return Splice(*args)
 
-    monkeypatch.setattr(relay, "Splice", make)
+    monkeypatch.setattr("exeat.gateway.relay.Splice", make)
     return made
 
 
@@ -217,7 +221,7 @@ def test_long_transfers_are_moved_by_the_kernel(
     size = 20 * MB
     with gate.connect(30) as conn:
         open_tunnel("connect", conn, origin.port)
-        sender = threading.Thread(target=lambda: (pour(conn, size), conn.shutdown(socket.SHUT_WR)))
+        sender = threading.Thread(target=send_and_end, args=(conn, blocks(size)))
         sender.start()
         assert drink(conn) == (size, digest(size))
         sender.join()

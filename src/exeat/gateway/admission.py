@@ -37,11 +37,16 @@ _CLOSED_BY_AUDIT = Refusal(503, "the decision could not be recorded, so nothing 
 
 def judge_request(state: State, place: Place, method: bytes, path: bytes) -> tuple[Decision, bytes]:
     """The decision on one HTTP request, and the path to send: canonical where the path was judged."""
-    if place.decision.reason is not Reason.NEEDS_INTERCEPTION:
-        return place.decision, path  # no rule looks at methods or paths
+    if place.decision.allowed:
+        return place.decision, path
     raw_path, question, query = path.partition(b"?")
-    # Judged and sent must be the same string, or `/pub/../secret` passes as `/pub`.
-    clean = raw_path.decode("ascii") if raw_path == b"*" else canonical_path(raw_path.decode("ascii"))
+    try:
+        # Judged and sent must be the same string, or `/pub/../secret` passes as `/pub`.
+        clean = raw_path.decode("ascii") if raw_path == b"*" else canonical_path(raw_path.decode("ascii"))
+    except ProtocolError:
+        if place.decision.reason is Reason.NEEDS_INTERCEPTION:
+            raise
+        return place.decision, path  # denied whatever the path: say so
     target = Target(place.host, place.port, method.decode("ascii"), clean)
     return decide(state.policy, target), clean.encode("ascii") + question + query
 
@@ -88,7 +93,7 @@ async def find_addresses(state: State, place: Place) -> Sequence[IPAddress]:
 
 
 def judge_addresses(
-    state: State, place: Place, decision: Decision, addresses: Sequence[IPAddress]
+    state: State, target: Target, place: Place, decision: Decision, addresses: Sequence[IPAddress]
 ) -> tuple[Decision, IPAddress] | None:
     """The first address that must not be connected to, if any. One bad address condemns the whole answer:
     a mixed set is what DNS rebinding looks like. The same answer for the same place is not judged again for
@@ -97,7 +102,6 @@ def judge_addresses(
     now = state.loop.time()
     if place.cleared == addresses and place.cleared_rule is decision.rule and now < place.cleared_until:
         return None
-    target = Target(place.host, place.port)
     for ip in addresses:
         own = classify(ip) is AddressClass.PUBLIC and is_own_address(ip)
         judged = judge_address(state.policy, decision, target, ip, own=own)
@@ -125,7 +129,7 @@ def still_allowed(state: State, ask: Ask) -> bool:
     if not decision.allowed:
         return False
     address = ask.record.address
-    return not address or judge_addresses(state, place, decision, (ip_address(address),)) is None
+    return not address or judge_addresses(state, ask.target, place, decision, (ip_address(address),)) is None
 
 
 async def commit(state: State, ask: Ask) -> Refusal | None:
@@ -166,12 +170,16 @@ async def open_upstream(state: State, ask: Ask, *, reuse: bool = False, repeatab
             return _unless_revoked(state, ask, channel)
         channel.abort()  # its server has spoken or left while the record was written
         return await reopen_upstream(state, ask)
+    if state.journal.failing:
+        # The record first, then: a name must not leave in a DNS query that nobody will ever read of.
+        failure = await commit(state, ask)
+        return failure or await reopen_upstream(state, ask)
     try:
         addresses = await find_addresses(state, place)
     except ResolveError as error:
         failure = await commit(state, ask)
         return failure or end(state, record, _unresolved(error))
-    refused = judge_addresses(state, place, decision, addresses)
+    refused = judge_addresses(state, ask.target, place, decision, addresses)
     if refused is not None:
         return deny(state, record, place, *refused)
     if len(addresses) == 1:
@@ -183,13 +191,15 @@ async def open_upstream(state: State, ask: Ask, *, reuse: bool = False, repeatab
 
 
 async def reopen_upstream(state: State, ask: Ask) -> Channel | Refusal:
-    """A fresh connection for a request that is on record already, because a kept one turned out to be closed."""
+    """A fresh connection for a request that is on record already: a kept one turned out to be closed, for example."""
     record, place = ask.record, ask.place
+    if state.policy is not ask.policy and not still_allowed(state, ask):
+        return _revoked(state, ask)
     try:
         addresses = await find_addresses(state, place)
     except ResolveError as error:
         return end(state, record, _unresolved(error))
-    refused = judge_addresses(state, place, ask.decision, addresses)
+    refused = judge_addresses(state, ask.target, place, ask.decision, addresses)
     if refused is not None:
         judged, ip = refused
         record.address = str(ip)

@@ -27,8 +27,19 @@ class Budgets:
     """One budget per rule that has a limit, inside the sandbox's own. They outlive a reload of the policy."""
 
     def __init__(self, sandbox_limit: int) -> None:
+        self._limit = sandbox_limit
         self._sandbox = Budget(sandbox_limit) if sandbox_limit else None
         self._by_rule: dict[str, Budget] = {}
+
+    def set_limit(self, sandbox_limit: int) -> None:
+        """Another limit for the sandbox. What has been spent stays spent; nothing is counted while there is none."""
+        if sandbox_limit == self._limit:
+            return
+        spent = self._limit - self._sandbox.left if self._sandbox is not None else 0
+        self._limit = sandbox_limit
+        self._sandbox = Budget(max(0, sandbox_limit - spent)) if sandbox_limit else None
+        for budget in self._by_rule.values():
+            budget.parent = self._sandbox
 
     def of(self, rule: Rule | None) -> Budget | None:
         """The budget that a connection under `rule` draws on. None: no limit."""

@@ -33,9 +33,11 @@ class Channel(asyncio.Protocol):
     """A TCP connection as its reader and writer see it."""
 
     __slots__ = (
+        "_drain_waiter",
         "_on_data",
         "_paused_for_peer",
         "_paused_for_reader",
+        "_producer",
         "_receiver",
         "_waiter",
         "buffer",
@@ -44,10 +46,10 @@ class Channel(asyncio.Protocol):
         "loop",
         "on_lost",
         "on_made",
-        "producer",
         "received",
         "sent",
         "transport",
+        "writing_paused",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_made: Callable[[Channel], None] | None = None) -> None:
@@ -61,7 +63,9 @@ class Channel(asyncio.Protocol):
         self.closed = False
         self.received = 0
         self.sent = 0
-        self.producer: Channel | None = None  # whose bytes we are writing: paused when we cannot keep up
+        self.writing_paused = False  # the peer reads more slowly than we write
+        self._producer: Channel | None = None
+        self._drain_waiter: asyncio.Future[None] | None = None
         self.on_lost: Callable[[Exception | None], None] | None = None
         self._receiver: Receiver | None = None
         self._on_data: Callable[[bytes], None] | None = None
@@ -99,19 +103,22 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self.eof = True
-        if self.producer is not None:
-            self.producer.resume_for_peer()
+        self.resume_writing()
         if self.on_lost is not None:
             self.on_lost(exc)
         self.wake()
 
     def pause_writing(self) -> None:
-        if self.producer is not None:
-            self.producer.pause_for_peer()
+        self.writing_paused = True
+        if self._producer is not None:
+            self._producer.pause_for_peer()
 
     def resume_writing(self) -> None:
-        if self.producer is not None:
-            self.producer.resume_for_peer()
+        self.writing_paused = False
+        if self._producer is not None:
+            self._producer.resume_for_peer()
+        if self._drain_waiter is not None and not self._drain_waiter.done():
+            self._drain_waiter.set_result(None)
 
     # Pull mode
 
@@ -151,6 +158,27 @@ class Channel(asyncio.Protocol):
 
     # Back-pressure
 
+    @property
+    def producer(self) -> Channel | None:
+        """Whose bytes we are writing: paused while our peer cannot keep up."""
+        return self._producer
+
+    @producer.setter
+    def producer(self, channel: Channel | None) -> None:
+        self._producer = channel
+        if channel is not None and self.writing_paused:
+            # The transport tells only once that it is full; a producer that comes later must hear it too.
+            channel.pause_for_peer()
+
+    async def drained(self) -> None:
+        """Wait until the peer has read enough for us to write more, or is gone."""
+        while self.writing_paused and not self.closed:
+            self._drain_waiter = self.loop.create_future()
+            try:
+                await self._drain_waiter
+            finally:
+                self._drain_waiter = None
+
     def pause_for_peer(self) -> None:
         self._paused_for_peer = True
         self._update_reading()
@@ -185,7 +213,7 @@ class Channel(asyncio.Protocol):
                 pass  # the peer is gone already; connection_lost follows
 
     def close(self) -> None:
-        """Close once everything written has been sent."""
+        """Close once everything written has been sent. Whoever calls this sees to it that it does not take for ever."""
         if not self.closed:
             self.transport.close()
 

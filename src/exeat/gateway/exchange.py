@@ -15,12 +15,14 @@ from typing import Final
 from exeat.errors import ProtocolError
 from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
+from exeat.gateway.limits import Limits
 from exeat.gateway.refusal import Refusal
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose, encode_chunk, encode_last_chunk
 from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head
 
 _WEBSOCKET_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _MAX_INTERIM: Final = 16
+_OVER_BUDGET: Final = Refusal(413, "the upload budget is spent", "http_request_denied")
 _IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"))
 
 
@@ -38,9 +40,10 @@ class Exchange:
         "_decoder",
         "_head",
         "_interim",
-        "_max_header_bytes",
+        "_limits",
         "_partial",
         "_response_begun",
+        "_server_left",
         "_upload",
         "_upstream",
         "done",
@@ -52,17 +55,18 @@ class Exchange:
         "upgraded",
     )
 
-    def __init__(self, client: Channel, upstream: Channel, head: RequestHead, max_header_bytes: int) -> None:
+    def __init__(self, client: Channel, upstream: Channel, head: RequestHead, limits: Limits) -> None:
         self._client = client
         self._upstream = upstream
         self._head = head
-        self._max_header_bytes = max_header_bytes
+        self._limits = limits
         self._decoder: BodyDecoder | None = None
         self._partial = b""
         self._chunked_out = False
         self._interim = 0
         self._upload: _Upload | None = None
         self._response_begun = False
+        self._server_left = False
         self.done: asyncio.Future[None] = client.loop.create_future()
         self.status = 0
         self.keep_client = False
@@ -78,8 +82,12 @@ class Exchange:
         client.producer = upstream
         client.on_lost = self._on_client_lost
         upstream.on_lost = self._on_upstream_lost
+        request = _encode_request(head, path, authority)
+        if budget is not None and not budget.spend(len(request)):
+            self._fail(_OVER_BUDGET, "upload-budget-spent")  # a path or a header carries data out as well as a body
+            return
         upstream.push_to(self)
-        upstream.write(_encode_request(head, path, authority))
+        upstream.write(request)
         if head.has_body:
             upstream.producer = client
             body: BodyDecoder = ChunkedBody() if head.chunked else LengthBody(head.length or 0)
@@ -92,10 +100,20 @@ class Exchange:
                 self._upload.on_eof()
         elif client.closed:
             self._on_client_lost(None)
+        # What came while nobody listened: a server may answer, or leave, as soon as it has accepted.
+        early, upstream.buffer = upstream.buffer, b""
+        if early:
+            self.on_data(early)
+        if upstream.eof:
+            self.on_eof()
 
     def may_retry(self) -> bool:
         """A reused connection can have been closed under our feet: then, and only then, ask again (RFC 9110 9.2.2)."""
-        return not self._response_begun and is_repeatable(self._head)
+        return self._server_left and not self._response_begun and is_repeatable(self._head)
+
+    def patience(self) -> float:
+        """How long nothing may move: longer once the answer has begun."""
+        return self._limits.idle_s if self._response_begun else self._limits.response_s
 
     # The upstream's bytes
 
@@ -117,13 +135,15 @@ class Exchange:
         if isinstance(self._decoder, UntilClose):
             self._finish()
         else:
+            self._server_left = True
             self._fail(
                 Refusal(502, "the server closed the connection early", "connection_terminated"), "upstream-closed-early"
             )
 
     def _take_head_bytes(self, data: bytes) -> None:
         end = data.find(b"\r\n\r\n")
-        if end > self._max_header_bytes or (end < 0 and len(data) > self._max_header_bytes):
+        most = self._limits.max_header_bytes
+        if end > most or (end < 0 and len(data) > most):
             raise ProtocolError("response head that is too large")
         if end < 0:
             if data[:5] != b"HTTP/"[: len(data)]:
@@ -196,7 +216,9 @@ class Exchange:
     def _take_body_bytes(self, decoder: BodyDecoder, data: bytes, out: list[bytes]) -> None:
         payload = decoder.feed(data)
         if self._chunked_out:
-            out += [encode_chunk(piece) for piece in payload]
+            if payload:
+                # One chunk for all that came together: a server's tiny chunks are not passed on as such.
+                out.append(encode_chunk(b"".join(payload)))
             if decoder.done:
                 out.append(encode_last_chunk(decoder.trailers))
         else:
@@ -261,6 +283,7 @@ class Exchange:
         if exc is None and isinstance(self._decoder, UntilClose):
             self._finish()
         else:
+            self._server_left = True
             self._fail(Refusal(502, "the server broke the connection off", "connection_terminated"), "upstream-lost")
 
     def _on_client_lost(self, exc: Exception | None) -> None:
@@ -300,11 +323,9 @@ class _Upload:
             self._exchange.fail(Refusal(400, error.public, "http_request_error"), "bad-request-body")
             return
         if self._budget is not None and not self._budget.spend(sum(map(len, payload))):
-            self._exchange.fail(
-                Refusal(413, "the upload budget is spent", "http_request_denied"), "upload-budget-spent"
-            )
+            self._exchange.fail(_OVER_BUDGET, "upload-budget-spent")
             return
-        out = [encode_chunk(piece) for piece in payload] if self._chunked else payload
+        out = [encode_chunk(b"".join(payload))] if self._chunked and payload else payload
         if body.done:
             if self._chunked:
                 out.append(encode_last_chunk(body.trailers))

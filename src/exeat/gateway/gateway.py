@@ -171,6 +171,14 @@ class Gateway:
         session.task.add_done_callback(lambda _: self._on_session_end(session))
 
     def _on_session_end(self, session: Session) -> None:
+        """The session is over; its connection counts until it is gone, unread bytes and all."""
+        if session.client.closed:
+            self._forget(session)
+        else:
+            session.client.on_lost = lambda _: self._forget(session)
+            session.watch_last_bytes()
+
+    def _forget(self, session: Session) -> None:
         self._sessions.discard(session)
         self.state.counters.open_connections -= 1
 
@@ -237,7 +245,7 @@ class Gateway:
         """Put another policy in force. Gives the number of connections that it no longer allows, which are cut."""
         self.state.set_policy(policy)
         if limits is not None:
-            self.state.limits = limits
+            self.state.set_limits(limits)
         cut = sum(session.revoke_if_denied() for session in list(self._sessions))
         self.state.journal.append(encode_event("reload", gateway=self.id, rules=len(policy.rules), cut=cut))
         return cut

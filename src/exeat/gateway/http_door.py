@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from exeat.errors import ProtocolError
 from exeat.gateway.admission import deny, judge_request, malformed, open_upstream, refuse_credentials, reopen_upstream
 from exeat.gateway.budget import Budget
@@ -38,6 +40,8 @@ async def serve_http(session: Session, bound: Place | None = None, protocol: str
             return
         if not await _serve_request(session, head, bound, protocol):
             return
+        if session.client.buffer:
+            await asyncio.sleep(0)  # a pipeline of requests must not keep the others waiting
 
 
 async def _answer_bad(session: Session, error: ProtocolError) -> None:
@@ -48,6 +52,8 @@ async def _answer_bad(session: Session, error: ProtocolError) -> None:
 def _identify(state: State, head: RequestHead, bound: Place | None) -> tuple[Place, bytes]:
     """Whom the request is for, and the path to ask there. The Host header must say the same (RFC 9112 3.2.2)."""
     if bound is not None:
+        if head.method == b"CONNECT":
+            raise ProtocolError("CONNECT inside a tunnel", status=405)
         path = check_origin_target(head.target, head.method)
         if head.host is not None and state.find(head.host, bound.port).key != bound.key:
             raise ProtocolError("the Host header names another host than the tunnel", status=421)
@@ -101,9 +107,9 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
         reused = upstream.sent > 0
         sent, received = upstream.sent, upstream.received
         session.upstream = upstream
-        exchange = Exchange(client, upstream, head, limits.max_header_bytes)
+        exchange = Exchange(client, upstream, head, limits)
         session.begin(ask, exchange.stop)
-        session.watch(limits.response_s, exchange.expire, progress_s=limits.idle_s)
+        session.watch(limits.response_s, exchange.expire, exchange.patience)
         exchange.start(ask.path, ask.place.authority, budget)
         await exchange.done
         if not (exchange.failure is not None and reused and exchange.may_retry()):
@@ -119,7 +125,9 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
         session.finish(ask.record, 101, sent, received, note)
         return False
     session.upstream = None
-    if exchange.reuse_upstream:
+    if exchange.reuse_upstream and ask.policy is not state.policy:
+        upstream.close()  # it goes where the policy of then led
+    elif exchange.reuse_upstream:
         state.pool.give(ask.pool_key, upstream, ask.record.address)
     session.finish(ask.record, exchange.status, sent, received, exchange.note)
     if exchange.failure is not None:
@@ -138,7 +146,7 @@ async def _relay_upgraded(
     sent_before, received_before = upstream.sent - sent, upstream.received - received
     tunnel = Tunnel(session.client, upstream, budget)
     session.stop_transfer = tunnel.stop
-    session.watch(session.state.limits.idle_s, lambda: tunnel.stop("idle"), progress_s=session.state.limits.idle_s)
+    session.watch_idle(tunnel.stop)
     upstream.buffer = exchange.upgraded or b""
     tunnel.open_down()
     tunnel.open_up()

@@ -56,7 +56,7 @@ def _parse_number(name: str, value: object, source: Source, *, whole: bool) -> f
             return int(parse_size(value))
         except ValueError:
             pass
-    elif isinstance(value, int) and not isinstance(value, bool):
+    elif isinstance(value, int) and not isinstance(value, bool) and (whole or value < 1e9):
         return value
     elif isinstance(value, float) and not whole and value == value and value < 1e9:  # noqa: PLR0124 - not a NaN
         return float(value)

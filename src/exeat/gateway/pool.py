@@ -80,8 +80,9 @@ class Pool:
             or channel.eof
             or channel.buffer
             or channel.transport.is_closing()
+            or channel.transport.get_write_buffer_size()  # answered without having read all of the request
         ):
-            channel.close()
+            channel.abort()
             if not waiting:
                 del self._idle[key]
             return
@@ -100,6 +101,10 @@ class Pool:
             self.size -= 1
             if not waiting:
                 del self._idle[idle.key]
+
+    def set_limits(self, max_idle: int, idle_s: float) -> None:
+        self._max_idle = max_idle
+        self._idle_s = idle_s
 
     def sweep(self, now: float) -> None:
         """Close what has been idle for too long."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import socket
 import threading
@@ -18,6 +19,10 @@ Lookup = Callable[[str], Awaitable[Sequence[str]]]
 
 # The system's resolver blocks a thread for as long as its servers are silent; this bounds the threads.
 _MAX_LOOKUPS: Final = 64
+# The names below one wildcard are the sandbox's to invent, and their server may be its friend: slow answers
+# from there must leave places for others.
+_MAX_LOOKUPS_PER_DOMAIN: Final = 16
+_MAX_ADDRESSES: Final = 256
 # getaddrinfo hides the record's TTL. A few seconds spare an agent that opens fifty connections at once
 # fifty look-ups; every cached answer is still judged for each connection.
 _CACHE_S: Final = 5.0
@@ -47,8 +52,7 @@ async def system_lookup(name: str) -> Sequence[str]:
 
     def ask() -> None:
         try:
-            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            result, error = [str(entry[4][0]) for entry in found], None
+            result, error = _look_up(name), None
         except (OSError, UnicodeError) as problem:
             result, error = None, problem
         try:
@@ -60,14 +64,41 @@ async def system_lookup(name: str) -> Sequence[str]:
     return await answer
 
 
+def _look_up(name: str) -> list[str]:
+    """The system's answer for exactly this name.
+
+    The dot at the end keeps the resolver from trying `name.corp.example` (the search list, usual in Kubernetes):
+    that is another name, which nobody allowed. /etc/hosts knows no such dots, so it is read first.
+    """
+    listed = _listed_addresses(name)
+    if listed:
+        return listed
+    found = socket.getaddrinfo(f"{name}.", None, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in found]
+
+
+def _listed_addresses(name: str, path: str = "/etc/hosts") -> list[str]:
+    found = []
+    try:
+        with open(path, encoding="ascii", errors="replace") as hosts:
+            for line in hosts:
+                words = line.split("#", 1)[0].lower().split()
+                if name in words[1:]:
+                    found.append(words[0])
+    except OSError:
+        pass  # no such file, no such names
+    return found
+
+
 class Resolver:
     """Resolves with a time limit, one question at a time per name, and a short memory."""
 
     def __init__(self, timeout_s: float, lookup: Lookup | None = None) -> None:
         self.lookups = 0
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._lookup = lookup or system_lookup
         self._places = asyncio.Semaphore(_MAX_LOOKUPS)
+        self._domain_places: dict[str, asyncio.Semaphore] = {}
         self._cached: dict[str, tuple[float, tuple[IPAddress, ...]]] = {}
         self._asked: dict[str, asyncio.Task[tuple[IPAddress, ...]]] = {}
 
@@ -97,20 +128,46 @@ class Resolver:
 
     async def _ask(self, name: str) -> tuple[IPAddress, ...]:
         try:
-            async with asyncio.timeout(self._timeout_s), self._places:
-                self.lookups += 1
-                found = await self._lookup(name)
+            async with asyncio.timeout(self.timeout_s):
+                running = await self._begin(name)
+            async with asyncio.timeout(self.timeout_s):
+                found = await asyncio.shield(running)
             addresses = tuple(dict.fromkeys(unmapped(ipaddress.ip_address(text)) for text in found))
         except TimeoutError:
             raise ResolveError(f"no DNS answer for {name} in time", timed_out=True) from None
         except (OSError, ValueError, UnicodeError):
             raise ResolveError(f"{name} does not resolve") from None
-        if not addresses:
+        if not 0 < len(addresses) <= _MAX_ADDRESSES:
             raise ResolveError(f"{name} does not resolve")
         if len(self._cached) >= _MAX_CACHED:
             self._cached.pop(next(iter(self._cached)))
         self._cached[name] = (asyncio.get_running_loop().time() + _CACHE_S, addresses)
         return addresses
+
+    async def _begin(self, name: str) -> asyncio.Future[Sequence[str]]:
+        """Wait for a place and start. The place is given back when the question is answered, not when we stop
+        waiting for it: the thread that asks lives on until then.
+        """
+        domain = ".".join(name.rsplit(".", 2)[-2:])
+        if len(self._domain_places) >= _MAX_CACHED and domain not in self._domain_places:
+            domain = ""  # only with a rule for `*`: the rest of the world shares
+        mine = self._domain_places.setdefault(domain, asyncio.Semaphore(_MAX_LOOKUPS_PER_DOMAIN))
+        await mine.acquire()
+        try:
+            await self._places.acquire()
+        except BaseException:
+            mine.release()
+            raise
+        self.lookups += 1
+        running = asyncio.ensure_future(self._lookup(name))
+        running.add_done_callback(lambda done: self._end(mine, done))
+        return running
+
+    def _end(self, mine: asyncio.Semaphore, done: asyncio.Future[Sequence[str]]) -> None:
+        self._places.release()
+        mine.release()
+        if not done.cancelled():
+            done.exception()  # nobody may be waiting any more
 
 
 def is_own_address(ip: IPAddress) -> bool:
@@ -124,5 +181,6 @@ def is_own_address(ip: IPAddress) -> bool:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(ip), 9))
             return ipaddress.ip_address(probe.getsockname()[0]) == ip
-    except OSError:
-        return False  # no route: then it is not ours, and the connection will fail by itself
+    except OSError as error:
+        # No route: then it is not ours, and the connection will fail by itself. Out of descriptors: cannot tell.
+        return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

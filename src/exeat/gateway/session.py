@@ -18,7 +18,6 @@ from exeat.gateway.state import Ask, State
 from exeat.wire.http1 import RequestHead, parse_request_head
 from exeat.wire.reply import encode_reply
 
-_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*+")
 _TOKEN_START: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]")
 _LINGER_S: Final = 2.0
@@ -32,7 +31,7 @@ class Session:
         "_deadline",
         "_expire",
         "_moved",
-        "_progress_s",
+        "_patience",
         "_requests",
         "client",
         "draining",
@@ -57,7 +56,7 @@ class Session:
         self._requests = 0
         self._deadline = math.inf
         self._expire: Callable[[], None] = client.abort
-        self._progress_s = 0.0
+        self._patience: Callable[[], float] | None = None
         self._moved = -1
 
     def new_record(self, protocol: str, method: str) -> Record:
@@ -75,19 +74,31 @@ class Session:
 
     # Time
 
-    def watch(self, limit_s: float, expire: Callable[[], None], *, progress_s: float = 0.0) -> None:
-        """Call `expire` after `limit_s`. With `progress_s`, bytes that move put it off by that much."""
+    def watch(self, limit_s: float, expire: Callable[[], None], patience: Callable[[], float] | None = None) -> None:
+        """Call `expire` after `limit_s`. With `patience`, bytes that move put it off by what that says."""
         self._deadline = self.client.loop.time() + limit_s
         self._expire = expire
-        self._progress_s = progress_s
+        self._patience = patience
+
+    def watch_idle(self, stop: Callable[[str], None]) -> None:
+        """Stop a tunnel in which nothing moves for too long."""
+        limits = self.state.limits
+        self.watch(limits.idle_s, lambda: stop("idle"), lambda: limits.idle_s)
+
+    def watch_last_bytes(self) -> None:
+        """The session is over and its last bytes are on their way: cut it off when the client stops taking them."""
+        limits = self.state.limits
+        self.watch(limits.keep_alive_s, self.client.abort, lambda: limits.keep_alive_s)
 
     def check(self, now: float) -> None:
-        if self._progress_s:
+        if self._patience is not None:
             # Counting bytes here, once a second, costs the data path nothing.
-            moved = self.client.received + self.client.sent + (self.upstream.sent if self.upstream else 0)
+            client, upstream = self.client, self.upstream
+            moved = client.received + client.sent + (upstream.sent if upstream else 0)
+            moved -= client.transport.get_write_buffer_size()
             if moved != self._moved:
                 self._moved = moved
-                self._deadline = max(self._deadline, now + self._progress_s)
+                self._deadline = now + self._patience()
         if now > self._deadline:
             self._deadline = math.inf
             self._expire()
@@ -96,7 +107,7 @@ class Session:
         if self.client.buffer:
             self.client.wake(ProtocolError("the request head took too long", status=408))
         else:
-            self.client.close()
+            self.client.abort()
 
     # Reading
 
@@ -104,23 +115,27 @@ class Session:
         """The next request head; None when the client has no more. Raises ProtocolError."""
         client = self.client
         limits = self.state.limits
+        if client.writing_paused:
+            # Nobody reads what we have answered so far: answer no more before that changes.
+            self.watch(limits.keep_alive_s, client.abort)
+            await client.drained()
         watched = ""
+        scanned = 0  # how far the head has been looked at: a head in single bytes must not cost its square
         while True:
             data = client.buffer
-            if data[:2] == b"\r\n":
-                # RFC 9112 section 2.2: an empty line before the request line is forgiven.
-                data = client.buffer = data[_EMPTY_LINES.match(data).end() :]  # type: ignore[union-attr]
-            end = data.find(b"\r\n\r\n")
-            if end >= 0 and end <= limits.max_header_bytes:
-                client.buffer = data[end + 4 :]
-                return parse_request_head(data[: end + 4], max_headers=limits.max_headers)
-            if len(data) > limits.max_header_bytes:
-                raise ProtocolError("the request head is too large", status=431)
             if data:
-                if not _TOKEN_START.match(data):
-                    raise ProtocolError("not HTTP")
-                if _BARE_LF.search(data):
-                    raise ProtocolError("bare LF in the request head")
+                if data[:2] == b"\r\n":
+                    # RFC 9112 section 2.2: an empty line before the request line is forgiven.
+                    data = client.buffer = data[_EMPTY_LINES.match(data).end() :]  # type: ignore[union-attr]
+                    scanned = 0
+                end = data.find(b"\r\n\r\n", max(0, scanned - 3))
+                if 0 <= end <= limits.max_header_bytes:
+                    client.buffer = data[end + 4 :]
+                    return parse_request_head(data[: end + 4], max_headers=limits.max_headers)
+                if len(data) > limits.max_header_bytes:
+                    raise ProtocolError("the request head is too large", status=431)
+                _check_partial_head(data, scanned)
+                scanned = len(data)
             phase = "head" if data else "idle"
             if phase != watched:
                 # Set once for each: a trickle of bytes, or of empty lines, puts nothing off (slowloris).
@@ -129,7 +144,7 @@ class Session:
             if self.draining and not data:
                 return None
             if not await client.more():
-                if data:
+                if client.buffer:
                     raise ProtocolError("the request head was cut off")
                 return None
 
@@ -189,3 +204,14 @@ class Session:
         else:
             self.client.abort()
             self.client.wake()
+
+
+def _check_partial_head(data: bytes, scanned: int) -> None:
+    """Refuse at once what can no longer become a head, instead of waiting for an end that will not come."""
+    if scanned == 0 and data and not _TOKEN_START.match(data):
+        raise ProtocolError("not HTTP")
+    at = data.find(b"\n", scanned)
+    while at >= 0:
+        if data[at - 1 : at] != b"\r":
+            raise ProtocolError("bare LF in the request head")
+        at = data.find(b"\n", at + 1)

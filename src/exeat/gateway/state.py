@@ -74,6 +74,14 @@ class Ask:
         self.path = path
 
     @property
+    def target(self) -> Target:
+        """What the policy is asked about. Of a path only the part before the query is judged, in canonical form."""
+        if not self.method:
+            return Target(self.place.host, self.place.port)
+        path = self.path.partition(b"?")[0].decode("ascii")
+        return Target(self.place.host, self.place.port, self.method.decode("ascii"), path)
+
+    @property
     def pool_key(self) -> Key:
         """Connections are kept by rule as well: what one rule may reach (`private`), another may not."""
         rule = self.decision.rule
@@ -147,6 +155,13 @@ class State:
         self.loop = asyncio.get_running_loop()
         self.own_ports: frozenset[int] = frozenset()  # where we listen ourselves: never a destination
         self.set_policy(policy)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Put other limits in force, for what begins from now on."""
+        self.limits = limits
+        self.budgets.set_limit(limits.max_upload)
+        self.pool.set_limits(limits.max_idle_upstreams, limits.upstream_idle_s)
+        self.resolver.timeout_s = limits.dns_s
 
     def set_policy(self, policy: Policy) -> None:
         """Swap the policy. Connections made under the old one are no longer handed out."""

@@ -29,14 +29,14 @@ async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: in
     """Relay a tunnel to its end. If plain HTTP is spoken inside, gives the place back, and the upstream to the pool."""
     state, client = session.state, session.client
     record, place = ask.record, ask.place
-    limits = state.limits
     session.upstream = upstream
     tunnel = Tunnel(client, upstream, state.budgets.of(place.decision.rule))
     session.begin(ask, tunnel.stop)
     web = place.port in (80, 443)
-    wait_s, progress_s = (limits.head_s, 0.0) if web else (limits.idle_s, limits.idle_s)
-    session.watch(wait_s, lambda: tunnel.stop("timeout"), progress_s=progress_s)
-    if not web:
+    if web:
+        session.watch(state.limits.head_s, lambda: tunnel.stop("timeout"))
+    else:
+        session.watch_idle(tunnel.stop)
         tunnel.open_down()
     try:
         verdict = await _judge_first_bytes(client, upstream, place)
@@ -46,10 +46,13 @@ async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: in
         tunnel.detach()
         session.upstream = None
         session.finish(record, status, upstream.sent, upstream.received, "")
-        state.pool.give(ask.pool_key, upstream, record.address)
+        if ask.policy is state.policy:
+            state.pool.give(ask.pool_key, upstream, record.address)
+        else:
+            upstream.close()
         return place
     if verdict == _RELAY:
-        session.watch(limits.idle_s, lambda: tunnel.stop("idle"), progress_s=limits.idle_s)
+        session.watch_idle(tunnel.stop)
         if web:
             tunnel.open_down()
         tunnel.open_up()

@@ -14,6 +14,7 @@ from exeat.errors import ProtocolError
 from exeat.wire.fields import Headers
 
 # No "0x", no sign, no underscore, no white space: int() takes all of these (CVE-2023-47627).
+_CHUNK_START: Final = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[\t\x20-\x7e\x80-\xff]*+)?")
 _TRAILER_LINE: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]++):[ \t]*+([\t\x20-\x7e\x80-\xff]*+)")
 _MAX_CHUNK_LINE: Final = 1024
@@ -107,6 +108,14 @@ class ChunkedBody:
                 if self._left == 0:
                     self._state = _ChunkState.DATA_END
                 continue
+            if self._state == _ChunkState.SIZE and (begun := _CHUNK_START.match(data, position)):
+                # A whole chunk without extensions, taken in one step: tiny ones must not cost others their turn.
+                start = begun.end()
+                end = start + int(begun[1], 16)
+                if end > start and data[end : end + 2] == b"\r\n":
+                    payload.append(data[start:end])
+                    position = end + 2
+                    continue
             end = data.find(b"\r\n", position, position + _MAX_CHUNK_LINE + 2)
             if end < 0:
                 self._keep_partial_line(data[position:])

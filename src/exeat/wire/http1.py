@@ -136,12 +136,14 @@ def _parse_response_head(head: bytes, to_head: bool, max_headers: int) -> Respon
 
 
 _MAX_SNIFFED: Final = 8_192  # RFC 9112 section 3 asks for 8,000 at least
-_REQUEST_LINE: Final = re.compile(rb"[A-Z-]{1,20} [!-~]+ HTTP/1\.[01]\r\n")
-_REQUEST_LINE_BEGUN: Final = re.compile(rb"(?:[A-Z-]{1,20}(?: [!-~]*(?: [!-~]{0,8}\r?)?)?)?")
+# Wider than what the parser takes: what a forgiving server might read as HTTP must come before our parser,
+# which refuses it, and not go past it as an unknown protocol. `PRI * HTTP/2.0` is another protocol.
+_REQUEST_LINE: Final = re.compile(rb"[\r\n]*+[!-~]{1,32}[\t ][\t\r\x20-\x7e\x80-\xff]*?HTTP/[01]")
+_REQUEST_LINE_BEGUN: Final = re.compile(rb"[\r\n]*+(?:[!-~]{0,32}|[!-~]{1,32}[\t ][\t\r\x20-\x7e\x80-\xff]*+)")
 
 
 def sniff_request(data: bytes) -> bool | None:
-    """Do these first bytes begin an HTTP/1 request? None: too early to tell."""
+    """Do these first bytes begin an HTTP/1 request, well formed or not? None: too early to tell."""
     if _REQUEST_LINE.match(data, 0, _MAX_SNIFFED):
         return True
     return None if len(data) < _MAX_SNIFFED and _REQUEST_LINE_BEGUN.fullmatch(data) else False

@@ -13,7 +13,7 @@ import uvloop
 from exeat.gateway.channel import Channel
 from exeat.gateway.pool import Pool
 
-KEY = ("good.test", 80)
+KEY = ("good.test", 80, "good.test")
 
 
 class Peers:
@@ -67,11 +67,12 @@ def test_the_last_one_in_is_the_first_one_out() -> None:
             one, two = await far.connect(), await far.connect()
             pool.give(KEY, one, "127.0.0.1")
             pool.give(KEY, two, "127.0.0.2")
-            assert (pool.size, pool.has(KEY), pool.has(("other.test", 80))) == (2, True, False)
+            assert pool.size == 2
+            assert pool.take(("other.test", 80, "other.test"), must_be_open=True) is None
             assert pool.take(KEY, must_be_open=True) == (two, "127.0.0.2")
             assert pool.take(KEY, must_be_open=True) == (one, "127.0.0.1")
             assert pool.take(KEY, must_be_open=True) is None
-            assert (pool.size, pool.has(KEY)) == (0, False)
+            assert pool.size == 0
             one.abort()
             two.abort()
 
@@ -95,7 +96,7 @@ def test_a_server_that_does_anything_is_dropped(what: str) -> None:
                 far.far[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                 far.far[0].close()
             await until(lambda: pool.size == 0)
-            assert not pool.has(KEY)
+            assert pool.take(KEY, must_be_open=False) is None
             await until(lambda: channel.closed)
 
     run(main)
@@ -168,7 +169,6 @@ def test_a_connection_with_something_left_in_it_is_not_kept() -> None:
             for channel in (dirty, ended):
                 pool.give(KEY, channel, "")
             assert pool.size == 0
-            assert not pool.has(KEY)
             await until(lambda: dirty.closed and ended.closed)
 
     run(main)

@@ -647,18 +647,14 @@ def test_connect_is_read_with_its_authority() -> None:
     "data",
     [
         b"SSH-2.0-OpenSSH_9.6\r\n",
-        b"get / HTTP/1.1\r\n",
-        b"GET / HTTP/1.1\n",
-        b"GET / HTTP/1.1 \r\n",
         b"GET /\r\n",
-        b"GET / HTTP/1.1\rX",
-        b"GET /\x80",
+        b"EHLO a b\r\n",
+        b"PRI * HTTP/2.0\r\n",
+        b"A" * 33,
         b"\0",
         b"\x16\x03\x01",
         b"\x05\x01\x00",
-        b"\r\nGET / HTTP/1.1\r\n",
         b" ",
-        b"A" * 21,
         b"GET /" + b"a" * 8_192 + b" HTTP/1.1\r\n",
     ],
 )
@@ -699,3 +695,22 @@ def test_what_is_passed_on_makes_one_head_with_what_is_added() -> None:
     assert encode_head(b"GET / HTTP/1.1", passed, b"F: g\r\n") == (
         b"GET / HTTP/1.1\r\nA:b \r\nX:\r\nX:\tcaf\xe9\r\nF: g\r\n\r\n"
     )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"get / HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\n",
+        b"GET  /  HTTP/1.1 \r\n",
+        b"GET / HTTP/1.1\rX",
+        b"GET /\x80 HTTP/1.0",
+        b"\r\n\nGET / HTTP/1.1\r\n",
+        b"X\t/ HTTP/1.1\r\n",
+    ],
+)
+def test_what_a_forgiving_server_reads_as_http_goes_to_the_parser(data: bytes) -> None:
+    """Almost HTTP inside a tunnel is taken for HTTP, so that the strict parser refuses it instead of nobody."""
+    assert sniff_request(data) is True
+    with pytest.raises(ProtocolError):
+        parse_request_head(data + b"Host: a\r\n\r\n")
