@@ -159,17 +159,27 @@ def test_c2_nothing_but_tls_passes_on_443(data: bytes, tunnel: Open, start_gate:
 
 
 @both_tunnels
-@pytest.mark.parametrize(
-    "data", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00\x01", b"get / HTTP/1.1\r\n", b"GET / HTTP/1.1\n", b"EHLO x\r\n"]
-)
+@pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00\x01", b"PRI * HTTP/2.0\r\n", b"EHLO x\r\n"])
 @on_web_ports
 def test_c2_nothing_but_http_or_tls_passes_on_80(data: bytes, tunnel: Open, start_gate: StartGate) -> None:
-    """C2: on port 80 other protocols, and HTTP that only a lenient reader takes for it, are closed."""
+    """C2: on port 80 other protocols are closed; what only a lenient reader takes for HTTP gets 400 (next test)."""
     gate = start_gate(allow=["good.test"], hosts=NAMES)
     assert_cut(gate, tunnel, 80, data)
     with RawOrigin(None, HOST, 80), tunnel(gate, "good.test", 80) as conn:
         conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n")
         assert read_reply(conn).body == b"hello"
+
+
+@both_tunnels
+@pytest.mark.parametrize("line", [b"get / HTTP/1.1\r\n", b"GET / HTTP/1.1\n", b"GET  / HTTP/1.1\r\n"])
+@on_web_ports
+def test_c2_almost_http_is_refused_as_http(line: bytes, tunnel: Open, start_gate: StartGate) -> None:
+    """C2: HTTP that only a lenient reader takes for it meets the strict parser; the server gets no byte."""
+    gate = start_gate(allow=["good.test"], hosts=NAMES)
+    with RawOrigin(keep_silent, HOST, 80) as origin, tunnel(gate, "good.test", 80) as conn:
+        conn.sendall(line + b"Host: good.test\r\n\r\n")
+        assert read_reply(conn).status == 400
+        assert origin.received == 0
 
 
 @both_tunnels
