@@ -1,17 +1,16 @@
-"""Clients that do not read, and a look at how long the gateway's loop is away."""
+"""Clients that do not read, and a look at how often the gateway's loop comes round."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.gate import Gate
 from tests.support.origin import Origin
-from tests.support.scene import wait_until
 
 HOSTS = {"good.test": "127.0.0.1"}
 _PIECE = 50_000  # fits one segment of loopback, so the gateway reads the whole answer at once
@@ -78,26 +77,25 @@ def upstreams_of(origin: Origin) -> int:
 
 
 @contextmanager
-def watch_loop(gate: Gate) -> Iterator[list[float]]:
-    """The longest time, in seconds, in which the gateway's loop did not come round; put into the list at the end."""
-    longest = [0.0]
+def most_between_turns(gate: Gate, count: Callable[[], int]) -> Iterator[list[int]]:
+    """By how much `count` grew at most between two turns of the gateway's loop; put into the list at the end."""
+    most = [0]
     running = threading.Event()
     stop = threading.Event()
 
     async def watch() -> None:
-        loop = asyncio.get_running_loop()
-        last = loop.time()
+        last = count()
         while not stop.is_set():
             running.set()
-            await asyncio.sleep(0.005)
-            now = loop.time()
-            longest[0] = max(longest[0], now - last)
+            await asyncio.sleep(0)
+            now = count()
+            most[0] = max(most[0], now - last)
             last = now
 
     watching = asyncio.run_coroutine_threadsafe(watch(), gate.gateway._loop)
     running.wait(5)
     try:
-        yield longest
+        yield most
     finally:
         stop.set()
         watching.result(30)
@@ -131,7 +129,3 @@ def _drain(conn: socket.socket) -> None:
             pass
     except OSError:
         pass
-
-
-def wait_for_no_sessions(gate: Gate) -> None:
-    wait_until(lambda: gate.gateway.counters.open_connections == 0, "every client connection to end")

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from exeat.errors import ProtocolError
 from exeat.gateway.channel import Channel
 from exeat.gateway.dial import dial
 from exeat.gateway.limits import Limits
 from exeat.gateway.resolve import IPAddress, ResolveError, Resolver
+from exeat.gateway.session import _check_partial_head
 from tests.attacks.pressure import (
     HOSTS,
     answer_size_in_path,
@@ -23,10 +25,9 @@ from tests.attacks.pressure import (
     connect_small,
     flood,
     leave_unread,
+    most_between_turns,
     unsent,
     upstreams_of,
-    wait_for_no_sessions,
-    watch_loop,
 )
 from tests.conftest import StartGate, StartOrigin
 from tests.support.gate import read_all, read_until
@@ -233,56 +234,42 @@ def test_a_server_that_leaves_at_once_is_noticed(
 
 
 def test_a_pipeline_of_denied_requests_leaves_room_for_others(start_gate: StartGate) -> None:
-    """Nothing is awaited between refusals: 250 KB of them keep the loop from everybody else for 0.3 s."""
+    """Between two refusals of one client the loop comes round to everybody else."""
     gate = start_gate()
-    with watch_loop(gate) as longest:
+    with most_between_turns(gate, lambda: sum(gate.gateway.counters.decisions.values())) as most:
         flood(gate, b"", DENIED * 7000, 1)
-    assert longest[0] < 0.1
+    assert len(gate.decisions()) == 7000
+    assert most[0] <= 2
 
 
-def test_tiny_chunks_leave_room_for_others(start_gate: StartGate, start_origin: StartOrigin) -> None:
-    """Chunks of one byte are read and written one by one: 100 times the work of the same bytes in one chunk."""
+def test_tiny_chunks_are_not_passed_on_as_such(start_gate: StartGate, start_origin: StartOrigin) -> None:
+    """What arrives together goes on as one chunk: the server gets a few large ones for 100,000 of one byte."""
+    got = bytearray()
 
-    def swallow(conn: socket.socket, origin: Origin) -> None:
-        while conn.recv(1 << 20):
-            pass
+    def collect(conn: socket.socket, origin: Origin) -> None:
+        origin.read_head(conn, got)
+        while data := conn.recv(1 << 20):
+            got.extend(data)
 
-    origin = start_origin(swallow)
+    origin = start_origin(collect)
     gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS)
-    opening = ask(origin, method="POST", extra="Transfer-Encoding: chunked\r\n")
-    with watch_loop(gate) as control:
-        flood(gate, opening, b"927c0\r\n" + bytes(600_000) + b"\r\n", 1)
-    assert control[0] < 0.1
-    with watch_loop(gate) as longest:
-        flood(gate, opening, b"1\r\nx\r\n" * 100_000, 1)
-    assert longest[0] < 0.1
+    flood(gate, ask(origin, method="POST", extra="Transfer-Encoding: chunked\r\n"), b"1\r\nx\r\n" * 100_000, 1)
+    wait_until(lambda: got.count(b"x") == 100_000, "all of the body to arrive")
+    assert got.count(b"\r\n") < 2_000
 
 
-def test_a_head_in_single_bytes_costs_no_more_than_its_size(start_gate: StartGate) -> None:
-    """Each byte that arrives has the whole head searched again, by a slow expression: a millisecond for a byte."""
-    gate = start_gate()
-
-    async def cpu_s() -> float:
-        return time.thread_time()
-
-    with gate.connect() as conn:
-        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        conn.sendall(b"GET http://good.test/ HTTP/1.1\r\nX: " + b"a" * 60_000)
-        gate.call(asyncio.sleep(0.05))
-        before = gate.call(cpu_s())
-        for _ in range(1500):
-            conn.send(b"a")
-            time.sleep(0.0005)
-        spent = gate.call(cpu_s()) - before
-    wait_for_no_sessions(gate)
-    assert spent < 0.2
+def test_a_head_in_single_bytes_is_looked_at_once() -> None:
+    """What has been judged of a head that is still arriving is not judged again with each byte that follows."""
+    _check_partial_head(b"GET\n", 4)
+    with pytest.raises(ProtocolError):
+        _check_partial_head(b"GET\n", 3)
 
 
 def test_slow_names_do_not_keep_others_from_being_resolved(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """Sixty-four names under a wildcard whose server is silent take all places, and other names time out waiting."""
     origin = start_origin()
     rules = [f"*.wild.test:{origin.port} private", f"good.test:{origin.port} private"]
-    gate = start_gate(allow=rules, limits=Limits(dns_s=1.0))
+    gate = start_gate(allow=rules, limits=Limits(dns_s=10.0))
 
     async def lookup(name: str) -> Sequence[str]:
         if name.endswith("wild.test"):
@@ -299,13 +286,12 @@ def test_slow_names_do_not_keep_others_from_being_resolved(start_gate: StartGate
         conn.sendall(ask(origin, host=f"n{number}.wild.test"))
         waiting.append(conn)
     gate.call(asyncio.sleep(0.1))
-    began = time.monotonic()
     answer = gate.send(ask(origin))
-    took = time.monotonic() - began
+    pending = len(gate.gateway.state.resolver._asked)
     for conn in waiting:
         conn.close()
     assert answer.endswith(b"hello")
-    assert took < 0.5
+    assert pending > 16  # the slow ones are still being waited for
 
 
 def test_look_ups_that_time_out_do_not_leave_threads(monkeypatch: pytest.MonkeyPatch) -> None:
