@@ -444,11 +444,15 @@ def test_a_post_gets_a_fresh_connection_when_the_kept_one_has_closed(
         while len(buffer) < 4:
             buffer += conn.recv(100)
         conn.sendall(OK)
+        conn.close()
+        closed.release()
 
+    closed = threading.Semaphore(0)
     origin = start_origin(handle)
     gate = gate_to(start_gate, origin.port)
     for _ in range(20):
         assert parse_answer(gate.send(post(origin.port, 4) + b"body"), "POST").status == 200
+        assert closed.acquire(timeout=10)
     assert len(origin.heads) == 20
 
 

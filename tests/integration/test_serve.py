@@ -451,31 +451,6 @@ def test_a_signal_lets_a_download_finish(
     assert serving.errors.count("\n") == 1, serving.errors
 
 
-def test_a_signal_lets_a_slow_reader_finish(serve: StartServing, start_origin: StartOrigin) -> None:
-    """B8: the last part of an answer, which the gateway holds for a client that reads slowly, is not cut off."""
-    size = 3_000_000
-    sent = threading.Event()
-
-    def handle(conn: socket.socket, origin: Origin) -> None:
-        origin.read_head(conn, bytearray())
-        conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
-        sent.set()
-
-    origin = start_origin(handle)
-    serving = serve("--allow", f"good.test:{origin.port}", *HOSTS)
-    with socket.socket() as conn:
-        conn.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        conn.settimeout(20)
-        conn.connect(("127.0.0.1", serving.port))
-        conn.sendall(f"GET http://good.test:{origin.port}/ HTTP/1.1\r\nHost: good.test:{origin.port}\r\n\r\n".encode())
-        received = len(conn.recv(1))
-        assert sent.wait(10)
-        serving.signal(signal.SIGTERM)
-        while data := conn.recv(4_096):
-            received += len(data)
-    assert received > size
-
-
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_second_signal_does_not_wait(workers: str, serve: StartServing, start_origin: StartOrigin) -> None:
     """B8: impatience is respected: the exit is at once, though a download hangs, and with it all workers go."""

@@ -37,7 +37,13 @@ class Server:
 
     @property
     def port(self) -> int:
+        assert "listening on" in self.errors, self.errors
         return int(self.errors.partition("listening on http://")[2].partition(",")[0].rpartition(":")[2])
+
+    @property
+    def admin_port(self) -> int:
+        assert "admin on" in self.errors, self.errors
+        return int(self.errors.partition("admin on ")[2].split()[0].rpartition(":")[2])
 
     def write(self, policy: str) -> None:
         """Replace the file as a careful editor does."""

@@ -86,12 +86,6 @@ def test_e4_without_a_rule_it_is_denied_like_any_address(door: Door, start_scene
 # E5
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def listening_ports(pid: int) -> set[int]:
     """The TCP ports on which a process listens, from the kernel's tables."""
     inodes = set()
@@ -147,8 +141,8 @@ WIDE = (
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_e5_the_admin_port_is_out_of_reach(workers: str, start_server: StartServer) -> None:
     """E5: health and metrics answer directly, and through no door, whatever the rules list. Control: another port."""
-    admin = free_port()
-    server = start_server("--admin", f"127.0.0.1:{admin}", "--workers", workers, *WIDE)
+    server = start_server("--admin", "127.0.0.1:0", "--workers", workers, *WIDE)
+    admin = server.admin_port
     assert healthy("127.0.0.1", admin)
     for host in ("127.0.0.1", "0.0.0.0", "admin.test", "localhost"):
         assert through_doors(server, host, admin) == [403, 403, 2], host
@@ -171,19 +165,18 @@ def test_e5_the_admin_port_is_out_of_reach_through_the_machines_own_address(star
     addresses = own_addresses()
     if not addresses:
         pytest.skip("this machine has no address but loopback")
-    admin = free_port()
     rules = [
         part for address in addresses for part in ("--allow", f"[{address}]:*" if ":" in address else f"{address}:*")
     ]
-    server = start_server("--admin", f"0.0.0.0:{admin}", *WIDE, *rules)
+    server = start_server("--admin", "0.0.0.0:0", *WIDE, *rules)
+    admin = server.admin_port
     for address in addresses:
         assert through_doors(server, address, admin) == [403, 403, 2]
 
 
 def test_e5_a_path_of_the_gateway_itself_is_no_admin_page(start_server: StartServer) -> None:
     """E5: asking the proxy port for /metrics, or for an absolute URL of its own, gives nothing away."""
-    admin = free_port()
-    server = start_server("--admin", f"127.0.0.1:{admin}")
+    server = start_server("--admin", "127.0.0.1:0")
     for target in ("/metrics", "/healthz", f"http://127.0.0.1:{server.port}/metrics"):
         with socket.create_connection(("127.0.0.1", server.port), 10) as conn:
             conn.sendall(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
