@@ -303,7 +303,6 @@ def test_a_cut_answer_never_looks_whole(
     assert gate.lines()[-1]["note"] in ("upstream-lost", "upstream-closed-early")
 
 
-@pytest.mark.xfail(strict=True, reason="the client's connection ends properly, so the answer looks whole")
 def test_a_reset_answer_without_a_length_never_looks_whole(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """The end of the connection is the end of such an answer, so a reset must come through as a reset."""
     arrived = threading.Event()

@@ -244,7 +244,6 @@ def test_a_client_that_never_reads_its_answer_is_given_up(keeps: str, start_orig
         thread.stop()
 
 
-@pytest.mark.xfail(strict=True, reason="stopping waits for sessions' tasks, not for bytes that are on their way out")
 @both_endings
 def test_stopping_waits_for_bytes_that_are_on_their_way(keeps: str, start_origin: StartOrigin) -> None:
     """B8: the end of a download that a slow client has not taken yet is part of what is under way."""

@@ -415,6 +415,8 @@ def refuses_connections(serving: Serving, port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), 5).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:
+        pass  # the port was being closed at this very moment
     return False
 
 

@@ -117,6 +117,11 @@ class Journal:
             self._schedule()
         return waiter
 
+    def retry(self) -> None:
+        """Try again what could not be written, without waiting for the next line."""
+        if self.failing and not self._scheduled and not self._closed:
+            self._schedule()
+
     def subscribe(self, *, max_queued: int = 10_000) -> EventStream:
         """The lines written from now on, decoded."""
         stream = EventStream(max_queued, self._unsubscribe)

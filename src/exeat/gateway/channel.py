@@ -9,6 +9,8 @@ cannot keep up, so a slow peer costs a bounded amount of memory.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -16,6 +18,7 @@ from typing import Final, Protocol
 _PULL_HIGH_BYTES: Final = 64 * 1024
 # Unsent bytes after which the side that produces them is paused.
 _WRITE_HIGH_BYTES: Final = 256 * 1024
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER, on, zero seconds
 
 
 class Receiver(Protocol):
@@ -216,6 +219,18 @@ class Channel(asyncio.Protocol):
         """Close once everything written has been sent. Whoever calls this sees to it that it does not take for ever."""
         if not self.closed:
             self.transport.close()
+
+    def reset(self) -> None:
+        """Close so that the peer sees a reset: where the end of the connection is the end of the answer, an orderly
+        end would make half an answer look whole.
+        """
+        if not self.closed:
+            try:
+                sock = self.transport.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            except OSError:
+                pass  # gone already
+            self.transport.abort()
 
     def abort(self) -> None:
         """Close now, dropping what is unsent: the peer must not take a cut-off answer for a whole one."""

@@ -249,7 +249,7 @@ class Exchange:
             self.failure = refusal
             self.status = refusal.status
         else:
-            self._client.abort()
+            self._client.reset()
         self._settle()
 
     def fail(self, refusal: Refusal, note: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final, Self
 from urllib.parse import quote
 
 from exeat.audit import EventStream, encode_event, open_journal
-from exeat.errors import StartError
+from exeat.errors import AuditError, StartError
 from exeat.gateway.channel import Channel
 from exeat.gateway.connection import serve_connection
 from exeat.gateway.counters import Counters
@@ -60,6 +60,7 @@ class Gateway:
         self._servers: list[asyncio.Server] = []
         self._loop: asyncio.AbstractEventLoop
         self._sessions: set[Session] = set()
+        self._nobody: asyncio.Event | None = None  # while stopping: set when no connection is left
         self._count = 0
         self._sweeper: asyncio.Task[None] | None = None
         self._state: State | None = None
@@ -94,16 +95,22 @@ class Gateway:
                 detail="another program has the port, or the address is not this machine's",
             ) from None
         self._state.own_ports = frozenset(port for _, port in self.addresses) | set(self._own_ports)
-        await journal.commit(
-            encode_event(
-                "start",
-                gateway=self.id,
-                sandbox=self._sandbox,
-                jail=self._jail,
-                listen=", ".join(f"{host}:{port}" for host, port in self.addresses),
-                rules=len(self.policy.rules),
-            )
+        started = encode_event(
+            "start",
+            gateway=self.id,
+            sandbox=self._sandbox,
+            jail=self._jail,
+            listen=", ".join(f"{host}:{port}" for host, port in self.addresses),
+            rules=len(self.policy.rules),
         )
+        try:
+            await journal.commit(started)
+        except AuditError as error:
+            for server in self._servers:
+                server.close()
+            self._state = None
+            await journal.aclose()
+            raise StartError(f"the audit log {self._audit} cannot be written", detail=error.detail) from None
         self._sweeper = loop.create_task(self._sweep())
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, **where: object) -> None:
@@ -137,9 +144,14 @@ class Gateway:
         await state.journal.aclose()
 
     async def _wait_for_sessions(self, limit_s: float) -> None:
-        tasks = [session.task for session in self._sessions if session.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=limit_s)
+        """Until all connections are gone, their last bytes taken."""
+        self._nobody = asyncio.Event()
+        if self._sessions:
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._nobody.wait()
+            except TimeoutError:
+                pass
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -181,6 +193,8 @@ class Gateway:
     def _forget(self, session: Session) -> None:
         self._sessions.discard(session)
         self.state.counters.open_connections -= 1
+        if self._nobody is not None and not self._sessions:
+            self._nobody.set()
 
     async def _sweep(self) -> None:
         """One timer for all connections. Ten thousand of them cost about a millisecond a second."""
@@ -191,6 +205,7 @@ class Gateway:
             for session in list(self._sessions):
                 session.check(now)
             self.state.pool.sweep(now)
+            self.state.journal.retry()
 
     # What a caller sees
 
