@@ -30,6 +30,7 @@ class Place:
     """
 
     __slots__ = (
+        "_pool_key",
         "authority",
         "cleared",
         "cleared_rule",
@@ -53,9 +54,17 @@ class Place:
         self.cleared_rule: Rule | None = None  # under which rule: another one may not say `private`
         self.cleared_until = 0.0
         self.decision: Decision = decide(policy, Target(host, port))
+        self._pool_key = _pool_key(self.key, self.decision)
+
+    def pool_key(self, decision: Decision) -> Key:
+        return self._pool_key if decision is self.decision else _pool_key(self.key, decision)
 
     def __str__(self) -> str:
         return f"{self.host.authority}:{self.port}"
+
+
+def _pool_key(key: tuple[str, int], decision: Decision) -> Key:
+    return (*key, decision.rule.text if decision.rule is not None else "")
 
 
 class Ask:
@@ -84,8 +93,7 @@ class Ask:
     @property
     def pool_key(self) -> Key:
         """Connections are kept by rule as well: what one rule may reach (`private`), another may not."""
-        rule = self.decision.rule
-        return (*self.place.key, rule.text if rule is not None else "")
+        return self.place.pool_key(self.decision)
 
 
 def _place_finder(policy: Policy) -> Callable[[bytes, int], Place]:
