@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from exeat.gateway.state import Credentials, State
 from exeat.policy import Policy
 from exeat.wire.reply import encode_reply
 
+_log = logging.getLogger("exeat")
 _SWEEP_S: Final = 1.0
 _TOO_MANY: Final = encode_reply(503, "too many connections", error="connection_limit_reached")
 
@@ -62,6 +64,7 @@ class Gateway:
         self._sessions: set[Session] = set()
         self._nobody: asyncio.Event | None = None  # while stopping: set when no connection is left
         self._count = 0
+        self._rejections_recorded = 0
         self._sweeper: asyncio.Task[None] | None = None
         self._state: State | None = None
         self.id = secrets.token_hex(4)
@@ -203,9 +206,21 @@ class Gateway:
             await asyncio.sleep(_SWEEP_S)
             now = loop.time()
             for session in list(self._sessions):
-                session.check(now)
+                try:
+                    session.check(now)
+                except Exception:  # one bad connection must not end the watch over all others
+                    self.counters.internal_errors += 1
+                    _log.exception("connection %d could not be checked", session.number)
+            self._record_rejections()
             self.state.pool.sweep(now)
             self.state.journal.retry()
+
+    def _record_rejections(self) -> None:
+        """Connections over the limit are refused before they can say what they want: one line a second counts them."""
+        rejected = self.counters.rejected_connections - self._rejections_recorded
+        if rejected:
+            self._rejections_recorded += rejected
+            self.state.journal.append(encode_event("limit", gateway=self.id, sandbox=self._sandbox, rejected=rejected))
 
     # What a caller sees
 

@@ -147,7 +147,7 @@ async def _relay_upgraded(
     tunnel = Tunnel(session.client, upstream, budget)
     session.stop_transfer = tunnel.stop
     session.watch_idle(tunnel.stop)
-    upstream.buffer = exchange.upgraded or b""
+    upstream.buffer = (exchange.upgraded or b"") + upstream.buffer  # what came while this task was being woken
     tunnel.open_down()
     tunnel.open_up()
     await tunnel.done

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 from collections.abc import Callable
 from typing import Final
 
@@ -22,6 +23,8 @@ class Splice:
     """One direction of a tunnel. The source's transport must be paused and the target's have nothing to send."""
 
     __slots__ = (
+        "_end",
+        "_failure",
         "_in_pipe",
         "_on_end",
         "_pipe_in",
@@ -44,6 +47,7 @@ class Splice:
         self._in_pipe = 0
         self._reading = self._writing = False
         self.ended = self.source_done = False
+        self._failure: OSError | None = None
         opened: list[int] = []
         try:
             opened += os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -54,6 +58,8 @@ class Splice:
                 os.close(descriptor)
             raise
         self._pipe_out, self._pipe_in, self._source_fd, self._target_fd = opened
+        self._end = select.poll()
+        self._end.register(self._source_fd, select.POLLRDHUP)
         try:
             fcntl.fcntl(self._pipe_in, _F_SETPIPE_SZ, _PIPE_BYTES)
         except OSError:
@@ -90,22 +96,26 @@ class Splice:
             return
         if self.source_done and not self._in_pipe:
             self.close()
-            self._on_end(None)
+            self._on_end(self._failure)
             return
         # While the target is full, wait for it alone: that is the back-pressure.
         self._watch(reading=not self.source_done and not self._in_pipe, writing=self._in_pipe > 0)
+        if self._reading and self._end.poll(0):
+            # libuv tells of a reset only once, together with the bytes before it, and then looks no more: a round
+            # that took only the bytes would wait for ever.
+            self._source.loop.call_soon(self._move)
 
     def _fill(self) -> None:
         try:
             moved = os.splice(self._source_fd, self._pipe_in, _PIPE_BYTES, flags=_FLAGS)
         except BlockingIOError:
             return
+        except OSError as error:
+            # A reset: what came before it is still delivered, and then it is passed on.
+            self._failure = error
+            moved = 0
         if moved == 0:
             self.source_done = True
-        else:
-            # Until nothing comes: libuv tells of a reset only once, together with the bytes before it, and a
-            # round that took those bytes would wait for ever.
-            self._source.loop.call_soon(self._move)
         self._in_pipe += moved
         self._source.received += moved
 
