@@ -23,7 +23,7 @@ NOTES = """\
 - tinyproxy's log is in memory (tmpfs), the others' are on disk: it syncs every line, which on a disk would cost it
   several times the CPU shown here.
 - The load asks for one small file again and again, so header lines repeat. exeat keeps what it has read of such lines
-  (README, "Speed"); with lines that never repeat a request costs it about 7 us more.
+  (README, "Speed"); with lines that never repeat a request costs it 7 to 10 us more.
 - tinyproxy closes the connection after each plain request, so its rows "kept" and "new" are the same work.
 - mitmproxy tunnels blindly in the CONNECT rows (`--ignore-hosts '.*'`), as all the others do.
 - sandbox-runtime's HTTP proxy is started alone from the package's own files, without its SOCKS front end.
