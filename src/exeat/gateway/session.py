@@ -18,7 +18,7 @@ from exeat.gateway.state import Ask, State
 from exeat.wire.http1 import RequestHead, parse_request_head
 from exeat.wire.reply import encode_reply
 
-_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*+")
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*")
 _TOKEN_START: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]")
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024 * 1024

@@ -15,16 +15,17 @@ Token = re.Match[str]
 
 _DEPTH = 3  # hosts -> name -> third address; what is nested deeper is a type error anyway
 
-# Possessive quantifiers: no alternative is ever tried twice, so a hostile file costs linear time.
+# Alternatives differ in their first character, so none is tried twice and a hostile file costs linear time. Groups are
+# not possessive: Python before 3.11.5 gets those wrong.
 _TOML = re.compile(
-    r"""(?P<string>\"{3}(?:[^"\\]++|\\.|"{1,2}(?!"))*+"{3,5}"""
-    r"""|'{3}(?:[^']++|'{1,2}(?!'))*+'{3,5}"""
-    r"""|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*+')"""
+    r"""(?P<string>\"{3}(?:[^"\\]++|\\.|"{1,2}(?!"))*"{3,5}"""
+    r"""|'{3}(?:[^']++|'{1,2}(?!'))*'{3,5}"""
+    r"""|"(?:[^"\\\n]++|\\.)*"|'[^'\n]*+')"""
     r"""|(?P<skip>[ \t\r]++|\#[^\n]*+)|(?P<mark>[\[\]{},=.\n])|(?P<word>[^\s\[\]{},=."'\#]++)|(?P<other>.)""",
     re.DOTALL,
 )
 _JSON = re.compile(
-    r"""(?P<string>"(?:[^"\\\n]++|\\.)*+")"""
+    r"""(?P<string>"(?:[^"\\\n]++|\\.)*")"""
     r"""|(?P<skip>\s++)|(?P<mark>[\[\]{},:])|(?P<word>[^\s\[\]{},:"]++)|(?P<other>.)""",
     re.DOTALL,
 )
