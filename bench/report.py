@@ -22,11 +22,9 @@ NOTES = """\
   sandbox-runtime are the only ones here that check an allowlist of destinations.
 - tinyproxy's log is in memory (tmpfs), the others' are on disk: it syncs every line, which on a disk would cost it
   several times the CPU shown here.
-- Why a kept plain request misses its target, by a little, on this machine: of its roughly 55 us about 15 are system
-  calls, about 9 the two chained audit records, and the rest is Python judging two heads and keeping a session. A bare
-  relay in the same style needs 30.
-- The load asks for one small file again and again, so header lines repeat. exeat keeps what it has read of such lines
-  (README, "Speed"); with lines that never repeat a request costs it 7 to 10 us more.
+- Where the time of a request goes, and so why a target is missed where one is: docs/architecture.md.
+- The load asks for one small file again and again, so header lines repeat. exeat keeps what it has read of such lines,
+  which flatters it here: lines that never repeat cost it more (docs/architecture.md).
 - tinyproxy closes the connection after each plain request, so its rows "kept" and "new" are the same work.
 - mitmproxy tunnels blindly in the CONNECT rows (`--ignore-hosts '.*'`), as all the others do.
 - sandbox-runtime's HTTP proxy is started alone from the package's own files, without its SOCKS front end.
