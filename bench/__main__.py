@@ -6,13 +6,16 @@ import shlex
 import signal
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from bench import load, origin, report
 from bench.install import say
-from bench.peers import Exeat, Peer, all_peers
+from bench.jail import measure_jail
+from bench.peers import Exeat, Peer, SandboxRuntime, all_peers
 from bench.process import HERE, WORK, BenchError, raise_descriptor_limit
 from bench.rows import EXTRA_ROWS, ROWS, Effort, Results, compare, measure_memory, measure_rules
+from bench.startup import measure_startup
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -38,10 +41,18 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     return options
 
 
+def is_needed(peer: str, rows: str) -> bool:
+    """Is there a row among these that the peer takes part in?"""
+    chosen = set(rows.split(","))
+    if peer == Exeat.name or chosen & {row.name for row in ROWS}:
+        return True
+    return peer == SandboxRuntime.name and "startup" in chosen
+
+
 def choose(options: argparse.Namespace, results: Results) -> list[Peer]:
     """Install the peers that were asked for; one that cannot be had is named in the results, with the reason."""
     known = {peer.name: peer for peer in all_peers(options.exeat)}
-    wanted = options.only.split(",") if options.only else list(known)
+    wanted = options.only.split(",") if options.only else [name for name in known if is_needed(name, options.rows)]
     ready: list[Peer] = []
     for name in wanted:
         try:
@@ -59,9 +70,9 @@ def main(argv: list[str]) -> int:
     options = parse_arguments(argv)
     for sign in (signal.SIGINT, signal.SIGTERM):  # both unwind, and so stop what was started
         signal.signal(sign, signal.default_int_handler)
-    effort = Effort(options.rounds, options.seconds, options.requests, 1_000_000_000)
+    effort = Effort(options.rounds, options.seconds, options.requests, 1_000_000_000, 20)
     if options.quick:
-        effort = Effort(1, 1.0, options.requests, 100_000_000)
+        effort = Effort(1, 1.0, options.requests, 100_000_000, 5)
     began = time.monotonic()
     results = Results()
     raise_descriptor_limit()
@@ -71,7 +82,7 @@ def main(argv: list[str]) -> int:
     try:
         load.build()
         peers = choose(options, results)
-        with origin.open_origin(effort.bulk_bytes):
+        with origin.open_origin(effort.bulk_bytes) as web:
             if peers and rows:
                 compare(rows, peers, effort, results)
             for exeat in (peer for peer in peers if isinstance(peer, Exeat)):
@@ -79,6 +90,11 @@ def main(argv: list[str]) -> int:
                     measure_memory(exeat, results)
                 if "rules" in chosen:
                     measure_rules(options.exeat, effort, results)
+                if "startup" in chosen:
+                    with_srt = any(isinstance(peer, SandboxRuntime) for peer in peers)
+                    measure_startup(options.exeat, effort, results, with_srt=with_srt)
+                if "jail" in chosen:
+                    measure_jail(options.exeat, effort, results, web=web)
     except BenchError as error:
         say(f"bench: {error}")
         return 2
@@ -87,10 +103,13 @@ def main(argv: list[str]) -> int:
         return 130
     command = shlex.join(["python", "-m", "bench", *argv])
     options.out.write_text(report.page(results, rows, effort, command, origin.version()))
-    raw = [
+    raw: list[dict[str, object]] = [
         {"row": row, "peer": peer, **sample.as_json()}
         for (row, peer), samples in results.samples.items()
         for sample in samples
+    ]
+    raw += [
+        {"row": "startup", "peer": name, **asdict(start)} for name, starts in results.starts.items() for start in starts
     ]
     (WORK / f"{options.out.stem}.json").write_text(json.dumps(raw, indent=1))
     say(f"wrote {options.out} after {time.monotonic() - began:.0f} s")

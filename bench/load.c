@@ -1,16 +1,20 @@
 /* The load generator: one thread, epoll, OpenSSL, through an HTTP forward proxy.
  *
  * Its own program, because the usual ones open a new tunnel for each request or cost more CPU than the
- * proxies they load. Everything is bounded, in count or in time, and goes to 127.0.0.1 only.
+ * proxies they load. Everything is bounded, in count or in time, and goes to loopback only, or to an address
+ * that stands for a name inside a jail.
  *
- *   load MODE PROXY_PORT ORIGIN_PORT PATH LENGTH CONNECTIONS WARM_S SECONDS REQUESTS
+ *   load MODE PEER ORIGIN PATH LENGTH CONNECTIONS WARM_S SECONDS REQUESTS
  *
+ * PEER is what it connects to, the proxy for most modes; ORIGIN is what it asks for; both are HOST:PORT.
  * MODE  plain         absolute-form requests, connections kept
  *       plain-new     the same, a new connection for each request
  *       tunnel        CONNECT and TLS once, then many requests inside
  *       tunnel-new    CONNECT, TLS handshake, one request, close (the client resumes its TLS session)
  *       idle          CONNECT and TLS handshake, then nothing
- *       direct        plain requests to the origin itself: what the generator could do at most
+ *       direct        origin-form requests, no proxy that the generator knows of, connections kept
+ *       direct-new    the same, a new connection for each request
+ *       direct-tls    the same over TLS, connections kept
  * A phase ends after REQUESTS, or after SECONDS when REQUESTS is 0.
  *
  * It speaks with its parent in lines: "warm" after the warm-up, then it waits for a line, so that the parent
@@ -19,6 +23,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/tcp.h>
 #include <openssl/ssl.h>
 #include <signal.h>
@@ -44,9 +49,10 @@ struct conn {
     char head[HEAD_MAX + 1];
 };
 
-static int fresh, tunnelled, idle, epoll_fd, in_flight;
+static int fresh, tunnelled, over_tls, idle, epoll_fd, in_flight;
 static struct sockaddr_in peer = {.sin_family = AF_INET};
-static char connect_text[256], request_text[512], scratch[1 << 18], first_error[160];
+static char connect_text[512], request_text[1024], scratch[1 << 18], first_error[160];
+static const char *server_name; /* for SNI; none where the origin is an address */
 static size_t connect_len, request_len;
 static long long want_length, quota, issued, done, errors, reconnects, bytes;
 static uint64_t deadline_ns;
@@ -188,6 +194,14 @@ static const char *read_reply_head(struct conn *c, size_t head_end) {
     return NULL;
 }
 
+static void start_tls(struct conn *c) {
+    c->ssl = SSL_new(tls);
+    SSL_set_fd(c->ssl, c->fd);
+    if (server_name) SSL_set_tlsext_host_name(c->ssl, server_name);
+    if (session) SSL_set_session(c->ssl, session);
+    c->state = HANDSHAKE;
+}
+
 static void drive(struct conn *c) {
     for (;;) {
         long n = 1;
@@ -204,7 +218,8 @@ static void drive(struct conn *c) {
             getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &len);
             if (err) { fail(c, strerror(err)); return; }
             if (getpeername(c->fd, (struct sockaddr *)scratch, &(socklen_t){sizeof peer}) < 0) return;
-            c->state = tunnelled ? ASKING_TUNNEL : SENDING;
+            if (over_tls && !tunnelled) start_tls(c);
+            else c->state = tunnelled ? ASKING_TUNNEL : SENDING;
             break;
         }
         case ASKING_TUNNEL:
@@ -213,10 +228,7 @@ static void drive(struct conn *c) {
         case AWAITING_TUNNEL:
             if ((n = take_head(c)) <= 0) { if (n == 0) n = 1; break; }
             if (strncmp(c->head + 8, " 200", 4)) { fail(c, strtok(c->head, "\r\n")); return; }
-            c->ssl = SSL_new(tls);
-            SSL_set_fd(c->ssl, c->fd);
-            if (session) SSL_set_session(c->ssl, session);
-            c->state = HANDSHAKE;
+            start_tls(c);
             break;
         case HANDSHAKE:
             if ((n = got(c, SSL_connect(c->ssl))) <= 0) break;
@@ -283,25 +295,49 @@ static void await_line(void) {
     while (read(0, &byte, 1) == 1 && byte != '\n') {}
 }
 
+/* Cut HOST:PORT in two; returns the port. */
+static char *cut(char *place) {
+    char *colon = strrchr(place, ':');
+    if (!colon) { fprintf(stderr, "%s: not HOST:PORT\n", place); exit(2); }
+    *colon = 0;
+    return colon + 1;
+}
+
+static void find_peer(char *place) {
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found;
+    char *port = cut(place);
+    int why = getaddrinfo(place, port, &hints, &found);
+    if (why) { fprintf(stderr, "%s: %s\n", place, gai_strerror(why)); exit(2); }
+    memcpy(&peer, found->ai_addr, sizeof peer);
+    freeaddrinfo(found);
+    uint32_t address = ntohl(peer.sin_addr.s_addr);
+    if (address >> 24 != 127 && address >> 17 != 0xC612 >> 1) { /* 198.18.0.0/15 */
+        fprintf(stderr, "%s: neither loopback nor a jail's address for a name\n", place);
+        exit(2);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc != 10) { fprintf(stderr, "usage: see the head of load.c\n"); return 2; }
     const char *mode = argv[1];
-    int direct = !strcmp(mode, "direct"), count = atoi(argv[6]), origin = atoi(argv[3]);
+    int direct = !strncmp(mode, "direct", 6), count = atoi(argv[6]);
     double warm_s = atof(argv[7]), seconds = atof(argv[8]);
     long long requests = atoll(argv[9]);
     fresh = strstr(mode, "-new") != NULL;
     idle = !strcmp(mode, "idle");
     tunnelled = idle || !strncmp(mode, "tunnel", 6);
+    over_tls = tunnelled || !strcmp(mode, "direct-tls");
     want_length = atoll(argv[5]);
     signal(SIGPIPE, SIG_IGN);
-    peer.sin_port = htons((uint16_t)(direct ? origin : atoi(argv[2])));
-    peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (strlen(argv[3]) > 100 || strlen(argv[4]) > 100) { fprintf(stderr, "ORIGIN or PATH is too long\n"); return 2; }
     connect_len = (size_t)snprintf(connect_text, sizeof connect_text,
-        "CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n", origin, origin);
-    char target[64] = "";
-    if (!tunnelled && !direct) snprintf(target, sizeof target, "http://127.0.0.1:%d", origin);
+        "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", argv[3], argv[3]);
     request_len = (size_t)snprintf(request_text, sizeof request_text,
-        "GET %s%s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: load\r\nAccept: */*\r\n\r\n", target, argv[4], origin);
+        "GET %s%s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: load\r\nAccept: */*\r\n\r\n",
+        tunnelled || direct ? "" : "http://", tunnelled || direct ? "" : argv[3], argv[4], argv[3]);
+    find_peer(argv[2]);
+    cut(argv[3]);
+    if (inet_pton(AF_INET, argv[3], scratch) != 1) server_name = argv[3];
     latency_room = requests ? (size_t)requests : 4000000;
     struct conn *all = calloc((size_t)count, sizeof *all);
     latency_us = calloc(latency_room, sizeof *latency_us);

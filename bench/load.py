@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.install import need_program
-from bench.origin import PLAIN_PORT, SMALL_BYTES, SMALL_PATH, TLS_PORT
-from bench.process import HERE, WORK, BenchError, stop
+from bench.origin import LOCAL, SMALL_BYTES, SMALL_PATH, Site
+from bench.process import HERE, ROOT, WORK, BenchError, stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,24 @@ class Load:
     length: int = SMALL_BYTES
 
     @property
-    def tunnels(self) -> bool:
-        return self.mode.startswith(("tunnel", "idle"))
+    def over_tls(self) -> bool:
+        return self.mode.startswith(("tunnel", "idle", "direct-tls"))
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the generator gets to the origin: what it connects to, and the command that it runs under, if any."""
+
+    peer: str
+    site: Site = LOCAL
+    under: tuple[str, ...] = ()
+
+    def command(self, load: Load, generator: str) -> list[str]:
+        values = (
+            load.mode, self.peer, self.site.place(over_tls=load.over_tls), load.path, load.length,
+            load.connections, load.warm_s, load.seconds, load.requests,
+        )  # fmt: skip
+        return [*self.under, generator, *map(str, values)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +73,12 @@ def build() -> str:
 
 
 @contextmanager
-def _generator(load: Load, proxy_port: int) -> Iterator[subprocess.Popen[bytes]]:
-    origin = TLS_PORT if load.tunnels else PLAIN_PORT
-    values = (
-        load.mode, proxy_port, origin, load.path, load.length,
-        load.connections, load.warm_s, load.seconds, load.requests,
-    )  # fmt: skip
+def _generator(load: Load, way: Way) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [build(), *map(str, values)],
+        way.command(load, build()),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        cwd=ROOT,
         start_new_session=True,
     )
     try:
@@ -78,18 +90,21 @@ def _generator(load: Load, proxy_port: int) -> Iterator[subprocess.Popen[bytes]]
                 pipe.close()
 
 
-def measure(load: Load, proxy_port: int, meter: Callable[[], float]) -> Sample:
-    """Warm up, then measure; *meter* is read just before and just after, with all connections still open."""
-    with _generator(load, proxy_port) as process:
+def measure(load: Load, way: Way, meter: Callable[[int], float]) -> Sample:
+    """Warm up, then measure; *meter* is read just before and just after, with all connections still open.
+
+    It is given the pid of what was started: the generator, or the command that the generator runs under.
+    """
+    with _generator(load, way) as process:
         assert process.stdin
         assert process.stdout
         if process.stdout.readline() != b"warm\n":
             raise BenchError("the load generator ended during the warm-up")
-        before = meter()
+        before = meter(process.pid)
         process.stdin.write(b"\n")
         process.stdin.flush()
         line = process.stdout.readline()
-        used = meter() - before
+        used = meter(process.pid) - before
     if not line:
         raise BenchError("the load generator ended early")
     seen: dict[str, Any] = json.loads(line)

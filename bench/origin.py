@@ -2,8 +2,10 @@
 
 import os
 import pwd
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.install import need_program
@@ -11,9 +13,25 @@ from bench.process import WORK, BenchError, output_of, running
 
 PLAIN_PORT = 18080
 TLS_PORT = 18443
+WEB_HOST, WEB_PORTS = "127.77.0.1", (80, 443)  # an address of our own: 127.0.0.1 may have a server there already
 SMALL_BYTES = 612  # the size of nginx's own welcome page, which older comparisons use
 SMALL_PATH = "/small.txt"
 BULK_PATH = "/bulk.bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The origin by one of its names."""
+
+    host: str
+    plain_port: int
+    tls_port: int
+
+    def place(self, *, over_tls: bool) -> str:
+        return f"{self.host}:{self.tls_port if over_tls else self.plain_port}"
+
+
+LOCAL = Site("127.0.0.1", PLAIN_PORT, TLS_PORT)
 
 CONFIG = """
 daemon off; worker_processes 1; pid {home}/nginx.pid; error_log {home}/error.log warn; {user}
@@ -28,7 +46,7 @@ http {{
   ssl_protocols TLSv1.3; ssl_session_tickets on;
   server {{
     listen 127.0.0.1:{plain} backlog=4096; listen 127.0.0.1:{tls} ssl backlog=4096;
-    root {home}/www;
+    {web} root {home}/www;
   }}
 }}
 """
@@ -51,9 +69,24 @@ def _make_certificate(home: Path) -> None:
             raise BenchError(f"openssl made no certificate: {said[-200:]}")
 
 
+def _may_bind_web() -> bool:
+    """Ports below 1024 are for root on most machines, and may be taken for all addresses."""
+    try:
+        for port in WEB_PORTS:
+            with closing(socket.socket()) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((WEB_HOST, port))
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
-def open_origin(bulk_bytes: int) -> Iterator[None]:
-    """Run the origin for the length of the block, with a sparse file of *bulk_bytes* to download."""
+def open_origin(bulk_bytes: int) -> Iterator[bool]:
+    """Run the origin for the length of the block, with a sparse file of *bulk_bytes* to download.
+
+    Yields whether it is on the web's own ports too, at WEB_HOST.
+    """
     home = WORK / "origin"
     (home / "www").mkdir(parents=True, exist_ok=True)
     _make_certificate(home)
@@ -63,7 +96,9 @@ def open_origin(bulk_bytes: int) -> Iterator[None]:
     # As root, nginx would switch to a user who may not be able to read this directory.
     user = f"user {pwd.getpwuid(0).pw_name};" if os.geteuid() == 0 else ""
     config = home / "nginx.conf"
-    config.write_text(CONFIG.format(home=home, user=user, plain=PLAIN_PORT, tls=TLS_PORT))
+    web = _may_bind_web()
+    listen = "listen {0}:{1} backlog=4096; listen {0}:{2} ssl backlog=4096;".format(WEB_HOST, *WEB_PORTS) if web else ""
+    config.write_text(CONFIG.format(home=home, user=user, plain=PLAIN_PORT, tls=TLS_PORT, web=listen))
     nginx = need_program("nginx", "nginx-light")
     with running([nginx, "-p", str(home), "-c", str(config)], PLAIN_PORT, home / "start.log"):
-        yield
+        yield web

@@ -2,13 +2,12 @@
 
 import os
 import platform
-import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.load import Sample
+from bench.figures import figures
+from bench.report_run import jail_tables, jail_targets, startup_table, startup_targets
 from bench.rows import DIRECT, IDLE_TUNNELS, ROWS, RULE_COUNTS, Effort, Results, Row
 
 NOTES = """\
@@ -29,43 +28,8 @@ NOTES = """\
 - mitmproxy tunnels blindly in the CONNECT rows (`--ignore-hosts '.*'`), as all the others do.
 - sandbox-runtime's HTTP proxy is started alone from the package's own files, without its SOCKS front end.
 - The client resumes its TLS session in the row of new tunnels, to keep client and origin cheap.
-- The figures by number of rules have two rounds more than the others; memory is read once.
+- The figures by number of rules and from inside the jail have two rounds more than the others; memory is read once.
 - 1 GB is 10^9 bytes, 1 MB is 10^6 bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The medians of one peer in one row."""
-
-    cost: float
-    lowest: float
-    highest: float
-    per_s: float
-    p50_ms: float
-    p99_ms: float
-    reconnects: int
-
-
-def cost_of(sample: Sample, *, bulk: bool) -> float:
-    return sample.used / sample.bytes * 1e9 if bulk else sample.used / sample.requests * 1e4
-
-
-def figures(results: Results, row: str, peer: str) -> Figures | None:
-    samples = results.samples.get((row, peer))
-    if not samples or (row, peer) in results.failures:
-        return None
-    bulk = row == "bulk"
-    costs = [cost_of(sample, bulk=bulk) for sample in samples]
-    work = [sample.bytes / 1e6 if bulk else sample.requests for sample in samples]
-    return Figures(
-        statistics.median(costs),
-        min(costs),
-        max(costs),
-        statistics.median(done / sample.seconds for done, sample in zip(work, samples, strict=True)),
-        statistics.median(sample.p50_us for sample in samples) / 1e3,
-        statistics.median(sample.p99_us for sample in samples) / 1e3,
-        max(sample.reconnects for sample in samples),
-    )
 
 
 def row_table(results: Results, row: Row) -> Iterator[str]:
@@ -129,6 +93,8 @@ def targets(results: Results) -> Iterator[str]:
         yield f"| {target} | {change:+.0%} | {'met' if change <= 0.1 else 'missed'} |"
     else:
         yield f"| {target} | not measured | |"
+    yield from startup_targets(results)
+    yield from jail_targets(results)
     yield ""
 
 
@@ -174,6 +140,8 @@ def page(results: Results, rows: list[Row], effort: Effort, command: str, origin
     for row in (row for row in ROWS if row in rows):
         lines += row_table(results, row)
     lines += exeat_only(results)
+    lines += startup_table(results, effort)
+    lines += jail_tables(results, effort)
     lines += ["## How to read this", "", NOTES, ""]
     problems = [f"- {name}: left out, {reason}" for name, reason in results.left_out.items()]
     problems += [f"- {peer}, row {row}: {reason}" for (row, peer), reason in results.failures.items()]

@@ -5,18 +5,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from bench.cpu import cpu_s, rss_mb
 from bench.install import say
-from bench.load import Load, Sample, measure
-from bench.origin import BULK_PATH, PLAIN_PORT
+from bench.load import Load, Sample, Way, measure
+from bench.origin import BULK_PATH, LOCAL, PLAIN_PORT
 from bench.peers import Exeat, Peer, open_peer
 from bench.process import WORK, BenchError
 
 IDLE_TUNNELS = 1000
 RULE_COUNTS = (10, 1000, 10000)
-RULE_ROUNDS_MORE = 2
+ROUNDS_MORE = 2
 DIRECT = "no proxy"
+Turn = TypeVar("Turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Row:
 
     @property
     def is_bulk(self) -> bool:
-        return self.name == "bulk"
+        return self.name.endswith("bulk")
 
 
 ROWS = (
@@ -38,7 +40,7 @@ ROWS = (
     Row("connect", "CONNECT, TLS handshake and one request, new each time", "tunnel-new"),
     Row("bulk", "CONNECT and TLS, a large download over one connection", "tunnel", connections=1),
 )
-EXTRA_ROWS = ("memory", "rules")
+EXTRA_ROWS = ("memory", "rules", "startup", "jail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,25 @@ class Effort:
     seconds: float
     requests: int
     bulk_bytes: int
+    starts: int
+
+    @property
+    def more_rounds(self) -> int:
+        """Rounds where the target is a small difference."""
+        return self.rounds + ROUNDS_MORE if self.rounds > 1 else 1
 
     def load(self, row: Row) -> Load:
         if row.is_bulk:  # no warm-up: the first download would be the measurement
             return Load(row.mode, row.connections, self.seconds, 0, 0.0, BULK_PATH, self.bulk_bytes)
         return Load(row.mode, row.connections, self.seconds, self.requests, min(1.0, self.seconds / 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One program from its start to its end, or one jail until it is ready."""
+
+    wall_ms: float
+    cpu_ms: float
 
 
 @dataclass(slots=True)
@@ -64,6 +80,7 @@ class Results:
     left_out: dict[str, str] = field(default_factory=dict)
     samples: dict[tuple[str, str], list[Sample]] = field(default_factory=dict)
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
+    starts: dict[str, list[Start]] = field(default_factory=dict)
 
     def take(self, row: str, peer: str, work: Callable[[], Sample], unit: str = "CPU s") -> None:
         """Run one measurement. A failure is kept and ends that peer's turns in this row."""
@@ -80,7 +97,7 @@ class Results:
         say(f"  {row:10} {peer:16} {sample.requests:8} requests {rate:9.0f}/s {sample.used:8.3f} {unit}")
 
 
-def rotated(peers: Sequence[Peer], by: int) -> Iterable[Peer]:
+def rotated(peers: Sequence[Turn], by: int) -> Iterable[Turn]:
     """Each round begins with another peer, so that a slow minute of the machine does not hit the same one."""
     at = by % len(peers)
     return (*peers[at:], *peers[:at])
@@ -94,14 +111,16 @@ def compare(rows: Sequence[Row], peers: Sequence[Peer], effort: Effort, results:
             load = effort.load(row)
             if round_number == 0 and row.name == "keepalive":
                 ceiling = Load("direct", row.connections, load.seconds, load.requests, load.warm_s)
-                results.take(row.name, DIRECT, partial(measure, ceiling, 0, lambda: 0.0))
+                results.take(
+                    row.name, DIRECT, partial(measure, ceiling, Way(LOCAL.place(over_tls=False)), lambda _: 0.0)
+                )
             for peer in rotated(peers, round_number):
                 results.take(row.name, peer.name, partial(through, peer, load))
 
 
 def through(peer: Peer, load: Load) -> Sample:
-    with open_peer(peer, tunnels=load.tunnels) as (port, pid):
-        return measure(load, port, lambda: cpu_s(pid))
+    with open_peer(peer, tunnels=load.over_tls) as (port, pid):
+        return measure(load, Way(f"127.0.0.1:{port}"), lambda _: cpu_s(pid))
 
 
 def measure_memory(exeat: Exeat, results: Results) -> None:
@@ -112,11 +131,11 @@ def measure_memory(exeat: Exeat, results: Results) -> None:
     def work() -> Sample:
         with open_peer(exeat, tunnels=True) as (port, pid):
 
-            def settled_mb() -> float:
+            def settled_mb(_: int) -> float:
                 time.sleep(1)
                 return rss_mb(pid)
 
-            return measure(load, port, settled_mb)
+            return measure(load, Way(f"127.0.0.1:{port}"), settled_mb)
 
     results.take("memory", exeat.name, work, unit="MB")
 
@@ -134,6 +153,6 @@ def measure_rules(program: str | None, effort: Effort, results: Results) -> None
     say("cost by number of rules")
     load = effort.load(ROWS[0])
     peers: Mapping[int, Peer] = {count: Exeat(program, write_policy(count)) for count in RULE_COUNTS}
-    for _ in range(effort.rounds + RULE_ROUNDS_MORE if effort.rounds > 1 else 1):
+    for _ in range(effort.more_rounds):
         for count, peer in peers.items():
             results.take("rules", str(count), partial(through, peer, load))

@@ -10,17 +10,34 @@ import pytest
 
 from tests.support.gate import Gate
 from tests.support.origin import Handler, Origin
+from tests.support.redirected import Namespace, Namespaces, require
 
 StartGate = Callable[..., Gate]
 StartOrigin = Callable[..., Origin]
 
 
-@pytest.fixture
-def start_gate(tmp_path: Path) -> Iterator[StartGate]:
-    """Start gateways that are stopped, and whose logs are checked, when the test ends."""
-    gates: list[Gate] = []
+@pytest.fixture(scope="session")
+def namespaces() -> Iterator[Namespaces]:
+    """Network namespaces, each made when a test first needs one."""
+    made = Namespaces()
+    yield made
+    made.close()
 
-    def start(**settings: Any) -> Gate:
+
+@pytest.fixture
+def start_gate(tmp_path: Path, namespaces: Namespaces) -> Iterator[StartGate]:
+    """Start gateways that are stopped, and whose logs are checked, when the test ends.
+
+    `redirected`: it serves a namespace as well, `gate.inside`.
+    """
+    gates: list[Gate] = []
+    taken: list[Namespace] = []
+
+    def start(*, redirected: bool = False, **settings: Any) -> Gate:
+        if redirected:
+            require()
+            taken.append(namespaces.take())
+            settings["inside"] = taken[-1]
         gate = Gate(tmp_path / f"audit-{len(gates)}.jsonl", **settings)
         gates.append(gate)
         return gate
@@ -28,7 +45,9 @@ def start_gate(tmp_path: Path) -> Iterator[StartGate]:
     yield start
     for gate in gates:
         gate.close()
-        assert gate.gateway.counters.internal_errors == 0
+    for namespace in taken:
+        namespaces.give_back(namespace)
+    assert [gate.gateway.counters.internal_errors for gate in gates] == [0] * len(gates)
 
 
 @pytest.fixture

@@ -47,3 +47,19 @@ class AuditError(ExeatError):
 
 class StartError(ExeatError):
     """The gateway could not start: a port is taken, a file cannot be opened."""
+
+
+class JailError(ExeatError):
+    """The jail that was asked for cannot be had. Never answered with a weaker one. `fix` is what to do about it."""
+
+    def __init__(self, public: str, *, detail: str = "", fix: str = "") -> None:
+        super().__init__(public, detail=detail)
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [self.public]
+        if self.detail:
+            lines.append(f"  why: {self.detail}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)

@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
+from exeat.gateway.synthetic import SyntheticNames
+from tests.conftest import StartGate
+from tests.support.inside import Detour, Holds, Inside
 from tests.support.raw_origin import RawHandler, RawOrigin
+from tests.support.scene import AnyName
 from tests.support.serving import Serving
 
 StartServing = Callable[..., Serving]
 StartRawOrigin = Callable[..., RawOrigin]
+StartInside = Callable[..., Inside]
 
 
 @pytest.fixture
@@ -48,3 +53,45 @@ def start_raw_origin() -> Iterator[StartRawOrigin]:
 def quick_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time limits are looked at twenty times a second instead of once, so that tests of them are short."""
     monkeypatch.setattr("exeat.gateway.gateway._SWEEP_S", 0.05)
+
+
+@pytest.fixture
+def holds(monkeypatch: pytest.MonkeyPatch) -> Holds:
+    """How many addresses are held; `start_inside` sees to it that none is left in the end."""
+    counted = Holds()
+    hold, release = SyntheticNames.hold, SyntheticNames.release
+
+    def count_hold(names: SyntheticNames, ip: Any) -> None:
+        hold(names, ip)
+        counted.begun += 1
+
+    def count_release(names: SyntheticNames, ip: Any) -> None:
+        release(names, ip)
+        counted.ended += 1
+
+    monkeypatch.setattr(SyntheticNames, "hold", count_hold)
+    monkeypatch.setattr(SyntheticNames, "release", count_release)
+    return counted
+
+
+@pytest.fixture
+def start_inside(start_gate: StartGate, holds: Holds, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartInside]:
+    """A gateway for a namespace. Every name resolves to loopback; web ports lead to `web`, others to themselves."""
+    started: list[Inside] = []
+
+    def start(allow: list[str], *, web: RawOrigin | None = None, **settings: Any) -> Inside:
+        detour = Detour()
+        if web is not None:
+            detour.ports = {80: web.port, 443: web.port}
+        monkeypatch.setattr("exeat.gateway.admission.dial", detour)
+        gate = start_gate(redirected=True, allow=allow, **settings)
+        if "names" not in settings:
+            gate.names = AnyName()
+        inside = Inside(gate, detour, holds)
+        started.append(inside)
+        return inside
+
+    yield start
+    for inside in started:
+        inside.settle()
+    assert holds.live == 0

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from exeat.errors import HostError
-from exeat.policy import Policy, Target, decide, split_authority
+from exeat.policy import Address, Policy, Target, decide, split_authority
 from tests.support.gate import read_all, read_until
 from tests.support.hello import client_hello
 from tests.support.raw_origin import PING, PONG, TLS_SEEN
 from tests.support.scene import Mark, Scene, Seen, wait_until
 
 Port = int | str
+ALERT = b"\x15\x03\x03\x00\x02\x02\x31"  # TLS: fatal, access_denied
 
 
 class Verdict(StrEnum):
@@ -211,28 +212,99 @@ def _ask_socks_address(scene: Scene, host: bytes, port: Port) -> Outcome:
     return _ask_socks(scene, host, port, as_address=True)
 
 
+# A program in a namespace, which knows of no gateway: it asks DNS, connects, and speaks. A refusal has no code there.
+
+
+def _ask_redirect(scene: Scene, host: bytes, port: Port) -> Outcome:
+    number = int(port)
+    namespace = scene.inside
+    mark = scene.mark()
+    address = _as_address(host)
+    if address is None:
+        code, found = namespace.resolve(host)
+        if not found:
+            return _judge_unresolved(scene, mark, host, code)
+        (where,) = found
+    else:
+        where = str(address)
+    with namespace.connect(where, number) as conn:
+        reached = _talk(conn, host, number, named=address is None)
+    seen = scene.since(mark, decisions=1)
+    assert len(seen.decisions) == 1, f"more than one decision: {seen.decisions}"
+    verdict = _verdict_of_record(seen)
+    if verdict is not Verdict.ALLOW:
+        assert not reached
+        _assert_nothing_went_out(seen)
+    elif not reached:
+        seen = scene.since(mark, decisions=1, ends=1)
+    return Outcome(verdict, reached, 0, seen)
+
+
+def _talk(conn: socket.socket, host: bytes, port: int, *, named: bool) -> bool:
+    """Begin as the port demands, and give whether the server answered."""
+    name = host.removesuffix(b".")
+    beginning, answer = {
+        80: (b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % name, b"hello"),
+        443: (client_hello(name if named else None), TLS_SEEN),
+    }.get(port, (PING, PONG))
+    try:
+        conn.sendall(beginning)
+    except ConnectionError:
+        return False
+    got = read_all(conn)
+    assert got.endswith(answer) or got[:10] in (b"", b"HTTP/1.1 4", b"HTTP/1.1 5", ALERT), f"{got[:100]!r} came"
+    return got.endswith(answer)
+
+
+def _judge_unresolved(scene: Scene, mark: Mark, host: bytes, code: int) -> Outcome:
+    """Refused by DNS already. A name that is asked for again within seconds gets no second line."""
+    assert code != 0, "no address, and no error either"
+    name = host.lower().removesuffix(b".")
+    if name in scene.unresolved:
+        scene.settle()  # there may be a line: then it is this question's
+    seen = scene.since(mark, decisions=0 if name in scene.unresolved else 1)
+    scene.unresolved.add(name)
+    assert len(seen.decisions) <= 1
+    assert all(decision["verdict"] == "deny" for decision in seen.decisions)
+    _assert_nothing_went_out(seen)
+    return Outcome(Verdict.DENY, False, code, seen)
+
+
+# Tunnels, to an allowed host
+
+
+def open_connect(scene: Scene, host: bytes, port: int) -> socket.socket:
+    conn = scene.gate.connect()
+    assert connect_dial(conn, b"%b:%d" % (host, port)).status == 200
+    return conn
+
+
+def open_socks(scene: Scene, host: bytes, port: int) -> socket.socket:
+    conn = scene.gate.connect()
+    assert socks_dial(conn, host, port) == 0
+    return conn
+
+
+def open_redirect(scene: Scene, host: bytes, port: int) -> socket.socket:
+    """By IPv6, as the door that asks DNS goes by IPv4."""
+    address = _as_address(host)
+    where = scene.gate.stand_in(host.decode("ascii"), ipv6=True) if address is None else str(address)
+    return scene.inside.connect(where, port)
+
+
+Opener = Callable[[Scene, bytes, int], socket.socket]
+TUNNELS: tuple[Opener, ...] = (open_connect, open_socks, open_redirect)
+
+
 # Inside a tunnel. It leads to the host itself where the policy allows that, and to good.test otherwise: so the
 # text inside is either what was promised outside, or a second, hidden wish.
 
 
-def _carrier(scene: Scene, host: bytes, port: Port) -> tuple[bytes, int]:
+def _open_carrier(open_tunnel: Opener, scene: Scene, host: bytes, port: Port) -> socket.socket:
     if expected_verdict(scene.gate.gateway.policy, host, port) is Verdict.ALLOW:
         found, _ = split_authority(host.decode("ascii"))
-        return found.authority.encode(), int(port)
-    return b"good.test", scene.port
-
-
-def _open_connect(scene: Scene, conn: socket.socket, host: bytes, port: Port) -> None:
-    where, number = _carrier(scene, host, port)
-    assert connect_dial(conn, b"%b:%d" % (where, number)).status == 200
-
-
-def _open_socks(scene: Scene, conn: socket.socket, host: bytes, port: Port) -> None:
-    where, number = _carrier(scene, host, port)
-    assert socks_dial(conn, where, number) == 0
-
-
-Opener = Callable[[Scene, socket.socket, bytes, Port], None]
+        return open_tunnel(scene, found.authority.encode(), int(port))
+    return open_tunnel(scene, b"good.test", scene.port)
 
 
 def _mark_inside(scene: Scene, before: Mark) -> Mark:
@@ -245,8 +317,7 @@ def _mark_inside(scene: Scene, before: Mark) -> Mark:
 def _ask_host_header(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outcome]:
     def ask(scene: Scene, host: bytes, port: Port) -> Outcome:
         before = scene.mark()
-        with scene.gate.connect() as conn:
-            open_tunnel(scene, conn, host, port)
+        with _open_carrier(open_tunnel, scene, host, port) as conn:
             mark = _mark_inside(scene, before)
             conn.sendall(b"GET / HTTP/1.1\r\nHost: %b:%b\r\n\r\n" % (host, str(port).encode()))
             reply = read_reply(conn)
@@ -269,8 +340,7 @@ def _ask_host_header(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outc
 def _ask_sni(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outcome]:
     def ask(scene: Scene, host: bytes, port: Port) -> Outcome:
         before = scene.mark()
-        with scene.gate.connect() as conn:
-            open_tunnel(scene, conn, host, port)
+        with _open_carrier(open_tunnel, scene, host, port) as conn:
             mark = _mark_inside(scene, before)
             conn.sendall(client_hello(host))
             answer = read_all(conn)
@@ -278,7 +348,7 @@ def _ask_sni(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outcome]:
             seen = scene.since(mark)
             assert seen.decisions == ()
             return Outcome(Verdict.ALLOW, True, 0, seen)
-        assert answer in (b"", b"\x15\x03\x03\x00\x02\x02\x31"), f"neither refused nor relayed: {answer[:100]!r}"
+        assert answer in (b"", ALERT), f"neither refused nor relayed: {answer[:100]!r}"
         seen = scene.since(mark, decisions=1)
         (decision,) = seen.decisions
         assert decision["verdict"] == "deny"
@@ -313,18 +383,62 @@ def _in_sni(host: bytes, port: Port) -> bool:
     return 0 < len(host) < 10_000
 
 
+def _as_address(host: bytes) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address, if the text is one in the form that a request may carry."""
+    try:
+        found, _ = split_authority(host.decode("ascii"))
+    except (HostError, UnicodeDecodeError):
+        return None
+    return found.ip if isinstance(found, Address) else None
+
+
+def _is_redirected(host: bytes) -> bool:
+    """Inside a namespace loopback is its own, and to some addresses the kernel connects nobody."""
+    ip = _as_address(host)
+    if ip is None:
+        return True
+    own = ip.is_loopback or ip.is_unspecified or ip.is_multicast or str(ip) == "255.255.255.255"
+    return not own and not (ip.version == 6 and ip.is_link_local)
+
+
+def _in_redirect(host: bytes, port: Port) -> bool:
+    if not isinstance(port, int) or not 0 < port < 65536 or not _is_redirected(host):
+        return False
+    if port == 53:
+        return False  # answered as DNS, whoever it was meant for
+    if _as_address(host) is not None:
+        return True
+    name = host.removesuffix(b".")
+    if name.lower().rpartition(b".")[2] == b"localhost":
+        return False  # loopback again
+    return len(name) <= 253 and all(0 < len(label) < 64 for label in name.split(b"."))
+
+
+def _in_redirected_header(host: bytes, port: Port) -> bool:
+    return _in_header(host, port) and _is_redirected(host)
+
+
+def _in_redirected_sni(host: bytes, port: Port) -> bool:
+    return _in_sni(host, port) and _is_redirected(host)
+
+
 ABSOLUTE = Door("absolute", _ask_absolute, _in_url)
 CONNECT = Door("connect", _ask_connect, lambda host, port: True)
 SOCKS_NAME = Door("socks-name", _ask_socks, _in_socks)
 SOCKS_ADDRESS = Door("socks-address", _ask_socks_address, _is_address)
-HOST_IN_CONNECT = Door("host-in-connect", _ask_host_header(_open_connect), _in_header)
-HOST_IN_SOCKS = Door("host-in-socks", _ask_host_header(_open_socks), _in_header)
-SNI_IN_CONNECT = Door("sni-in-connect", _ask_sni(_open_connect), _in_sni, exact=False)
-SNI_IN_SOCKS = Door("sni-in-socks", _ask_sni(_open_socks), _in_sni, exact=False)
+REDIRECT = Door("redirect", _ask_redirect, _in_redirect, exact=False)
+HOST_IN_CONNECT = Door("host-in-connect", _ask_host_header(open_connect), _in_header)
+HOST_IN_SOCKS = Door("host-in-socks", _ask_host_header(open_socks), _in_header)
+HOST_IN_REDIRECT = Door("host-in-redirect", _ask_host_header(open_redirect), _in_redirected_header)
+SNI_IN_CONNECT = Door("sni-in-connect", _ask_sni(open_connect), _in_sni, exact=False)
+SNI_IN_SOCKS = Door("sni-in-socks", _ask_sni(open_socks), _in_sni, exact=False)
+SNI_IN_REDIRECT = Door("sni-in-redirect", _ask_sni(open_redirect), _in_redirected_sni, exact=False)
 
-OUTER = (ABSOLUTE, CONNECT, SOCKS_NAME, SOCKS_ADDRESS)
-TEXT = (ABSOLUTE, CONNECT, HOST_IN_CONNECT, HOST_IN_SOCKS)  # where the port is text too
-ALL = (*OUTER, HOST_IN_CONNECT, HOST_IN_SOCKS, SNI_IN_CONNECT, SNI_IN_SOCKS)
+OUTER = (ABSOLUTE, CONNECT, SOCKS_NAME, SOCKS_ADDRESS, REDIRECT)
+HOSTS = (HOST_IN_CONNECT, HOST_IN_SOCKS, HOST_IN_REDIRECT)
+SERVER_NAMES = (SNI_IN_CONNECT, SNI_IN_SOCKS, SNI_IN_REDIRECT)
+TEXT = (ABSOLUTE, CONNECT, *HOSTS)  # where the port is text too
+ALL = (*OUTER, *HOSTS, *SERVER_NAMES)
 
 
 def expected_verdict(policy: Policy, host: bytes, port: Port) -> Verdict:

@@ -16,6 +16,7 @@ from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.policy import Policy
 from exeat.sources import make_policy
+from tests.support.redirected import Listeners, Namespace
 
 T = TypeVar("T")
 
@@ -42,7 +43,10 @@ class LoopThread:
 
 
 class Gate:
-    """A started gateway. `names` answers DNS; every name asked for is kept in `asked`."""
+    """A started gateway. `names` answers DNS; every name asked for is kept in `asked`.
+
+    With a namespace `inside` it serves that too, redirected connections and DNS.
+    """
 
     def __init__(
         self,
@@ -54,18 +58,26 @@ class Gate:
         limits: Limits | None = None,
         credentials: tuple[str, str] | None = None,
         audit_target: str | None = None,
+        inside: Namespace | None = None,
     ) -> None:
         self.audit = audit
+        self._inside = inside
         self.asked: list[str] = []
         self.names = dict(names or {})
+        policy = make_policy(allow, deny, hosts)
+        listeners, jail = _listeners(inside)
         self._thread = LoopThread()
         self.gateway = Gateway(
-            make_policy(allow, deny, hosts),
+            policy,
             audit=audit_target or str(audit),
             limits=limits,
             credentials=credentials,
             lookup=self._lookup,
             sandbox="test",
+            listeners=listeners,
+            redirected=inside is not None,
+            dns_udp=jail.dns_udp,
+            dns_tcp=jail.dns_tcp,
         )
         self._thread.call(self.gateway.start())
         self.port = self.gateway.port
@@ -78,6 +90,28 @@ class Gate:
 
     def connect(self, timeout_s: float = 10) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout_s)
+
+    @property
+    def inside(self) -> Namespace:
+        assert self._inside is not None, "this gateway serves no namespace"
+        return self._inside
+
+    def stand_in(self, name: str, *, ipv6: bool = False) -> str:
+        """The address that stands for a name inside, without asking DNS for it."""
+
+        async def give() -> str:
+            names = self.gateway.state.names
+            assert names is not None
+            found = names.addresses(name)
+            assert found is not None
+            return str(found[ipv6])
+
+        return self.call(give())
+
+    def reach(self, host: str, port: int, *, ipv6: bool = False) -> socket.socket:
+        """A redirected connection from inside, to a name by its stand-in or to an address."""
+        is_address = ":" in host or host.replace(".", "").isdigit()
+        return self.inside.connect(host if is_address else self.stand_in(host, ipv6=ipv6), port)
 
     def send(self, data: bytes, timeout_s: float = 10) -> bytes:
         """Send, finish sending, and give everything that comes back."""
@@ -102,6 +136,14 @@ class Gate:
     def close(self) -> None:
         self._thread.call(self.gateway.aclose())
         self._thread.stop()
+
+
+def _listeners(inside: Namespace | None) -> tuple[list[socket.socket] | None, Listeners]:
+    """A listener on loopback, and those of the namespace; None to let the gateway make its own."""
+    if inside is None:
+        return None, Listeners((), (), ())
+    jail = inside.listen()
+    return [socket.create_server(("127.0.0.1", 0)), *jail.tcp], jail
 
 
 def read_all(conn: socket.socket) -> bytes:

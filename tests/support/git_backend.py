@@ -1,4 +1,4 @@
-"""`git http-backend` behind a web server: repositories that real git clones from and pushes to."""
+"""Repositories that real git clones from and pushes to, and `git http-backend` behind a web server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,40 @@ from email import message_from_bytes
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from tests.support.programs import run
 from tests.support.web import App, Reply, Request
+
+FIRST_FILE = "the first file\n"
+
+
+def git_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """git without the machine's settings, asking nobody anything, with an author."""
+    return {
+        **env,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_AUTHOR_NAME": "Somebody",
+        "GIT_AUTHOR_EMAIL": "somebody@good.test",
+        "GIT_COMMITTER_NAME": "Somebody",
+        "GIT_COMMITTER_EMAIL": "somebody@good.test",
+    }
+
+
+def git(env: Mapping[str, str], *arguments: str, cwd: Path | None = None) -> str:
+    """Run git where no network is involved."""
+    done = run(["git", *arguments], env, cwd=cwd)
+    assert done.status == 0, done
+    return done.stdout.strip()
+
+
+def make_repository(repository: Path, env: Mapping[str, str], first: Path) -> None:
+    """A bare repository with one commit of a file README, written in the folder `first`."""
+    git(env, "init", "--quiet", "--bare", "--initial-branch=main", str(repository))
+    git(env, "init", "--quiet", "--initial-branch=main", str(first))
+    (first / "README").write_text(FIRST_FILE)
+    git(env, "add", "README", cwd=first)
+    git(env, "commit", "--quiet", "--message=first", cwd=first)
+    git(env, "push", "--quiet", str(repository), "main", cwd=first)
 
 
 def git_backend(root: Path, env: Mapping[str, str]) -> App:

@@ -31,11 +31,17 @@ def need(*programs: str) -> None:
         give_up(f"{', '.join(missing)}: not installed; {_how_to_install()}")
 
 
+def find(program: str, *folders: str) -> str:
+    """As `need`, for a server that may be in folders which an ordinary user's PATH does not have: its full path."""
+    found = shutil.which(program, path=os.pathsep.join((os.environ["PATH"], *folders)))
+    if found is None:
+        give_up(f"{program}: not installed; {_how_to_install()}")
+    return found
+
+
 def _how_to_install() -> str:
-    """The command that installs what is missing, from the one list of packages."""
-    script = Path(__file__).parents[2] / "scripts" / "system-packages"
-    packages = subprocess.run([script, "--check"], capture_output=True, text=True, timeout=20, check=False)
-    return f"sudo apt-get install --no-install-recommends {' '.join(packages.stdout.split())}"
+    """The command that installs what is missing: the script has the one list of packages."""
+    return f"sudo bash {Path(__file__).parents[2] / 'scripts' / 'system-packages'}"
 
 
 def need_module(name: str) -> None:

@@ -15,6 +15,7 @@ from exeat.gateway.resolve import IPAddress
 from exeat.policy.host import unmapped
 from tests.support.gate import Gate
 from tests.support.raw_origin import RawOrigin
+from tests.support.redirected import Namespace, require
 
 WAIT_S = 15
 
@@ -95,6 +96,11 @@ class Seen:
     received: int
 
 
+def _is_repeat(record: dict[str, Any]) -> bool:
+    """A line that counts DNS questions of seconds ago, and so answers none of now."""
+    return record.get("protocol") == "dns" and record["note"].startswith("asked ")
+
+
 class Scene:
     """One gateway in front of one server. Names are `good.test`, `*.wild.test` (allowed) and any other (not)."""
 
@@ -102,12 +108,19 @@ class Scene:
         self.gate = gate
         self.origin = origin
         self.dials = dials
+        self.unresolved: set[bytes] = set()  # names that DNS inside has refused
         self._records: list[dict[str, Any]] = []
         self._offset = 0
 
     @property
     def port(self) -> int:
         return self.origin.port
+
+    @property
+    def inside(self) -> Namespace:
+        """The namespace that the gateway serves. Where there can be none, the test is skipped."""
+        require()
+        return self.gate.inside
 
     def records(self) -> list[dict[str, Any]]:
         """The audit log so far, reading only what is new."""
@@ -131,15 +144,15 @@ class Scene:
     def since(self, mark: Mark, *, decisions: int = 0, ends: int = 0) -> Seen:
         """What was noted since, once there are that many records: a refusal is answered while it is being written."""
 
-        def count(event: str) -> int:
-            return sum(record["event"] == event for record in self.records()[mark.records :])
+        def found(event: str) -> tuple[dict[str, Any], ...]:
+            new = self.records()[mark.records :]
+            return tuple(record for record in new if record["event"] == event and not _is_repeat(record))
 
-        wait_until(lambda: count("decision") >= decisions, f"{decisions} decisions")
-        wait_until(lambda: count("end") >= ends, f"{ends} ends")
-        new = self.records()[mark.records :]
+        wait_until(lambda: len(found("decision")) >= decisions, f"{decisions} decisions")
+        wait_until(lambda: len(found("end")) >= ends, f"{ends} ends")
         return Seen(
-            tuple(record for record in new if record["event"] == "decision"),
-            tuple(record for record in new if record["event"] == "end"),
+            found("decision"),
+            found("end"),
             tuple(self.dials.made[mark.dials :]),
             tuple(self.gate.asked[mark.asked :]),
             self.origin.connections - mark.connections,

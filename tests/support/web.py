@@ -48,7 +48,7 @@ def hello(request: Request) -> Reply:
 class Web:
     """A started server. `requests` are those that it has read, whatever name they came under."""
 
-    def __init__(self, app: App, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, app: App, tls: ssl.SSLContext | None = None, at: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self.requests: list[Request] = []
         self.scheme = "http" if tls is None else "https"
 
@@ -56,7 +56,7 @@ class Web:
             web = self
             answer = staticmethod(app)
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = _Server(at, Handler)
         self._server.tls = tls
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import StartGate
 from tests.support.raw_origin import RawHandler, RawOrigin
+from tests.support.redirected import why_not
 from tests.support.scene import AnyName, Dials, Scene
 from tests.support.server import Server
 
@@ -56,7 +57,7 @@ def start_scene(
     ) -> Scene:
         server = origin or start_raw_origin(handler)
         rules = [rule.replace("{port}", str(server.port)) for rule in allow]
-        gate = start_gate(allow=rules, **settings)
+        gate = start_gate(allow=rules, redirected=not why_not(), **settings)
         gate.names = AnyName() if names is None else names
         scene = Scene(gate, server, dials)
         scenes.append(scene)

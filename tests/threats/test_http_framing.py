@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from exeat.sources import make_policy
-from tests.support.doors import connect_dial, read_reply, socks_dial
+from tests.support.doors import TUNNELS, Opener, connect_dial, open_redirect, read_reply, socks_dial
 from tests.support.gate import read_all, read_until
 from tests.support.origin import OK
 from tests.support.raw_origin import RawOrigin
@@ -16,6 +16,7 @@ from tests.support.scene import Scene
 from tests.threats.conftest import StartScene
 
 SECOND = "/smuggled"
+every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])
 
 
 def second(scene: Scene) -> bytes:
@@ -132,6 +133,44 @@ def test_b1_an_address_that_is_not_listed_is_not_reached_with_a_good_host(scene:
     answer = scene.gate.send(fill(scene, "GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"))
     assert statuses(answer) == [403]
     assert scene.since(mark).connections == 0
+
+
+REDIRECTED_BAD = {
+    "another host": ("GET / HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n", 421),
+    "another allowed host": ("GET / HTTP/1.1\r\nHost: a.wild.test:{port}\r\n\r\n", 421),
+    "another port": ("GET / HTTP/1.1\r\nHost: good.test:1\r\n\r\n", 421),
+    "an address": ("GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n", 421),
+    "two hosts": ("GET / HTTP/1.1\r\nHost: good.test:{port}\r\nHost: evil.test\r\n\r\n", 400),
+    "no host": ("GET / HTTP/1.1\r\n\r\n", 400),
+    "a URL": ("GET http://evil.test:{port}/ HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n", 400),
+    "a URL and the right host": ("GET http://evil.test:{port}/ HTTP/1.1\r\nHost: good.test:{port}\r\n\r\n", 400),
+    "a tunnel": ("CONNECT evil.test:{port} HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n", 405),
+    "two lengths": (
+        "GET / HTTP/1.1\r\nHost: good.test:{port}\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        400,
+    ),
+    "length and chunked": (
+        "POST / HTTP/1.1\r\nHost: good.test:{port}\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+    ),
+    "a bare LF": ("GET / HTTP/1.1\nHost: good.test:{port}\r\n\r\n", 400),
+}
+
+
+@pytest.mark.parametrize(("request_text", "status"), REDIRECTED_BAD.values(), ids=REDIRECTED_BAD.keys())
+def test_b1_b2_through_a_redirected_connection(request_text: str, status: int, scene: Scene) -> None:
+    """B1, B2: refused, the server gets none of it, and the request behind it is not served. Control: one in order."""
+    good = fill(scene, "GET /good HTTP/1.1\r\nHost: good.test:{port}\r\n\r\n")
+    for first, expected in ((fill(scene, request_text), [status]), (good, [200, 200])):
+        with open_redirect(scene, b"good.test", scene.port) as conn:
+            conn.sendall(first + good)
+            conn.shutdown(socket.SHUT_WR)
+            assert [read_reply(conn).status for _ in expected] == expected
+            assert read_all(conn) == b""
+        scene.settle()
+        assert scene.origin.received == 0 or expected == [200, 200]
+    assert scene.origin.everything.count(b"GET ") == 2
+    assert b"evil" not in scene.origin.everything
 
 
 # B2 and B3: where a message ends
@@ -415,8 +454,8 @@ def test_b4_every_request_on_a_connection_is_judged(pipelined: bool, scene: Scen
     assert b"/2" not in scene.origin.everything
 
 
-@pytest.mark.parametrize("first", ["connect", "socks"])
-def test_b4_requests_inside_a_tunnel_are_judged_one_by_one(first: str, scene: Scene) -> None:
+@every_tunnel
+def test_b4_requests_inside_a_tunnel_are_judged_one_by_one(open_tunnel: Opener, scene: Scene) -> None:
     """B4: inside a tunnel the second request cannot turn to another host, nor open a tunnel of its own."""
     inner = b"GET /%b HTTP/1.1\r\nHost: %b:%d\r\n\r\n"
     for wish in (
@@ -427,11 +466,7 @@ def test_b4_requests_inside_a_tunnel_are_judged_one_by_one(first: str, scene: Sc
         b"CONNECT evil.test:%d HTTP/1.1\r\nHost: evil.test\r\n\r\n" % scene.port,
         b"CONNECT good.test:%d HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % (scene.port, scene.port),
     ):
-        with scene.gate.connect() as conn:
-            if first == "connect":
-                assert connect_dial(conn, b"good.test:%d" % scene.port).status == 200
-            else:
-                assert socks_dial(conn, b"good.test", scene.port) == 0
+        with open_tunnel(scene, b"good.test", scene.port) as conn:
             conn.sendall(inner % (b"1", b"good.test", scene.port) + wish + inner % (b"3", b"good.test", scene.port))
             found = statuses(read_all(conn))
         assert found in ([200, 421], [200, 400], [200, 405]), wish
@@ -442,11 +477,11 @@ def test_b4_requests_inside_a_tunnel_are_judged_one_by_one(first: str, scene: Sc
     assert b"CONNECT" not in sent
 
 
-def test_b4_inside_a_tunnel_the_control_is_served(scene: Scene) -> None:
+@every_tunnel
+def test_b4_inside_a_tunnel_the_control_is_served(open_tunnel: Opener, scene: Scene) -> None:
     """B4's control: three requests to the tunnel's own host, in one segment, are all served."""
     inner = b"GET /%d HTTP/1.1\r\nHost: good.test:%d\r\n\r\n"
-    with scene.gate.connect() as conn:
-        assert connect_dial(conn, b"good.test:%d" % scene.port).status == 200
+    with open_tunnel(scene, b"good.test", scene.port) as conn:
         conn.sendall(b"".join(inner % (number, scene.port) for number in range(3)))
         assert [read_reply(conn).status for _ in range(3)] == [200, 200, 200]
 

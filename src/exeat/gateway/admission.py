@@ -59,7 +59,7 @@ def deny(state: State, record: Record, place: Place, decision: Decision, address
     if address is not None:
         record.address = str(address)
     record.status = 403
-    state.counters.decided("deny", record.reason, record.host)
+    state.counters.decided("deny", record.reason, record.host, record.port)
     state.journal.append(record.encode("decision"))
     return Refusal(403, _denial_sentence(place, decision), _denial_error(decision))
 
@@ -252,17 +252,25 @@ def malformed(state: State, record: Record, error: ProtocolError) -> None:
     record.reason = "malformed"
     record.status = error.status
     record.note = f"{error.public}: {error.detail}" if error.detail else error.public
-    state.counters.decided("deny", "malformed", record.host)
+    state.counters.decided("deny", "malformed", record.host, record.port)
     state.journal.append(record.encode("decision"))
 
 
 def deny_inside(state: State, record: Record, reason: str) -> None:
-    """The record of a tunnel that was allowed and then refused for what its first bytes said."""
+    """The record of a tunnel to an allowed place that is refused for what its first bytes said."""
     allowed = record.verdict, record.reason, record.status
     record.verdict, record.reason, record.status = "deny", reason, 403
-    state.counters.decided("deny", reason, record.host)
+    state.counters.decided("deny", reason, record.host, record.port)
     state.journal.append(record.encode("decision"))
     record.verdict, record.reason, record.status = allowed
+
+
+def deny_unknown(state: State, record: Record, why: str) -> Refusal:
+    """The record of a connection of which nobody can say where it was meant to go."""
+    record.verdict, record.reason, record.status, record.note = "deny", "unknown-address", 403, why
+    state.counters.decided("deny", record.reason, record.host, record.port)
+    state.journal.append(record.encode("decision"))
+    return Refusal(403, why, "destination_ip_prohibited")
 
 
 def refuse_credentials(state: State, record: Record) -> Refusal:

@@ -1,10 +1,11 @@
-"""The way of a connection, from its first byte: which door, and what is left to do when it ends."""
+"""The way of a connection, from where it was meant to go or from its first byte: which door, and how it ends."""
 
 from __future__ import annotations
 
 import logging
 
 from exeat.gateway.http_door import serve_http
+from exeat.gateway.redirect_door import serve_redirected
 from exeat.gateway.session import Session
 from exeat.gateway.socks_door import serve_socks
 from exeat.wire import socks5
@@ -16,6 +17,9 @@ async def serve_connection(session: Session) -> None:
     """Serve one client to its end. Whatever happens here stays here: other connections never notice."""
     client = session.client
     try:
+        if session.destination is not None:
+            await serve_redirected(session, session.destination)
+            return
         session.watch(session.state.limits.first_byte_s, client.close)
         if not client.buffer and not await client.more():
             return

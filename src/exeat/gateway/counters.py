@@ -8,6 +8,8 @@ from typing import Final
 _MAX_HOSTS: Final = 1_000
 OTHER_HOSTS: Final = "(other)"
 
+Blocked = tuple[str, int, str]  # host, port, reason
+
 
 class HostCount:
     """One host's traffic. Bytes are of connections that have ended."""
@@ -33,6 +35,7 @@ class Counters:
         self.received = 0
         self.decisions: dict[tuple[str, str], int] = {}  # (verdict, reason)
         self.hosts: dict[str, HostCount] = {}
+        self.blocked: dict[Blocked, int] = {}  # what a person is told of at the end
 
     def host(self, name: str) -> HostCount:
         count = self.hosts.get(name)
@@ -42,14 +45,24 @@ class Counters:
             count = self.hosts[name] = HostCount()
         return count
 
-    def decided(self, verdict: str, reason: str, host: str) -> None:
+    def decided(self, verdict: str, reason: str, host: str, port: int | None = None) -> None:
+        """Count one decision. Denials with a port are also kept apart by place."""
         key = (verdict, reason)
         self.decisions[key] = self.decisions.get(key, 0) + 1
         count = self.host(host)
         if verdict == "allow":
             count.allowed += 1
-        else:
-            count.denied += 1
+            return
+        count.denied += 1
+        if port is not None:
+            self.block(host, port, reason)
+
+    def block(self, host: str, port: int, reason: str) -> None:
+        """Count one thing that was refused. Port 0: only the name was asked for."""
+        where = (host, port, reason)
+        if where not in self.blocked and len(self.blocked) >= _MAX_HOSTS:
+            where = (OTHER_HOSTS, 0, "")
+        self.blocked[where] = self.blocked.get(where, 0) + 1
 
     def ended(self, host: str, sent: int, received: int) -> None:
         self.sent += sent

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -16,10 +17,14 @@ from exeat.errors import AuditError, StartError
 from exeat.gateway.channel import Channel
 from exeat.gateway.connection import serve_connection
 from exeat.gateway.counters import Counters
+from exeat.gateway.dns_door import DnsDoor
+from exeat.gateway.dropped import DropLog
 from exeat.gateway.limits import Limits
+from exeat.gateway.original import find_destination
 from exeat.gateway.resolve import Lookup, Resolver
 from exeat.gateway.session import Session
 from exeat.gateway.state import Credentials, State
+from exeat.gateway.synthetic import SyntheticNames
 from exeat.policy import Policy
 from exeat.wire.reply import encode_reply
 
@@ -29,7 +34,12 @@ _TOO_MANY: Final = encode_reply(503, "too many connections", error="connection_l
 
 
 class Gateway:
-    """A default-deny proxy with one policy. Several may live in one process; they share nothing."""
+    """A default-deny proxy with one policy. Several may live in one process; they share nothing.
+
+    `redirected`: connections may have been redirected to the listeners, which then are of a network namespace
+    that has no other way out. `dns_udp` and `dns_tcp` are bound sockets of it, on which DNS is answered, and on
+    `dropped` the kernel tells which packets were dropped there. All sockets given are the gateway's from `start` on.
+    """
 
     def __init__(
         self,
@@ -46,7 +56,13 @@ class Gateway:
         reuse_port: bool = False,
         listeners: Sequence[socket.socket] | None = None,
         own_ports: Sequence[int] = (),
+        redirected: bool = False,
+        dns_udp: Sequence[socket.socket] = (),
+        dns_tcp: Sequence[socket.socket] = (),
+        dropped: Sequence[socket.socket] = (),
     ) -> None:
+        if (dns_udp or dns_tcp) and not redirected:
+            raise ValueError("DNS is answered only where connections are redirected")
         self._first_policy = policy
         self._host = host
         self._port = port
@@ -59,6 +75,11 @@ class Gateway:
         self._reuse_port = reuse_port
         self._listeners = listeners
         self._own_ports = own_ports
+        self._redirected = redirected
+        self._dns_sockets = dns_udp, dns_tcp
+        self._dropped_sockets = dropped
+        self._dns: DnsDoor | None = None
+        self._drop_log: DropLog | None = None
         self._servers: list[asyncio.Server] = []
         self._loop: asyncio.AbstractEventLoop
         self._sessions: set[Session] = set()
@@ -83,6 +104,7 @@ class Gateway:
             journal=journal,
             resolver=Resolver(self._limits.dns_s, self._lookup),
             credentials=self._credentials,
+            names=SyntheticNames(time.monotonic) if self._redirected else None,
         )
         loop = self._loop = asyncio.get_running_loop()
         try:
@@ -92,7 +114,7 @@ class Gateway:
             else:
                 await self._listen(loop, host=self._host, port=self._port, reuse_port=self._reuse_port or None)
         except OSError as error:
-            await journal.aclose()
+            await self._abandon_start()
             raise StartError(
                 f"cannot listen on {self._host}:{self._port}: {error.strerror or error}",
                 detail="another program has the port, or the address is not this machine's",
@@ -109,12 +131,29 @@ class Gateway:
         try:
             await journal.commit(started)
         except AuditError as error:
-            for server in self._servers:
-                server.close()
-            self._state = None
-            await journal.aclose()
+            await self._abandon_start()
             raise StartError(f"the audit log {self._audit} cannot be written", detail=error.detail) from None
+        try:
+            await self._start_dns(self._state)
+        except OSError as error:
+            await self._abandon_start()
+            raise StartError("cannot answer DNS on the sockets given", detail=str(error)) from None
         self._sweeper = loop.create_task(self._sweep())
+
+    async def _start_dns(self, state: State) -> None:
+        udp, tcp = self._dns_sockets
+        if state.names is not None and (udp or tcp):
+            self._dns = DnsDoor(state, state.names)
+            await self._dns.start(udp, tcp)
+        if self._dropped_sockets:
+            self._drop_log = DropLog(state)
+            self._drop_log.start(self._dropped_sockets)
+
+    async def _abandon_start(self) -> None:
+        for server in self._servers:
+            server.close()
+        journal, self._state = self.state.journal, None
+        await journal.aclose()
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, **where: object) -> None:
         server: asyncio.Server = await loop.create_server(self._make_channel, backlog=4096, **where)  # type: ignore[call-overload]
@@ -128,6 +167,12 @@ class Gateway:
             return
         for server in self._servers:
             server.close()
+        if self._dns is not None:
+            await self._dns.close()
+            self._dns = None
+        if self._drop_log is not None:
+            self._drop_log.close()
+            self._drop_log = None
         for session in list(self._sessions):
             session.drain()
         if drain_s > 0:
@@ -173,13 +218,17 @@ class Gateway:
     def _on_connection(self, channel: Channel) -> None:
         counters, limits = self.state.counters, self.state.limits
         counters.connections += 1
+        destination = find_destination(channel.transport) if self._redirected else None
         if len(self._sessions) >= min(limits.max_connections, limits.max_connections_per_sandbox):
             counters.rejected_connections += 1
+            if destination is not None:
+                channel.reset()  # nobody knows yet what it speaks
+                return
             channel.write(_TOO_MANY)
             channel.close()
             return
         self._count += 1
-        session = Session(self.state, channel, self._count)
+        session = Session(self.state, channel, self._count, destination)
         self._sessions.add(session)
         counters.open_connections += 1
         session.task = self._loop.create_task(serve_connection(session))

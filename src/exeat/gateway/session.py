@@ -13,6 +13,7 @@ from exeat.audit import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.admission import still_allowed
 from exeat.gateway.channel import Channel
+from exeat.gateway.original import Destination
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Ask, State
 from exeat.wire.http1 import RequestHead, parse_request_head
@@ -34,6 +35,7 @@ class Session:
         "_patience",
         "_requests",
         "client",
+        "destination",
         "draining",
         "live",
         "number",
@@ -43,10 +45,11 @@ class Session:
         "upstream",
     )
 
-    def __init__(self, state: State, client: Channel, number: int) -> None:
+    def __init__(self, state: State, client: Channel, number: int, destination: Destination | None = None) -> None:
         self.state = state
         self.client = client
         self.number = number
+        self.destination = destination  # where a redirected connection was meant to go
         self.upstream: Channel | None = None
         self.task: asyncio.Task[None] | None = None
         self.draining = False

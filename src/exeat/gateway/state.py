@@ -17,6 +17,7 @@ from exeat.gateway.counters import Counters
 from exeat.gateway.limits import Limits
 from exeat.gateway.pool import Key, Pool
 from exeat.gateway.resolve import Resolver
+from exeat.gateway.synthetic import SyntheticNames
 from exeat.policy import Decision, Host, Policy, Rule, Target, decide, split_authority
 
 Endpoint = tuple[IPv4Address | IPv6Address, int]
@@ -150,6 +151,7 @@ class State:
         journal: Journal,
         resolver: Resolver,
         credentials: Credentials | None,
+        names: SyntheticNames | None = None,
     ) -> None:
         self.sandbox = sandbox
         self.jail = jail
@@ -157,6 +159,7 @@ class State:
         self.journal = journal
         self.resolver = resolver
         self.credentials = credentials
+        self.names = names  # where connections are redirected to us: what our own addresses stand for
         self.pool = Pool(limits.max_idle_upstreams, limits.upstream_idle_s)
         self.budgets = Budgets(limits.max_upload)
         self.counters = Counters()

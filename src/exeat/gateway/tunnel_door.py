@@ -7,6 +7,8 @@ HTTP or TLS; a port that a rule names explicitly may carry any protocol, the ser
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from exeat.errors import HostError, ProtocolError
@@ -19,10 +21,77 @@ from exeat.policy import Address, canonical_host
 from exeat.wire.http1 import sniff_request
 from exeat.wire.tls import HANDSHAKE, parse_client_hello
 
+WEB_PORTS: Final = (80, 443)  # whoever connects to one of these speaks first
 # A fatal alert, access_denied: TLS clients report it instead of an unexplained end of file.
-_TLS_ACCESS_DENIED: Final = b"\x15\x03\x03\x00\x02\x02\x31"
-_RELAY: Final = "relay"
-_HTTP: Final = "http"
+TLS_ACCESS_DENIED: Final = b"\x15\x03\x03\x00\x02\x02\x31"
+RELAY: Final = "relay"
+HTTP: Final = "http"
+
+
+class Speech(Enum):
+    """What a client's first bytes begin."""
+
+    NOTHING = 0  # it has finished without a byte
+    FRAGMENT = 1  # it has finished before one could tell
+    TLS = 2
+    BROKEN_TLS = 3
+    HTTP = 4  # version 1, well formed or not
+    OTHER = 5
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """A client's first bytes, understood as far as they are judged. They stay in its buffer."""
+
+    speech: Speech
+    server_name: str | None = None  # of TLS, as sent
+    fault: str = ""  # of broken TLS, for the record
+
+
+SILENT: Final = First(Speech.NOTHING)
+
+
+async def read_first(client: Channel, upstream: Channel | None = None, *, tls_only: bool = False) -> First:
+    """Wait for as much as it takes to tell what the client speaks.
+
+    A server that has spoken first is not an HTTP server. `tls_only`: nothing else will pass, so do not wait
+    for more of it.
+    """
+    while True:
+        data = client.buffer
+        if data and data[0] == HANDSHAKE:
+            try:
+                hello = parse_client_hello(data)
+            except ProtocolError as error:
+                return First(Speech.BROKEN_TLS, fault=error.public)
+            if hello is not None:
+                return First(Speech.TLS, hello.server_name)
+        elif data:
+            spoken = tls_only or (upstream is not None and upstream.received > 0)
+            http = False if spoken else sniff_request(data)
+            if http is not None:
+                return First(Speech.HTTP if http else Speech.OTHER)
+        if not await client.more():
+            return First(Speech.FRAGMENT) if data else SILENT
+
+
+def judge_first(first: First, place: Place) -> str:
+    """RELAY, HTTP, or the reason to refuse a tunnel to this place that begins so."""
+    match first.speech:
+        case Speech.NOTHING:
+            return RELAY
+        case Speech.FRAGMENT:
+            return "cut-off"
+        case Speech.BROKEN_TLS:
+            return "malformed"
+        case Speech.TLS:
+            return RELAY if _agrees(first.server_name, place) else "sni-mismatch"
+        case Speech.HTTP | Speech.OTHER if place.port == 443:
+            return "not-tls"
+        case Speech.HTTP:
+            return HTTP
+        case Speech.OTHER:
+            return "not-http" if place.port == 80 else RELAY
 
 
 async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: int) -> Place | None:
@@ -32,17 +101,16 @@ async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: in
     session.upstream = upstream
     tunnel = Tunnel(client, upstream, state.budgets.of(place.decision.rule))
     session.begin(ask, tunnel.stop)
-    web = place.port in (80, 443)
+    web = place.port in WEB_PORTS
     if web:
         session.watch(state.limits.head_s, lambda: tunnel.stop("timeout"))
     else:
         session.watch_idle(tunnel.stop)
         tunnel.open_down()
-    try:
-        verdict = await _judge_first_bytes(client, upstream, place)
-    except ProtocolError as error:
-        verdict, record.note = "malformed", error.public
-    if verdict == _HTTP:
+    first = await read_first(client, upstream, tls_only=place.port == 443)
+    verdict = judge_first(first, place)
+    record.note = first.fault
+    if verdict == HTTP:
         tunnel.detach()
         session.upstream = None
         session.finish(record, status, upstream.sent, upstream.received, "")
@@ -51,38 +119,29 @@ async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: in
         else:
             upstream.close()
         return place
-    if verdict == _RELAY:
+    if verdict == RELAY:
         session.watch_idle(tunnel.stop)
         if web:
             tunnel.open_down()
         tunnel.open_up()
     else:
         deny_inside(state, record, verdict)
-        tunnel.refuse(verdict, _TLS_ACCESS_DENIED if client.buffer[:1] == b"\x16" else b"")
+        tunnel.refuse(verdict, TLS_ACCESS_DENIED if client.buffer[:1] == b"\x16" else b"")
     await tunnel.done
     session.finish(record, status, upstream.sent, upstream.received, tunnel.note)
     return None
 
 
-async def _judge_first_bytes(client: Channel, upstream: Channel, place: Place) -> str:
-    """`relay`, `http`, or the reason to refuse. Waits for as much as it needs to tell; nothing has been sent on."""
-    while True:
-        data = client.buffer
-        if data and data[0] == HANDSHAKE:
-            hello = parse_client_hello(data)
-            if hello is not None:
-                return _RELAY if _agrees(hello.server_name, place) else "sni-mismatch"
-        elif data:
-            if place.port == 443:
-                return "not-tls"
-            # A server that has spoken first is not an HTTP server.
-            spoken = upstream.received > 0
-            http = False if spoken else sniff_request(data)
-            if http is not None:
-                return _HTTP if http else "not-http" if place.port == 80 else _RELAY
-        if not await client.more():
-            # Nothing, or a fragment of something, and then the end: there is no more to judge.
-            return "cut-off" if data else _RELAY
+async def relay_judged(session: Session, ask: Ask, upstream: Channel, status: int) -> None:
+    """Relay a tunnel whose first bytes were judged before anything was dialled."""
+    session.upstream = upstream
+    tunnel = Tunnel(session.client, upstream, session.state.budgets.of(ask.decision.rule))
+    session.begin(ask, tunnel.stop)
+    session.watch_idle(tunnel.stop)
+    tunnel.open_down()
+    tunnel.open_up()
+    await tunnel.done
+    session.finish(ask.record, status, upstream.sent, upstream.received, tunnel.note)
 
 
 def _agrees(server_name: str | None, place: Place) -> bool:

@@ -18,6 +18,7 @@ from exeat.policy.host import (
 from exeat.policy.options import parse_size
 from exeat.policy.path import canonical_path
 from exeat.policy.policy import HostMapping, Policy, build_policy
+from exeat.policy.reach import could_allow, unreachable
 from exeat.policy.rule import Pattern, Rule, Scope, Source
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "canonical_path",
     "classify",
     "configured_host",
+    "could_allow",
     "decide",
     "describe",
     "embedded_ipv4",
@@ -56,4 +58,5 @@ __all__ = [
     "rule_to_allow",
     "split_authority",
     "unmapped",
+    "unreachable",
 ]

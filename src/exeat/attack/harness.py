@@ -1,0 +1,246 @@
+"""Runs the corpus: each probe first without a jail, then in it. What arrived outside decides, not what a probe says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess  # noqa: TID251 - the corpus is made of processes, and is no part of the data path
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from exeat.attack.model import Answer, Evidence, Group, Probe, Scene
+from exeat.attack.probes import GROUPS
+from exeat.attack.pseudo_terminal import open_terminal
+from exeat.attack.scorecard import Row, Scorecard, Seen
+from exeat.attack.targets import Targets, open_targets
+
+Progress = Callable[[str], None]
+_PROBE_FILE = Path(__file__).with_name("probe.py")
+_LAUNCHER_FILE = Path(__file__).with_name("launcher.py")
+_CONTROL_S = 3.0  # how long something that must arrive may take
+_RUN_S = 180.0
+_LEFT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a run of probes ended."""
+
+    answers: dict[str, Answer]
+    status: int
+    stderr: str
+
+
+def attack(
+    jail: str,
+    *,
+    groups: Sequence[str] = (),
+    exeat: Sequence[str] = (),
+    progress: Progress = lambda _: None,
+) -> Scorecard:
+    """Try everything, or the groups named, against a jail. `exeat` is the command to attack."""
+    command = tuple(exeat) or (sys.executable, "-m", "exeat")
+    rows: list[Row] = []
+    with open_targets(sys.executable) as targets:
+        for group in GROUPS.values():
+            if not groups or group.name in groups:
+                progress(group.title)
+                rows += _attack_group(group, jail, command, targets)
+    return Scorecard(jail, "root" if os.geteuid() == 0 else f"user {os.geteuid()}", tuple(rows))
+
+
+def _attack_group(group: Group, jail: str, exeat: tuple[str, ...], targets: Targets) -> list[Row]:
+    """Control and jail for the probes of one group. Those that need another setting are a run of their own."""
+    rows: list[Row] = []
+    plain = [probe for probe in group.probes if probe.id not in _CLEAN]
+    clean = [probe for probe in group.probes if probe.id in _CLEAN]
+    for probes, options in ((plain, ()), (clean, ("--clean-env",))):
+        if probes:
+            controls = _run_controls(probes, targets)
+            # Where there is nothing to attack, nothing is tried in the jail either: it might reach somebody real.
+            there = [probe for probe in probes if not controls[probe.id].absent]
+            seen = _run_jailed(there, jail, exeat, options, targets) if there else {}
+            rows += [_judge(probe, jail, controls[probe.id], seen.get(probe.id)) for probe in probes]
+    return rows
+
+
+_CLEAN = frozenset({"E7.parents"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """One probe in one run: what it said, and what was seen from outside."""
+
+    said: str
+    got_out: str = ""  # the evidence
+    done: bool = False
+    absent: bool = False
+    refused: bool = False
+    ran: bool = True
+    allowed: bool = False  # its token reached the allowed host
+
+
+def _judge(probe: Probe, jail: str, control: _Result, jailed: _Result | None) -> Row:
+    works = probe.evidence is Evidence.WORKS
+    claimed = jail in probe.stops
+    expected = "works" if works else "stopped" if claimed else "gets out"
+    if works and not claimed:
+        seen, said = Seen.NO_CONTROL, ""
+        control = replace(control, said="not promised by this jail", absent=True)
+    elif jailed is None:
+        seen, said = Seen.NO_CONTROL, ""
+    else:
+        seen, said = _verdict(probe, control, jailed), jailed.said
+    return Row(
+        probe.id,
+        probe.group,
+        probe.title,
+        jail,
+        expected,
+        seen,
+        said,
+        evidence=jailed.got_out if jailed else "",
+        control=control.got_out or control.said,
+        lack="" if control.got_out else "absent" if control.absent else "refused" if control.refused else "failed",
+    )
+
+
+def _verdict(probe: Probe, control: _Result, jailed: _Result) -> Seen:
+    if not jailed.ran:
+        return Seen.BROKEN
+    if probe.evidence is Evidence.WORKS:
+        needs_arrival = probe.id.startswith(("B1.", "C1."))
+        return Seen.WORKS if jailed.done and (jailed.allowed or not needs_arrival) else Seen.BROKEN
+    if jailed.got_out:
+        return Seen.ESCAPED
+    return Seen.STOPPED if control.got_out else Seen.NO_CONTROL
+
+
+def _run_controls(probes: list[Probe], targets: Targets) -> dict[str, _Result]:
+    """The same probes without a jail. They must get out, or they prove nothing."""
+    tried = [probe for probe in probes if probe.evidence is not Evidence.WORKS]
+    results = {probe.id: _Result("") for probe in probes if probe not in tried}
+    if tried:
+        scene = replace(targets.scene, outside=True)
+        results |= _run(tried, scene, (), targets, wait_s=_CONTROL_S)
+    return results
+
+
+def _run_jailed(
+    probes: list[Probe], jail: str, exeat: tuple[str, ...], options: tuple[str, ...], targets: Targets
+) -> dict[str, _Result]:
+    scene = replace(targets.scene, outside=False, proxy=None)
+    name, port = scene.allowed
+    with tempfile.TemporaryDirectory(prefix="exeat-attack-log-") as folder:
+        wrapper = (*exeat, "run", "--jail", jail, "--quiet", *options, "--audit", str(Path(folder, "audit.jsonl")))
+        policy = ("--allow", f"{name}:{port}", "--add-host", f"{name}:{scene.allowed_address}")
+        return _run(probes, scene, (*wrapper, *policy, "--"), targets, wait_s=0)
+
+
+def _run(
+    probes: list[Probe], scene: Scene, wrapper: tuple[str, ...], targets: Targets, *, wait_s: float
+) -> dict[str, _Result]:
+    """Run probes once, and gather the evidence."""
+    tokens = {probe.id: secrets.token_hex(12) for probe in probes}
+    targets.sinks.forget()
+    command = [*wrapper, scene.python, "-I", str(_PROBE_FILE), scene.to_json(), json.dumps(tokens)]
+    ran = _execute(command, targets, terminal=probes[0].group == "terminal", held=probes[0].group == "descriptors")
+    if probes[0].group == "outlive":
+        _release(tokens, scene)
+    targets.sinks.settle()
+    results = {}
+    for probe in probes:
+        answer = ran.answers.get(probe.id)
+        if answer is None:
+            why = f"not run: exit status {ran.status}: {ran.stderr.strip()[-200:]}"
+            results[probe.id] = _Result(why, ran=False)
+            continue
+        mark = probe.mark or tokens[probe.id]
+        hopeful = wait_s if answer.done else 0
+        if probe.evidence is Evidence.ARRIVAL:
+            targets.sinks.wait_for(mark, hopeful)
+        results[probe.id] = _Result(
+            answer.said,
+            _evidence(probe, answer, mark, targets),
+            done=answer.done,
+            absent=answer.absent,
+            refused=answer.refused,
+            allowed="allowed" in targets.sinks.where(mark),
+        )
+    return results
+
+
+def _evidence(probe: Probe, answer: Answer, mark: str, targets: Targets) -> str:
+    """What shows that a probe got out, or nothing. A token at a target counts for every kind of probe."""
+    reached = targets.reached(mark)
+    if reached:
+        return f"arrived at {', '.join(reached)}"
+    if probe.evidence is Evidence.SECRET and answer.secret in targets.secrets:
+        return "holds the secret"
+    if probe.evidence is Evidence.DEED and answer.done:
+        return answer.said
+    return ""
+
+
+def _execute(command: list[str], targets: Targets, *, terminal: bool, held: bool) -> Ran:
+    """Run to the end, within a time limit, and read the answers."""
+    environment = os.environ | {"EXEAT_CALLER": sorted(s for s in targets.secrets if s.startswith("victim-"))[0]}
+    with contextlib.ExitStack() as stack:
+        stdin: int = subprocess.DEVNULL
+        host, port = targets.scene.udp["v4"]
+        launcher = [sys.executable, "-I", str(_LAUNCHER_FILE), host, str(port), str(int(terminal))]
+        if terminal:
+            stdin = stack.enter_context(open_terminal(lambda data: targets.sinks.note("terminal", data)))
+        child = stack.enter_context(
+            subprocess.Popen(  # noqa: S603 - exeat and a probe of ours
+                [*launcher, *command],
+                env=environment,
+                cwd=targets.scene.folder,  # which every user can enter
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=targets.held if held else (),
+            )
+        )
+        try:
+            stdout, stderr = child.communicate(timeout=_RUN_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            stdout, stderr = child.communicate()
+            stderr += b"\ntime limit"
+    return Ran(_answers(stdout), child.returncode, stderr.decode(errors="replace"))
+
+
+def _answers(stdout: bytes) -> dict[str, Answer]:
+    found = {}
+    for line in stdout.decode(errors="replace").splitlines():
+        with contextlib.suppress(ValueError, TypeError):
+            answer = Answer.from_json(line)
+            found[answer.id] = answer
+    return found
+
+
+def _release(tokens: dict[str, str], scene: Scene) -> None:
+    """The run is over: let what is left of it send. Where nothing is left there is nothing to wait for."""
+    end = time.monotonic() + _LEFT_S
+    while (left := set(_left(tokens))) and time.monotonic() < end:
+        for token in left:
+            Path(scene.folder, f"go-{token}").touch()
+        time.sleep(0.02)
+
+
+def _left(tokens: dict[str, str]) -> Iterator[str]:
+    """Tokens in the arguments of processes that live."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                arguments = (entry / "cmdline").read_text(errors="replace")
+                yield from (token for token in tokens.values() if token in arguments)

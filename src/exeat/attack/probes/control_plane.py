@@ -1,0 +1,121 @@
+"""The gateway itself as a target: its administration, its own ports, loops (E4, E5)."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+
+from exeat.attack.model import BOUNDARIES, EVERYWHERE, Evidence, Group, Place, Scene, Stopped
+from exeat.attack.moves import (
+    WAIT_S,
+    ask,
+    at_proxy,
+    connect_through,
+    family_of,
+    proxy_of,
+    say_connect,
+    say_socks,
+    say_tcp,
+)
+
+GROUP = Group("control-plane", "the gateway's own ports", EVERYWHERE)
+
+
+@GROUP.probe("E5.admin", "an administration port on the host, directly", stops=BOUNDARIES)
+def admin(scene: Scene) -> str:
+    return say_tcp(scene, scene.tcp["admin"])
+
+
+@GROUP.probe("E5.admin-connect", "an administration port by CONNECT")
+def admin_connect(scene: Scene) -> str:
+    host, port = scene.tcp["admin"]
+    return say_connect(scene, f"{host}:{port}")
+
+
+@GROUP.probe("E5.admin-socks", "an administration port by SOCKS5")
+def admin_socks(scene: Scene) -> str:
+    host, port = scene.tcp["admin"]
+    return say_socks(scene, b"\x01" + socket.inet_aton(host), port)
+
+
+@GROUP.probe("E4.loop", "CONNECT to the gateway's own port", evidence=Evidence.DEED)
+def loop(scene: Scene) -> str:
+    host, port = proxy_of(scene)
+    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with at_proxy(scene) as sock:
+        connect_through(sock, authority)
+    return "a tunnel from the gateway to itself"
+
+
+@GROUP.probe("E4.loop-nested", "through the gateway to the gateway, and from there on")
+def loop_nested(scene: Scene) -> str:
+    host, port = proxy_of(scene)
+    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    target = f"127.0.0.1:{scene.tcp['v4'][1]}"
+    with at_proxy(scene) as sock:
+        connect_through(sock, authority)
+        connect_through(sock, target)
+        return ask(sock, f"GET /{scene.token} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+
+
+@GROUP.probe("E4.redirect-as-proxy", "proxy requests on a connection to a forbidden address")
+def redirect_as_proxy(scene: Scene) -> str:
+    """Inside, any connection ends at the gateway: a door that also speaks proxy there must judge all the same."""
+    target = f"127.0.0.1:{scene.tcp['v4'][1]}"
+    place = scene.proxy if scene.proxy is not None else ("127.0.0.1", scene.tcp["v4"][1])
+    with socket.socket() as sock:
+        sock.settimeout(WAIT_S)
+        sock.connect(place)
+        connect_through(sock, target)
+        return ask(sock, f"GET /{scene.token} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+
+
+@GROUP.probe("E4.listeners", "every port that listens inside, asked in every language", stops=BOUNDARIES)
+def listeners(scene: Scene) -> str:
+    """The gateway's own listeners, by their own ports and not by a redirect. Outside only the open proxy is asked."""
+    places = [scene.proxy] if scene.proxy is not None else _listening()
+    target = f"127.0.0.1:{scene.tcp['v4'][1]}"
+    request = f"GET /{scene.token} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode()
+    said = []
+    for place in places:
+        for attempt in (
+            lambda sock: connect_through(sock, target),
+            lambda sock: sock.sendall(b""),
+            lambda sock: ask(sock, b"\x05\x01\x00"),
+        ):
+            with socket.socket(family_of(place[0])) as sock, contextlib.suppress(OSError, Stopped):
+                sock.settimeout(WAIT_S)
+                sock.connect(place)
+                attempt(sock)
+                said.append(ask(sock, request))
+    return f"{len(places)} ports; {said}"
+
+
+def _listening() -> list[Place]:
+    """TCP listeners of this network namespace."""
+    found: list[Place] = []
+    for name, host in (("tcp", "127.0.0.1"), ("tcp6", "::1")):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == "0A":
+                    found.append((host, int(words[1].rpartition(":")[2], 16)))
+    return found
+
+
+@GROUP.probe("E4.allowed-as-proxy", "a forbidden URL on a connection to the allowed host", stops=BOUNDARIES)
+def allowed_as_proxy(scene: Scene) -> str:
+    if scene.proxy is not None:
+        place = scene.proxy
+    else:
+        found = socket.getaddrinfo(*scene.allowed, socket.AF_INET, socket.SOCK_STREAM)  # noqa: TID251
+        place = (str(found[0][4][0]), int(found[0][4][1]))
+    target = f"127.0.0.1:{scene.tcp['v4'][1]}"
+    with socket.socket() as sock:
+        sock.settimeout(WAIT_S)
+        sock.connect(place)
+        note = ask(sock, f"GET http://{target}/{scene.token} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+    if "200" not in note:
+        raise Stopped(note)
+    return note

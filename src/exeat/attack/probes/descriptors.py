@@ -1,0 +1,101 @@
+"""Descriptors that a careless caller left open: flows that are older than the jail (E3)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+
+from exeat.attack.model import EVERYWHERE, Evidence, Group, Scene, Stopped
+from exeat.attack.moves import WAIT_S, ask
+
+GROUP = Group("descriptors", "descriptors left open by the caller", EVERYWHERE)
+_FIRST, _LAST = 3, 256
+
+
+def _sockets(family: int, kind: int) -> list[socket.socket]:
+    """Open sockets of one kind that this process did not make."""
+    found = []
+    for descriptor in range(_FIRST, _LAST):
+        try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            sock = socket.socket(fileno=os.dup(descriptor))
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                continue
+            raise
+        if sock.family == family and sock.type == kind:
+            found.append(sock)
+    if not found:
+        raise Stopped("no such descriptor is open")
+    return found
+
+
+@GROUP.probe("E3.stream", "a TCP connection opened before")
+def stream(scene: Scene) -> str:
+    notes = [ask(sock, scene.token.encode()) for sock in _sockets(socket.AF_INET, socket.SOCK_STREAM)]
+    return "; ".join(notes)
+
+
+@GROUP.probe("E3.unix", "a connected Unix socket opened before")
+def unix(scene: Scene) -> str:
+    notes = []
+    for sock in _sockets(socket.AF_UNIX, socket.SOCK_STREAM):
+        sock.settimeout(WAIT_S)
+        try:
+            sock.sendall(scene.token.encode())
+        except OSError as error:
+            notes.append(str(error))
+        else:
+            notes.append("sent")
+    return "; ".join(notes)
+
+
+@GROUP.probe("E3.datagram", "a UDP socket made before: it belongs to the host's network")
+def datagram(scene: Scene) -> str:
+    for sock in _sockets(socket.AF_INET, socket.SOCK_DGRAM):
+        sock.sendto(scene.token.encode(), scene.udp["v4"])
+    return "sent"
+
+
+@GROUP.probe("E3.any", "any descriptor besides input, output and errors", evidence=Evidence.DEED)
+def any_descriptor(scene: Scene) -> str:
+    """What is open in the process that was started; this one has a pipe to it besides."""
+    listed = Path(f"/proc/{os.getppid()}/fd")
+    found = sorted(int(path.name) for path in listed.iterdir())
+    # The probe process itself holds one end of the pipe to its child.
+    foreign = {each: str((listed / str(each)).readlink()) for each in found if each > 2}
+    foreign = {each: target for each, target in foreign.items() if not target.startswith("pipe:")}
+    if not foreign:
+        raise Stopped("none")
+    return f"open: {foreign}"
+
+
+@GROUP.probe("E3.folder", "a descriptor of the host's root folder", evidence=Evidence.DEED)
+def folder(scene: Scene) -> str:
+    for descriptor in range(_FIRST, _LAST):
+        try:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                os.stat("etc", dir_fd=descriptor)
+                return f"descriptor {descriptor} leads out"
+        except OSError:
+            continue
+    raise Stopped("no folder is open")
+
+
+@GROUP.probe("E3.folder-socket", "a socket by way of the host's root folder")
+def folder_socket(scene: Scene) -> str:
+    for descriptor in range(_FIRST, _LAST):
+        try:
+            if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                continue
+        except OSError:
+            continue
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(WAIT_S)
+            sock.connect(f"/proc/self/fd/{descriptor}{scene.paths['tmp']}")
+            return ask(sock, scene.token.encode())
+    raise Stopped("no folder is open")

@@ -1,0 +1,123 @@
+"""No attack: what a jail must leave working. A jail that breaks everything stops everything, and is worth nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+from exeat.attack.model import BOUNDARIES, EVERYWHERE, Evidence, Group, Scene, Stopped
+from exeat.attack.moves import WAIT_S, ask, at_proxy, connect_through, request_for
+
+GROUP = Group("inside", "what must still work", EVERYWHERE)
+_WORKS = Evidence.WORKS
+
+
+def _authority(scene: Scene) -> str:
+    return f"{scene.allowed[0]}:{scene.allowed[1]}"
+
+
+@GROUP.probe("C1.allowed", "the allowed host by name, proxy variables ignored", evidence=_WORKS, stops=BOUNDARIES)
+def allowed(scene: Scene) -> str:
+    found = socket.getaddrinfo(*scene.allowed, type=socket.SOCK_STREAM)  # noqa: TID251 - as any program does it
+    with socket.socket(found[0][0], socket.SOCK_STREAM) as sock:
+        sock.settimeout(WAIT_S)
+        sock.connect(found[0][4])
+        return ask(sock, request_for(scene, scene.allowed))
+
+
+@GROUP.probe("C1.allowed6", "the allowed host by its IPv6 address", evidence=_WORKS, stops=frozenset({"netns"}))
+def allowed6(scene: Scene) -> str:
+    found = socket.getaddrinfo(*scene.allowed, socket.AF_INET6, socket.SOCK_STREAM)  # noqa: TID251
+    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
+        sock.settimeout(WAIT_S)
+        sock.connect(found[0][4])
+        return ask(sock, request_for(scene, scene.allowed))
+
+
+_BY_PROXY = frozenset({"netns", "env"})  # the others set no proxy variables
+
+
+@GROUP.probe("B1.connect", "the allowed host by CONNECT", evidence=_WORKS, stops=_BY_PROXY)
+def by_connect(scene: Scene) -> str:
+    with at_proxy(scene) as sock:
+        connect_through(sock, _authority(scene))
+        return ask(sock, request_for(scene, scene.allowed))
+
+
+@GROUP.probe("B1.absolute", "the allowed host as an HTTP proxy's client", evidence=_WORKS, stops=_BY_PROXY)
+def by_absolute(scene: Scene) -> str:
+    with at_proxy(scene) as sock:
+        authority = _authority(scene)
+        return ask(sock, f"GET http://{authority}/{scene.token} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+
+
+def _talk(family: int, host: str) -> str:
+    """Two processes inside: one listens on loopback, the other is answered."""
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind((host, 0))
+        listener.listen(1)
+        listener.settimeout(WAIT_S)
+        place = listener.getsockname()
+        child = os.fork()
+        if child == 0:
+            with socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.settimeout(WAIT_S)
+                sock.connect(place)
+                sock.sendall(b"from the other process")
+            os._exit(0)
+        try:
+            peer, _ = listener.accept()
+            with peer:
+                peer.settimeout(WAIT_S)
+                heard = peer.recv(100)
+        finally:
+            os.waitpid(child, 0)
+    if heard != b"from the other process":
+        raise Stopped(f"heard {heard!r}")
+    return "heard each other"
+
+
+_MAY_LISTEN = frozenset({"netns", "env"})  # in the host's own network nobody may
+
+
+@GROUP.probe("C3.loopback4", "two processes inside talk over 127.0.0.1", evidence=_WORKS, stops=_MAY_LISTEN)
+def loopback4(scene: Scene) -> str:
+    return _talk(socket.AF_INET, "127.0.0.1")
+
+
+@GROUP.probe("C3.loopback6", "two processes inside talk over ::1", evidence=_WORKS, stops=_MAY_LISTEN)
+def loopback6(scene: Scene) -> str:
+    return _talk(socket.AF_INET6, "::1")
+
+
+@GROUP.probe("C3.own-unix", "a Unix socket of the program's own", evidence=_WORKS, stops=_MAY_LISTEN)
+def own_unix(scene: Scene) -> str:
+    path = f"{scene.folder}/own-{scene.token}.sock"
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(path)
+        listener.listen(1)
+        try:
+            client.connect(path)
+        finally:
+            os.unlink(path)
+    return "connected"
+
+
+@GROUP.probe("C3.own-pair", "socket pairs and pipes", evidence=_WORKS)
+def own_pair(scene: Scene) -> str:
+    one, two = socket.socketpair()
+    with one, two:
+        one.sendall(b"x")
+        return f"read {two.recv(1)!r}"
+
+
+@GROUP.probe("C3.threads", "threads and child processes", evidence=_WORKS)
+def threads(scene: Scene) -> str:
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    status = os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn("/bin/true", ["true"], os.environ), 0)[1])
+    if status != 0:
+        raise Stopped(f"exit status {status}")
+    return "ran"

@@ -1,0 +1,216 @@
+"""Processes outside: their environment, memory, descriptors, and signals to them (E7)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import socket
+import struct
+import time
+from pathlib import Path
+
+from exeat.attack.keyring import read_key
+from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Scene, Stopped
+from exeat.attack.moves import (
+    SYS_PIDFD_GETFD,
+    SYS_PIDFD_OPEN,
+    SYS_PIDFD_SEND_SIGNAL,
+    ask,
+    libc_call,
+    syscall,
+)
+
+GROUP = Group("processes", "processes outside", BOUNDARIES)
+_SECRET = Evidence.SECRET
+_PTRACE_PEEKDATA, _PTRACE_DETACH, _PTRACE_SEIZE, _PTRACE_INTERRUPT = 2, 17, 0x4206, 0x4207
+
+
+def _found(text: bytes) -> str:
+    """The victim's secret in what was read."""
+    at = text.find(b"victim-")
+    if at < 0:
+        raise Stopped(f"{len(text)} bytes read, none of them the secret")
+    return text[at : at + len("victim-") + 24].decode()
+
+
+@GROUP.probe("E7.environ", "/proc/PID/environ of a process outside", evidence=_SECRET)
+def environ(scene: Scene) -> str:
+    return _found(Path(f"/proc/{scene.victim['pid']}/environ").read_bytes())
+
+
+@GROUP.probe("E7.mem", "/proc/PID/mem of a process outside", evidence=_SECRET)
+def mem(scene: Scene) -> str:
+    with open(f"/proc/{scene.victim['pid']}/mem", "rb", buffering=0) as memory:
+        memory.seek(scene.victim["address"])
+        return _found(memory.read(scene.victim["length"]))
+
+
+@GROUP.probe("E7.vm-readv", "process_vm_readv of a process outside", evidence=_SECRET)
+def vm_readv(scene: Scene) -> str:
+    size = scene.victim["length"]
+    buffer = ctypes.create_string_buffer(size)
+    ours = ctypes.create_string_buffer(struct.pack("PN", ctypes.addressof(buffer), size))
+    theirs = ctypes.create_string_buffer(struct.pack("PN", scene.victim["address"], size))
+    libc_call("process_vm_readv", scene.victim["pid"], ours, 1, theirs, 1, 0)
+    return _found(buffer.raw)
+
+
+@GROUP.probe("E7.ptrace", "ptrace of a process outside", evidence=_SECRET)
+def ptrace(scene: Scene) -> str:
+    pid = scene.victim["pid"]
+    libc_call("ptrace", _PTRACE_SEIZE, pid, 0, 0)
+    libc_call("ptrace", _PTRACE_INTERRUPT, pid, 0, 0)
+    os.waitpid(pid, 0x40000000)  # __WALL
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.restype = ctypes.c_long
+    words = []
+    for at in range(0, scene.victim["length"] + 8, 8):
+        place = ctypes.c_void_p(scene.victim["address"] + at)
+        words.append(libc.ptrace(_PTRACE_PEEKDATA, pid, place, None))
+    libc_call("ptrace", _PTRACE_DETACH, pid, 0, 0)
+    return _found(struct.pack(f"@{len(words)}l", *words))
+
+
+@GROUP.probe("E7.pidfd-getfd", "taking a socket out of a process outside (pidfd_getfd)")
+def pidfd_getfd(scene: Scene) -> str:
+    process = syscall(SYS_PIDFD_OPEN, scene.victim["pid"], 0)
+    taken = syscall(SYS_PIDFD_GETFD, process, scene.victim["descriptor"], 0)
+    with socket.socket(fileno=taken) as sock:
+        return ask(sock, scene.token.encode())
+
+
+@GROUP.probe("E7.shared-memory", "shared memory of a process outside (System V)", evidence=_SECRET)
+def shared_memory(scene: Scene) -> str:
+    if scene.victim["shm"] < 0:
+        raise Absent("no System V shared memory in this kernel")
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.shmat.restype = ctypes.c_void_p
+    libc.shmat.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+    where = libc.shmat(scene.victim["shm"], None, 0o10000)  # read only
+    if where in {None, ctypes.c_void_p(-1).value}:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return _found(ctypes.string_at(where, 64))
+
+
+@GROUP.probe("E7.keyring", "a key in the caller's session keyring", evidence=_SECRET)
+def keyring(scene: Scene) -> str:
+    if not scene.key_name:
+        raise Absent("no keyrings in this kernel")
+    return read_key(scene.key_name)
+
+
+@GROUP.probe("E7.kill", "a signal to a process outside", mark="signal 10;")
+def kill(scene: Scene) -> str:
+    os.kill(scene.victim["pid"], signal.SIGUSR1)
+    return "sent"
+
+
+@GROUP.probe("E7.killpg", "a signal to a process group outside", mark="signal 28;")
+def killpg(scene: Scene) -> str:
+    os.killpg(scene.victim["group"], signal.SIGWINCH)
+    return "sent"
+
+
+@GROUP.probe("E7.pidfd-signal", "a signal by pidfd", mark="signal 12;")
+def pidfd_signal(scene: Scene) -> str:
+    process = syscall(SYS_PIDFD_OPEN, scene.victim["pid"], 0)
+    syscall(SYS_PIDFD_SEND_SIGNAL, process, signal.SIGUSR2, None, 0)
+    return "sent"
+
+
+@GROUP.probe("E7.owner-signal", "a signal by way of a socket's owner (F_SETOWN)", mark="signal 29;")
+def owner_signal(scene: Scene) -> str:
+    one, two = socket.socketpair()
+    with one, two:
+        fcntl.fcntl(one, fcntl.F_SETOWN, scene.victim["pid"])
+        fcntl.fcntl(one, fcntl.F_SETFL, fcntl.fcntl(one, fcntl.F_GETFL) | os.O_ASYNC)
+        two.sendall(b"x")
+        time.sleep(0.05)
+    return "sent"
+
+
+@GROUP.probe("E7.proc-root", "a socket by way of /proc/PID/root")
+def proc_root(scene: Scene) -> str:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(3)
+        sock.connect(f"/proc/{scene.victim['pid']}/root{scene.paths['tmp']}")
+        return ask(sock, scene.token.encode())
+
+
+@GROUP.probe("E7.other-proc", "a process outside by any mount of proc", evidence=_SECRET)
+def other_proc(scene: Scene) -> str:
+    """A mount of proc from before the jail shows the processes of before."""
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    said = []
+    for folder in {words[4] for words in mounts if words[words.index("-") + 1] == "proc"}:
+        try:
+            return _found(Path(folder, str(scene.victim["pid"]), "environ").read_bytes())
+        except (OSError, Stopped) as error:
+            said.append(str(error))
+    raise Stopped("; ".join(said) or "no mount of proc")
+
+
+@GROUP.probe("E7.parents", "the caller's environment, by the processes that started this one", evidence=_SECRET)
+def parents(scene: Scene) -> str:
+    """Run with a clean environment: what the caller did not hand on must not be in any process to be seen.
+
+    Where the program sees the host's processes, only its own parent is asked: the others are none of our business.
+    """
+    apart = str(Path("/proc/self/ns/pid").readlink()) != scene.pid_namespace
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()] if apart else [os.getppid()]
+    said = []
+    for pid in pids:
+        try:
+            return _found(Path(f"/proc/{pid}/environ").read_bytes())
+        except (OSError, Stopped) as error:
+            said.append(f"{pid}: {error}")
+    raise Stopped("; ".join(said))
+
+
+@GROUP.probe("E7.own-group", "a signal to the caller's process group (kill 0)", mark="bystander 23;")
+def own_group(scene: Scene) -> str:
+    os.kill(0, signal.SIGURG)  # which is ignored by whoever does not ask for it
+    return "sent"
+
+
+def _keeper(scene: Scene) -> int:
+    """The jail's first process, which is under fewer rules than the command; outside, the victim."""
+    if scene.outside:
+        return scene.victim["pid"]
+    if str(Path("/proc/self/ns/pid").readlink()) == scene.pid_namespace:
+        raise Stopped("no process namespace, so the first process is the machine's")
+    return 1
+
+
+@GROUP.probe("E7.keeper-ptrace", "ptrace of the jail's first process", evidence=Evidence.DEED)
+def keeper_ptrace(scene: Scene) -> str:
+    pid = _keeper(scene)
+    libc_call("ptrace", _PTRACE_SEIZE, pid, 0, 0)
+    libc_call("ptrace", _PTRACE_INTERRUPT, pid, 0, 0)
+    os.waitpid(pid, 0x40000000)  # __WALL
+    libc_call("ptrace", _PTRACE_DETACH, pid, 0, 0)
+    return f"held process {pid}"
+
+
+@GROUP.probe("E7.keeper-memory", "memory of the jail's first process", evidence=Evidence.DEED)
+def keeper_memory(scene: Scene) -> str:
+    os.close(os.open(f"/proc/{_keeper(scene)}/mem", os.O_RDWR))
+    return "opened"
+
+
+@GROUP.probe("E7.keeper-descriptors", "descriptors of the jail's first process", evidence=Evidence.DEED)
+def keeper_descriptors(scene: Scene) -> str:
+    process = syscall(SYS_PIDFD_OPEN, _keeper(scene), 0)
+    taken = []
+    for descriptor in range(64):
+        try:
+            os.close(syscall(SYS_PIDFD_GETFD, process, descriptor, 0))
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                continue
+            raise
+        taken.append(descriptor)
+    return f"took {taken}"

@@ -1,0 +1,100 @@
+"""Packets made by hand: ICMP, raw IP, frames, tunnel devices (E1, E2)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Place, Scene, need
+
+GROUP = Group("raw", "ICMP, raw and packet sockets", BOUNDARIES)
+_ETH_P_IP = 0x0800
+_ETH_P_ALL = 0x0003
+
+
+def _sum(data: bytes) -> int:
+    """The Internet checksum (RFC 1071)."""
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = (total >> 16) + (total & 0xFFFF)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+def _echo(scene: Scene) -> bytes:
+    body = struct.pack("!HH", 7, 1) + scene.token.encode()
+    return struct.pack("!BBH", 8, 0, _sum(struct.pack("!BBH", 8, 0, 0) + body)) + body
+
+
+def _udp_packet(scene: Scene, source: str, place: Place) -> bytes:
+    """A whole IPv4 packet that carries the token to a UDP sink."""
+    data = scene.token.encode()
+    udp = struct.pack("!HHHH", 4000, place[1], 8 + len(data), 0) + data
+    ends = socket.inet_aton(source) + socket.inet_aton(place[0])
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0, 64, 17, 0) + ends
+    return head[:10] + struct.pack("!H", _sum(head)) + head[12:] + udp
+
+
+@GROUP.probe("E1.ping", "ICMP echo by a raw socket")
+def ping(scene: Scene) -> str:
+    if not scene.icmp:
+        raise Absent("this user cannot listen for ICMP")
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as sock:
+        sock.sendto(_echo(scene), ("127.0.0.1", 0))
+    return "sent"
+
+
+@GROUP.probe("E1.ping-socket", "ICMP echo by a ping socket")
+def ping_socket(scene: Scene) -> str:
+    if not scene.icmp:
+        raise Absent("this user cannot listen for ICMP")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP) as sock:
+        sock.sendto(_echo(scene), ("127.0.0.1", 0))
+    return "sent"
+
+
+@GROUP.probe("E2.raw-udp", "a UDP packet made by hand on a raw socket")
+def raw_udp(scene: Scene) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as sock:
+        sock.sendto(_udp_packet(scene, "127.0.0.1", scene.udp["v4"]), ("127.0.0.1", 0))
+    return "sent"
+
+
+@GROUP.probe("E2.frame", "a frame on lo by a packet socket, which no packet rule sees")
+def frame(scene: Scene) -> str:
+    place = need(scene.udp, "own4", "the machine has no IPv4 address besides loopback")
+    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_IP)) as sock:
+        # From a test network: a frame that claims to come from this machine is dropped as a lie.
+        sock.sendto(_udp_packet(scene, "198.51.100.77", place), ("lo", _ETH_P_IP, 0, 0, bytes(6)))
+    return "sent"
+
+
+@GROUP.probe("E2.raw-open", "opening a raw socket", evidence=Evidence.DEED, scratch=True)
+def raw_open(scene: Scene) -> str:
+    socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()
+    return "opened"
+
+
+@GROUP.probe("E2.raw6-open", "opening a raw IPv6 socket", evidence=Evidence.DEED, scratch=True)
+def raw6_open(scene: Scene) -> str:
+    socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6).close()
+    return "opened"
+
+
+@GROUP.probe("E2.packet-open", "opening a packet socket", evidence=Evidence.DEED, scratch=True)
+def packet_open(scene: Scene) -> str:
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)).close()
+    return "opened"
+
+
+@GROUP.probe("E2.tun", "making a tunnel device", evidence=Evidence.DEED, scratch=True)
+def tun(scene: Scene) -> str:
+    import fcntl  # noqa: PLC0415 - POSIX only
+
+    if not os.path.exists("/dev/net/tun"):  # noqa: PTH110
+        raise Absent("no /dev/net/tun")
+    device = os.open("/dev/net/tun", os.O_RDWR)
+    try:
+        fcntl.ioctl(device, 0x400454CA, struct.pack("16sH22x", b"exeat%d", 0x1001))  # TUNSETIFF, IFF_TUN | IFF_NO_PI
+    finally:
+        os.close(device)
+    return "made"

@@ -1,0 +1,53 @@
+"""The caller's terminal: what is typed into it runs outside, after the jail (C3)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import termios
+
+from exeat.attack.model import BOUNDARIES, Absent, Group, Scene
+
+GROUP = Group("terminal", "the caller's terminal", BOUNDARIES)
+
+
+def _terminal() -> int:
+    try:
+        return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        return 0
+
+
+def _type(request: int, scene: Scene) -> str:
+    descriptor = _terminal()
+    if not os.isatty(descriptor):
+        raise Absent("no terminal")
+    for letter in f"{scene.token}\n":
+        fcntl.ioctl(descriptor, request, letter.encode())
+    return "typed"
+
+
+@GROUP.probe("C3.tiocsti", "typing into the caller's terminal (TIOCSTI)")
+def tiocsti(scene: Scene) -> str:
+    return _type(termios.TIOCSTI, scene)
+
+
+@GROUP.probe("C3.tiocsti-high", "the same with high bits set that a filter may compare")
+def tiocsti_high(scene: Scene) -> str:
+    import ctypes  # noqa: PLC0415
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = _terminal()
+    for letter in f"{scene.token}\n":
+        byte = ctypes.c_char(letter.encode())
+        request = ctypes.c_ulong((1 << 32) | termios.TIOCSTI)
+        if libc.ioctl(ctypes.c_long(descriptor), request, ctypes.byref(byte)) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return "typed"
+
+
+@GROUP.probe("E7.terminal-group", "a signal to the process group that shares the terminal", mark="bystander 23;")
+def terminal_group(scene: Scene) -> str:
+    os.kill(0, signal.SIGURG)  # which is ignored by whoever does not ask for it
+    return "sent"

@@ -1,0 +1,277 @@
+"""Everything outside that a jailed program could want to reach, opened for the time of an attack.
+
+A target that this machine or this user cannot have is left out, and the probes that need it say so. All of them are on
+loopback or on addresses of this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import struct
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from exeat.attack import addresses
+from exeat.attack.keyring import keep_key
+from exeat.attack.model import Place, Scene
+from exeat.attack.open_proxy import OpenProxy
+from exeat.attack.sinks import Sinks, nothing_there
+from exeat.attack.victim import open_victim
+
+ALLOWED = "allowed.test"
+LOW = "127.66.0.1"  # loopback, but where nobody else listens on well-known ports
+RESOLVER = "127.66.0.53"
+METADATA = "169.254.169.254"
+_LOW_TCP = {"ssh": 22, "smtp": 25, "http": 80, "https": 443, "dot": 853}
+_LOW_UDP = {"ntp": 123, "quic": 443, "mdns": 5353}
+_OTHER = {
+    "sctp": (socket.SOCK_STREAM, 132),
+    "udplite": (socket.SOCK_DGRAM, 136),
+    "dccp": (6, 33),
+}
+_VSOCK_LOCAL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What is open, and what a probe is told of it."""
+
+    sinks: Sinks
+    scene: Scene
+    secrets: frozenset[str]
+    held: tuple[int, ...]  # descriptors that a careless caller leaves open for the command
+
+    def reached(self, mark: str) -> list[str]:
+        """The targets that a mark got to, those aside that it may reach."""
+        return [name for name in self.sinks.where(mark) if name != "allowed"]
+
+
+@contextlib.contextmanager
+def open_targets(python: str) -> Iterator[Targets]:
+    """Open all targets; close them, and remove every file of theirs, at the end."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="exeat-attack-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o777)  # a jail may run the probe as somebody else; rights on files are not what is tested
+        sinks = Sinks()
+        stack.callback(sinks.close)
+        tcp, udp, other = _internet(sinks)
+        paths = _paths(sinks, folder, stack)
+        datagram = folder / "datagram.sock"
+        sinks.receive("unix datagram", _unix(str(datagram), socket.SOCK_DGRAM))
+        allowed = _bind(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
+        sinks.listen("allowed", allowed)
+        proxy = OpenProxy({ALLOWED: "127.0.0.1"})
+        stack.callback(proxy.close)
+        key_name, key_secret = stack.enter_context(keep_key())
+        sinks.start()
+        victim = stack.enter_context(open_victim(python, tcp["v4"]))
+        sinks.watch("victim", victim.voice)
+        scene = Scene(
+            python=python,
+            folder=str(folder),
+            allowed=(ALLOWED, allowed.getsockname()[1]),
+            allowed_address="127.0.0.1",
+            proxy=proxy.place,
+            tcp=tcp,
+            udp=udp,
+            other=other,
+            paths=paths,
+            datagram_path=str(datagram),
+            abstract=_abstract(sinks),
+            vsock_port=_vsock(sinks),
+            icmp=_icmp(sinks),
+            victim=victim.facts,
+            key_name=key_name,
+            pid_namespace=str(Path("/proc/self/ns/pid").readlink()),
+            resolver_is_ours=_resolver_is_ours(udp),
+        )
+        yield Targets(sinks, scene, victim.secrets | {key_secret}, _held(stack, tcp["v4"], paths["tmp"]))
+
+
+def _internet(sinks: Sinks) -> tuple[dict[str, Place], dict[str, Place], dict[str, Place]]:
+    """TCP, UDP and other transports, on every kind of address that this machine has."""
+    tcp: dict[str, Place] = {}
+    udp: dict[str, Place] = {}
+    other: dict[str, Place] = {}
+    hosts = {"v4": "127.0.0.1", "v6": "::1", "net127": LOW, "admin": "127.0.0.1", **addresses.pick()}
+    for key, host in hosts.items():
+        _try_tcp(sinks, tcp, key, (host, 0))
+        _try_udp(sinks, udp, key, (host, 0))
+    for key, port in _LOW_TCP.items():
+        _try_tcp(sinks, tcp, key, (LOW, port))
+    for key, port in _LOW_UDP.items():
+        _try_udp(sinks, udp, key, (LOW, port))
+    _try_tcp(sinks, tcp, "dns", (RESOLVER, 53))
+    _try_udp(sinks, udp, "dns", (RESOLVER, 53))
+    _try_udp(sinks, udp, "dns6", ("::1", 53))
+    _try_tcp(sinks, tcp, "metadata", (METADATA, 80))
+    _try_udp(sinks, udp, "broadcast", ("127.255.255.255", 0))
+    _try_multicast(sinks, udp)
+    for key, (kind, protocol) in _OTHER.items():
+        with contextlib.suppress(OSError):
+            sock = _bind(socket.AF_INET, kind, ("127.0.0.1", 0), protocol)
+            (sinks.receive if kind == socket.SOCK_DGRAM else sinks.listen)(key, sock)
+            other[key] = sock.getsockname()[:2]
+    return tcp, udp, other
+
+
+def _bind(family: int, kind: int, place: Place, protocol: int = 0) -> socket.socket:
+    host, _, zone = place[0].partition("%")
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.bind((host, place[1], 0, socket.if_nametoindex(zone)) if zone else place)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _try_tcp(sinks: Sinks, table: dict[str, Place], key: str, place: Place) -> None:
+    with contextlib.suppress(OSError):
+        sock = _bind(socket.AF_INET6 if ":" in place[0] else socket.AF_INET, socket.SOCK_STREAM, place)
+        sinks.listen(f"tcp {key}", sock)
+        table[key] = (place[0], sock.getsockname()[1])
+
+
+def _try_udp(sinks: Sinks, table: dict[str, Place], key: str, place: Place) -> None:
+    with contextlib.suppress(OSError):
+        sock = _bind(socket.AF_INET6 if ":" in place[0] else socket.AF_INET, socket.SOCK_DGRAM, place)
+        sinks.receive(f"udp {key}", sock, answer=nothing_there if key in {"dns", "dns6"} else None)
+        table[key] = (place[0], sock.getsockname()[1])
+
+
+def _try_multicast(sinks: Sinks, table: dict[str, Place]) -> None:
+    """Groups that never leave the machine: one on lo, and one of scope 1 (RFC 4291, 2.7) on any interface."""
+    with contextlib.suppress(OSError):
+        sock = _bind(socket.AF_INET, socket.SOCK_DGRAM, ("239.66.0.1", 0))
+        sinks.receive("udp multicast4", sock)
+        member = socket.inet_aton("239.66.0.1") + socket.inet_aton("127.0.0.1")
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+        table["multicast4"] = sock.getsockname()[:2]
+    for _, interface in addresses.own_ipv6()[:1]:
+        with contextlib.suppress(OSError):
+            sock = _bind(socket.AF_INET6, socket.SOCK_DGRAM, (f"ff01::66%{interface}", 0))
+            sinks.receive("udp multicast6", sock)
+            member = socket.inet_pton(socket.AF_INET6, "ff01::66") + struct.pack("@I", socket.if_nametoindex(interface))
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, member)
+            table["multicast6"] = (f"ff01::66%{interface}", sock.getsockname()[1])
+
+
+def _unix(path: str, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, kind)
+    try:
+        sock.bind(path)
+        if not path.startswith("\0"):
+            Path(path).chmod(0o777)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _paths(sinks: Sinks, folder: Path, stack: contextlib.ExitStack) -> dict[str, str]:
+    """Unix stream sockets, by all the kinds of names that one can have."""
+    found: dict[str, str] = {}
+    unique = f"exeat-attack-{secrets.token_hex(6)}.sock"
+    places = {
+        "tmp": folder,
+        "home": Path.home(),
+        "cwd": Path.cwd(),
+        "var": Path("/var/tmp"),  # noqa: S108 - a place where programs put sockets
+        "shm": Path("/dev/shm"),  # noqa: S108
+        "run": Path("/run"),
+        "runtime": Path(os.environ.get("XDG_RUNTIME_DIR", "/nowhere")),
+    }
+    for key, place in places.items():
+        with contextlib.suppress(OSError):
+            path = place / f"{key}-{unique}"
+            sinks.listen(f"unix {key}", _unix(str(path)))
+            stack.callback(path.unlink, missing_ok=True)
+            found[key] = str(path)
+    # The kernel remembers the name as it was given to bind(), which is no path to it in any of these.
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        sinks.listen("unix relative", _unix("relative.sock"))
+    finally:
+        os.chdir(before)
+    found["relative"] = str(folder / "relative.sock")
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    sinks.listen("unix by descriptor", _unix(f"/proc/self/fd/{descriptor}/descriptor.sock"))
+    os.close(descriptor)
+    found["descriptor"] = str(folder / "descriptor.sock")
+    sinks.listen("unix moved", _unix(str(folder / "before.sock")))
+    (folder / "before.sock").rename(folder / "moved.sock")
+    found["moved"] = str(folder / "moved.sock")
+    sinks.listen("unix linked", _unix(str(folder / "first.sock")))
+    os.link(folder / "first.sock", folder / "second.sock")
+    (folder / "first.sock").unlink()
+    found["linked"] = str(folder / "second.sock")
+    for second in addresses.second_paths(found["tmp"])[:1]:
+        found["second"] = second
+    for run in ("control", "jailed"):
+        late = folder / f"late-{run}.sock"
+        sinks.wish(folder / f"want-late-{run}", lambda late=late: sinks.listen("unix late", _unix(str(late))))  # type: ignore[misc]
+    return found
+
+
+def _abstract(sinks: Sinks) -> dict[str, str]:
+    """Sockets without a file: only a network namespace keeps these apart."""
+    found = {kind: f"\0exeat-attack-{kind}-{secrets.token_hex(6)}" for kind in ("stream", "dgram", "seqpacket")}
+    with contextlib.suppress(OSError):
+        sinks.listen("abstract stream", _unix(found["stream"]))
+        sinks.receive("abstract dgram", _unix(found["dgram"], socket.SOCK_DGRAM))
+        sinks.listen("abstract seqpacket", _unix(found["seqpacket"], socket.SOCK_SEQPACKET))
+    return found
+
+
+def _vsock(sinks: Sinks) -> int:
+    """A listener on vsock's own loopback; never the hypervisor."""
+    try:
+        sock = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+    except (OSError, AttributeError):
+        return 0
+    try:
+        sock.bind((_VSOCK_LOCAL, 0xFFFFFFFF))
+        sinks.listen("vsock", sock)
+        return int(sock.getsockname()[1])
+    except OSError:
+        sock.close()
+        return 0
+
+
+def _icmp(sinks: Sinks) -> bool:
+    """An ear for ICMP, where this user may have one."""
+    with contextlib.suppress(OSError):
+        sinks.receive("icmp", _bind(socket.AF_INET, socket.SOCK_RAW, ("127.0.0.1", 0), socket.IPPROTO_ICMP))
+        return True
+    return False
+
+
+def _resolver_is_ours(udp: dict[str, Place]) -> bool:
+    """Whether a look-up by the system would stay here."""
+    try:
+        lines = Path("/etc/resolv.conf").read_text().splitlines()
+    except OSError:
+        return False
+    servers = [line.split()[1] for line in lines if line.startswith("nameserver") and len(line.split()) > 1]
+    return servers == [RESOLVER] and udp.get("dns") == (RESOLVER, 53)
+
+
+def _held(stack: contextlib.ExitStack, place: Place, path: str) -> tuple[int, ...]:
+    """Descriptors that a careless caller leaves open: connected sockets, a bound one, and the root directory."""
+    stream = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    stream.connect(place)
+    unix = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    unix.connect(path)
+    fresh = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    stack.callback(os.close, root)
+    return stream.fileno(), unix.fileno(), fresh.fileno(), root

@@ -1,0 +1,48 @@
+"""`exeat doctor`: what this machine can enforce, and with --attack whether it does."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from exeat.doctor.report import examine_machine, to_lines
+from exeat.errors import ConfigError
+
+
+def doctor(*, as_json: bool) -> int:
+    """Print the report. Exit status 1 if no jail that is a boundary can be had."""
+    report = examine_machine()
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=1))
+    else:
+        print("\n".join(to_lines(report)))
+    return 0 if report.can_contain else 1
+
+
+def doctor_attack(jail: str, groups: list[str], *, as_json: bool) -> int:
+    """Attack a jail and print the scorecard. Exit status 1 if anything got out, 2 if it could not be tried."""
+    if not sys.platform.startswith("linux"):
+        raise ConfigError(f"the escape corpus is written for Linux, and this is {sys.platform}")
+    from exeat.attack.harness import attack  # noqa: PLC0415 - Linux only
+    from exeat.attack.probes import GROUPS  # noqa: PLC0415
+    from exeat.jail.select import examine  # noqa: PLC0415
+
+    unknown = sorted(set(groups) - set(GROUPS))
+    if unknown:
+        raise ConfigError(f"no such class: {', '.join(unknown)}", expected=", ".join(GROUPS))
+    try:
+        found = examine(jail)
+    except ImportError as error:
+        raise ConfigError(f"the jail {jail} cannot be had here: {error}") from None
+    if not found.ok:
+        raise ConfigError(f"the jail {jail} cannot be had here: {found.why}", expected=found.fix)
+    card = attack(jail, groups=groups, progress=_progress)
+    _progress("")
+    print(card.to_json() if as_json else card.to_text({name: group.title for name, group in GROUPS.items()}))
+    return card.status
+
+
+def _progress(title: str) -> None:
+    """One line that is written over, for a person who waits."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{title and f'trying: {title} ...'}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,64 @@
+"""`exeat run`: its options, and from them the settings of a run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from exeat.sources import RuleSources
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Everything but the policy options, which other commands have too."""
+    parser.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="the command, after --")
+    jail = parser.add_argument_group("jail")
+    jail.add_argument(
+        "--jail",
+        choices=("auto", "netns", "nft", "seatbelt", "env"),
+        default="auto",
+        help="netns: namespaces, no root needed; nft: packet rules, root; seatbelt: macOS; env: variables only, not a "
+        "boundary (default: netns, else nft if root; seatbelt on macOS)",
+    )
+    jail.add_argument(
+        "--unix", metavar="PATH", action="append", default=[], help="leave this Unix socket of the host reachable"
+    )
+    rest = parser.add_argument_group("environment and output")
+    rest.add_argument("--audit", metavar="FILE", help="write every decision there; - is stdout")
+    rest.add_argument(
+        "--env", metavar="NAME[=VALUE]", action="append", default=[], help="set a variable, or keep it with --clean-env"
+    )
+    rest.add_argument("--clean-env", action="store_true", help="start with PATH, HOME, TERM and the like only")
+    rest.add_argument("--no-proxy-env", action="store_true", help="do not set HTTP_PROXY and the like")
+    rest.add_argument("--quiet", action="store_true", help="no summary of what was blocked")
+
+
+def run_command(
+    options: argparse.Namespace,
+    sources: Callable[[argparse.Namespace], RuleSources],
+    policy_files: Callable[[argparse.Namespace], tuple[str, ...]],
+) -> int:
+    """Run what the options say. The rules are read by `sources`, later."""
+    from exeat.run.main import run  # noqa: PLC0415 - loaded when it is asked for
+    from exeat.run.settings import RunSettings  # noqa: PLC0415
+
+    files = policy_files(options)
+    rules = " ".join((*options.allow, os.environ.get("PROXY_ALLOWLIST", "")))
+    argv = options.command[1:] if options.command[:1] == ["--"] else options.command
+    return run(
+        RunSettings(
+            argv,
+            lambda: sources(options).load(),
+            policy_files=files,
+            may_name_loopback=bool(files) or "127." in rules or "[" in rules,
+            jail=options.jail,
+            audit=options.audit,
+            env=tuple(options.env),
+            clean_env=options.clean_env,
+            proxy_env=not options.no_proxy_env,
+            unix=tuple(options.unix),
+            quiet=options.quiet,
+        )
+    )

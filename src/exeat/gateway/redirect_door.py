@@ -1,0 +1,178 @@
+"""Connections that nftables redirected to us: the client believes that it talks to its server.
+
+Where it was meant to go is all that counts. One of our own addresses stands for a name; any other is an
+address that needs a rule of its own, whatever Host or SNI say. On ports 80 and 443 the client speaks first, so
+nothing is dialled before its first bytes are judged; on other ports the server may be the one to speak, so an
+allowed place is dialled at once. There is no protocol of ours to say no in: a refusal is said in the client's
+own, and to one that speaks none we know the connection breaks.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from exeat.errors import ProtocolError
+from exeat.gateway.admission import deny, deny_inside, deny_unknown, malformed, open_upstream
+from exeat.gateway.http_door import serve_http
+from exeat.gateway.original import NOWHERE, Destination
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.session import Session
+from exeat.gateway.state import Ask, Place
+from exeat.gateway.tunnel_door import (
+    RELAY,
+    SILENT,
+    TLS_ACCESS_DENIED,
+    WEB_PORTS,
+    First,
+    Speech,
+    judge_first,
+    read_first,
+    relay_judged,
+    serve_tunnel,
+)
+from exeat.policy import Address, Reason
+
+PROTOCOL: Final = "redirect"
+PROTOCOL_HTTP: Final = "redirect/http"
+# How long a client that is refused gets to show what it speaks. One that speaks first does so within a
+# millisecond, since no network lies between; one that waits for its server must not wait for us instead, which
+# no server would make it do for longer than a round trip across the world.
+_GRACE_S: Final = 0.2
+
+
+async def serve_redirected(session: Session, destination: Destination) -> None:
+    """Serve one redirected connection to its end."""
+    names = session.state.names
+    ip, port = destination.ip, destination.port
+    if destination is NOWHERE or names is None:
+        record = session.new_record(PROTOCOL, "CONNECT")
+        deny_unknown(session.state, record, "the kernel did not say where the connection was meant to go")
+        session.client.reset()
+    elif not names.covers(ip):
+        await _serve_place(session, f"{Address(ip).authority}:{port}")
+    elif (name := names.name_of(ip)) is None:
+        await _refuse_unknown(session, destination)
+    else:
+        names.hold(ip)  # until the end the address must not come to mean another name
+        try:
+            await _serve_place(session, f"{name}:{port}")
+        finally:
+            names.release(ip)
+
+
+async def _serve_place(session: Session, where: str) -> None:
+    state, authority = session.state, where.encode("ascii")
+    try:
+        place = state.find(authority, 0)
+    except ProtocolError as error:  # port 0, which connect() takes
+        record = session.new_record(PROTOCOL, "CONNECT")
+        record.host = where.rpartition(":")[0]
+        malformed(state, record, error)
+        session.client.reset()
+        return
+    web = place.port in WEB_PORTS
+    first = SILENT
+    if web or not place.decision.allowed:
+        first = await _listen(session, patient=web or _takes_http(place))
+        place = state.find(authority, 0)  # the policy may have changed meanwhile
+    if place.decision.allowed and not web:
+        await _serve_at_once(session, place)
+    elif first.speech is Speech.NOTHING and (place.decision.allowed or _takes_http(place)):
+        pass  # it never asked for anything, so there is nothing to decide
+    elif _takes_http(place) and first.speech is Speech.HTTP:
+        await serve_http(session, place, PROTOCOL_HTTP)
+    else:
+        await _serve_judged(session, place, first)
+
+
+def _takes_http(place: Place) -> bool:
+    """May an HTTP request to this place be allowed? Some may where a tunnel may not; on port 443 HTTP is not spoken."""
+    decision = place.decision
+    return place.port != 443 and (decision.allowed or decision.reason is Reason.NEEDS_INTERCEPTION)
+
+
+async def _listen(session: Session, *, patient: bool) -> First:
+    """What the client speaks. A client of whom it is not known that it speaks first gets a moment only."""
+    client, limits = session.client, session.state.limits
+    if not client.buffer:
+        if patient:
+            session.watch(limits.first_byte_s, client.close)
+            await client.more()
+        else:
+            timer = client.loop.call_later(_GRACE_S, client.wake)
+            try:
+                await client.more()
+            finally:
+                timer.cancel()
+        if not client.buffer:
+            return SILENT
+    session.watch(limits.head_s, client.abort)
+    return await read_first(client)
+
+
+async def _serve_at_once(session: Session, place: Place) -> None:
+    """A port on which the server may speak first: connect it, then judge as inside any tunnel."""
+    state = session.state
+    record = session.new_record(PROTOCOL, "CONNECT")
+    record.host, record.port = place.key
+    ask = Ask(state.policy, record, place, place.decision)
+    upstream = await open_upstream(state, ask)
+    if isinstance(upstream, Refusal):
+        await _answer(session, await _listen(session, patient=False), upstream)
+        return
+    inner = await serve_tunnel(session, ask, upstream, 0)
+    if inner is not None:
+        await serve_http(session, inner, PROTOCOL_HTTP)
+
+
+async def _serve_judged(session: Session, place: Place, first: First) -> None:
+    """A tunnel whose first bytes are known before it is decided on, and everything that is denied."""
+    state = session.state
+    decision = place.decision
+    is_http = first.speech is Speech.HTTP
+    record = session.new_record(PROTOCOL_HTTP if is_http else PROTOCOL, _method(session) if is_http else "CONNECT")
+    record.host, record.port = place.key
+    record.note = first.fault
+    if not decision.allowed:
+        await _answer(session, first, deny(state, record, place, decision))
+        return
+    verdict = judge_first(first, place)
+    if verdict != RELAY:
+        record.rule = decision.rule.text if decision.rule is not None else ""
+        deny_inside(state, record, verdict)
+        await _answer(session, first, Refusal(403, f"{place} takes TLS only", "http_request_denied"))
+        return
+    ask = Ask(state.policy, record, place, decision)
+    upstream = await open_upstream(state, ask)
+    if isinstance(upstream, Refusal):
+        await _answer(session, first, upstream)
+        return
+    await relay_judged(session, ask, upstream, 0)
+
+
+async def _refuse_unknown(session: Session, destination: Destination) -> None:
+    """One of our own addresses that stands for nothing: made up, or kept far beyond its time."""
+    first = await _listen(session, patient=destination.port in WEB_PORTS)
+    is_http = first.speech is Speech.HTTP
+    record = session.new_record(PROTOCOL_HTTP if is_http else PROTOCOL, _method(session) if is_http else "CONNECT")
+    record.host, record.port = destination.ip.compressed, destination.port
+    await _answer(session, first, deny_unknown(session.state, record, f"{destination.ip} stands for no name"))
+
+
+def _method(session: Session) -> str:
+    """The first word of what begins like a request."""
+    return session.client.buffer.split(maxsplit=1)[0].decode("ascii")
+
+
+async def _answer(session: Session, first: First, refusal: Refusal) -> None:
+    """Say no in the client's own protocol; the refusal is on record already."""
+    client = session.client
+    if first.speech is Speech.HTTP:
+        session.reply(refusal, close=True, head_only=_method(session) == "HEAD")
+        await session.linger()
+    elif refusal.status == 403 and client.buffer[:1] == b"\x16":
+        client.write(TLS_ACCESS_DENIED)
+        await session.linger()
+    else:
+        # An orderly end would look like a server that had nothing to say.
+        client.reset()

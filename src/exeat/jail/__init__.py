@@ -1,0 +1,1 @@
+"""The jail: namespaces, packet rules, system call filter and lost privileges around one command."""

@@ -1,0 +1,257 @@
+"""The two processes between `exeat run` and the command.
+
+The builder makes the namespaces and all that is in them, then leaves. The keeper is the first process of the jail's
+PID namespace: it starts the command, reaps what is orphaned, passes signals on, and takes everything with it when it
+ends. Neither returns to the caller's code; they speak to the warden over one socket.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from typing import NoReturn
+
+from exeat.jail import descriptors, landlock, libc, mounts, privileges, seccomp
+from exeat.jail.messages import EXEC_FAILED, EXITED, FAILED, KEEPER, PASS_SIGNAL, READY, SOCKETS, STOPPED, pack_failure
+from exeat.jail.network import HostPorts, build_network
+from exeat.jail.signals import open_signalfd, read_signalfd, restore_signals
+
+_NAMESPACES = libc.CLONE_NEWNS | libc.CLONE_NEWPID | libc.CLONE_NEWIPC
+# Signals that a terminal or a caller sends to the whole group: the command gets them by itself.
+_IGNORED = (
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+
+
+class Spec:
+    """What to run and how: everything that is decided before the first fork."""
+
+    __slots__ = ("argv", "cwd", "environ", "new_session", "own_network", "run_as", "to_host", "view")
+
+    def __init__(
+        self,
+        argv: list[str],
+        environ: dict[str, str],
+        cwd: str,
+        view: mounts.View,
+        *,
+        own_network: bool,
+        run_as: tuple[int, int] | None = None,
+        new_session: bool = False,
+        to_host: list[HostPorts] | None = None,
+    ) -> None:
+        self.argv = argv
+        self.environ = environ
+        self.cwd = cwd
+        self.view = view
+        self.own_network = own_network
+        self.run_as = run_as  # uid and gid, where they are not the caller's
+        self.to_host = to_host or []  # loopback places that mean the host's, not the jail's own
+        self.new_session = new_session  # no terminal: keep the command's signals to itself
+
+
+class _StepError(Exception):
+    """What the builder was doing when the kernel refused."""
+
+    def __init__(self, step: str, error: OSError) -> None:
+        super().__init__(step)
+        self.step = step
+        self.error = error
+
+
+def build(spec: Spec, control: socket.socket) -> NoReturn:
+    """The builder's life. Reports sockets and the keeper's pid, or what failed."""
+    try:
+        _build(spec, control)
+    except _StepError as problem:
+        _report_failure(control, problem.step, problem.error)
+    except BaseException as problem:
+        _report_failure(control, "build", OSError(0, f"{type(problem).__name__}: {problem}"))
+    os._exit(1)
+
+
+def _build(spec: Spec, control: socket.socket) -> None:
+    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        descriptors.close_ways_out()
+        host = mounts.HostSockets(spec.view)
+    except OSError as error:
+        raise _StepError("descriptors", error) from None
+    uid, is_root = os.getuid(), os.geteuid() == 0
+    _enter_namespaces(own_network=spec.own_network, is_root=is_root)
+    if spec.own_network:
+        try:
+            sockets = build_network(spec.to_host)
+        except OSError as error:
+            raise _StepError("network", error) from None
+        socket.send_fds(control, [SOCKETS], [each.fileno() for each in sockets.all()])
+        sockets.close()
+    try:
+        shown_uid = spec.run_as[0] if spec.run_as else uid
+        runtime_dir = spec.environ.get("XDG_RUNTIME_DIR")
+        mounts.build_view(spec.view, host, uid=shown_uid, runtime_dir=runtime_dir, is_root=is_root)
+        if spec.run_as is not None:
+            from exeat.jail.own_user import furnish  # noqa: PLC0415 - root's jail only
+
+            furnish(*spec.run_as)
+    except OSError as error:
+        raise _StepError("mounts", error) from None
+    keeper = os.fork()
+    if keeper == 0:
+        keep(spec, control, is_root=is_root)
+    control.send(KEEPER + str(keeper).encode())
+    os._exit(0)
+
+
+def _enter_namespaces(*, own_network: bool, is_root: bool) -> None:
+    flags = _NAMESPACES | (libc.CLONE_NEWNET if own_network else 0)
+    if is_root:
+        # Root needs no user namespace, and without one files keep their owners in the command's eyes.
+        try:
+            libc.unshare(flags)
+        except OSError as error:
+            if not own_network:
+                raise _StepError("namespaces", error) from None
+        else:
+            return
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        libc.unshare(flags | libc.CLONE_NEWUSER)
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    except OSError as error:
+        raise _StepError("namespaces", error) from None
+
+
+def _write(path: str, content: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, content.encode())
+    finally:
+        os.close(descriptor)
+
+
+def keep(spec: Spec, control: socket.socket, *, is_root: bool) -> NoReturn:
+    """The keeper's life: process 1 of the jail. When it ends, the kernel ends all others."""
+    try:
+        _settle(spec, is_root=is_root)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        control.send(READY)
+        # The word to go comes when the builder is gone and the warden is our parent, not before.
+        if not control.recv(1):
+            os._exit(1)
+        libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if _is_gone(control):
+            os._exit(1)
+        children = open_signalfd([signal.SIGCHLD])
+        command = os.fork()
+        if command == 0:
+            _become_command(spec, control)
+        _watch(command, children, control)
+    except _StepError as problem:
+        _report_failure(control, problem.step, problem.error)
+    except BaseException as problem:
+        _report_failure(control, "keep", OSError(0, f"{type(problem).__name__}: {problem}"))
+    os._exit(1)
+
+
+def _settle(spec: Spec, *, is_root: bool) -> None:
+    """Lose every privilege. From here on this process can do no more than the command."""
+    try:
+        mounts.mount_proc(is_root=is_root)
+    except OSError as error:
+        raise _StepError("proc", error) from None
+    try:
+        if spec.run_as is not None:
+            uid, gid = spec.run_as
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            # Keeps the capabilities over the change of uid, for drop_all to give up one by one.
+            libc.prctl(libc.PR_SET_KEEPCAPS, 1)
+            os.setresuid(uid, uid, uid)
+        privileges.drop_all()
+        # The keeper is a copy of the warden: its memory and environment are not for the command to read.
+        libc.prctl(libc.PR_SET_DUMPABLE, 0)
+    except OSError as error:
+        raise _StepError("privileges", error) from None
+    try:
+        os.chdir(spec.cwd)
+    except OSError as error:
+        raise _StepError("own folder" if spec.run_as else "folder", error) from None
+
+
+def _is_gone(control: socket.socket) -> bool:
+    try:
+        return not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+
+
+def _become_command(spec: Spec, control: socket.socket) -> NoReturn:
+    try:
+        if spec.new_session:
+            os.setsid()
+        restore_signals()
+        shared_network = not spec.own_network
+        scoped = landlock.scope_abstract_sockets() if shared_network else True
+        seccomp.install(seccomp.build_filter(os.uname().machine, unix_sockets=scoped, shared_network=shared_network))
+        os.execvpe(spec.argv[0], spec.argv, spec.environ)  # noqa: S606
+    except OSError as error:
+        control.send(EXEC_FAILED + pack_failure("exec", OSError(error.errno, error.strerror)))  # its path is one of many
+    except BaseException as problem:
+        control.send(FAILED + pack_failure("exec", OSError(0, f"{type(problem).__name__}: {problem}")))
+    os._exit(127)
+
+
+def _watch(command: int, children: int, control: socket.socket) -> NoReturn:
+    poll = select.poll()
+    poll.register(children, select.POLLIN)
+    poll.register(control, select.POLLIN)
+    while True:
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if children in ready:
+            read_signalfd(children)
+            _reap(command, control)
+        if control.fileno() in ready:
+            data = control.recv(16)
+            if not data:
+                os._exit(1)  # the warden is gone
+            if data[:1] == PASS_SIGNAL:
+                os.kill(command, int(data[1:]))
+
+
+def _reap(command: int, control: socket.socket) -> None:
+    """Collect everything that has ended. When that is the command, it is over."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+        except ChildProcessError:
+            os._exit(1)
+        if pid == 0:
+            return
+        if pid != command:
+            continue
+        if os.WIFSTOPPED(status):
+            control.send(STOPPED + str(os.WSTOPSIG(status)).encode())
+        else:
+            control.send(EXITED + str(status).encode())
+            os._exit(0)
+
+
+def _report_failure(control: socket.socket, step: str, error: OSError) -> None:
+    try:
+        control.send(FAILED + pack_failure(step, error))
+    except OSError:
+        pass  # nobody is left to be told

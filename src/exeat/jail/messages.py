@@ -1,0 +1,27 @@
+"""What the jail's processes say to the warden, and it to them: one kind byte and a short text per packet."""
+
+from __future__ import annotations
+
+import os
+
+SOCKETS = b"S"  # with descriptors: the jail's network is ready
+KEEPER = b"K"  # pid of the keeper, as the warden sees it; the builder leaves
+READY = b"R"  # the keeper has settled in and waits for the word to go
+FAILED = b"E"  # step, errno and text: there will be no jail
+EXEC_FAILED = b"X"  # the command could not be started
+STOPPED = b"T"  # the command was stopped by this signal
+EXITED = b"D"  # the command's wait status
+
+GO = b"G"
+PASS_SIGNAL = b"P"
+
+
+def pack_failure(step: str, error: OSError) -> bytes:
+    reason = error.strerror or str(error)
+    name = f": {error.filename}" if error.filename else ""
+    return f"{step}\0{error.errno or 0}\0{reason}{name}".encode(errors="surrogateescape")[:4_000]
+
+
+def unpack_failure(data: bytes) -> tuple[str, int, str]:
+    step, number, reason = os.fsdecode(data).split("\0", 2)
+    return step, int(number), reason

@@ -1,0 +1,110 @@
+"""Losing privileges for good, and keeping a process's memory to itself.
+
+All of it holds for the calling thread and what it starts: call it while there is one thread. A new user namespace
+gives everything back, so this comes after the last one, and the system call filter refuses another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+
+from exeat.errors import ExeatError
+from exeat.jail.libc import (
+    PR_CAP_AMBIENT,
+    PR_CAP_AMBIENT_CLEAR_ALL,
+    PR_CAPBSET_DROP,
+    PR_CAPBSET_READ,
+    PR_GET_DUMPABLE,
+    PR_GET_NO_NEW_PRIVS,
+    PR_GET_SECUREBITS,
+    PR_SET_DUMPABLE,
+    PR_SET_NO_NEW_PRIVS,
+    PR_SET_SECUREBITS,
+    call,
+    prctl,
+)
+
+_CAP_SETPCAP = 8
+_CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
+_CAPABILITY_NUMBERS = range(64)  # as many as version 3 can hold; the kernel knows fewer
+
+# With their locks: NOROOT (uid 0 is nobody special), NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE. KEEP_CAPS is locked off.
+_SECUREBITS = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80
+_KEEP_CAPS = 0x10
+
+_RLIMIT_CORE = 4
+
+
+def drop_all() -> None:
+    """Give up every capability, and every way to get one. Raises if anything is left; then nothing may be started.
+
+    A process without CAP_SETPCAP cannot empty its bounding set or lock its securebits. It gains nothing from them
+    either: `no_new_privs` makes exec give no capability that is not held already.
+    """
+    _, permitted, _ = _get_capabilities()
+    sealed = bool(permitted >> _CAP_SETPCAP & 1)
+    if sealed:
+        _set_capabilities(effective=permitted, permitted=permitted)
+        prctl(PR_SET_SECUREBITS, (prctl(PR_GET_SECUREBITS) | _SECUREBITS) & ~_KEEP_CAPS)
+        _for_each_capability(PR_CAPBSET_DROP)
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    _set_capabilities(effective=0, permitted=0)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    left = _left(sealed=sealed)
+    if left:
+        raise ExeatError(f"privileges could not be dropped: {', '.join(left)}")
+
+
+def hide_memory() -> None:
+    """Keep this process's memory from debuggers of the same user, from /proc, and out of core files.
+
+    The limit is inherited; the rest ends at exec. It takes /proc/self away from the user, so id maps come first.
+    """
+    call("setrlimit", _RLIMIT_CORE, struct.pack("=QQ", 0, 0))
+    prctl(PR_SET_DUMPABLE, 0)
+    if prctl(PR_GET_DUMPABLE) != 0:
+        raise ExeatError("the process's memory could not be hidden")
+
+
+def _left(*, sealed: bool) -> list[str]:
+    """What a process that dropped all still has, read back from the kernel."""
+    left = []
+    if _get_capabilities() != (0, 0, 0):  # the ambient set cannot hold what is not permitted, so this covers it
+        left.append("capabilities")
+    if not prctl(PR_GET_NO_NEW_PRIVS):
+        left.append("no_new_privs")
+    if not sealed:
+        return left
+    if any(_for_each_capability(PR_CAPBSET_READ)):
+        left.append("bounding set")
+    if prctl(PR_GET_SECUREBITS) & (_SECUREBITS | _KEEP_CAPS) != _SECUREBITS:
+        left.append("securebits")
+    return left
+
+
+def _for_each_capability(option: int) -> list[int]:
+    """The answers to a prctl about each capability that the kernel knows."""
+    answers: list[int] = []
+    try:
+        for number in _CAPABILITY_NUMBERS:
+            answers.append(prctl(option, number))  # noqa: PERF401 (the last one ends it, by an error)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not answers:
+            raise
+    return answers
+
+
+def _get_capabilities() -> tuple[int, int, int]:
+    """The effective, permitted and inheritable sets, a bit for each capability."""
+    data = ctypes.create_string_buffer(24)
+    call("capget", _CAPABILITY_HEADER, data)
+    effective, permitted, inheritable, *high = struct.unpack("=6I", data)
+    return effective | high[0] << 32, permitted | high[1] << 32, inheritable | high[2] << 32
+
+
+def _set_capabilities(*, effective: int, permitted: int) -> None:
+    low = 0xFFFFFFFF
+    data = struct.pack("=6I", effective & low, permitted & low, 0, effective >> 32, permitted >> 32, 0)
+    call("capset", _CAPABILITY_HEADER, data)

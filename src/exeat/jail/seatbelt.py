@@ -1,0 +1,99 @@
+"""The jail for macOS: a Seatbelt profile under which the gateway's port is the only network there is.
+
+The profile is text in the sandbox's own language, where the last rule that matches decides. Files are not its
+business, except exeat's own. It is built from values, which must never be able to end the string they are put in.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+from exeat.errors import JailError
+
+SANDBOX_EXEC = "/usr/bin/sandbox-exec"
+
+# Services that ordinary programs ask for: accounts, logging, preferences, notifications, certificates, fonts, power.
+# All others stay out of reach, since some of them go to the network, or start programs, for whoever asks: names
+# (mDNSResponder), downloads (nsurlsessiond), opening URLs (launchservicesd), jobs (launchd).
+_SERVICES = (
+    "com.apple.FontObjectsServer",
+    "com.apple.PowerManagement.control",
+    "com.apple.SecurityServer",
+    "com.apple.bsd.dirhelper",
+    "com.apple.cfprefsd.agent",
+    "com.apple.cfprefsd.daemon",
+    "com.apple.diagnosticd",
+    "com.apple.fonts",
+    "com.apple.logd",
+    "com.apple.logd.events",
+    "com.apple.securityd.xpc",
+    "com.apple.system.DirectoryService.libinfo_v1",
+    "com.apple.system.DirectoryService.membership_v1",
+    "com.apple.system.logger",
+    "com.apple.system.notification_center",
+    "com.apple.system.opendirectoryd.libinfo",
+    "com.apple.system.opendirectoryd.membership",
+)
+# Refused by name as well, so that no later addition to the list above lets them in.
+_NAME_SERVICES = ("com.apple.dnssd.service", "com.apple.mDNSResponder", "com.apple.mDNSResponderHelper")
+
+
+def build_profile(
+    port: int, *, unix: Iterable[str] = (), hidden_files: Iterable[str] = (), hidden_folders: Iterable[str] = ()
+) -> str:
+    """The profile for a gateway on this port of loopback. Paths are to be without symbolic links.
+
+    `unix` are sockets that stay reachable; the hidden ones are exeat's own. Raises ValueError for what cannot be said.
+    """
+    if not 0 < port < 65_536:
+        raise ValueError(f"no port: {port}")
+    lines = [
+        "(version 1)",
+        "(allow default)",
+        "(deny network*)",
+        f'(allow network-outbound (remote tcp "localhost:{port}"))',
+        *(f"(allow network-outbound (literal {quote(path)}))" for path in unix),
+        "(deny mach-lookup)",
+        "(allow mach-lookup",
+        *(f"  (global-name {quote(name)})" for name in _SERVICES),
+        ")",
+        "(deny mach-lookup",
+        *(f"  (global-name {quote(name)})" for name in _NAME_SERVICES),
+        ")",
+        "(deny appleevent-send)",
+        "(deny job-creation)",
+        "(deny lsopen)",
+        *(f"(deny file-read* file-write* (literal {quote(path)}))" for path in hidden_files),
+        *(f"(deny file-read* file-write* (subpath {quote(path)}))" for path in hidden_folders),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def quote(value: str) -> str:
+    """A string of the profile's language. Only characters that are plain in it stay as they are."""
+    if "\0" in value:
+        raise ValueError("a path with a NUL byte")
+    if any(char < " " or char == "\x7f" for char in value):
+        raise ValueError(f"a path with a control character: {value!r}")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise ValueError(f"a path that is not UTF-8: {value!r}")
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def wrap_command(profile: str, argv: list[str]) -> list[str]:
+    """The command line that runs `argv` under a profile."""
+    return [SANDBOX_EXEC, "-p", profile, *argv]
+
+
+def why_not() -> JailError | None:
+    """Why this jail cannot be had here; None if it can."""
+    if sys.platform != "darwin":
+        return JailError(
+            "the seatbelt jail needs macOS", detail=f"this is {sys.platform}", fix="--jail netns, or leave --jail out"
+        )
+    if not os.access(SANDBOX_EXEC, os.X_OK):
+        return JailError("the seatbelt jail needs sandbox-exec", detail=f"there is no {SANDBOX_EXEC}")
+    return None

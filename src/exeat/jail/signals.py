@@ -1,0 +1,67 @@
+"""Signals read as data, with who sent them, instead of handlers that interrupt."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+from collections.abc import Iterable
+
+from exeat.jail.libc import call
+
+_SIGSET_BYTES = 128
+_INFO_BYTES = 128
+_CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK
+SI_USER = 0  # by kill(2); positive codes come from the kernel, a terminal for example
+
+_inherited: dict[int, signal.Handlers] = {}
+
+
+def remember_signals() -> None:
+    """Note what the caller wants ignored (nohup): the command inherits that. Call before changing any."""
+    for number in signal.valid_signals():
+        try:
+            if signal.getsignal(number) is signal.SIG_IGN:
+                _inherited[number] = signal.SIG_IGN
+        except ValueError:
+            continue
+    # Python itself ignores these, whatever the caller did.
+    for number in (signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)):
+        _inherited.pop(number, None)
+
+
+def restore_signals() -> None:
+    """As the caller left them, nothing blocked: for a child that is about to become another program."""
+    for number in signal.valid_signals():
+        if number in (signal.SIGKILL, signal.SIGSTOP):
+            continue
+        try:
+            signal.signal(number, _inherited.get(number, signal.SIG_DFL))
+        except (OSError, ValueError):
+            continue  # real-time signals that the C library keeps for itself
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def open_signalfd(numbers: Iterable[int]) -> int:
+    """Block these signals and have them readable instead."""
+    numbers = list(numbers)
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    bits = 0
+    for number in numbers:
+        bits |= 1 << (number - 1)
+    mask = ctypes.create_string_buffer(bits.to_bytes(_SIGSET_BYTES, "little"), _SIGSET_BYTES)
+    return call("signalfd", -1, mask, _CLOEXEC_NONBLOCK)
+
+
+def read_signalfd(descriptor: int) -> list[tuple[int, int, int]]:
+    """Signals that have come: number, code, and the sender's pid where there is one."""
+    found = []
+    while True:
+        try:
+            data = os.read(descriptor, _INFO_BYTES * 16)
+        except BlockingIOError:
+            return found
+        for at in range(0, len(data), _INFO_BYTES):
+            number, _, code, pid = struct.unpack_from("=IiiI", data, at)
+            found.append((number, code, pid))

@@ -1,0 +1,76 @@
+"""The nft jail for a run: a uid of its own on the host's network, with rules that lead it to the gateway.
+
+The command is not the caller: it has a home and a TMPDIR that are empty, private and gone afterwards, and reaches
+files as any stranger does.
+"""
+
+from __future__ import annotations
+
+import os
+
+from exeat.jail.inmate import Spec
+from exeat.jail.nft import Fence, open_fenced_sockets, raise_fence
+from exeat.jail.own_user import HOME, NAME, TMPDIR
+from exeat.jail.warden import Warden
+from exeat.run.cell import Cell, build_view
+from exeat.run.environment import build_environment
+from exeat.run.settings import RunSettings
+
+# Folders of the caller's: closed to the command, so better not named.
+_CALLERS_FOLDERS = ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "MAIL")
+
+
+class NftCell(Cell):
+    """A cell whose packet rules stay until they are taken away."""
+
+    fence: Fence
+
+    def close(self) -> None:
+        self.fence.remove()
+
+
+def open_nft_cell(settings: RunSettings, *, new_session: bool) -> NftCell:
+    """Build the jail: rules first, so that there is no moment in which a process of the uid is not held by them."""
+    view = build_view(settings)
+    fence = raise_fence()
+    try:
+        spec = Spec(
+            settings.argv,
+            _environment(settings, fence.uid),
+            os.getcwd(),
+            view,
+            own_network=False,
+            run_as=(fence.uid, fence.uid),
+            new_session=new_session,
+        )
+        warden = Warden(spec)
+        warden.start_building()
+        try:
+            policy, limits = settings.load()
+            warden.finish_building()
+            sockets = open_fenced_sockets(fence)
+        except BaseException:
+            warden.kill()
+            raise
+    except BaseException:
+        fence.remove()
+        raise
+    cell = NftCell("nft", warden, policy, limits, sockets)
+    cell.fence = fence
+    # Connections are redirected, so nobody needs to log in. What is not redirected is not the command's.
+    cell.credentials = (NAME, os.urandom(16).hex())
+    return cell
+
+
+def _environment(settings: RunSettings, uid: int) -> dict[str, str]:
+    """The caller's, with the user's own folders. No proxy variables: the gateway takes redirected connections only."""
+    inherited = {name: value for name, value in os.environ.items() if name not in _CALLERS_FOLDERS}
+    own = {"HOME": HOME, "TMPDIR": TMPDIR, "USER": NAME, "LOGNAME": NAME, "XDG_RUNTIME_DIR": f"/run/user/{uid}"}
+    return build_environment(
+        inherited | own,
+        settings.env,
+        clean=settings.clean_env,
+        proxy_url=None,
+        own_loopback=False,
+        kept_sockets=settings.unix,
+    )

@@ -1,0 +1,45 @@
+"""`exeat run` on macOS: the command under a Seatbelt profile, beside its gateway."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+from exeat.errors import ConfigError
+from exeat.jail.seatbelt import build_profile, why_not, wrap_command
+from exeat.run.settings import RunSettings
+from exeat.run.unconfined import run_beside_gateway
+
+
+def run_in_seatbelt(settings: RunSettings) -> int:
+    """Run the command. Gives the exit status for our own process. Raises JailError where there is no Seatbelt."""
+    problem = why_not()
+    if problem is not None:
+        raise problem
+    from exeat.run.cell import build_view  # noqa: PLC0415
+
+    view = build_view(settings)
+    # sandbox-exec has an exit status of its own for what it cannot start: find out before.
+    program = settings.argv[0]
+    found = program if os.path.dirname(program) else shutil.which(program)
+    if found is None or not os.path.exists(found):
+        sys.stderr.write(f"exeat: {program}: {os.strerror(2)}\n")
+        return 127
+    if os.path.isdir(found) or not os.access(found, os.X_OK):
+        sys.stderr.write(f"exeat: {program}: {os.strerror(13)}\n")
+        return 126
+
+    def wrap(argv: list[str], port: int) -> list[str]:
+        try:
+            profile = build_profile(
+                port,
+                unix=map(os.path.realpath, view.sockets),
+                hidden_files=map(os.path.realpath, view.hidden_files),
+                hidden_folders=map(os.path.realpath, view.hidden_folders),
+            )
+        except ValueError as error:
+            raise ConfigError(str(error), where="--unix, --audit or --policy", expected="a plain path") from None
+        return wrap_command(profile, argv)
+
+    return run_beside_gateway(settings, "seatbelt", wrap)

@@ -1,0 +1,61 @@
+"""What `exeat run` was asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from exeat.gateway.limits import Limits
+    from exeat.policy import Policy
+
+JAILS = ("auto", "netns", "nft", "seatbelt", "env")
+
+
+class RunSettings:
+    """The options of one run, read but not acted upon.
+
+    `load` reads the rules. It is called when the jail is being built already: importing what it needs takes longer
+    than building.
+    """
+
+    __slots__ = (
+        "argv",
+        "audit",
+        "clean_env",
+        "env",
+        "jail",
+        "load",
+        "may_name_loopback",
+        "policy_files",
+        "proxy_env",
+        "quiet",
+        "unix",
+    )
+
+    def __init__(
+        self,
+        argv: list[str],
+        load: Callable[[], tuple[Policy, Limits]],
+        *,
+        policy_files: tuple[str, ...] = (),
+        may_name_loopback: bool = True,
+        jail: str = "auto",
+        audit: str | None = None,
+        env: tuple[str, ...] = (),
+        clean_env: bool = False,
+        proxy_env: bool = True,
+        unix: tuple[str, ...] = (),
+        quiet: bool = False,
+    ) -> None:
+        self.argv = argv
+        self.load = load
+        self.policy_files = policy_files
+        self.may_name_loopback = may_name_loopback  # may a rule list a loopback address?
+        self.jail = jail
+        self.audit = audit
+        self.env = env
+        self.clean_env = clean_env
+        self.proxy_env = proxy_env
+        self.unix = unix
+        self.quiet = quiet

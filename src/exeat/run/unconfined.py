@@ -1,0 +1,163 @@
+"""A command beside its gateway instead of in a jail: it is told of the gateway by variables. Any POSIX system.
+
+This is not a boundary, and it must never be taken for one: a program that ignores the variables reaches everything.
+The command is a plain child in our process group, so the terminal treats both as one job.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from exeat.errors import ConfigError, ExeatError
+from exeat.jail.descriptors import ensure_standard_streams
+from exeat.jail.network import Sockets
+from exeat.jail.signals import remember_signals, restore_signals
+from exeat.run.environment import build_environment
+from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.settings import RunSettings
+from exeat.run.signal_source import SignalSource
+from exeat.run.summary import print_summary
+from exeat.run.terminal import Terminal
+
+_BACKLOG = 4_096
+_USER = "exeat"
+_WARNING = (
+    "exeat: --jail env is NOT a boundary: it only sets proxy variables, and a program that ignores them "
+    "reaches everything\n"
+)
+
+Wrap = Callable[[list[str], int], list[str]]  # the command line and the gateway's port -> the command line to run
+
+
+def run_with_variables(settings: RunSettings) -> int:
+    """Run the command with proxy variables. Gives the exit status for our own process."""
+    if settings.unix:
+        raise ConfigError("--jail env hides no sockets", where="--unix", expected="a jail that does, or no --unix")
+    if not settings.proxy_env:
+        raise ConfigError("--jail env is nothing but these variables", where="--no-proxy-env", expected="another jail")
+    sys.stderr.write(_WARNING)
+    sys.stderr.flush()
+    return run_beside_gateway(settings, "env", lambda argv, port: argv)
+
+
+def run_beside_gateway(settings: RunSettings, jail: str, wrap: Wrap) -> int:
+    """Start a gateway, run the command that `wrap` makes with its variables set, and stop the gateway."""
+    ensure_standard_streams()
+    remember_signals()
+    terminal = Terminal()
+    policy, limits = settings.load()
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(_BACKLOG)
+    port = listener.getsockname()[1]
+    # Every user of the machine can connect to the port; only the command knows this.
+    password = os.urandom(16).hex()
+    environ = build_environment(
+        os.environ,
+        settings.env,
+        clean=settings.clean_env,
+        proxy_url=f"http://{_USER}:{password}@127.0.0.1:{port}" if settings.proxy_env else None,
+        own_loopback=False,
+        kept_sockets=os.environ.values(),  # no socket is hidden, so their names stay
+    )
+    argv = wrap(settings.argv, port)
+    signals = SignalSource(has_terminal=terminal.exists)
+    try:
+        gatekeeper = Gatekeeper(
+            policy,
+            limits,
+            Sockets([listener], [], [], []),
+            jail=jail,
+            audit=settings.audit,
+            credentials=(_USER, password),
+            not_for_it=signals.descriptors,
+        )
+        try:
+            if settings.audit is not None:
+                gatekeeper.wait_ready()  # nothing starts that could not be put on record
+            status, note = _run(settings.argv[0], argv, environ, gatekeeper, signals)
+        except BaseException:
+            gatekeeper.kill()
+            raise
+        blocked = gatekeeper.stop(must_finish=settings.audit is not None)
+        if note:
+            _say(note)
+        if blocked and not settings.quiet:
+            terminal.give_back()
+            print_summary(blocked, sys.stderr)
+        return status
+    finally:
+        signals.close()
+        terminal.give_back()
+        terminal.close()
+
+
+def _run(
+    name: str, argv: list[str], environ: dict[str, str], gatekeeper: Gatekeeper, signals: SignalSource
+) -> tuple[int, str]:
+    """Until the command ends: its exit status as a shell counts it, and a note if it could not be started."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become(argv, environ, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        failure = pipe.read()  # ends when the command has taken over
+    if failure:
+        os.waitpid(pid, 0)
+        number = int(failure)
+        return (127 if number == errno.ENOENT else 126), f"{name}: {os.strerror(number)}"
+    status = _attend(pid, gatekeeper, signals)
+    return (128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)), ""
+
+
+def _become(argv: list[str], environ: dict[str, str], writer: int) -> NoReturn:
+    try:
+        restore_signals()
+        os.execvpe(argv[0], argv, environ)  # noqa: S606
+    except OSError as error:
+        os.write(writer, str(error.errno or errno.EIO).encode())
+    except BaseException:
+        os.write(writer, str(errno.EINVAL).encode())
+    finally:
+        os._exit(127)
+
+
+def _attend(pid: int, gatekeeper: Gatekeeper, signals: SignalSource) -> int:
+    """Wait for the command's end and pass on signals that only we have got."""
+    gateway = gatekeeper.socket.fileno()
+    watched = [gateway, signals.descriptor]
+    while True:
+        changed, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+        if changed and os.WIFSTOPPED(status):
+            os.kill(os.getpid(), signal.SIGSTOP)  # so that the shell sees its job stopped
+            os.kill(pid, signal.SIGCONT)  # whoever made us go on may have meant only us
+            continue
+        if changed:
+            return status
+        ready, _, _ = select.select(watched, [], [])
+        if signals.descriptor in ready:
+            for number in signals.read():
+                os.kill(pid, number)  # not reaped yet, so the number is still the command's
+        if gateway in ready:
+            try:
+                gatekeeper.news()
+            except ExeatError as error:
+                if not gatekeeper.was_ready:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                    raise
+                watched.remove(gateway)
+                _say(error.public)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"exeat: {text}\n")
+    sys.stderr.flush()
