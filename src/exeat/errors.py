@@ -50,11 +50,15 @@ class StartError(ExeatError):
 
 
 class JailError(ExeatError):
-    """The jail that was asked for cannot be had. Never answered with a weaker one. `fix` is what to do about it."""
+    """The jail that was asked for cannot be had. Never answered with a weaker one. `fix` is what to do about it.
 
-    def __init__(self, public: str, *, detail: str = "", fix: str = "") -> None:
+    `is_missing`: the machine does not offer this kind of jail, as opposed to a fault in building this one.
+    """
+
+    def __init__(self, public: str, *, detail: str = "", fix: str = "", is_missing: bool = False) -> None:
         super().__init__(public, detail=detail)
         self.fix = fix
+        self.is_missing = is_missing
 
     def __str__(self) -> str:
         lines = [self.public]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +38,7 @@ class Authority:
         return context
 
 
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    folder = tmp_path_factory.mktemp("authority")
+def make_authority(folder: Path) -> Authority:
     made = Authority(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
     root = trustme.CA()
     root.cert_pem.write_to_path(str(made.ca))
@@ -48,6 +47,11 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     for pem in leaf.cert_chain_pems:
         pem.write_to_path(str(made.certificate), append=True)
     return made
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return make_authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture
@@ -95,3 +99,16 @@ def undici() -> Path:
         if done.status != 0:
             give_up(f"undici: npm install failed: {done.stderr.strip()}")
     return HERE
+
+
+@pytest.fixture
+def h2_port(authority: Authority, env: dict[str, str]) -> Iterator[int]:
+    """The port of a server that speaks HTTP/2 only."""
+    need("node")
+    command = ["node", str(HERE / "scripts" / "h2_server.mjs"), str(authority.certificate), str(authority.key)]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield int(server.stdout.readline())
+        finally:
+            server.kill()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import HERE, Authority, SetScene
+from tests.clients.conftest import Authority, SetScene
 from tests.clients.scene import HOSTS, Scene
 from tests.conftest import StartGate
 from tests.support.programs import need
@@ -220,19 +218,6 @@ def test_proxy_with_credentials(set_scene: SetScene, scheme: str, door: str, pro
         assert done.status != 0
         assert [(line["verdict"], line["reason"]) for line in made] == [("deny", "credentials")]
     assert len(scene.requests) == 1
-
-
-@pytest.fixture
-def h2_port(authority: Authority, env: dict[str, str]) -> Iterator[int]:
-    """The port of a server that speaks HTTP/2 only."""
-    need("node")
-    command = ["node", str(HERE / "scripts" / "h2_server.mjs"), str(authority.certificate), str(authority.key)]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            yield int(server.stdout.readline())
-        finally:
-            server.kill()
 
 
 def test_http2_in_a_tunnel(h2_port: int, start_gate: StartGate, env: dict[str, str], authority: Authority) -> None:

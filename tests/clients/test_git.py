@@ -10,8 +10,8 @@ import pytest
 
 from tests.clients.conftest import SetScene
 from tests.clients.scene import Scene
-from tests.support.git_backend import git_backend
-from tests.support.programs import need, run
+from tests.support.git_backend import FIRST_FILE, git, git_backend, git_environment, make_repository
+from tests.support.programs import need
 
 WAYS = pytest.mark.parametrize("scheme", ["http", "https"])
 
@@ -38,9 +38,7 @@ class Depot:
 
     def git(self, *arguments: str, cwd: Path | None = None) -> str:
         """Run git where no network is involved."""
-        done = run(["git", *arguments], self.env, cwd=cwd)
-        assert done.status == 0, done
-        return done.stdout.strip()
+        return git(self.env, *arguments, cwd=cwd)
 
 
 @pytest.fixture
@@ -60,24 +58,10 @@ class OpenDepot:
     def __call__(self, scheme: str) -> Depot:
         root = self.folder / "served"
         repository = root / "depot.git"
-        local = {
-            **self.env,
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_AUTHOR_NAME": "Somebody",
-            "GIT_AUTHOR_EMAIL": "somebody@good.test",
-            "GIT_COMMITTER_NAME": "Somebody",
-            "GIT_COMMITTER_EMAIL": "somebody@good.test",
-        }
+        local = git_environment(self.env)
         scene = self.set_scene(scheme, git_backend(root, local))
         depot = Depot(scene, {**local, **scene.proxy_env, "GIT_SSL_CAINFO": str(scene.ca)}, repository)
-        depot.git("init", "--quiet", "--bare", "--initial-branch=main", str(repository))
-        first = self.folder / "first"
-        depot.git("init", "--quiet", "--initial-branch=main", str(first))
-        (first / "README").write_text("the first file\n")
-        depot.git("add", "README", cwd=first)
-        depot.git("commit", "--quiet", "--message=first", cwd=first)
-        depot.git("push", "--quiet", str(repository), "main", cwd=first)
+        make_repository(repository, depot.env, self.folder / "first")
         return depot
 
 
@@ -88,7 +72,7 @@ def test_clone(open_depot: OpenDepot, tmp_path: Path, scheme: str) -> None:
     # Over HTTP each of the three requests is decided, over HTTPS the one connection.
     by = ["http"] * 3 if scheme == "http" else ["connect"]
     depot.scene.allowed(["git", "clone", "--quiet", depot.good, str(tmp_path / "good")], depot.env, by=by)
-    assert (tmp_path / "good" / "README").read_text() == "the first file\n"
+    assert (tmp_path / "good" / "README").read_text() == FIRST_FILE
     depot.scene.denied(["git", "clone", "--quiet", depot.evil, str(tmp_path / "evil")], depot.env, by=depot.by)
     assert not (tmp_path / "evil").exists()
 

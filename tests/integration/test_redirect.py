@@ -68,10 +68,11 @@ def test_pipelined_requests_with_a_refusal_between(start_inside: StartInside, st
 def test_http_on_a_port_that_a_rule_names(
     ipv6: bool, start_inside: StartInside, start_raw_origin: StartRawOrigin
 ) -> None:
-    """The tunnel is opened at once, and then served as HTTP, its connection used for the first request."""
+    """To a client that has not spoken yet a tunnel is opened, then served as HTTP over the tunnel's connection."""
     origin = start_raw_origin()
     inside = start_inside([f"good.test:{origin.port} private"])
     with inside.reach("good.test", origin.port, ipv6=ipv6) as conn:
+        wait_until(lambda: origin.connections == 1, "the tunnel")
         for host, status in ((b"good.test:%d" % origin.port, 200), (b"evil.test", 421)):
             conn.sendall(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host)
             assert read_reply(conn).status == status
@@ -81,6 +82,18 @@ def test_http_on_a_port_that_a_rule_names(
         ("redirect/http", "deny"),
     ]
     assert origin.connections == 1
+
+
+def test_http_at_once_on_a_port_that_a_rule_names(start_inside: StartInside, start_raw_origin: StartRawOrigin) -> None:
+    """Whether a tunnel was opened before the request came or not, the request has its own record and answer."""
+    origin = start_raw_origin()
+    inside = start_inside([f"good.test:{origin.port} private"])
+    for _ in range(10):
+        with inside.reach("good.test", origin.port) as conn:
+            conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % origin.port)
+            assert read_reply(conn).body == b"hello"
+    requests = [r for r in inside.decisions() if r["protocol"] == "redirect/http"]
+    assert [(r["method"], r["verdict"]) for r in requests] == [("GET", "allow")] * 10
 
 
 def test_method_rules_on_a_port_that_a_rule_names(start_inside: StartInside, start_raw_origin: StartRawOrigin) -> None:

@@ -36,6 +36,12 @@ BEGINNINGS = {
 }
 
 
+@pytest.fixture
+def long_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time enough for a test to speak after it has seen what the gateway does."""
+    monkeypatch.setattr("exeat.gateway.redirect_door._GRACE_S", 10.0)
+
+
 def assert_refused(conn: socket.socket, data: bytes, *, status: int = 403, alert: bool = True) -> None:
     """An answer in the client's own protocol, or else a connection that breaks."""
     conn.sendall(data)
@@ -149,11 +155,13 @@ def test_a_place_with_method_rules_is_no_place_for_tls(start_inside: StartInside
     assert inside.denial()["reason"] == "needs-interception"
 
 
+@pytest.mark.usefixtures("long_grace")
 @pytest.mark.parametrize("data", BEGINNINGS.values(), ids=BEGINNINGS.keys())
 def test_a_name_that_leads_to_a_forbidden_address(data: bytes, start_inside: StartInside) -> None:
     """D2: denied after the name was resolved: one record, with the address, and nothing dialled."""
     inside = start_inside(["evil.test:8080"], names={"evil.test": ["169.254.169.254"]})
     with inside.reach("evil.test", 8080) as conn:
+        wait_until(lambda: inside.gate.asked != [], "the question")
         assert_refused(conn, data)
     (record,) = inside.decisions()
     assert (record["reason"], record["address"]) == ("private-address", "169.254.169.254")
@@ -161,6 +169,8 @@ def test_a_name_that_leads_to_a_forbidden_address(data: bytes, start_inside: Sta
 
 
 # Servers that cannot be had
+#
+# What a client says before its server is sought may be served otherwise: these clients speak once it is.
 
 
 @pytest.fixture
@@ -170,15 +180,28 @@ def dead_port() -> Any:
         yield bound.getsockname()[1]
 
 
+@pytest.mark.usefixtures("long_grace")
 @pytest.mark.parametrize("data", BEGINNINGS.values(), ids=BEGINNINGS.keys())
 def test_a_server_that_is_down(data: bytes, dead_port: int, start_inside: StartInside) -> None:
     """502 for whoever speaks HTTP; for others the connection breaks, and does not end as if that were all."""
     inside = start_inside([f"evil.test:{dead_port} private"])
     with inside.reach("evil.test", dead_port) as conn:
+        wait_until(lambda: inside.detour.made != [], "the dial")
         break_off(conn, data, status=502)
     assert [r["verdict"] for r in inside.decisions()] == ["allow"]
     (end,) = inside.ends()
     assert (end["status"], end["note"]) == (502, "connection_refused")
+
+
+def test_http_at_once_to_a_server_that_is_down(dead_port: int, start_inside: StartInside) -> None:
+    """502 whether the server was sought before the request came or not, and one decision for it."""
+    inside = start_inside([f"evil.test:{dead_port} private"])
+    for _ in range(10):
+        with inside.reach("evil.test", dead_port) as conn:
+            conn.sendall(b"GET / HTTP/1.1\r\nHost: evil.test:%d\r\n\r\n" % dead_port)
+            assert read_reply(conn).status == 502
+    assert [r["verdict"] for r in inside.decisions()] == ["allow"] * 10
+    assert [end["note"] for end in inside.ends()] == ["connection_refused"] * 10
 
 
 def test_a_server_that_is_down_and_should_have_spoken_first(dead_port: int, start_inside: StartInside) -> None:
@@ -206,11 +229,13 @@ def test_a_web_server_that_is_down(dead_port: int, start_inside: StartInside) ->
     ]
 
 
+@pytest.mark.usefixtures("long_grace")
 @pytest.mark.parametrize("data", BEGINNINGS.values(), ids=BEGINNINGS.keys())
 def test_a_name_that_does_not_resolve(data: bytes, start_inside: StartInside) -> None:
     """Inside it has an address; outside it has none, which only shows when it is connected to."""
     inside = start_inside(["evil.test:8080"], names={})
     with inside.reach("evil.test", 8080) as conn:
+        wait_until(lambda: inside.gate.asked != [], "the question")
         break_off(conn, data, status=502)
     assert inside.gate.asked == ["evil.test"]
     assert [(end["status"], end["note"]) for end in inside.ends()] == [(502, "dns_error")]

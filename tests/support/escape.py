@@ -58,6 +58,8 @@ NEEDS_WORLD = frozenset(
 
 # Every jail that is a boundary, with the callers that it can have.
 JAILS_AND_CALLERS = (("netns", "root"), ("netns", "user"), ("nft", "root"))
+# What the env jail claims is what its gateway refuses.
+ALL_JAILS_AND_CALLERS = (*JAILS_AND_CALLERS, ("env", "root"), ("env", "user"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Stage:
         return home
 
     def environment(self, caller: Caller) -> dict[str, str]:
-        temporary = self.homes / f"{caller.uid}-tmp"
+        temporary = self.homes / f"t{caller.uid}"
         if not temporary.exists():
             temporary.mkdir()
             temporary.chmod(0o1777)
@@ -164,7 +166,7 @@ def cases(group: str) -> pytest.MarkDecorator:
     """Parameters (probe, jail, caller) for a class: every jail that claims to stop a probe, its callers."""
     found = []
     for probe in GROUPS[group].probes:
-        for jail, caller in JAILS_AND_CALLERS:
+        for jail, caller in ALL_JAILS_AND_CALLERS:
             if jail in probe.stops:
                 found.append(pytest.param(probe, jail, caller, id=f"{probe.id}-{jail}-{caller}"))
     return pytest.mark.parametrize(("probe", "jail", "caller"), found)
@@ -234,10 +236,10 @@ def install(folder: Path) -> Installation:
 @contextlib.contextmanager
 def open_stage() -> Iterator[Stage]:
     """exeat installed for everybody, under a folder that goes away. pytest's own folders are closed to other users."""
-    root = Path(tempfile.mkdtemp(prefix="exeat-stage-"))
+    root = Path(tempfile.mkdtemp(prefix="exeat-"))
     try:
         root.chmod(0o755)
-        homes = root / "homes"
+        homes = root / "h"
         for folder in (root / "copy", homes, homes / "second"):
             folder.mkdir(mode=0o755)
         yield Stage(install(root / "copy"), homes)

@@ -111,9 +111,15 @@ class Witness:
         self._socket = world.make(listen)
         self._socket.setblocking(False)
 
-    def packets(self) -> list[bytes]:
-        """What has come since the last time, without link housekeeping and what the world itself sent."""
-        found = []
+    def packets(self, about: str = "") -> list[bytes]:
+        """What has come since the last time, without link housekeeping and what the world itself sent.
+
+        `about` an address only, where other connections of the test may still be ending.
+        """
+        return [packet for packet in self._all() if not about or _is_about(packet, about)]
+
+    def _all(self) -> list[bytes]:
+        found: list[bytes] = []
         while True:
             try:
                 data, where = self._socket.recvfrom(65536)
@@ -124,6 +130,16 @@ class Witness:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _is_about(packet: bytes, address: str) -> bool:
+    """Does it come from this address, or go there?"""
+    mapped = address.removeprefix("::ffff:")
+    wanted = socket.inet_pton(socket.AF_INET6 if ":" in mapped else socket.AF_INET, mapped)
+    ends = packet[8:24], packet[24:40]
+    if packet[0] >> 4 == 4:
+        ends = packet[12:16], packet[16:20]
+    return wanted in ends
 
 
 def _is_housekeeping(frame: bytes) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from exeat.attack.model import Answer, Evidence, Group, Probe, Scene
+from exeat.attack.model import BOUNDARIES, Answer, Evidence, Group, Probe, Scene
 from exeat.attack.probes import GROUPS
 from exeat.attack.pseudo_terminal import open_terminal
 from exeat.attack.scorecard import Row, Scorecard, Seen
@@ -46,9 +46,9 @@ def attack(
     progress: Progress = lambda _: None,
 ) -> Scorecard:
     """Try everything, or the groups named, against a jail. `exeat` is the command to attack."""
-    command = tuple(exeat) or (sys.executable, "-m", "exeat")
+    command = tuple(exeat) or (sys.executable, "-P", "-m", "exeat")
     rows: list[Row] = []
-    with open_targets(sys.executable) as targets:
+    with open_targets(sys.executable, shared=jail == "nft") as targets:
         for group in GROUPS.values():
             if not groups or group.name in groups:
                 progress(group.title)
@@ -83,7 +83,7 @@ class _Result:
     done: bool = False
     absent: bool = False
     refused: bool = False
-    ran: bool = True
+    ran: bool = True  # no mistake, no missing answer
     allowed: bool = False  # its token reached the allowed host
 
 
@@ -97,7 +97,7 @@ def _judge(probe: Probe, jail: str, control: _Result, jailed: _Result | None) ->
     elif jailed is None:
         seen, said = Seen.NO_CONTROL, ""
     else:
-        seen, said = _verdict(probe, control, jailed), jailed.said
+        seen, said = _verdict(probe, jail, control, jailed), jailed.said
     return Row(
         probe.id,
         probe.group,
@@ -112,14 +112,16 @@ def _judge(probe: Probe, jail: str, control: _Result, jailed: _Result | None) ->
     )
 
 
-def _verdict(probe: Probe, control: _Result, jailed: _Result) -> Seen:
+def _verdict(probe: Probe, jail: str, control: _Result, jailed: _Result) -> Seen:
+    if jailed.got_out:
+        return Seen.ESCAPED if probe.stops or jail not in BOUNDARIES else Seen.LIMIT
     if not jailed.ran:
         return Seen.BROKEN
+    if jailed.absent:
+        return Seen.NO_CONTROL
     if probe.evidence is Evidence.WORKS:
         needs_arrival = probe.id.startswith(("B1.", "C1."))
         return Seen.WORKS if jailed.done and (jailed.allowed or not needs_arrival) else Seen.BROKEN
-    if jailed.got_out:
-        return Seen.ESCAPED
     return Seen.STOPPED if control.got_out else Seen.NO_CONTROL
 
 
@@ -168,7 +170,8 @@ def _run(
             targets.sinks.wait_for(mark, hopeful)
         results[probe.id] = _Result(
             answer.said,
-            _evidence(probe, answer, mark, targets),
+            ran=not answer.crashed,
+            got_out=_evidence(probe, answer, mark, targets),
             done=answer.done,
             absent=answer.absent,
             refused=answer.refused,
@@ -233,7 +236,9 @@ def _release(tokens: dict[str, str], scene: Scene) -> None:
     end = time.monotonic() + _LEFT_S
     while (left := set(_left(tokens))) and time.monotonic() < end:
         for token in left:
-            Path(scene.folder, f"go-{token}").touch()
+            with contextlib.suppress(FileExistsError):
+                # Never through a link: others may write in that folder.
+                os.close(os.open(f"{scene.folder}/go-{token}", os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644))
         time.sleep(0.02)
 
 

@@ -7,6 +7,7 @@ import enum
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 Place = tuple[str, int]
 
@@ -51,7 +52,7 @@ class Scene:
     icmp: bool = False  # somebody outside listens for ICMP
     victim: dict[str, int] = field(default_factory=dict)  # pid, group, address, length, descriptor, shm
     key_name: str = ""  # a key in the caller's session keyring
-    pid_namespace: str = ""  # of the harness, as /proc/self/ns says it
+    namespaces: dict[str, str] = field(default_factory=dict)  # of the harness, as /proc/self/ns says them
     resolver_is_ours: bool = False  # the system's resolver is the fake name server: a look-up stays here
 
     def to_json(self) -> str:
@@ -66,6 +67,11 @@ class Scene:
         read["allowed"] = (read["allowed"][0], read["allowed"][1])
         read["proxy"] = (read["proxy"][0], read["proxy"][1]) if read["proxy"] else None
         return cls(**read)
+
+
+def apart(scene: Scene, kind: str) -> bool:
+    """Whether this process is in another namespace of a kind (net, pid) than the harness."""
+    return str(Path(f"/proc/self/ns/{kind}").readlink()) != scene.namespaces[kind]
 
 
 def need(table: dict[str, Place], key: str, why: str) -> Place:
@@ -101,6 +107,7 @@ class Answer:
     said: str
     absent: bool = False  # there is nothing here to attack
     refused: bool = False  # this user may not do it, jail or not
+    crashed: bool = False  # a mistake of the probe's own: it was not stopped, it proves nothing
     secret: str = ""
 
     def to_json(self) -> str:

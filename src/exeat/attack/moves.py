@@ -9,12 +9,15 @@ import platform
 import socket
 import struct
 import urllib.parse
+from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from exeat.attack.model import Absent, Place, Scene, Stopped
 
 WAIT_S = 3.0  # how long a probe waits for a peer before it gives up
 _LIMIT = 65536
+_LONGEST_PATH = 100  # of a Unix socket, a little less than the kernel takes
 
 # The same number on x86-64, ARM64 and RISC-V: they are newer than the common table.
 SYS_PIDFD_SEND_SIGNAL = 424
@@ -107,31 +110,70 @@ def say_udp(scene: Scene, place: Place, *, prefix: bytes = b"", protocol: int = 
     return f"sent to {place[0]} port {place[1]}"
 
 
-def proxy_of(scene: Scene) -> Place:
-    """The proxy that this program was told to use. In the control run it is an open one.
+def say_unix(scene: Scene, name: str | bytes, kind: int = socket.SOCK_STREAM) -> str:
+    """Connect to a Unix socket by path or abstract name, and say the token."""
+    if isinstance(name, str) and len(name) > _LONGEST_PATH:
+        folder, _, name = name.rpartition("/")
+        os.chdir(folder)
+    with socket.socket(socket.AF_UNIX, kind) as sock:
+        sock.settimeout(WAIT_S)
+        sock.connect(name)
+        return ask(sock, scene.token.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy that the program was told to use, with the credentials that came with it."""
+
+    place: Place
+    user: str = ""
+    password: str = ""
+
+    @property
+    def authority(self) -> str:
+        host, port = self.place
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def header(self) -> str:
+        """The line that a client adds to each request."""
+        if not self.user:
+            return ""
+        return f"Proxy-Authorization: Basic {b64encode(f'{self.user}:{self.password}'.encode()).decode()}\r\n"
+
+
+def proxy_of(scene: Scene) -> Proxy:
+    """The proxy of the variables. In the control run it is an open one.
 
     A jail that sets no variables takes every connection to its gateway, so any port will do.
     """
     if scene.proxy is not None:
-        return scene.proxy
-    told = os.environ.get("http_proxy") or os.environ.get("HTTP_PROXY") or ""
-    parts = urllib.parse.urlsplit(told)
-    return (parts.hostname, parts.port) if parts.hostname and parts.port else ("127.0.0.1", 9)
+        return Proxy(scene.proxy)
+    parts = urllib.parse.urlsplit(os.environ.get("http_proxy") or os.environ.get("HTTP_PROXY") or "")
+    place = (parts.hostname, parts.port) if parts.hostname and parts.port else ("127.0.0.1", 9)
+    return Proxy(place, urllib.parse.unquote(parts.username or ""), urllib.parse.unquote(parts.password or ""))
 
 
 @contextlib.contextmanager
 def at_proxy(scene: Scene) -> Iterator[socket.socket]:
     """A connection to the proxy."""
-    place = proxy_of(scene)
+    place = proxy_of(scene).place
     with socket.socket(family_of(place[0]), socket.SOCK_STREAM) as sock:
         sock.settimeout(WAIT_S)
         sock.connect(place)
         yield sock
 
 
-def connect_through(sock: socket.socket, authority: str) -> None:
+def say_absolute(scene: Scene, authority: str, host: str = "") -> str:
+    """Ask the proxy for a URL that carries the token."""
+    head = f"GET http://{authority}/{scene.token} HTTP/1.1\r\nHost: {host or authority}\r\n"
+    with at_proxy(scene) as sock:
+        return ask(sock, f"{head}{proxy_of(scene).header}\r\n".encode())
+
+
+def connect_through(sock: socket.socket, authority: str, header: str = "") -> None:
     """CONNECT on an open connection; Stopped unless the answer is 200."""
-    sock.sendall(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+    sock.sendall(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{header}\r\n".encode())
     answer = sock.recv(_LIMIT)
     if not answer.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200")):
         raise Stopped(f"answer {answer[:60]!r}")
@@ -140,16 +182,23 @@ def connect_through(sock: socket.socket, authority: str) -> None:
 def say_connect(scene: Scene, authority: str) -> str:
     """CONNECT to an authority, then say the token inside the tunnel."""
     with at_proxy(scene) as sock:
-        connect_through(sock, authority)
+        connect_through(sock, authority, proxy_of(scene).header)
         return ask(sock, f"GET /{scene.token} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
 
 
 def say_socks(scene: Scene, address: bytes, port: int) -> str:
     """SOCKS5 to an address in wire form (type byte first), then say the token."""
+    proxy = proxy_of(scene)
     with at_proxy(scene) as sock:
-        sock.sendall(b"\x05\x01\x00")
-        if sock.recv(2) != b"\x05\x00":
+        method = 2 if proxy.user else 0
+        sock.sendall(bytes([5, 1, method]))
+        if sock.recv(2) != bytes([5, method]):
             raise Stopped("SOCKS5 is not spoken")
+        if proxy.user:
+            user, password = proxy.user.encode(), proxy.password.encode()
+            sock.sendall(bytes([1, len(user)]) + user + bytes([len(password)]) + password)
+            if sock.recv(2) != b"\x01\x00":
+                raise Stopped("SOCKS5 does not know the credentials")
         sock.sendall(b"\x05\x01\x00" + address + struct.pack("!H", port))
         answer = sock.recv(_LIMIT)
         if answer[:2] != b"\x05\x00":

@@ -80,7 +80,7 @@ def _attempt(probe: Probe, scene: Scene) -> Answer:
         lacking = scene.outside and error.errno in _ABSENT
         return Answer(probe.id, False, str(error), absent=lacking, refused=isinstance(error, PermissionError))
     except Exception as error:  # whatever it is, it must reach the scorecard
-        return Answer(probe.id, False, f"{type(error).__name__}: {error}")
+        return Answer(probe.id, False, f"{type(error).__name__}: {error}", crashed=True)
     secret = said if probe.evidence is Evidence.SECRET else ""
     return Answer(probe.id, True, "read it" if secret else said, secret=secret)
 

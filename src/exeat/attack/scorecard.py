@@ -14,6 +14,7 @@ class Seen(enum.Enum):
 
     STOPPED = "stopped"
     ESCAPED = "ESCAPED"
+    LIMIT = "known limit"  # gets out of every jail there is, and README says so
     WORKS = "works"
     BROKEN = "BROKEN"  # what must work does not, or the probe could not be run: proves nothing, so it is a failure
     NO_CONTROL = "no control"  # does not work without a jail either: counts as neither
@@ -58,6 +59,8 @@ class Scorecard:
         count = Counter(row.seen for row in self.rows)
         parts = [f"{count[Seen.STOPPED]} stopped", f"{count[Seen.ESCAPED]} escaped"]
         parts.append(f"{count[Seen.WORKS]} of {count[Seen.WORKS] + count[Seen.BROKEN]} things that must work do")
+        if count[Seen.LIMIT]:
+            parts.append(f"{count[Seen.LIMIT]} known limit{'' if count[Seen.LIMIT] == 1 else 's'}")
         if count[Seen.NO_CONTROL]:
             parts.append(f"{count[Seen.NO_CONTROL]} without control")
         return f"{self.jail} as {self.user}: " + ", ".join(parts)
@@ -81,14 +84,14 @@ class Scorecard:
 
     def to_text(self, titles: dict[str, str]) -> str:
         """A table of at most 100 columns. `titles` are the headings of the groups."""
-        lines: list[str] = []
+        lines = [f"  {'id':<22} {'attack':<54} {'expected':<8} seen"] if self.rows else []
         group = ""
         for row in self.rows:
             if row.group != group:
                 group = row.group
                 lines.append(f"\n{titles.get(group, group)}")
-            title = row.title if len(row.title) <= 62 else row.title[:61] + "…"
-            lines.append(f"  {row.id:<22} {title:<62} {row.seen.value}")
+            title = row.title if len(row.title) <= 54 else row.title[:53] + "…"
+            lines.append(f"  {row.id:<22} {title:<54} {row.expected:<8} {row.seen.value}")
             why = _why(row)
             if why:
                 lines += textwrap.wrap(why, 96, initial_indent=" " * 25, subsequent_indent=" " * 25)
@@ -103,6 +106,8 @@ def _why(row: Row) -> str:
         case Seen.ESCAPED:
             claim = "" if row.expected == "stopped" else "; this jail does not claim to stop it"
             return _plain(row.evidence + claim)
+        case Seen.LIMIT:
+            return _plain(f"{row.evidence}; see Limits in the README")
         case Seen.BROKEN:
             return _plain(row.said)
         case Seen.NO_CONTROL:

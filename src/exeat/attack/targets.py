@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import socket
 import struct
@@ -22,6 +21,7 @@ from exeat.attack.keyring import keep_key
 from exeat.attack.model import Place, Scene
 from exeat.attack.open_proxy import OpenProxy
 from exeat.attack.sinks import Sinks, nothing_there
+from exeat.attack.unix_targets import bind_unix, open_abstract, open_paths
 from exeat.attack.victim import open_victim
 
 ALLOWED = "allowed.test"
@@ -53,18 +53,22 @@ class Targets:
 
 
 @contextlib.contextmanager
-def open_targets(python: str) -> Iterator[Targets]:
-    """Open all targets; close them, and remove every file of theirs, at the end."""
+def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
+    """Open all targets; close them, and remove every file of theirs, at the end.
+
+    `shared` opens the scratch folder to everybody, for a jail that runs the probe as somebody else: rights on files are
+    not what is tested.
+    """
     with contextlib.ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="exeat-attack-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        folder.chmod(0o777)  # a jail may run the probe as somebody else; rights on files are not what is tested
+        folder.chmod(0o777 if shared else 0o700)
         sinks = Sinks()
         stack.callback(sinks.close)
         tcp, udp, other = _internet(sinks)
-        paths = _paths(sinks, folder, stack)
+        paths = open_paths(sinks, folder, stack)
         datagram = folder / "datagram.sock"
-        sinks.receive("unix datagram", _unix(str(datagram), socket.SOCK_DGRAM))
+        sinks.receive("unix datagram", bind_unix(str(datagram), socket.SOCK_DGRAM))
         allowed = _bind(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
         sinks.listen("allowed", allowed)
         proxy = OpenProxy({ALLOWED: "127.0.0.1"})
@@ -84,12 +88,12 @@ def open_targets(python: str) -> Iterator[Targets]:
             other=other,
             paths=paths,
             datagram_path=str(datagram),
-            abstract=_abstract(sinks),
+            abstract=open_abstract(sinks),
             vsock_port=_vsock(sinks),
             icmp=_icmp(sinks),
             victim=victim.facts,
             key_name=key_name,
-            pid_namespace=str(Path("/proc/self/ns/pid").readlink()),
+            namespaces={kind: str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("net", "pid")},
             resolver_is_ours=_resolver_is_ours(udp),
         )
         yield Targets(sinks, scene, victim.secrets | {key_secret}, _held(stack, tcp["v4"], paths["tmp"]))
@@ -162,74 +166,6 @@ def _try_multicast(sinks: Sinks, table: dict[str, Place]) -> None:
             member = socket.inet_pton(socket.AF_INET6, "ff01::66") + struct.pack("@I", socket.if_nametoindex(interface))
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, member)
             table["multicast6"] = (f"ff01::66%{interface}", sock.getsockname()[1])
-
-
-def _unix(path: str, kind: int = socket.SOCK_STREAM) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, kind)
-    try:
-        sock.bind(path)
-        if not path.startswith("\0"):
-            Path(path).chmod(0o777)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def _paths(sinks: Sinks, folder: Path, stack: contextlib.ExitStack) -> dict[str, str]:
-    """Unix stream sockets, by all the kinds of names that one can have."""
-    found: dict[str, str] = {}
-    unique = f"exeat-attack-{secrets.token_hex(6)}.sock"
-    places = {
-        "tmp": folder,
-        "home": Path.home(),
-        "cwd": Path.cwd(),
-        "var": Path("/var/tmp"),  # noqa: S108 - a place where programs put sockets
-        "shm": Path("/dev/shm"),  # noqa: S108
-        "run": Path("/run"),
-        "runtime": Path(os.environ.get("XDG_RUNTIME_DIR", "/nowhere")),
-    }
-    for key, place in places.items():
-        with contextlib.suppress(OSError):
-            path = place / f"{key}-{unique}"
-            sinks.listen(f"unix {key}", _unix(str(path)))
-            stack.callback(path.unlink, missing_ok=True)
-            found[key] = str(path)
-    # The kernel remembers the name as it was given to bind(), which is no path to it in any of these.
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        sinks.listen("unix relative", _unix("relative.sock"))
-    finally:
-        os.chdir(before)
-    found["relative"] = str(folder / "relative.sock")
-    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    sinks.listen("unix by descriptor", _unix(f"/proc/self/fd/{descriptor}/descriptor.sock"))
-    os.close(descriptor)
-    found["descriptor"] = str(folder / "descriptor.sock")
-    sinks.listen("unix moved", _unix(str(folder / "before.sock")))
-    (folder / "before.sock").rename(folder / "moved.sock")
-    found["moved"] = str(folder / "moved.sock")
-    sinks.listen("unix linked", _unix(str(folder / "first.sock")))
-    os.link(folder / "first.sock", folder / "second.sock")
-    (folder / "first.sock").unlink()
-    found["linked"] = str(folder / "second.sock")
-    for second in addresses.second_paths(found["tmp"])[:1]:
-        found["second"] = second
-    for run in ("control", "jailed"):
-        late = folder / f"late-{run}.sock"
-        sinks.wish(folder / f"want-late-{run}", lambda late=late: sinks.listen("unix late", _unix(str(late))))  # type: ignore[misc]
-    return found
-
-
-def _abstract(sinks: Sinks) -> dict[str, str]:
-    """Sockets without a file: only a network namespace keeps these apart."""
-    found = {kind: f"\0exeat-attack-{kind}-{secrets.token_hex(6)}" for kind in ("stream", "dgram", "seqpacket")}
-    with contextlib.suppress(OSError):
-        sinks.listen("abstract stream", _unix(found["stream"]))
-        sinks.receive("abstract dgram", _unix(found["dgram"], socket.SOCK_DGRAM))
-        sinks.listen("abstract seqpacket", _unix(found["seqpacket"], socket.SOCK_SEQPACKET))
-    return found
 
 
 def _vsock(sinks: Sinks) -> int:

@@ -29,12 +29,15 @@ MAX_BACKLOG_LINES = 10_000
 BACKLOG_STEP = 64
 
 
-def open_journal(target: str | None, *, max_bytes: int = DEFAULT_MAX_BYTES, keep: int = DEFAULT_KEEP) -> Journal:
+def open_journal(
+    target: str | None, *, max_bytes: int = DEFAULT_MAX_BYTES, keep: int = DEFAULT_KEEP, stays: bool = False
+) -> Journal:
     """Open the log: a path, `-` for standard output, or None for events only. Raises StartError.
 
-    A file that reaches `max_bytes` (0: never) is moved to `.1`, and `keep` older ones stay.
+    A file that reaches `max_bytes` (0: never) is moved to `.1`, and `keep` older ones stay. With `stays` it is neither
+    moved nor left, whatever its name comes to mean.
     """
-    return Journal(open_sink(target, max_bytes=max_bytes, keep=keep))
+    return Journal(open_sink(target, max_bytes=0 if stays else max_bytes, keep=keep, follow=not stays))
 
 
 class Journal:

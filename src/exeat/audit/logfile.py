@@ -35,11 +35,12 @@ class LogFile:
 
     inline = True
 
-    def __init__(self, path: str, *, max_bytes: int, keep: int) -> None:
+    def __init__(self, path: str, *, max_bytes: int, keep: int, follow: bool = True) -> None:
         self.seq = 0
         self.head = GENESIS
         self.suffix = ""
         self._path = path
+        self._follow = follow  # to another file, if that gets our name
         self._max_bytes = max_bytes
         self._keep = keep
         self._chain = ""
@@ -99,7 +100,7 @@ class LogFile:
                 now = time.monotonic()
                 if size and size == self._size and now < self._name_checked + NAME_CHECK_S:
                     return size
-                if self._has_our_name():
+                if not self._follow or self._has_our_name():
                     self._name_checked = now
                     return size
                 self._leave(size)

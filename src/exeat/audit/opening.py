@@ -25,7 +25,7 @@ _ADVICE = {
 }
 
 
-def open_sink(target: str | None, *, max_bytes: int, keep: int) -> Sink:
+def open_sink(target: str | None, *, max_bytes: int, keep: int, follow: bool = True) -> Sink:
     """The sink for `target`: None, `-` for standard output, a file, or a device or pipe as a stream."""
     if target is None:
         return MemorySink()
@@ -36,7 +36,7 @@ def open_sink(target: str | None, *, max_bytes: int, keep: int) -> Sink:
             return StreamSink(os.dup(_STANDARD[target]))
         if _is_stream(target):
             return StreamSink(_open_stream(target))
-        return LogFile(target, max_bytes=max_bytes, keep=keep)
+        return LogFile(target, max_bytes=max_bytes, keep=keep, follow=follow)
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
         raise StartError(f"cannot open the audit log {target!r}: {advice}", detail=str(error)) from error

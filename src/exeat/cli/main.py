@@ -104,8 +104,8 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "run",
         help="run a command that reaches only what is allowed",
         usage="exeat run [--allow RULE]... [OPTION...] -- CMD [ARG...]",
-        description="Run a command in a jail. It reaches what the rules allow and nothing else, whether\n"
-        "or not it knows of proxies. No root is needed.",
+        description="Run a command in a jail. It reaches what the rules allow and nothing else,\n"
+        "whether or not it knows of proxies. No root is needed.",
         epilog="exit status: the command's; 128+N if signal N ended it; 126 or 127 if it could\n"
         "not be started; 2 if exeat started nothing",
         formatter_class=argparse.RawDescriptionHelpFormatter,

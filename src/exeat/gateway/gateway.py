@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -36,9 +37,11 @@ _TOO_MANY: Final = encode_reply(503, "too many connections", error="connection_l
 class Gateway:
     """A default-deny proxy with one policy. Several may live in one process; they share nothing.
 
-    `redirected`: connections may have been redirected to the listeners, which then are of a network namespace
-    that has no other way out. `dns_udp` and `dns_tcp` are bound sockets of it, on which DNS is answered, and on
-    `dropped` the kernel tells which packets were dropped there. All sockets given are the gateway's from `start` on.
+    `audit_stays`: the log is written to the file that its name led to at the start, whatever the name leads to later:
+    for a log in reach of what it is about. `redirected`: connections may have been redirected to the listeners, which
+    then are of a network namespace that has no other way out. `dns_udp` and `dns_tcp` are bound sockets of it, on which
+    DNS is answered, and on `dropped` the kernel tells which packets were dropped there. All sockets given are the
+    gateway's from `start` on.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Gateway:
         host: str = "127.0.0.1",
         port: int = 0,
         audit: str | None = None,
+        audit_stays: bool = False,
         limits: Limits | None = None,
         sandbox: str = "",
         jail: str = "",
@@ -67,6 +71,7 @@ class Gateway:
         self._host = host
         self._port = port
         self._audit = audit
+        self._audit_stays = audit_stays
         self._limits = limits or Limits()
         self._sandbox = sandbox
         self._jail = jail
@@ -95,7 +100,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen. A port that cannot be had is an error: there is no running without the gateway."""
-        journal = open_journal(self._audit)
+        journal = open_journal(self._audit, stays=self._audit_stays)
         self._state = State(
             self._first_policy,
             sandbox=self._sandbox,
@@ -160,6 +165,16 @@ class Gateway:
         self._servers.append(server)
         for listening in server.sockets:
             self.addresses.append(listening.getsockname()[:2])
+
+    async def settle(self, limit_s: float) -> None:
+        """Serve what has come so far to its end, for a while: whoever sent it has gone, and it is to be on record."""
+        deadline = self._loop.time() + limit_s
+        while self._loop.time() < deadline:
+            await asyncio.sleep(0)
+            waiting = any(_queue_length(each) for each in self._listeners or ())
+            if not self._sessions and not waiting:
+                break
+            await asyncio.sleep(0.002)
 
     async def aclose(self, *, drain_s: float = 0.0) -> None:
         """Stop listening, give what is under way `drain_s` seconds, then cut it. Every record is written."""
@@ -328,3 +343,10 @@ class Gateway:
         cut = sum(session.revoke_if_denied() for session in list(self._sessions))
         self.state.journal.append(encode_event("reload", gateway=self.id, rules=len(policy.rules), cut=cut))
         return cut
+
+
+def _queue_length(listener: socket.socket) -> int:
+    """How many connections wait to be accepted: for a listener, Linux says it as unacknowledged segments."""
+    if not hasattr(socket, "TCP_INFO") or listener.fileno() < 0:
+        return 0
+    return int.from_bytes(listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28)[24:28], sys.byteorder)

@@ -9,10 +9,12 @@ own, and to one that speaks none we know the connection breaks.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from exeat.errors import ProtocolError
 from exeat.gateway.admission import deny, deny_inside, deny_unknown, malformed, open_upstream
+from exeat.gateway.channel import Channel
 from exeat.gateway.http_door import serve_http
 from exeat.gateway.original import NOWHERE, Destination
 from exeat.gateway.refusal import Refusal
@@ -31,6 +33,7 @@ from exeat.gateway.tunnel_door import (
     serve_tunnel,
 )
 from exeat.policy import Address, Reason
+from exeat.wire.http1 import sniff_request
 
 PROTOCOL: Final = "redirect"
 PROTOCOL_HTTP: Final = "redirect/http"
@@ -76,7 +79,10 @@ async def _serve_place(session: Session, where: str) -> None:
         first = await _listen(session, patient=web or _takes_http(place))
         place = state.find(authority, 0)  # the policy may have changed meanwhile
     if place.decision.allowed and not web:
-        await _serve_at_once(session, place)
+        if await _speaks_http_already(session.client):
+            await serve_http(session, place, PROTOCOL_HTTP)
+        else:
+            await _serve_at_once(session, place)
     elif first.speech is Speech.NOTHING and (place.decision.allowed or _takes_http(place)):
         pass  # it never asked for anything, so there is nothing to decide
     elif _takes_http(place) and first.speech is Speech.HTTP:
@@ -108,6 +114,19 @@ async def _listen(session: Session, *, patient: bool) -> First:
             return SILENT
     session.watch(limits.head_s, client.abort)
     return await read_first(client)
+
+
+async def _speaks_http_already(client: Channel) -> bool:
+    """Has the client sent an HTTP request by now? Then it can have a kept connection instead of one of its own.
+
+    A client that speaks first has mostly done so before it is accepted, so two turns of the loop show it, without a
+    wait that a server-first protocol would notice. Saves half of the CPU of a short request on such a port.
+    """
+    for _ in range(2):
+        if client.buffer:
+            break
+        await asyncio.sleep(0)
+    return bool(client.buffer) and sniff_request(client.buffer) is True
 
 
 async def _serve_at_once(session: Session, place: Place) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 
-# Linux major numbers: memory devices (null, zero, random), terminals, pseudo terminals.
-_HARMLESS_DEVICES = frozenset((1, 4, 5, *range(136, 144)))
+_STREAMS = ("standard input", "standard output", "standard error")
+# Linux numbers: null, zero, full, random, urandom; and everything that is a terminal or a pseudo terminal.
+_HARMLESS_MEMORY = frozenset((3, 5, 7, 8, 9))
+_TERMINALS = frozenset((4, 5, *range(136, 144)))
 
 
 def ensure_standard_streams() -> None:
@@ -37,13 +40,29 @@ def close_ways_out() -> None:
         except OSError as error:
             if error.errno != errno.EBADF:  # the one that listed the directory
                 raise
-    for number in (0, 1, 2):
-        if stat.S_ISDIR(os.fstat(number).st_mode):
-            raise OSError(errno.EISDIR, f"standard stream {number} is a folder, which would lead out of the jail")
+    for number, name in enumerate(_STREAMS):
+        mode = os.fstat(number).st_mode
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, f"{name} is a folder, which would lead out of the jail")
+        if stat.S_ISSOCK(mode) and not _is_plain_stream(number):
+            raise OSError(
+                errno.ENOTSOCK, f"{name} is a socket that can be led elsewhere; put a pipe between: ... | cat"
+            )
+
+
+def _is_plain_stream(number: int) -> bool:
+    """A connected Unix stream goes where it goes. An Internet or datagram socket can be connected anew, to anywhere."""
+    with socket.socket(fileno=os.dup(number)) as stream:
+        try:
+            stream.getpeername()
+        except OSError:
+            return False
+        return stream.family == socket.AF_UNIX and stream.type in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
 
 
 def _is_harmless(number: int) -> bool:
     found = os.fstat(number)
     if stat.S_ISCHR(found.st_mode):
-        return os.major(found.st_rdev) in _HARMLESS_DEVICES
+        major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
+        return major in _TERMINALS or (major == 1 and minor in _HARMLESS_MEMORY)
     return stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)

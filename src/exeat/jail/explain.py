@@ -48,6 +48,7 @@ def explain_failure(step: str, number: int, reason: str) -> JailError:
                 "the netns jail needs nf_tables, which this kernel does not offer",
                 detail=reason,
                 fix="sudo modprobe -a nf_tables nft_chain_nat nft_redir nft_ct",
+                is_missing=True,
             )
         case "network" if number in (errno.EPERM, errno.EACCES):
             return _no_namespaces(number, reason)
@@ -57,7 +58,7 @@ def explain_failure(step: str, number: int, reason: str) -> JailError:
                 detail=f"{reason}; parts of this container's /proc are masked, so the kernel refuses a full one",
                 fix="docker run --security-opt systempaths=unconfined ... (podman: --security-opt unmask=ALL)",
             )
-        case "descriptors" if number == errno.EISDIR:
+        case "descriptors" if number in (errno.EISDIR, errno.ENOTSOCK):
             return JailError(reason)
         case "mounts" if number in (errno.EPERM, errno.EACCES):
             return _no_namespaces(number, reason)
@@ -78,7 +79,13 @@ def explain_failure(step: str, number: int, reason: str) -> JailError:
 
 
 def _no_namespaces(number: int, reason: str) -> JailError:
-    """User namespaces are refused: find out by whom."""
+    """Namespaces are refused: find out by whom."""
+    error = _who_refuses(number, reason)
+    error.is_missing = True
+    return error
+
+
+def _who_refuses(number: int, reason: str) -> JailError:
     public = "the netns jail needs user namespaces, which are refused here"
     if is_already_inside():
         return JailError("already inside an exeat jail, which allows no other jail in it", detail=reason)

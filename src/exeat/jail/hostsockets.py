@@ -1,44 +1,77 @@
 """Which Unix sockets the host has, by path: each is a way out of the jail, to a program that is not in it.
 
-Abstract ones belong to a network namespace and stay outside by themselves. Paths do not.
+Abstract ones belong to a network namespace and stay outside by themselves. Paths do not. The kernel tells the name that
+a socket was bound under, which need not be where it is: it may have been renamed or linked since (OpenSSH does so), or
+bound by a relative path, or in another mount namespace. So names are only the beginning: every folder that one of them
+points to, and every folder where programs like to put sockets, is searched, and whatever is a socket there counts.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
+from collections.abc import Iterable
 
-_PROC = "/proc"
+from exeat.jail.mounttable import PROC, MountTable
+
+# address, reference count, protocol, flags, type, state, inode, and then the name with whatever it contains
+_LINE = re.compile(
+    rb"[0-9a-f]+: [0-9A-F]{8} [0-9A-F]{8} [0-9A-F]{8} [0-9A-F]{4} [0-9A-F]{2} +(\d+)(?: (.*))?", re.DOTALL
+)
+_NEXT_LINE = re.compile(rb"\n(?=[0-9a-f]{8,16}: [0-9A-F]{8} )")
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+_IN_HOME = ("", ".ssh", ".gnupg", ".docker/run", ".docker/desktop", ".config", ".cache", ".local/share")
+_MAX_ENTRIES = 20_000
+_MAX_SUBFOLDERS = 512
+
+
+def find_sockets(home: str, cwd: str) -> list[str]:
+    """Paths of all host sockets that can be found. To be called before the jail's namespaces are entered."""
+    names = bound_paths()
+    names += _seen_from_other_mounts(names)
+    folders = {os.path.realpath(os.path.dirname(name)) for name in names}
+    folders.update(os.path.realpath(folder) for folder in _likely_folders(home, cwd))
+    found = dict.fromkeys(name for name in names if is_socket(name))
+    for folder in folders:
+        found.update(dict.fromkeys(_sockets_in(folder)))
+    return list(found)
 
 
 def bound_paths() -> list[str]:
-    """Paths of all sockets that somebody has bound, in every network namespace that we may look into."""
+    """Names of all sockets that somebody has bound, in every network namespace that we may look into."""
     found: dict[str, None] = {}
     relative: dict[str, str] = {}  # inode of a socket that was bound by a relative path -> that path
-    namespaces = set()
-    processes = [name for name in os.listdir(_PROC) if name.isdigit()]
+    tables = set()
+    processes = [name for name in os.listdir(PROC) if name.isdigit()]
     for process in ("self", *processes):
         try:
-            namespace = os.stat(f"{_PROC}/{process}/net/unix").st_ino  # ns/net would be the owner's to read only
-            if namespace in namespaces:
-                continue
-            namespaces.add(namespace)
-            with open(f"{_PROC}/{process}/net/unix", errors="surrogateescape") as table:
-                lines = table.read().splitlines()[1:]
+            with open(f"{PROC}/{process}/net/unix", "rb") as table:
+                namespace = os.fstat(table.fileno()).st_ino  # ns/net would be the owner's to read only
+                if namespace in tables:
+                    continue
+                tables.add(namespace)
+                data = table.read()
         except OSError:
             continue  # gone, or hidden from us (hidepid)
-        for line in lines:
-            fields = line.split(" ", 7) if "  " not in line else line.split(None, 7)
-            if len(fields) < 8 or fields[7].startswith("@"):
-                continue
-            path = fields[7]
-            if path.startswith("/"):
-                found[path] = None
+        for inode, name in _parse_table(data):
+            if name.startswith("/"):
+                found[name] = None
             else:
-                relative[fields[6].strip()] = path
+                relative[inode] = name
     if relative:
         found.update(dict.fromkeys(_absolute(relative, processes)))
     return list(found)
+
+
+def _parse_table(data: bytes) -> list[tuple[str, str]]:
+    """Inode and name of every socket that has a name on disk. A name may hold any byte, line ends too."""
+    found = []
+    for line in _NEXT_LINE.split(data.removesuffix(b"\n"))[1:]:
+        parsed = _LINE.fullmatch(line)
+        if parsed is not None and parsed[2] and not parsed[2].startswith(b"@"):
+            found.append((parsed[1].decode(), os.fsdecode(parsed[2])))
+    return found
 
 
 def _absolute(relative: dict[str, str], processes: list[str]) -> list[str]:
@@ -46,17 +79,68 @@ def _absolute(relative: dict[str, str], processes: list[str]) -> list[str]:
     found = []
     for process in processes:
         try:
-            cwd = os.readlink(f"{_PROC}/{process}/cwd")
-            descriptors = os.listdir(f"{_PROC}/{process}/fd")
+            cwd = os.readlink(f"{PROC}/{process}/cwd")
+            descriptors = os.listdir(f"{PROC}/{process}/fd")
         except OSError:
             continue
         for descriptor in descriptors:
             try:
-                target = os.readlink(f"{_PROC}/{process}/fd/{descriptor}")
+                target = os.readlink(f"{PROC}/{process}/fd/{descriptor}")
             except OSError:
                 continue
             if target.startswith("socket:[") and target[8:-1] in relative:
                 found.append(os.path.normpath(os.path.join(cwd, relative[target[8:-1]])))
+    return found
+
+
+def _seen_from_other_mounts(names: Iterable[str]) -> list[str]:
+    """Our paths for names that processes of other mount namespaces (containers) have bound on shared folders."""
+    own = os.readlink(f"{PROC}/self/ns/mnt")
+    here = MountTable()
+    found: dict[str, None] = {}
+    seen = {own}
+    for process in os.listdir(PROC):
+        if not process.isdigit():
+            continue
+        try:
+            namespace = os.readlink(f"{PROC}/{process}/ns/mnt")
+            if namespace in seen:
+                continue
+            seen.add(namespace)
+            there = MountTable(process)
+        except (OSError, ValueError):
+            continue  # not ours to look at; then it is not ours to have started either
+        for name in names:
+            found.update(dict.fromkeys(here.paths_of(*there.locate(os.path.normpath(name)))))
+    return [path for path in found if is_socket(path)]
+
+
+def _likely_folders(home: str, cwd: str) -> list[str]:
+    temporary = {*_TEMPORARY, os.environ.get("TMPDIR") or _TEMPORARY[0]}
+    folders = [*temporary, cwd, *(os.path.join(home, name) for name in _IN_HOME)]
+    for folder in temporary:
+        try:
+            with os.scandir(folder) as entries:
+                below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+        folders += below[:_MAX_SUBFOLDERS]
+    return folders
+
+
+def _sockets_in(folder: str) -> list[str]:
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for count, entry in enumerate(entries):
+                # The kind is in the directory itself: this costs no system call per entry.
+                common = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+                if not (common or entry.is_symlink()) and is_socket(entry.path):
+                    found.append(entry.path)
+                if count > _MAX_ENTRIES:
+                    break
+    except OSError:
+        pass  # not there, or not readable: then it is not readable inside either
     return found
 
 
@@ -65,52 +149,3 @@ def is_socket(path: str) -> bool:
         return stat.S_ISSOCK(os.lstat(path).st_mode)
     except (OSError, ValueError):
         return False
-
-
-class MountTable:
-    """The mounts of this namespace. One file can be reached by several paths if its file system is mounted twice."""
-
-    def __init__(self) -> None:
-        self._mounts: list[tuple[str, str, str]] = []  # device, root within it, where it is mounted
-        with open(f"{_PROC}/self/mountinfo", errors="surrogateescape") as table:
-            for line in table:
-                fields = line.split(" ")
-                self._mounts.append((fields[2], _unescaped(fields[3]), _unescaped(fields[4])))
-
-    def below(self, folder: str) -> list[str]:
-        """Mount points at or below a folder."""
-        return [point for _, _, point in self._mounts if point == folder or point.startswith(f"{folder}/")]
-
-    def other_paths(self, path: str) -> list[str]:
-        """Further paths that lead to the same file through other mounts of its file system."""
-        real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-        device, root, point = "", "", ""
-        for each_device, each_root, each_point in self._mounts:
-            if _is_below(real, each_point) and len(each_point) >= len(point):  # of equal ones the last is on top
-                device, root, point = each_device, each_root, each_point
-        inside = _joined(root, _rest(real, point))
-        return [
-            _joined(each_point, _rest(inside, each_root))
-            for each_device, each_root, each_point in self._mounts
-            if each_device == device and _is_below(inside, each_root)
-        ]
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return folder in ("/", path) or path.startswith(f"{folder}/")
-
-
-def _rest(path: str, folder: str) -> str:
-    return path.lstrip("/") if folder == "/" else path[len(folder) :].lstrip("/")
-
-
-def _joined(folder: str, rest: str) -> str:
-    return f"{folder.rstrip('/')}/{rest}" if rest else folder
-
-
-def _unescaped(field: str) -> str:
-    """mountinfo writes space, tab, newline and backslash as octal."""
-    if "\\" not in field:
-        return field
-    parts = field.split("\\")
-    return parts[0] + "".join(chr(int(part[:3], 8)) + part[3:] for part in parts[1:])

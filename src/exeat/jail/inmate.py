@@ -7,30 +7,26 @@ ends. Neither returns to the caller's code; they speak to the warden over one so
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
 import socket
+import time
 from typing import NoReturn
 
-from exeat.jail import descriptors, landlock, libc, mounts, privileges, seccomp
+from exeat.jail import descriptors, kernelfs, landlock, libc, mounts, privileges, seccomp
+from exeat.jail.hostsockets import find_sockets
 from exeat.jail.messages import EXEC_FAILED, EXITED, FAILED, KEEPER, PASS_SIGNAL, READY, SOCKETS, STOPPED, pack_failure
 from exeat.jail.network import HostPorts, build_network
-from exeat.jail.signals import open_signalfd, read_signalfd, restore_signals
+from exeat.jail.signals import SI_USER, open_signalfd, read_signalfd, restore_signals
 
 _NAMESPACES = libc.CLONE_NEWNS | libc.CLONE_NEWPID | libc.CLONE_NEWIPC
 # Signals that a terminal or a caller sends to the whole group: the command gets them by itself.
-_IGNORED = (
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGTSTP,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
+_FOR_ALL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+# How long the two halves of a signal to the group, to the warden and to the keeper, can be apart.
+_GROUP_MS = 50
 
 
 class Spec:
@@ -84,7 +80,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         descriptors.close_ways_out()
-        host = mounts.HostSockets(spec.view)
+        sockets_outside = find_sockets(os.path.expanduser("~"), spec.cwd)
     except OSError as error:
         raise _StepError("descriptors", error) from None
     uid, is_root = os.getuid(), os.geteuid() == 0
@@ -99,7 +95,9 @@ def _build(spec: Spec, control: socket.socket) -> None:
     try:
         shown_uid = spec.run_as[0] if spec.run_as else uid
         runtime_dir = spec.environ.get("XDG_RUNTIME_DIR")
-        mounts.build_view(spec.view, host, uid=shown_uid, runtime_dir=runtime_dir, is_root=is_root)
+        mounts.build_view(spec.view, sockets_outside, uid=shown_uid, runtime_dir=runtime_dir, is_root=is_root)
+        kernelfs.close_doors(mounts.BLANK, is_root=is_root)
+        kernelfs.give_own_terminals()  # its descriptor stays open in the keeper
         if spec.run_as is not None:
             from exeat.jail.own_user import furnish  # noqa: PLC0415 - root's jail only
 
@@ -146,8 +144,9 @@ def keep(spec: Spec, control: socket.socket, *, is_root: bool) -> NoReturn:
     """The keeper's life: process 1 of the jail. When it ends, the kernel ends all others."""
     try:
         _settle(spec, is_root=is_root)
-        for number in _IGNORED:
+        for number in _STOPPING:
             signal.signal(number, signal.SIG_IGN)
+        signals = open_signalfd([signal.SIGCHLD, *_FOR_ALL])
         control.send(READY)
         # The word to go comes when the builder is gone and the warden is our parent, not before.
         if not control.recv(1):
@@ -155,11 +154,10 @@ def keep(spec: Spec, control: socket.socket, *, is_root: bool) -> NoReturn:
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         if _is_gone(control):
             os._exit(1)
-        children = open_signalfd([signal.SIGCHLD])
         command = os.fork()
         if command == 0:
             _become_command(spec, control)
-        _watch(command, children, control)
+        _Watch(command, signals, control, shares_group=not spec.new_session).go_on()
     except _StepError as problem:
         _report_failure(control, problem.step, problem.error)
     except BaseException as problem:
@@ -170,7 +168,7 @@ def keep(spec: Spec, control: socket.socket, *, is_root: bool) -> NoReturn:
 def _settle(spec: Spec, *, is_root: bool) -> None:
     """Lose every privilege. From here on this process can do no more than the command."""
     try:
-        mounts.mount_proc(is_root=is_root)
+        kernelfs.mount_proc(is_root=is_root)
     except OSError as error:
         raise _StepError("proc", error) from None
     try:
@@ -183,6 +181,7 @@ def _settle(spec: Spec, *, is_root: bool) -> None:
             os.setresuid(uid, uid, uid)
         privileges.drop_all()
         # The keeper is a copy of the warden: its memory and environment are not for the command to read.
+        privileges.hide_arguments(b"exeat")
         libc.prctl(libc.PR_SET_DUMPABLE, 0)
     except OSError as error:
         raise _StepError("privileges", error) from None
@@ -205,49 +204,81 @@ def _become_command(spec: Spec, control: socket.socket) -> NoReturn:
             os.setsid()
         restore_signals()
         shared_network = not spec.own_network
-        scoped = landlock.scope_abstract_sockets() if shared_network else True
-        seccomp.install(seccomp.build_filter(os.uname().machine, unix_sockets=scoped, shared_network=shared_network))
+        # Also keeps signals inside: the command is in its caller's process group, and so is who else runs in that job.
+        scoped = landlock.scope_abstract_sockets()
+        unix_sockets = scoped or not shared_network
+        machine = os.uname().machine
+        seccomp.install(seccomp.build_filter(machine, unix_sockets=unix_sockets, shared_network=shared_network))
         os.execvpe(spec.argv[0], spec.argv, spec.environ)  # noqa: S606
     except OSError as error:
-        control.send(EXEC_FAILED + pack_failure("exec", OSError(error.errno, error.strerror)))  # its path is one of many
+        control.send(EXEC_FAILED + pack_failure("exec", OSError(error.errno, error.strerror)))
     except BaseException as problem:
         control.send(FAILED + pack_failure("exec", OSError(0, f"{type(problem).__name__}: {problem}")))
     os._exit(127)
 
 
-def _watch(command: int, children: int, control: socket.socket) -> NoReturn:
-    poll = select.poll()
-    poll.register(children, select.POLLIN)
-    poll.register(control, select.POLLIN)
-    while True:
-        ready = {descriptor for descriptor, _ in poll.poll()}
-        if children in ready:
-            read_signalfd(children)
-            _reap(command, control)
-        if control.fileno() in ready:
-            data = control.recv(16)
-            if not data:
-                os._exit(1)  # the warden is gone
-            if data[:1] == PASS_SIGNAL:
-                os.kill(command, int(data[1:]))
+class _Watch:
+    """The keeper's work while the command runs."""
 
+    def __init__(self, command: int, signals: int, control: socket.socket, *, shares_group: bool) -> None:
+        self._command = command
+        self._signals = signals
+        self._control = control
+        self._shares_group = shares_group
+        self._seen: dict[int, float] = {}  # signals that came to the whole group, and when
 
-def _reap(command: int, control: socket.socket) -> None:
-    """Collect everything that has ended. When that is the command, it is over."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
-        except ChildProcessError:
-            os._exit(1)
-        if pid == 0:
-            return
-        if pid != command:
-            continue
-        if os.WIFSTOPPED(status):
-            control.send(STOPPED + str(os.WSTOPSIG(status)).encode())
-        else:
-            control.send(EXITED + str(status).encode())
-            os._exit(0)
+    def go_on(self) -> NoReturn:
+        poll = select.poll()
+        poll.register(self._signals, select.POLLIN)
+        poll.register(self._control, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._signals in ready:
+                self._take_signals()
+            if self._control.fileno() in ready:
+                data = self._control.recv(16)
+                if not data:
+                    os._exit(1)  # the warden is gone
+                if data[:1] == PASS_SIGNAL:
+                    self._pass(int(data[1:]))
+
+    def _take_signals(self) -> None:
+        for number, code, _ in read_signalfd(self._signals):
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif code <= SI_USER:
+                self._seen[number] = time.monotonic()
+
+    def _pass(self, number: int) -> None:
+        """Send the command a signal that the warden got, unless it went to the group and so to the command as well.
+
+        We are in the same group and would have got it too, at the same time or a moment later.
+        """
+        if self._shares_group and number in _FOR_ALL:
+            poll = select.poll()
+            poll.register(self._signals, select.POLLIN)
+            if number not in self._seen and poll.poll(_GROUP_MS):
+                self._take_signals()
+            if time.monotonic() - self._seen.pop(number, -math.inf) < 1.0:
+                return
+        os.kill(self._command, number)
+
+    def _reap(self) -> None:
+        """Collect everything that has ended. When that is the command, it is over."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                os._exit(1)
+            if pid == 0:
+                return
+            if pid != self._command:
+                continue
+            if os.WIFSTOPPED(status):
+                self._control.send(STOPPED + str(os.WSTOPSIG(status)).encode())
+            else:
+                self._control.send(EXITED + str(status).encode())
+                os._exit(0)
 
 
 def _report_failure(control: socket.socket, step: str, error: OSError) -> None:

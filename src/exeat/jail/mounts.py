@@ -6,22 +6,13 @@ a mount namespace of the jail's own, so the host never sees any of it and nothin
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 
-from exeat.jail.hostsockets import MountTable, bound_paths, is_socket
-from exeat.jail.libc import (
-    MS_BIND,
-    MS_NODEV,
-    MS_NOEXEC,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    MS_REMOUNT,
-    mount,
-)
+from exeat.jail.hostsockets import is_socket
+from exeat.jail.kernelfs import read_only
+from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
+from exeat.jail.mounttable import MountTable
 
 # Not state but programs (NixOS) and removable disks; they hold no sockets of services.
 _KEPT_IN_RUN = ("current-system", "booted-system", "opengl-driver", "opengl-driver-32", "wrappers", "media")
@@ -30,6 +21,8 @@ _SOCKET_FOLDERS = ("/tmp/.X11-unix", "/tmp/.ICE-unix", "/tmp/.font-unix", "/tmp/
 _SAFE = MS_NOSUID | MS_NODEV
 _RESOLV_CONF = "# Names are answered by exeat.\nnameserver 127.0.0.1\n"
 _SSH_CONFIGS = "/etc/ssh/ssh_config.d"
+_OWN = "/run/exeat"
+BLANK = f"{_OWN}/hidden"  # what is put over what is not to be seen
 
 
 class View:
@@ -43,69 +36,58 @@ class View:
         self.hidden_folders = hidden_folders
 
 
-class HostSockets:
-    """What listens on the host, seen before the jail was entered."""
-
-    __slots__ = ("kept", "paths")
-
-    def __init__(self, view: View) -> None:
-        self.paths = bound_paths()
-        # Held by descriptor, so that they can be put back after their folder was covered.
-        self.kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.sockets]
-
-
-def build_view(view: View, host: HostSockets, *, uid: int, runtime_dir: str | None, is_root: bool) -> None:
-    """Change the mounts of the namespace that this process is in. Raises OSError."""
+def build_view(view: View, sockets: list[str], *, uid: int, runtime_dir: str | None, is_root: bool) -> None:
+    """Change the mounts of the namespace that this process is in. `sockets` are the host's. Raises OSError."""
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     table = MountTable()
-    aliases = {path: table.other_paths(path) for path in host.paths if is_socket(path)}
+    # All that leads to a socket or a hidden file, found before anything is covered.
+    to_hide = {each for path in sockets for each in (path, *table.other_paths(path))}
+    hidden_files = {each for path in view.hidden_files for each in table.other_paths(os.path.realpath(path))}
+    # By descriptor, so that they can be put back after their folder was covered.
+    kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.sockets]
+    kept_paths = {os.path.realpath(path) for path in view.sockets}
     _cover_run(uid)
-    own_folder = "/run/exeat"
-    os.mkdir(own_folder, 0o755)
-    blank = f"{own_folder}/hidden"
-    os.close(os.open(blank, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))
-    if runtime_dir and os.path.isdir(runtime_dir) and not _in_run(runtime_dir):
-        _cover(runtime_dir, 0o700)
-    for folder in (*_SOCKET_FOLDERS, *view.hidden_folders):
-        if os.path.isdir(folder):
-            _cover(folder, 0o755)
-    kept = {os.path.realpath(path) for path in view.sockets}
-    for path, others in aliases.items():
-        for each in {path, *others}:
-            if is_socket(each) and os.path.realpath(each) not in kept:
-                mount(blank, each, None, MS_BIND)
-    for path in view.hidden_files:
-        if os.path.exists(path):
-            mount(blank, os.path.realpath(path), None, MS_BIND)
-    for path, descriptor in host.kept:
+    os.mkdir(_OWN, 0o755)
+    os.close(os.open(BLANK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))
+    for folder in _folders_to_cover(view, runtime_dir, uid):
+        _cover(folder, 0o700)
+    for path in to_hide:
+        if is_socket(path) and os.path.realpath(path) not in kept_paths:
+            _hide(path)
+    for path in hidden_files:
+        if os.path.lexists(path):
+            _hide(path)
+    for path, descriptor in kept:
         _put_back(path, descriptor)
-    _replace("/etc/resolv.conf", _RESOLV_CONF, own_folder)
-    _replace("/etc/hosts", _own_hosts(), own_folder)
+    _replace("/etc/resolv.conf", _RESOLV_CONF)
+    _replace("/etc/hosts", _own_hosts())
     if not is_root:
-        _copy_ssh_configs(own_folder)
-    _freeze(own_folder)
+        _copy_ssh_configs()
+    mount(_OWN, _OWN, None, MS_BIND)
+    read_only(_OWN)
 
 
-def mount_proc(*, is_root: bool) -> None:
-    """A /proc that shows the jail's processes only. To be called by a process inside the PID namespace."""
-    mount("proc", "/proc", "proc", _SAFE | MS_NOEXEC)
-    if is_root:
-        # Kernel settings go by uid, not by capability: root's program could have the kernel start a program of its
-        # choice outside (core_pattern, uevent_helper, release_agent).
-        for path in ("/proc/sys", "/proc/sysrq-trigger"):
-            if os.path.exists(path):
-                mount(path, path, None, MS_BIND)
-                mount(None, path, None, MS_BIND | MS_REMOUNT | MS_RDONLY | _SAFE | MS_NOEXEC)
-        for point in MountTable().below("/sys"):
-            try:
-                mount(None, point, None, MS_BIND | MS_REMOUNT | MS_RDONLY | _SAFE | MS_NOEXEC)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.EINVAL):  # covered by another mount
-                    raise
+def _folders_to_cover(view: View, runtime_dir: str | None, uid: int) -> list[str]:
+    """Whole folders. A link is left alone: anybody could have put it there, to have something else covered."""
+    folders = [folder for folder in _SOCKET_FOLDERS if not os.path.islink(folder)]
+    folders += view.hidden_folders
+    if runtime_dir and not os.path.realpath(runtime_dir).startswith("/run/"):
+        try:
+            found = os.stat(runtime_dir)
+        except OSError:
+            found = None
+        # What the specification of XDG_RUNTIME_DIR asks for; anything else is some folder that was taken for it.
+        if found is not None and found.st_uid == uid and not found.st_mode & 0o077:
+            folders.append(runtime_dir)
+    return [folder for folder in folders if os.path.isdir(folder)]
 
 
-def _in_run(path: str) -> bool:
-    return os.path.realpath(path).startswith("/run/")
+def _hide(path: str) -> None:
+    try:
+        mount(BLANK, path, None, MS_BIND)
+    except FileNotFoundError:
+        if os.path.lexists(path):  # else its owner has removed it meanwhile, and there is nothing to hide
+            raise
 
 
 def _cover(folder: str, mode: int) -> None:
@@ -143,7 +125,7 @@ def _put_back(path: str, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _replace(path: str, content: str, folder: str) -> None:
+def _replace(path: str, content: str) -> None:
     """Another content for a file of the host, inside only. A file that is not there stays so."""
     target = os.path.realpath(path)
     if not os.path.lexists(path):
@@ -154,9 +136,10 @@ def _replace(path: str, content: str, folder: str) -> None:
         os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
         _write(target, content)
         return
-    own = f"{folder}/{os.path.basename(path)}"
+    own = f"{_OWN}/{os.path.basename(path)}"
     _write(own, content)
     mount(own, target, None, MS_BIND)
+    read_only(target)
 
 
 def _write(path: str, content: str) -> None:
@@ -177,7 +160,7 @@ def _own_hosts() -> str:
     return "".join(lines)
 
 
-def _copy_ssh_configs(folder: str) -> None:
+def _copy_ssh_configs() -> None:
     """Files of root appear as nobody's in a user namespace, and ssh refuses settings of strangers: give it copies."""
     try:
         names = sorted(name for name in os.listdir(_SSH_CONFIGS) if name.endswith(".conf"))
@@ -185,7 +168,7 @@ def _copy_ssh_configs(folder: str) -> None:
         return
     if not names:
         return
-    copies = f"{folder}/ssh_config.d"
+    copies = f"{_OWN}/ssh_config.d"
     os.mkdir(copies, 0o755)
     for name in names:
         try:
@@ -195,9 +178,3 @@ def _copy_ssh_configs(folder: str) -> None:
         except OSError:
             continue  # not readable for ssh either
     mount(copies, _SSH_CONFIGS, None, MS_BIND)
-
-
-def _freeze(folder: str) -> None:
-    """What was put over the host's files is not to be changed from inside."""
-    mount(folder, folder, None, MS_BIND)
-    mount(None, folder, None, MS_BIND | MS_REMOUNT | MS_RDONLY | _SAFE)

@@ -68,6 +68,15 @@ def hide_memory() -> None:
         raise ExeatError("the process's memory could not be hidden")
 
 
+def hide_arguments(title: bytes) -> None:
+    """Show `title` as this process's arguments: they are for all to read, and may hold what is not for all."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b") ")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, fields 48 and 49
+    if 0 < start < end:
+        ctypes.memmove(start, title.ljust(end - start, b"\0")[: end - start - 1] + b"\0", end - start)
+
+
 def _left(*, sealed: bool) -> list[str]:
     """What a process that dropped all still has, read back from the kernel."""
     left = []

@@ -56,7 +56,7 @@ def open_signalfd(numbers: Iterable[int]) -> int:
 
 def read_signalfd(descriptor: int) -> list[tuple[int, int, int]]:
     """Signals that have come: number, code, and the sender's pid where there is one."""
-    found = []
+    found: list[tuple[int, int, int]] = []
     while True:
         try:
             data = os.read(descriptor, _INFO_BYTES * 16)

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import stat
 
 from exeat.errors import ConfigError, JailError
 from exeat.jail.inmate import Spec
 from exeat.jail.mounts import View
-from exeat.jail.network import GATEWAY_PORT, HostPorts, Sockets
+from exeat.jail.network import GATEWAY_PORT, Sockets
 from exeat.jail.warden import Warden
-from exeat.run.environment import build_environment
+from exeat.run.environment import build_environment, caller_environment
+from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.settings import RunSettings
-
-if TYPE_CHECKING:
-    from exeat.gateway.limits import Limits
-    from exeat.policy import Policy
+from exeat.run.summary import say
 
 
 class Cell:
     """A jail ready to be released. `close` takes away what outlives its processes."""
 
-    def __init__(self, kind: str, warden: Warden, policy: Policy, limits: Limits, sockets: Sockets) -> None:
+    def __init__(self, kind: str, warden: Warden, sockets: Sockets) -> None:
         self.kind = kind
         self.warden = warden
-        self.policy = policy
-        self.limits = limits
         self.sockets = sockets
         self.credentials: tuple[str, str] | None = None  # of the gateway, for those who come to it as to a proxy
 
@@ -33,57 +29,54 @@ class Cell:
         """Nothing of a network namespace is left when its processes are gone."""
 
 
-def open_cell(settings: RunSettings, *, new_session: bool) -> Cell:
+def open_cell(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool) -> Cell:
     """Build the jail that was asked for. `auto`: netns, or nft if that cannot be had and we are root; never env."""
     if settings.jail in ("auto", "netns"):
         try:
-            return _open_netns(settings, new_session=new_session)
-        except JailError:
-            if settings.jail == "netns" or os.geteuid() != 0:
+            return _open_netns(settings, gatekeeper, new_session=new_session)
+        except JailError as error:
+            if settings.jail == "netns" or not error.is_missing or os.geteuid() != 0:
                 raise
+            say(f"{error.public} ({error.detail}); taking the nft jail instead")
     from exeat.run.nft_cell import open_nft_cell  # noqa: PLC0415 - root only, and rare
 
-    return open_nft_cell(settings, new_session=new_session)
+    return open_nft_cell(settings, gatekeeper, new_session=new_session)
 
 
-def _open_netns(settings: RunSettings, *, new_session: bool) -> Cell:
+def _open_netns(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool) -> Cell:
     # Reading the rules takes longer than building, so both go on at the same time, unless a rule changes the jail.
-    loaded = settings.load() if settings.may_name_loopback else None
+    to_host = gatekeeper.loopback_places() if settings.may_name_loopback else []
     spec = Spec(
         settings.argv,
         command_environment(settings, f"http://127.0.0.1:{GATEWAY_PORT}", own_loopback=True),
-        os.getcwd(),
+        working_directory(),
         build_view(settings),
         own_network=True,
         new_session=new_session,
-        to_host=_loopback_places(loaded[0]) if loaded else [],
+        to_host=to_host,
     )
     warden = Warden(spec)
     warden.start_building()
     try:
-        policy, limits = loaded or settings.load()
+        gatekeeper.loopback_places()  # the rules are good, or nothing starts
         sockets = warden.finish_building()
         assert sockets is not None
     except BaseException:
         warden.kill()
         raise
-    return Cell("netns", warden, policy, limits, sockets)
+    return Cell("netns", warden, sockets)
 
 
-def _loopback_places(policy: Policy) -> list[HostPorts]:
-    """Loopback addresses that the rules list: there the user means the host's servers, not the jail's own."""
-    return [
-        (rule.pattern.network.network_address.packed, low, high)
-        for rule in policy.rules
-        if not rule.deny and rule.pattern.network is not None
-        if rule.pattern.network.is_loopback and rule.pattern.network.num_addresses == 1
-        for low, high in rule.ports
-    ]
+def working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the working directory does not exist any more", where="exeat run", expected="cd") from None
 
 
 def command_environment(settings: RunSettings, proxy_url: str, *, own_loopback: bool) -> dict[str, str]:
     return build_environment(
-        os.environ,
+        caller_environment(),
         settings.env,
         clean=settings.clean_env,
         proxy_url=proxy_url if settings.proxy_env else None,
@@ -96,12 +89,28 @@ def build_view(settings: RunSettings) -> View:
     """Hide from the command what decides about it: its rules, its log, exeat's own state."""
     home = state_folder()
     for path in settings.unix:
-        if not os.path.isabs(path) or not os.path.exists(path):
+        if not os.path.isabs(path) or not _is_socket(path):
             raise ConfigError("no such socket", where=f"--unix {path}", expected="the full path of a Unix socket")
         if os.path.realpath(path).startswith(f"{os.path.realpath(home)}/"):
             raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
-    hidden = [path for path in (settings.audit, *settings.policy_files) if path and os.path.isfile(path)]
+    hidden = [path for path in (settings.audit, *settings.policy_files) if path and _can_be_hidden(path)]
     return View(list(settings.unix), hidden, [home])
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _can_be_hidden(path: str) -> bool:
+    """A file or a pipe. Standard output and devices are the command's as well."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and not path.startswith(("/dev/", "/proc/")))
 
 
 def state_folder() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
 from exeat.errors import ConfigError
@@ -32,7 +33,8 @@ def build_environment(
     kept_sockets: Iterable[str] = (),
 ) -> dict[str, str]:
     """The environment to start the command with. `wanted` are `NAME=VALUE` or `NAME`; `proxy_url` None sets none."""
-    values = {name: value for name, value in inherited.items() if _is_passed_on(name, value, clean, set(kept_sockets))}
+    kept = set(kept_sockets)
+    values = {name: value for name, value in inherited.items() if _is_passed_on(name, value, clean, kept)}
     for name in (*_PROXY_NAMES, "NO_PROXY"):
         values.pop(name, None)
         values.pop(name.lower(), None)
@@ -58,3 +60,16 @@ def _is_passed_on(name: str, value: str, clean: bool, kept_sockets: set[str]) ->
     if name in _TO_HIDDEN_SOCKETS:
         return not clean and value in kept_sockets
     return not clean or name in _KEPT_WHEN_CLEAN or name.startswith("LC_")
+
+
+def caller_environment() -> dict[str, str]:
+    """The environment as we were started with it: Python sets LC_CTYPE by itself where there is no locale (PEP 538)."""
+    found = dict(os.environ)
+    if found.get("LC_CTYPE") == "C.UTF-8":
+        try:
+            with open("/proc/self/environ", "rb") as file:
+                if not any(item.startswith(b"LC_CTYPE=") for item in file.read().split(b"\0")):
+                    del found["LC_CTYPE"]
+        except OSError:
+            pass  # no such file: another system, where the command keeps the variable
+    return found

@@ -1,7 +1,7 @@
 """The gateway of one run, in a process of its own.
 
-It is forked before anything of the command runs, and loads what a gateway needs while the command starts: connections
-wait in the listeners' queues meanwhile. If it dies, its sockets are gone, and with them every way out of the jail.
+It is forked first of all and loads its code and the rules while the jail is being built, which takes longer than
+anything else. It is ready before the command starts. If it dies, its sockets are gone, and with them every way out.
 """
 
 from __future__ import annotations
@@ -10,93 +10,96 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
-from exeat.errors import ExeatError
-from exeat.jail import libc
-from exeat.jail.network import Sockets
+from exeat.errors import ConfigError, ExeatError
 
 if TYPE_CHECKING:
-    from exeat.gateway.limits import Limits
-    from exeat.policy import Policy
+    from exeat.jail.network import HostPorts, Sockets
+    from exeat.run.settings import RunSettings
 
+# What it says: one kind byte per packet, then fields with NUL between.
+RULES = b"L"
 READY = b"R"
-_MAX_REPORT = 1024 * 1024
+BLOCKED = b"B"
+_BAD_RULES = b"C"
+_FAILED = b"E"
+
+_MAX_PACKET = 128 * 1024
+_STOP_S = 10.0
+
+Blocked = tuple[str, int, str]  # where, how often, what would let it through
 
 
 class Gatekeeper:
-    """The run's side of it: start, wait until it listens, stop and hear what was blocked."""
+    """The run's side of it: start, hand over the sockets, stop and hear what was blocked."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        limits: Limits,
-        sockets: Sockets,
-        *,
-        jail: str,
-        audit: str | None,
-        credentials: tuple[str, str] | None = None,
-        not_for_it: Iterable[int] = (),
-    ) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.was_ready = False
+    def __init__(self, settings: RunSettings) -> None:
+        """Fork. To be called with one thread, and with the standard streams open."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._places: list[HostPorts] | None = None
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
-            for descriptor in not_for_it:
-                os.close(descriptor)
-            _serve(policy, limits, sockets, theirs, jail=jail, audit=audit, credentials=credentials)
+            _live(settings, theirs)
         theirs.close()
-        sockets.close()  # its only holder is the gateway now: with it they end
         self.socket = ours
 
-    def wait_ready(self) -> None:
-        """Until it listens and its log is open. Raises ExeatError with what went wrong."""
-        while not self.was_ready:
-            self._take(self.socket.recv(4_096))
+    def loopback_places(self) -> list[HostPorts]:
+        """Wait until the rules are read: which loopback addresses do they list? Raises ConfigError."""
+        if self._places is None:
+            fields = self._expect(RULES).split("\0")
+            self._places = [
+                (bytes.fromhex(address), int(low), int(high))
+                for address, low, high in zip(fields[0::3], fields[1::3], fields[2::3], strict=False)
+            ]
+        return self._places
 
-    def news(self) -> None:
-        """Something has come on the socket. Raises ExeatError if the gateway has failed to start, or has died."""
-        self._take(self.socket.recv(4_096))
-
-    def _take(self, data: bytes) -> None:
-        if data[:1] == READY:
-            self.was_ready = True
-            return
-        if data[:1] == b"E":
-            public, _, detail = data[1:].decode(errors="replace").partition("\0")
-            raise ExeatError(public, detail=detail)
-        raise ExeatError("the gateway has ended; the command has no network from now on")
-
-    def stop(self, *, must_finish: bool) -> list[dict[str, object]]:
-        """End it. Gives what was blocked. If it is still loading, nothing can have passed, and it is not waited for."""
-        blocked: list[dict[str, object]] = []
+    def serve(self, sockets: Sockets, *, jail: str, credentials: tuple[str, str] | None = None) -> None:
+        """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own."""
+        self.loopback_places()
+        kinds = [
+            kind
+            for kind, group in (("tcp", sockets.tcp), ("udp", sockets.dns_udp), ("dns", sockets.dns_tcp))
+            for _ in group
+        ] + ["log" for _ in sockets.dropped]
+        user, password = credentials or ("", "")
+        text = "\0".join((jail, user, password, ",".join(kinds)))
         try:
-            if self._is_ready_by_now() or must_finish:
-                self.socket.shutdown(socket.SHUT_WR)
-                data = bytearray()
-                while len(data) < _MAX_REPORT and (part := self.socket.recv(65_536)):
-                    data += part
-                report = bytes(data).lstrip(READY)
-                if report[:1] == b"[":
-                    import json  # noqa: PLC0415 - not needed where nothing was blocked
+            socket.send_fds(self.socket, [text.encode()], [each.fileno() for each in sockets.all()])
+        finally:
+            sockets.close()
+        self._expect(READY)
 
-                    blocked = json.loads(report)
-        except (OSError, ValueError):
-            pass  # it died: it was said already, or will be by its absence in the log
+    def stop(self) -> list[Blocked]:
+        """End it. Gives what was blocked; nothing if it has died before."""
+        blocked: list[Blocked] = []
+        try:
+            self.socket.settimeout(_STOP_S)
+            self.socket.shutdown(socket.SHUT_WR)
+            fields = self._expect(BLOCKED).split("\0")
+            for where, count, advice in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
+                blocked.append((where, int(count), advice))
+        except (OSError, ValueError, ExeatError):
+            pass
         self.kill()
         return blocked
 
-    def _is_ready_by_now(self) -> bool:
-        if not self.was_ready:
-            try:
-                self.was_ready = self.socket.recv(1, socket.MSG_DONTWAIT) == READY
-            except BlockingIOError:
-                return False
-        return self.was_ready
+    def _expect(self, kind: bytes) -> str:
+        data = self.socket.recv(_MAX_PACKET)
+        text = data[1:].decode(errors="replace")
+        if data[:1] == kind:
+            return text
+        if data[:1] == _BAD_RULES:
+            public, where, expected = text.split("\0")
+            raise ConfigError(public, where=where, expected=expected)
+        if data[:1] == _FAILED:
+            public, _, detail = text.partition("\0")
+            raise ExeatError(public, detail=detail)
+        raise ExeatError("the gateway has ended before it began")
 
     def kill(self) -> None:
+        """End it without a word. May be called at any time, more than once."""
         self.socket.close()
         if self.pid:
             try:
@@ -107,31 +110,35 @@ class Gatekeeper:
             self.pid = 0
 
 
-def _serve(
-    policy: Policy,
-    limits: Limits,
-    sockets: Sockets,
-    control: socket.socket,
-    *,
-    jail: str,
-    audit: str | None,
-    credentials: tuple[str, str] | None,
-) -> NoReturn:
+def _live(settings: RunSettings, control: socket.socket) -> NoReturn:
+    """The gateway's process, from the fork on."""
     status = 1
     try:
+        parent = os.getppid()
         os.setsid()  # signals of the terminal are for the command
         if sys.platform == "linux":  # elsewhere the end of the control socket is all there is
-            libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGTERM)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        from exeat.run.serving import serve_jail  # noqa: PLC0415 - 150 ms that the command does not wait for
+            from exeat.jail import libc  # noqa: PLC0415 - Linux only
 
-        serve_jail(policy, limits, sockets, control, jail=jail, audit=audit, credentials=credentials)
+            libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                os._exit(1)
+        from exeat.run.serving import serve_run  # noqa: PLC0415 - takes 100 ms, in this process only
+
+        serve_run(settings, control)
         status = 0
+    except ConfigError as error:
+        _tell(control, _BAD_RULES, error.public, error.where, error.expected)
     except ExeatError as error:
-        control.sendall(b"E" + f"{error.public}\0{error.detail}".encode())
-    except BrokenPipeError:
-        pass
+        _tell(control, _FAILED, error.public, error.detail)
     except BaseException as error:
-        control.sendall(b"E" + f"the gateway could not start\0{type(error).__name__}: {error}".encode())
+        _tell(control, _FAILED, "the gateway could not start", f"{type(error).__name__}: {error}")
     finally:
         os._exit(status)
+
+
+def _tell(control: socket.socket, kind: bytes, *fields: str) -> None:
+    try:
+        control.setblocking(True)
+        control.send(kind + "\0".join(fields).encode(errors="replace"))
+    except OSError:
+        pass  # nobody is left to be told

@@ -12,8 +12,9 @@ from exeat.jail.inmate import Spec
 from exeat.jail.nft import Fence, open_fenced_sockets, raise_fence
 from exeat.jail.own_user import HOME, NAME, TMPDIR
 from exeat.jail.warden import Warden
-from exeat.run.cell import Cell, build_view
-from exeat.run.environment import build_environment
+from exeat.run.cell import Cell, build_view, working_directory
+from exeat.run.environment import build_environment, caller_environment
+from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.settings import RunSettings
 
 # Folders of the caller's: closed to the command, so better not named.
@@ -29,7 +30,7 @@ class NftCell(Cell):
         self.fence.remove()
 
 
-def open_nft_cell(settings: RunSettings, *, new_session: bool) -> NftCell:
+def open_nft_cell(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool) -> NftCell:
     """Build the jail: rules first, so that there is no moment in which a process of the uid is not held by them."""
     view = build_view(settings)
     fence = raise_fence()
@@ -37,7 +38,7 @@ def open_nft_cell(settings: RunSettings, *, new_session: bool) -> NftCell:
         spec = Spec(
             settings.argv,
             _environment(settings, fence.uid),
-            os.getcwd(),
+            working_directory(),
             view,
             own_network=False,
             run_as=(fence.uid, fence.uid),
@@ -46,7 +47,7 @@ def open_nft_cell(settings: RunSettings, *, new_session: bool) -> NftCell:
         warden = Warden(spec)
         warden.start_building()
         try:
-            policy, limits = settings.load()
+            gatekeeper.loopback_places()  # the rules are good, or nothing starts
             warden.finish_building()
             sockets = open_fenced_sockets(fence)
         except BaseException:
@@ -55,7 +56,7 @@ def open_nft_cell(settings: RunSettings, *, new_session: bool) -> NftCell:
     except BaseException:
         fence.remove()
         raise
-    cell = NftCell("nft", warden, policy, limits, sockets)
+    cell = NftCell("nft", warden, sockets)
     cell.fence = fence
     # Connections are redirected, so nobody needs to log in. What is not redirected is not the command's.
     cell.credentials = (NAME, os.urandom(16).hex())
@@ -64,7 +65,7 @@ def open_nft_cell(settings: RunSettings, *, new_session: bool) -> NftCell:
 
 def _environment(settings: RunSettings, uid: int) -> dict[str, str]:
     """The caller's, with the user's own folders. No proxy variables: the gateway takes redirected connections only."""
-    inherited = {name: value for name, value in os.environ.items() if name not in _CALLERS_FOLDERS}
+    inherited = {name: value for name, value in caller_environment().items() if name not in _CALLERS_FOLDERS}
     own = {"HOME": HOME, "TMPDIR": TMPDIR, "USER": NAME, "LOGNAME": NAME, "XDG_RUNTIME_DIR": f"/run/user/{uid}"}
     return build_environment(
         inherited | own,

@@ -8,11 +8,12 @@ import sys
 
 from exeat.errors import ConfigError
 from exeat.jail.seatbelt import build_profile, why_not, wrap_command
+from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.settings import RunSettings
 from exeat.run.unconfined import run_beside_gateway
 
 
-def run_in_seatbelt(settings: RunSettings) -> int:
+def run_in_seatbelt(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     """Run the command. Gives the exit status for our own process. Raises JailError where there is no Seatbelt."""
     problem = why_not()
     if problem is not None:
@@ -42,4 +43,4 @@ def run_in_seatbelt(settings: RunSettings) -> int:
             raise ConfigError(str(error), where="--unix, --audit or --policy", expected="a plain path") from None
         return wrap_command(profile, argv)
 
-    return run_beside_gateway(settings, "seatbelt", wrap)
+    return run_beside_gateway(settings, gatekeeper, "seatbelt", wrap)

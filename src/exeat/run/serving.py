@@ -1,45 +1,63 @@
-"""Inside the gateway's process: serve the jail's sockets until the run is over, then report what was blocked."""
+"""Inside the gateway's process: read the rules, serve the sockets until the run is over, tell what was blocked."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import socket
 
 from exeat.gateway.blocked import describe_blocked
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
-from exeat.jail.network import Sockets
 from exeat.policy import Policy
-from exeat.run.gatekeeper import READY
+from exeat.run.gatekeeper import BLOCKED, READY, RULES
+from exeat.run.sealing import seal_imports
+from exeat.run.settings import RunSettings
 from exeat.serve.main import run_in_loop
 from exeat.serve.worker import raise_descriptor_limit
 
+# Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
+_NEEDED_LATER = ("aiohappyeyeballs", "encodings.idna", "encodings.punycode", "idna", "json", "hashlib", "traceback")
+_MAX_HANDED = 16
+_MAX_REPORTED = 300
+_SETTLE_S = 0.5
 
-def serve_jail(
-    policy: Policy,
-    limits: Limits,
-    sockets: Sockets,
-    control: socket.socket,
-    *,
-    jail: str,
-    audit: str | None,
-    credentials: tuple[str, str] | None,
-) -> None:
-    """Until the other side closes its end."""
+
+def serve_run(settings: RunSettings, control: socket.socket) -> None:
+    """Until the other side closes its end. Raises ConfigError for rules that cannot be used."""
+    policy, limits = settings.load()
+    control.send(RULES + "\0".join(_loopback_places(policy)).encode())
+    data, received, _, _ = socket.recv_fds(control, 65_536, _MAX_HANDED)
+    if not data:
+        return  # there will be no run
+    jail, user, password, kinds = data.decode().split("\0")
+    sockets: dict[str, list[socket.socket]] = {"tcp": [], "udp": [], "dns": [], "log": []}
+    for kind, descriptor in zip(kinds.split(","), received, strict=True):
+        sockets[kind].append(socket.socket(fileno=descriptor))
     raise_descriptor_limit()
-    run_in_loop(_serve(policy, limits, sockets, control, jail=jail, audit=audit, credentials=credentials))
+    credentials = (user, password) if user else None
+    run_in_loop(_serve(policy, limits, sockets, control, settings.audit, jail, credentials))
+
+
+def _loopback_places(policy: Policy) -> list[str]:
+    """Loopback addresses that the rules list: there the user means the host's servers, not the jail's own."""
+    return [
+        field
+        for rule in policy.rules
+        if not rule.deny and rule.pattern.network is not None
+        if rule.pattern.network.is_loopback and rule.pattern.network.num_addresses == 1
+        for low, high in rule.ports
+        for field in (rule.pattern.network.network_address.packed.hex(), str(low), str(high))
+    ]
 
 
 async def _serve(
     policy: Policy,
     limits: Limits,
-    sockets: Sockets,
+    sockets: dict[str, list[socket.socket]],
     control: socket.socket,
-    *,
-    jail: str,
     audit: str | None,
+    jail: str,
     credentials: tuple[str, str] | None,
 ) -> int:
     loop = asyncio.get_running_loop()
@@ -48,23 +66,31 @@ async def _serve(
     gateway = Gateway(
         policy,
         audit=audit,
+        audit_stays=True,
         limits=limits,
         jail=jail,
         credentials=credentials,
-        listeners=sockets.tcp,
-        redirected=bool(sockets.dns_udp),
-        dns_udp=sockets.dns_udp,
-        dns_tcp=sockets.dns_tcp,
-        dropped=sockets.dropped,
+        listeners=sockets["tcp"],
+        redirected=bool(sockets["udp"]),
+        dns_udp=sockets["udp"],
+        dns_tcp=sockets["dns"],
+        dropped=sockets["log"],
     )
     await gateway.start()
     loop.add_reader(control.fileno(), over.set)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, over.set)
+    seal_imports(_NEEDED_LATER)
     control.send(READY)
     await over.wait()
     loop.remove_reader(control.fileno())
+    await gateway.settle(_SETTLE_S)
     await gateway.aclose()
     control.setblocking(True)
-    control.sendall(json.dumps(describe_blocked(gateway.counters)).encode())
+    fields = [
+        str(field)
+        for entry in describe_blocked(gateway.counters)[:_MAX_REPORTED]
+        for field in (entry["where"], entry["count"], entry["advice"])
+    ]
+    control.send(BLOCKED + "\0".join(fields).encode())
     return 0

@@ -15,15 +15,16 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from exeat.errors import ConfigError, ExeatError
-from exeat.jail.descriptors import ensure_standard_streams
+from exeat.errors import ConfigError
 from exeat.jail.network import Sockets
 from exeat.jail.signals import remember_signals, restore_signals
-from exeat.run.environment import build_environment
+from exeat.run.environment import build_environment, caller_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.log import RunLog
+from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
 from exeat.run.signal_source import SignalSource
-from exeat.run.summary import print_summary
+from exeat.run.summary import GATEWAY_GONE, print_summary, say
 from exeat.run.terminal import Terminal
 
 _BACKLOG = 4_096
@@ -36,7 +37,7 @@ _WARNING = (
 Wrap = Callable[[list[str], int], list[str]]  # the command line and the gateway's port -> the command line to run
 
 
-def run_with_variables(settings: RunSettings) -> int:
+def run_with_variables(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     """Run the command with proxy variables. Gives the exit status for our own process."""
     if settings.unix:
         raise ConfigError("--jail env hides no sockets", where="--unix", expected="a jail that does, or no --unix")
@@ -44,15 +45,14 @@ def run_with_variables(settings: RunSettings) -> int:
         raise ConfigError("--jail env is nothing but these variables", where="--no-proxy-env", expected="another jail")
     sys.stderr.write(_WARNING)
     sys.stderr.flush()
-    return run_beside_gateway(settings, "env", lambda argv, port: argv)
+    return run_beside_gateway(settings, gatekeeper, "env", lambda argv, port: argv)
 
 
-def run_beside_gateway(settings: RunSettings, jail: str, wrap: Wrap) -> int:
+def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str, wrap: Wrap) -> int:
     """Start a gateway, run the command that `wrap` makes with its variables set, and stop the gateway."""
-    ensure_standard_streams()
     remember_signals()
     terminal = Terminal()
-    policy, limits = settings.load()
+    log = RunLog(settings.audit)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind(("127.0.0.1", 0))
     listener.listen(_BACKLOG)
@@ -60,7 +60,7 @@ def run_beside_gateway(settings: RunSettings, jail: str, wrap: Wrap) -> int:
     # Every user of the machine can connect to the port; only the command knows this.
     password = os.urandom(16).hex()
     environ = build_environment(
-        os.environ,
+        caller_environment(),
         settings.env,
         clean=settings.clean_env,
         proxy_url=f"http://{_USER}:{password}@127.0.0.1:{port}" if settings.proxy_env else None,
@@ -70,25 +70,14 @@ def run_beside_gateway(settings: RunSettings, jail: str, wrap: Wrap) -> int:
     argv = wrap(settings.argv, port)
     signals = SignalSource(has_terminal=terminal.exists)
     try:
-        gatekeeper = Gatekeeper(
-            policy,
-            limits,
-            Sockets([listener], [], [], []),
-            jail=jail,
-            audit=settings.audit,
-            credentials=(_USER, password),
-            not_for_it=signals.descriptors,
-        )
-        try:
-            if settings.audit is not None:
-                gatekeeper.wait_ready()  # nothing starts that could not be put on record
-            status, note = _run(settings.argv[0], argv, environ, gatekeeper, signals)
-        except BaseException:
-            gatekeeper.kill()
-            raise
-        blocked = gatekeeper.stop(must_finish=settings.audit is not None)
+        # Nothing starts that could not be put on record.
+        gatekeeper.serve(Sockets([listener], [], [], []), jail=jail, credentials=(_USER, password))
+        seal_imports()
+        status, note = _run(settings.argv[0], argv, environ, gatekeeper, signals)
+        blocked = gatekeeper.stop()
         if note:
-            _say(note)
+            say(note)
+        log.check()
         if blocked and not settings.quiet:
             terminal.give_back()
             print_summary(blocked, sys.stderr)
@@ -147,17 +136,5 @@ def _attend(pid: int, gatekeeper: Gatekeeper, signals: SignalSource) -> int:
             for number in signals.read():
                 os.kill(pid, number)  # not reaped yet, so the number is still the command's
         if gateway in ready:
-            try:
-                gatekeeper.news()
-            except ExeatError as error:
-                if not gatekeeper.was_ready:
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
-                    raise
-                watched.remove(gateway)
-                _say(error.public)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"exeat: {text}\n")
-    sys.stderr.flush()
+            watched.remove(gateway)
+            say(GATEWAY_GONE)

@@ -1,4 +1,4 @@
-"""Print what a URL gives, with aiohttp, which is told its proxy: URL PROXY."""
+"""Print what a URL gives, with aiohttp, which is told its proxy, if there is one: URL [PROXY]."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ import sys
 import aiohttp
 
 
-async def main(url: str, proxy: str) -> None:
+async def main(url: str, proxy: str | None = None) -> None:
     timeout = aiohttp.ClientTimeout(total=20)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from pathlib import Path
 
-from exeat.attack.model import BOUNDARIES, EVERYWHERE, Evidence, Group, Place, Scene, Stopped
+from exeat.attack.model import BOUNDARIES, EVERYWHERE, Absent, Evidence, Group, Place, Scene, Stopped, apart
 from exeat.attack.moves import (
     WAIT_S,
     ask,
@@ -41,25 +41,23 @@ def admin_socks(scene: Scene) -> str:
 
 @GROUP.probe("E4.loop", "CONNECT to the gateway's own port", evidence=Evidence.DEED)
 def loop(scene: Scene) -> str:
-    host, port = proxy_of(scene)
-    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    proxy = proxy_of(scene)
     with at_proxy(scene) as sock:
-        connect_through(sock, authority)
+        connect_through(sock, proxy.authority, proxy.header)
     return "a tunnel from the gateway to itself"
 
 
 @GROUP.probe("E4.loop-nested", "through the gateway to the gateway, and from there on")
 def loop_nested(scene: Scene) -> str:
-    host, port = proxy_of(scene)
-    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    proxy = proxy_of(scene)
     target = f"127.0.0.1:{scene.tcp['v4'][1]}"
     with at_proxy(scene) as sock:
-        connect_through(sock, authority)
-        connect_through(sock, target)
+        connect_through(sock, proxy.authority, proxy.header)
+        connect_through(sock, target, proxy.header)
         return ask(sock, f"GET /{scene.token} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
 
 
-@GROUP.probe("E4.redirect-as-proxy", "proxy requests on a connection to a forbidden address")
+@GROUP.probe("E4.redirect-as-proxy", "proxy requests on a connection to a forbidden address", stops=BOUNDARIES)
 def redirect_as_proxy(scene: Scene) -> str:
     """Inside, any connection ends at the gateway: a door that also speaks proxy there must judge all the same."""
     target = f"127.0.0.1:{scene.tcp['v4'][1]}"
@@ -71,9 +69,11 @@ def redirect_as_proxy(scene: Scene) -> str:
         return ask(sock, f"GET /{scene.token} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
 
 
-@GROUP.probe("E4.listeners", "every port that listens inside, asked in every language", stops=BOUNDARIES)
+@GROUP.probe("E4.listeners", "every port that listens inside, asked in every language", stops=frozenset({"netns"}))
 def listeners(scene: Scene) -> str:
     """The gateway's own listeners, by their own ports and not by a redirect. Outside only the open proxy is asked."""
+    if scene.proxy is None and not apart(scene, "net"):
+        raise Absent("the ports of this network are the host's")
     places = [scene.proxy] if scene.proxy is not None else _listening()
     target = f"127.0.0.1:{scene.tcp['v4'][1]}"
     request = f"GET /{scene.token} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode()

@@ -8,10 +8,10 @@ import socket
 import stat
 from pathlib import Path
 
-from exeat.attack.model import EVERYWHERE, Evidence, Group, Scene, Stopped
-from exeat.attack.moves import WAIT_S, ask
+from exeat.attack.model import BOUNDARIES, Evidence, Group, Scene, Stopped
+from exeat.attack.moves import WAIT_S, ask, say_unix
 
-GROUP = Group("descriptors", "descriptors left open by the caller", EVERYWHERE)
+GROUP = Group("descriptors", "descriptors left open by the caller", BOUNDARIES)
 _FIRST, _LAST = 3, 256
 
 
@@ -94,8 +94,5 @@ def folder_socket(scene: Scene) -> str:
                 continue
         except OSError:
             continue
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(WAIT_S)
-            sock.connect(f"/proc/self/fd/{descriptor}{scene.paths['tmp']}")
-            return ask(sock, scene.token.encode())
+        return say_unix(scene, f"/proc/self/fd/{descriptor}{scene.paths['tmp']}")
     raise Stopped("no folder is open")

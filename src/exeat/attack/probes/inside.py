@@ -7,7 +7,7 @@ import socket
 import threading
 
 from exeat.attack.model import BOUNDARIES, EVERYWHERE, Evidence, Group, Scene, Stopped
-from exeat.attack.moves import WAIT_S, ask, at_proxy, connect_through, request_for
+from exeat.attack.moves import WAIT_S, ask, at_proxy, connect_through, proxy_of, request_for, say_absolute
 
 GROUP = Group("inside", "what must still work", EVERYWHERE)
 _WORKS = Evidence.WORKS
@@ -41,15 +41,13 @@ _BY_PROXY = frozenset({"netns", "env"})  # the others set no proxy variables
 @GROUP.probe("B1.connect", "the allowed host by CONNECT", evidence=_WORKS, stops=_BY_PROXY)
 def by_connect(scene: Scene) -> str:
     with at_proxy(scene) as sock:
-        connect_through(sock, _authority(scene))
+        connect_through(sock, _authority(scene), proxy_of(scene).header)
         return ask(sock, request_for(scene, scene.allowed))
 
 
 @GROUP.probe("B1.absolute", "the allowed host as an HTTP proxy's client", evidence=_WORKS, stops=_BY_PROXY)
 def by_absolute(scene: Scene) -> str:
-    with at_proxy(scene) as sock:
-        authority = _authority(scene)
-        return ask(sock, f"GET http://{authority}/{scene.token} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+    return say_absolute(scene, _authority(scene))
 
 
 def _talk(family: int, host: str) -> str:

@@ -13,13 +13,14 @@ import time
 from pathlib import Path
 
 from exeat.attack.keyring import read_key
-from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Scene, Stopped
+from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Scene, Stopped, apart
 from exeat.attack.moves import (
     SYS_PIDFD_GETFD,
     SYS_PIDFD_OPEN,
     SYS_PIDFD_SEND_SIGNAL,
     ask,
     libc_call,
+    say_unix,
     syscall,
 )
 
@@ -134,10 +135,7 @@ def owner_signal(scene: Scene) -> str:
 
 @GROUP.probe("E7.proc-root", "a socket by way of /proc/PID/root")
 def proc_root(scene: Scene) -> str:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(3)
-        sock.connect(f"/proc/{scene.victim['pid']}/root{scene.paths['tmp']}")
-        return ask(sock, scene.token.encode())
+    return say_unix(scene, f"/proc/{scene.victim['pid']}/root{scene.paths['tmp']}")
 
 
 @GROUP.probe("E7.other-proc", "a process outside by any mount of proc", evidence=_SECRET)
@@ -159,8 +157,9 @@ def parents(scene: Scene) -> str:
 
     Where the program sees the host's processes, only its own parent is asked: the others are none of our business.
     """
-    apart = str(Path("/proc/self/ns/pid").readlink()) != scene.pid_namespace
-    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()] if apart else [os.getppid()]
+    pids = [os.getppid()]
+    if apart(scene, "pid"):
+        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     said = []
     for pid in pids:
         try:
@@ -180,7 +179,7 @@ def _keeper(scene: Scene) -> int:
     """The jail's first process, which is under fewer rules than the command; outside, the victim."""
     if scene.outside:
         return scene.victim["pid"]
-    if str(Path("/proc/self/ns/pid").readlink()) == scene.pid_namespace:
+    if not apart(scene, "pid"):
         raise Stopped("no process namespace, so the first process is the machine's")
     return 1
 

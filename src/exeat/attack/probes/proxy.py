@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from exeat.attack.model import EVERYWHERE, Absent, Group, Scene, need
-from exeat.attack.moves import ask, at_proxy, say_connect, say_socks
+from exeat.attack.moves import say_absolute, say_connect, say_socks
 
 GROUP = Group("proxy", "asking the gateway", EVERYWHERE)
 
@@ -92,16 +92,12 @@ def socks_localhost(scene: Scene) -> str:
 
 @GROUP.probe("E5.absolute", "GET http://127.0.0.1/ as a proxy's client")
 def absolute(scene: Scene) -> str:
-    authority = f"127.0.0.1:{_port(scene)}"
-    with at_proxy(scene) as sock:
-        return ask(sock, f"GET http://{authority}/{scene.token} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+    return say_absolute(scene, f"127.0.0.1:{_port(scene)}")
 
 
 @GROUP.probe("B1.absolute-host", "a forbidden URL with the allowed name in its Host header")
 def absolute_host(scene: Scene) -> str:
-    head = f"GET http://127.0.0.1:{_port(scene)}/{scene.token} HTTP/1.1\r\nHost: {scene.allowed[0]}\r\n\r\n"
-    with at_proxy(scene) as sock:
-        return ask(sock, head.encode())
+    return say_absolute(scene, f"127.0.0.1:{_port(scene)}", host=scene.allowed[0])
 
 
 @GROUP.probe("D1.connect-name", "data in a name: CONNECT token.evil.test")

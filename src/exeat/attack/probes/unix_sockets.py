@@ -8,17 +8,10 @@ import time
 from pathlib import Path
 
 from exeat.attack.model import BOUNDARIES, Absent, Group, Scene
-from exeat.attack.moves import WAIT_S, ask
+from exeat.attack.moves import WAIT_S, ask, say_unix
 from exeat.attack.uring import Ring
 
 GROUP = Group("unix", "Unix sockets of the host", BOUNDARIES)
-
-
-def _say(scene: Scene, name: str | bytes, kind: int = socket.SOCK_STREAM) -> str:
-    with socket.socket(socket.AF_UNIX, kind) as sock:
-        sock.settimeout(WAIT_S)
-        sock.connect(name)
-        return ask(sock, scene.token.encode())
 
 
 def _path(scene: Scene, key: str) -> str:
@@ -30,7 +23,7 @@ def _path(scene: Scene, key: str) -> str:
 def _enter(key: str, title: str) -> None:
     @GROUP.probe(f"E6.unix-{key}", title)
     def connect(scene: Scene) -> str:
-        return _say(scene, _path(scene, key))
+        return say_unix(scene, _path(scene, key))
 
 
 _enter("tmp", "a socket in the temporary folder")
@@ -51,21 +44,21 @@ _enter("second", "a socket through a second mount of its folder")
 def relative_use(scene: Scene) -> str:
     path = Path(_path(scene, "tmp"))
     os.chdir(path.parent)
-    return _say(scene, path.name)
+    return say_unix(scene, path.name)
 
 
 @GROUP.probe("E6.unix-symlink", "a socket through a symbolic link made inside")
 def symlink(scene: Scene) -> str:
     link = Path(scene.folder) / f"link-{scene.token}"
     link.symlink_to(_path(scene, "tmp"))
-    return _say(scene, str(link))
+    return say_unix(scene, str(link))
 
 
 @GROUP.probe("E6.unix-hardlink", "a socket through a hard link made inside")
 def hardlink(scene: Scene) -> str:
     link = Path(scene.folder) / f"hard-{scene.token}"
     os.link(_path(scene, "relative"), link)
-    return _say(scene, str(link))
+    return say_unix(scene, str(link))
 
 
 @GROUP.probe("E6.unix-renamed", "a socket after renaming it from inside")
@@ -74,27 +67,27 @@ def renamed(scene: Scene) -> str:
     new = old.with_name(f"renamed-{scene.token}")
     old.rename(new)
     try:
-        return _say(scene, str(new))
+        return say_unix(scene, str(new))
     finally:
         new.rename(old)
 
 
 @GROUP.probe("E6.unix-proc-root", "a socket by way of /proc/self/root")
 def proc_root(scene: Scene) -> str:
-    return _say(scene, f"/proc/self/root{_path(scene, 'tmp')}")
+    return say_unix(scene, f"/proc/self/root{_path(scene, 'tmp')}")
 
 
 @GROUP.probe("E6.unix-proc-fd", "a socket by way of a folder's descriptor")
 def proc_fd(scene: Scene) -> str:
     path = Path(_path(scene, "tmp"))
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    return _say(scene, f"/proc/self/fd/{folder}/{path.name}")
+    return say_unix(scene, f"/proc/self/fd/{folder}/{path.name}")
 
 
 @GROUP.probe("E6.unix-opath", "a socket by way of a descriptor of its own (O_PATH)")
 def opath(scene: Scene) -> str:
     descriptor = os.open(_path(scene, "relative"), os.O_PATH)
-    return _say(scene, f"/proc/self/fd/{descriptor}")
+    return say_unix(scene, f"/proc/self/fd/{descriptor}")
 
 
 # No jail claims to stop this one: masks are laid when the jail is built.
@@ -107,7 +100,7 @@ def late(scene: Scene) -> str:
     while not path.exists() and time.monotonic() < end:
         time.sleep(0.02)
     time.sleep(0.05)  # between bind() and listen()
-    return _say(scene, str(path))
+    return say_unix(scene, str(path))
 
 
 @GROUP.probe("E6.unix-datagram", "a datagram socket by path")
@@ -126,12 +119,12 @@ def sendmsg(scene: Scene) -> str:
 
 @GROUP.probe("E6.abstract-stream", "an abstract stream socket")
 def abstract_stream(scene: Scene) -> str:
-    return _say(scene, scene.abstract["stream"].encode())
+    return say_unix(scene, scene.abstract["stream"].encode())
 
 
 @GROUP.probe("E6.abstract-seqpacket", "an abstract seqpacket socket")
 def abstract_seqpacket(scene: Scene) -> str:
-    return _say(scene, scene.abstract["seqpacket"].encode(), socket.SOCK_SEQPACKET)
+    return say_unix(scene, scene.abstract["seqpacket"].encode(), socket.SOCK_SEQPACKET)
 
 
 @GROUP.probe("E6.abstract-dgram", "an abstract datagram socket")

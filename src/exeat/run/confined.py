@@ -1,0 +1,92 @@
+"""A command in a jail of namespaces: build, start the gateway on the jail's sockets, let go, and wait."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+
+from exeat.jail.signals import SI_USER, open_signalfd, read_signalfd, remember_signals
+from exeat.jail.warden import Event, Warden
+from exeat.run.cell import Cell, open_cell
+from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.log import RunLog
+from exeat.run.sealing import seal_imports
+from exeat.run.settings import RunSettings
+from exeat.run.summary import GATEWAY_GONE, print_summary, say
+from exeat.run.terminal import Terminal
+
+# Signals that are the command's business: read as data, with their sender, and passed on if it has not got them.
+_PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# A terminal sends these to the whole group. To stop at once would mean to stop again at the news of the command's stop.
+_STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+
+
+def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
+    """Run the command to its end. Gives the exit status for our own process."""
+    remember_signals()
+    terminal = Terminal()
+    signals = open_signalfd((*_PASSED_ON, *_STOPPING))
+    log = RunLog(settings.audit)
+    cell = open_cell(settings, gatekeeper, new_session=not terminal.exists)
+    try:
+        ended = _run_in(cell, gatekeeper, terminal, signals)
+        blocked = gatekeeper.stop()
+        if ended.note:
+            say(ended.note)
+        log.check()
+        if blocked and not settings.quiet:
+            terminal.give_back()
+            print_summary(blocked, sys.stderr)
+        return ended.value
+    finally:
+        cell.close()
+        terminal.give_back()
+        terminal.close()
+
+
+def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int) -> Event:
+    try:
+        # Nothing starts that could not be put on record, or judged by code that is not in memory yet.
+        gatekeeper.serve(cell.sockets, jail=cell.kind, credentials=cell.credentials)
+        seal_imports()
+        cell.warden.release()
+        return _attend(cell.warden, gatekeeper, signals, has_terminal=terminal.exists)
+    except BaseException:
+        cell.warden.kill()
+        raise
+
+
+def _attend(warden: Warden, gatekeeper: Gatekeeper, signals: int, *, has_terminal: bool) -> Event:
+    """Wait for the command's end, passing signals on and stopping when it stops."""
+    poll = select.poll()
+    control = warden.control.fileno()
+    for descriptor in (control, signals, gatekeeper.socket.fileno()):
+        poll.register(descriptor, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == signals:
+                for number, code, _ in read_signalfd(signals):
+                    if _concerns_command(number, code, has_terminal=has_terminal):
+                        warden.pass_signal(number)
+            elif descriptor == control:
+                event = warden.receive()
+                if event is not None and event.kind == "ended":
+                    return event
+                if event is not None:
+                    os.kill(os.getpid(), signal.SIGSTOP)  # so that the shell sees its job stopped
+                    warden.pass_signal(signal.SIGCONT)  # only we are told to go on if it has a session of its own
+            else:
+                poll.unregister(descriptor)
+                say(GATEWAY_GONE)
+
+
+def _concerns_command(number: int, code: int, *, has_terminal: bool) -> bool:
+    """May only this process have got the signal? What a terminal sends goes to the whole group, the command included.
+
+    What a process sends may have gone to the group as well; the keeper, which is in it, finds out.
+    """
+    if number in _STOPPING:
+        return False  # the command stops if it wants to, and then so do we
+    return not has_terminal or code <= SI_USER

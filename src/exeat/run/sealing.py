@@ -1,0 +1,25 @@
+"""From the moment the command runs, no code is loaded any more.
+
+The command is the same user and may write any file of that user: exeat's own, a library's, a `json.py` in the folder
+that Python looks in first. What is in memory by then is what exeat is made of.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from importlib.machinery import BuiltinImporter, FrozenImporter
+
+
+def forget_start_folder() -> None:
+    """Do not look for modules in the working directory (`python -m exeat`) or beside the script (`exeat`)."""
+    if not sys.flags.safe_path and sys.path:
+        del sys.path[0]
+
+
+def seal_imports(needed_later: Iterable[str] = ()) -> None:
+    """Load what is loaded late otherwise, and then take every way to load more that goes over files."""
+    for name in needed_later:
+        import_module(name)
+    sys.meta_path[:] = [BuiltinImporter, FrozenImporter]

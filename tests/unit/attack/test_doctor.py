@@ -1,0 +1,55 @@
+"""`exeat doctor`: a table of what can be had, with the way to get what cannot."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from exeat.cli.main import main
+from exeat.doctor.features import Fact, kernel_facts, version_facts
+from exeat.doctor.report import JailLine, Report, to_lines
+
+
+def test_the_report_says_why_not_and_what_helps() -> None:
+    """A jail that cannot be had comes with its reason and its command; one that can be had with no command."""
+    jails = (
+        JailLine("netns", "namespaces", ok=False, why="user namespaces are off", fix="sudo sysctl -w x=1"),
+        JailLine("env", "variables only; not a boundary", ok=True, why="always", fix="nothing"),
+    )
+    report = Report(jails, (Fact("IPv6", "no"), Fact("seccomp", "no", good=False)), ())
+    text = "\n".join(to_lines(report))
+    assert "netns  no" in text
+    assert "user namespaces are off" in text
+    assert "to get it: sudo sysctl -w x=1" in text
+    assert "nothing" not in text
+    assert "! seccomp" in text
+    assert "No jail that is a boundary can be had here." in text
+    assert not report.can_contain
+
+
+def test_the_env_jail_alone_contains_nothing() -> None:
+    """Exit status 0 needs a boundary."""
+    env = JailLine("env", "", ok=True, why="", fix="")
+    assert not Report((env,), (), ()).can_contain
+    assert Report((env, JailLine("nft", "", ok=True, why="", fix="")), (), ()).can_contain
+
+
+def test_json_names_every_jail_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["doctor", "--json"])
+    read = json.loads(capsys.readouterr().out)
+    assert [jail["name"] for jail in read["jails"]] == ["netns", "nft", "env"]
+    assert {"exeat", "Python", "uvloop", "httptools"} <= set(read["versions"])
+    assert status == (0 if any(jail["ok"] for jail in read["jails"] if jail["name"] != "env") else 1)
+
+
+def test_facts_are_short_lines() -> None:
+    assert kernel_facts()[0].name == "kernel"
+    assert version_facts()[0].name == "exeat"
+    assert all("\n" not in fact.value for fact in [*kernel_facts(), *version_facts()])
+
+
+def test_an_unknown_class_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is attacked under a name that means nothing."""
+    assert main(["doctor", "--attack", "--class", "tpc"]) == 2
+    assert "no such class: tpc" in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""What a program inherits: harmless files stay, ways out are closed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from exeat.jail import descriptors
+from tests.unit.jail.forked import attempt
+
+
+def expect_open(*numbers: int) -> None:
+    for number in numbers:
+        os.fstat(number)
+
+
+def make_inheritable(*numbers: int) -> None:
+    for number in numbers:
+        os.set_inheritable(number, True)
+
+
+def test_ways_out_are_closed_and_the_rest_stays(tmp_path: Path) -> None:
+    def check() -> None:
+        reader, writer = os.pipe()
+        file = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR)
+        null, zero = os.open("/dev/null", os.O_RDWR), os.open("/dev/zero", os.O_RDWR)
+        master, slave = os.openpty()
+        folder, handle = os.open(tmp_path, os.O_RDONLY), os.open(tmp_path, os.O_PATH)
+        one, other = socket.socketpair()
+        memory, notes = os.memfd_create("m"), os.eventfd(0)
+        stay = (reader, writer, file, null, zero, master, slave, memory)
+        go = (folder, handle, one.detach(), other.detach(), notes)
+        make_inheritable(*stay, *go)
+        descriptors.close_ways_out()
+        expect_open(*stay)
+        for number in go:
+            with pytest.raises(OSError, match="Bad file"):
+                os.fstat(number)
+
+    assert attempt(check) == "ok"
+
+
+def test_what_is_not_inherited_stays_ours() -> None:
+    def check() -> None:
+        one, other = socket.socketpair()
+        descriptors.close_ways_out()
+        one.send(b"x")
+        assert other.recv(1) == b"x"
+
+    assert attempt(check) == "ok"
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_folder_as_a_standard_stream_is_an_error(number: int) -> None:
+    assert attempt(lambda: os.dup2(os.open("/", os.O_RDONLY), number), descriptors.close_ways_out) == "EISDIR"
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
+def test_a_closed_standard_stream_becomes_the_null_device(closed: tuple[int, ...]) -> None:
+    def check() -> None:
+        for number in closed:
+            os.close(number)
+        descriptors.ensure_standard_streams()
+        for number in closed:
+            assert os.path.samestat(os.fstat(number), Path("/dev/null").stat())
+            assert os.get_inheritable(number)
+        assert os.open("/dev/null", os.O_RDONLY) > 2
+
+    assert attempt(check) == "ok"
+
+
+def test_open_standard_streams_are_left_alone(tmp_path: Path) -> None:
+    def check() -> None:
+        os.dup2(os.open(tmp_path / "out", os.O_CREAT | os.O_WRONLY), 1)
+        descriptors.ensure_standard_streams()
+        os.write(1, b"said")
+
+    assert attempt(check) == "ok"
+    assert (tmp_path / "out").read_text() == "said"

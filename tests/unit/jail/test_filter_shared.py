@@ -1,0 +1,67 @@
+"""The system call filter for a jail that shares the host's network: what makes packets of no uid is refused."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+
+from exeat.jail.seccomp import ALLOW, NUMBERS, build_filter
+from tests.unit.jail.test_filter import ARCH, HIGH, MACHINES, run
+
+IP, IPV6, TCP = socket.IPPROTO_IP, socket.IPPROTO_IPV6, socket.IPPROTO_TCP
+MPTCP = 262
+
+
+def verdict(machine: str, name: str, *args: int, shared_network: bool = True) -> str:
+    program = build_filter(machine, shared_network=shared_network)
+    action = run(program, ARCH[machine], NUMBERS[machine][name], *args).action
+    return "allow" if action == ALLOW else errno.errorcode[action & 0xFFFF]
+
+
+@MACHINES
+def test_nothing_listens(machine: str) -> None:
+    assert verdict(machine, "listen", 3, 128) == "EACCES"
+    assert verdict(machine, "listen", 3, 128, shared_network=False) == "allow"
+
+
+@MACHINES
+@pytest.mark.parametrize(
+    ("level", "option"),
+    [
+        *((IP, option) for option in (socket.IP_ADD_MEMBERSHIP, 39, 41, 42, 46, 48)),
+        *((IPV6, option) for option in (socket.IPV6_JOIN_GROUP, 27, 42, 46, 48)),
+        (IP, 15),  # IP_FREEBIND
+        (IPV6, 78),  # IPV6_FREEBIND
+    ],
+)
+def test_groups_are_not_joined_and_addresses_not_made_up(machine: str, level: int, option: int) -> None:
+    assert verdict(machine, "setsockopt", 3, level, option) == "EPERM"
+    assert verdict(machine, "setsockopt", 3, HIGH | level, HIGH | option) == "EPERM"  # the kernel drops the upper half
+    assert verdict(machine, "setsockopt", 3, level, option, shared_network=False) == "allow"
+
+
+@MACHINES
+@pytest.mark.parametrize(
+    ("level", "option"),
+    [
+        (socket.SOL_SOCKET, socket.SO_REUSEADDR),
+        (socket.SOL_SOCKET, 42),
+        (socket.SOL_SOCKET, 15),  # SO_REUSEPORT
+        (TCP, socket.TCP_NODELAY),
+        (IP, socket.IP_TOS),
+        (IP, 20),
+        (IPV6, socket.IPV6_V6ONLY),
+        (IPV6, 15),
+    ],
+)
+def test_other_options_are_set(machine: str, level: int, option: int) -> None:
+    assert verdict(machine, "setsockopt", 3, level, option) == "allow"
+
+
+@MACHINES
+def test_the_kernel_opens_no_flows_of_its_own(machine: str) -> None:
+    assert verdict(machine, "socket", socket.AF_INET, socket.SOCK_STREAM, MPTCP) == "EPROTONOSUPPORT"
+    assert verdict(machine, "socket", socket.AF_INET, socket.SOCK_STREAM, MPTCP, shared_network=False) == "allow"
+    assert verdict(machine, "socket", socket.AF_INET, socket.SOCK_STREAM, TCP) == "allow"
