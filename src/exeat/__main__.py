@@ -1,7 +1,5 @@
 """`python -m exeat` is the `exeat` command."""
 
-import sys
+from exeat.cli.main import console
 
-from exeat.cli.main import main
-
-sys.exit(main())
+console()

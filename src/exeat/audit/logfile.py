@@ -12,11 +12,9 @@ import fcntl
 import os
 import stat
 import time
-from pathlib import Path
 
 from exeat.audit.chain import GENESIS, seal_lines
 from exeat.audit.record import encode_event
-from exeat.audit.rotate import shift_and_replace
 from exeat.audit.sink import ContendedError, new_chain, torn_event
 from exeat.audit.tail import read_tail
 
@@ -111,7 +109,7 @@ class LogFile:
 
     def _has_our_name(self) -> bool:
         try:
-            found = Path(self._path).lstat()
+            found = os.lstat(self._path)
         except FileNotFoundError:
             return False
         return (found.st_dev, found.st_ino) == self._identity
@@ -184,6 +182,10 @@ class LogFile:
     def _rotate(self, size: int, before: bytes) -> list[str]:
         """Go on in a new file, or return an event that says why not."""
         self._added += self._add([encode_event("rotated") + self.suffix], size, before)
+        from pathlib import Path  # noqa: PLC0415 - files rotate rarely, and a run's never
+
+        from exeat.audit.rotate import shift_and_replace  # noqa: PLC0415
+
         path = Path(self._path)
         fresh = path.with_name(f"{path.name}.next")
         fd = -1

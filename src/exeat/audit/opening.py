@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from pathlib import Path
 
 from exeat.audit.logfile import LogFile
 from exeat.audit.sink import MemorySink, Sink, StreamSink
@@ -44,7 +43,7 @@ def open_sink(target: str | None, *, max_bytes: int, keep: int, follow: bool = T
 
 def _is_stream(target: str) -> bool:
     try:
-        mode = Path(target).lstat().st_mode
+        mode = os.lstat(target).st_mode
     except FileNotFoundError:
         return False
     return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from exeat.audit.chain import Checker, Problem, Verification
+from exeat.audit.checker import Checker, Problem, Verification
 from exeat.audit.rotate import older_files
 
 # More than any line that we write: a dozen fields of 300 characters, 12 bytes each at worst, are 43 KB.

@@ -7,7 +7,8 @@ import re
 from typing import Final
 
 from exeat.errors import ConfigError, HostError, ProtocolError
-from exeat.policy import Explanation, Policy, Target, canonical_path, explain, split_authority
+from exeat.policy import Policy, Target, canonical_path, split_authority
+from exeat.policy.explain import Explanation, explain
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(?:\?[^#]*)?(?:#.*)?", re.DOTALL)
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22, "git": 9418, "ftp": 21, "postgresql": 5432}

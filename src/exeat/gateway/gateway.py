@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
+import os
 import socket
 import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
-from urllib.parse import quote
 
 from exeat.audit import EventStream, encode_event, open_journal
 from exeat.errors import AuditError, StartError
@@ -93,7 +92,7 @@ class Gateway:
         self._rejections_recorded = 0
         self._sweeper: asyncio.Task[None] | None = None
         self._state: State | None = None
-        self.id = secrets.token_hex(4)
+        self.id = os.urandom(4).hex()
         self.addresses: list[tuple[str, int]] = []
 
     # Starting and stopping
@@ -318,6 +317,8 @@ class Gateway:
         """Where the gateway listens, for a client that takes a proxy URL; with credentials if it wants some."""
         if self._credentials is None:
             return self.url_without_login
+        from urllib.parse import quote  # noqa: PLC0415 - not on the way of a run
+
         login = f"{quote(self._credentials.user, safe='')}:{quote(self._credentials.password, safe='')}@"
         return self.url_without_login.replace("://", f"://{login}", 1)
 

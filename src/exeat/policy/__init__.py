@@ -1,9 +1,8 @@
 """What may be reached: canonical hosts, address classes, rules, and the verdict. Pure values and functions."""
 
 from exeat.policy.address import AddressClass, classify, embedded_ipv4
-from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, judge_address
+from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, judge_address, rule_to_allow
 from exeat.policy.document import PolicyDocument, parse_allowlist, parse_document, parse_host_mapping
-from exeat.policy.explain import Explanation, describe, explain, rule_to_allow
 from exeat.policy.grammar import parse_rule
 from exeat.policy.host import (
     Address,
@@ -25,7 +24,6 @@ __all__ = [
     "Address",
     "AddressClass",
     "Decision",
-    "Explanation",
     "Host",
     "HostMapping",
     "Name",
@@ -45,9 +43,7 @@ __all__ = [
     "configured_host",
     "could_allow",
     "decide",
-    "describe",
     "embedded_ipv4",
-    "explain",
     "judge_address",
     "parse_allowlist",
     "parse_document",

@@ -14,7 +14,7 @@ from exeat.policy.address import AddressClass, classify, holds_no_public
 from exeat.policy.host import Address, Host, Name, unmapped
 from exeat.policy.path import is_canonical_path, path_matches
 from exeat.policy.policy import IP, Policy, address_forms
-from exeat.policy.rule import Rule, Scope
+from exeat.policy.rule import WEB_PORTS, Rule, Scope
 
 
 class Verdict(StrEnum):
@@ -192,3 +192,9 @@ def _lists(rule: Rule) -> bool:
         return rule.private
     assert rule.pattern.scope is Scope.NETWORK
     return network.prefixlen == network.max_prefixlen or holds_no_public(network)
+
+
+def rule_to_allow(target: Target) -> str:
+    """The shortest rule that would allow the target's host and port. For an inside address add ` private`."""
+    web = any(low <= target.port <= high for low, high in WEB_PORTS)
+    return target.host.authority if web else f"{target.host.authority}:{target.port}"

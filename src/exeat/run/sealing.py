@@ -6,6 +6,7 @@ that Python looks in first. What is in memory by then is what exeat is made of.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -23,3 +24,5 @@ def seal_imports(needed_later: Iterable[str] = ()) -> None:
     for name in needed_later:
         import_module(name)
     sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
+    gc.freeze()  # what is there now stays
+    gc.enable()

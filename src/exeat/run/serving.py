@@ -9,12 +9,11 @@ import socket
 from exeat.gateway.blocked import describe_blocked
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
+from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.policy import Policy
 from exeat.run.gatekeeper import BLOCKED, READY, RULES
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
-from exeat.serve.main import run_in_loop
-from exeat.serve.worker import raise_descriptor_limit
 
 # Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
 _NEEDED_LATER = ("aiohappyeyeballs", "encodings.idna", "encodings.punycode", "idna", "json", "hashlib", "traceback")

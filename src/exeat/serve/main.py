@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 
+from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.serve.admin import open_admin
 from exeat.serve.metrics import Snapshot, take_snapshot
 from exeat.serve.settings import ServeSettings
-from exeat.serve.worker import Worker, listening_line, raise_descriptor_limit, say
+from exeat.serve.worker import Worker, listening_line, say
 
 
 def serve(settings: ServeSettings, argv: Sequence[str], worker: int | None) -> int:
@@ -23,16 +23,6 @@ def serve(settings: ServeSettings, argv: Sequence[str], worker: int | None) -> i
 
         return run_in_loop(supervise(settings, argv))
     return run_in_loop(_run_alone(settings))
-
-
-def run_in_loop(main: Coroutine[object, object, int]) -> int:
-    """uvloop halves the CPU per request; without it (Windows) the stock loop serves."""
-    try:
-        import uvloop  # noqa: PLC0415 - not on every system
-    except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
 
 
 async def _run_alone(settings: ServeSettings) -> int:

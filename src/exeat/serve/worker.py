@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import signal
 import sys
 from typing import Final
@@ -31,16 +30,6 @@ def listening_line(settings: ServeSettings, url: str, rules: int, admin: str) ->
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
     warning = "; nothing is allowed yet" if rules == 0 else ""
     return f"listening on {url}{workers}, {rules} rule{'' if rules == 1 else 's'}, audit to {audit}{where}{warning}"
-
-
-def raise_descriptor_limit() -> None:
-    """Two descriptors per tunnel: take all that the system grants."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):
-            pass  # some systems report a hard limit that they do not grant
 
 
 def load_checked(settings: ServeSettings) -> tuple[Policy, Limits]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from exeat.audit import batch
-from exeat.audit.chain import verify_lines
+from exeat.audit.checker import verify_lines
 from exeat.audit.journal import Journal, open_journal
 from exeat.audit.record import Record, encode_event
 from exeat.audit.sink import StreamSink

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exeat.audit.chain import GENESIS, Verification, seal, seal_lines, verify_lines
+from exeat.audit.chain import GENESIS, seal, seal_lines
+from exeat.audit.checker import Verification, verify_lines
 from exeat.audit.record import Record, encode_event
 from exeat.audit.sink import torn_event
 from exeat.audit.verify import describe, verify_files

@@ -15,13 +15,12 @@ from exeat.policy import (
     build_policy,
     canonical_host,
     decide,
-    describe,
-    explain,
     judge_address,
     parse_document,
     parse_rule,
     rule_to_allow,
 )
+from exeat.policy.explain import describe, explain
 
 POLICY = build_policy(
     parse_document(
