@@ -17,15 +17,14 @@ JAIL_TOLERANCE = 0.15
 
 STARTUP_NOTES = """\
 Wall time is from start to end, for the jail alone until the command could be started. CPU is that of the program
-and of all its children that were waited for. `exeat run` loads its gateway beside the command and waits for it only
-with `--audit`, so both are shown; srt has its proxy listening before the command starts. Each run is a process of
-its own; `python` is exeat's interpreter."""
+and of all its children that were waited for. Both have their proxy listening before the command starts. Each run is
+a process of its own; `python` is exeat's interpreter."""
 
 JAIL_NOTES = """\
 CPU is the gateway's process alone. The same policy and an audit file on every way; `load` is built from
 bench/load.c. A proxy is told the destination, and may use a connection to the origin again for another client.
-Redirected, the gateway can do so on port 80; on other ports the server may be the one to speak first, so each
-connection is dialled as it comes."""
+Redirected, the gateway can do so on port 80; on other ports the server may be the one to speak first, so it can
+do so only where the client has spoken by the time it is accepted."""
 
 
 def _wall_ms(results: Results, name: str) -> float | None:

@@ -18,7 +18,7 @@ from bench.process import ROOT, WORK, BenchError, stop
 from bench.rows import Effort, Results, Start, rotated
 
 PYTHON = str(ROOT / ".venv" / "bin" / "python")
-EXEAT, EXEAT_READY, SRT, BARE, JAIL = "exeat", "exeat, its gateway ready", "srt", "python", "exeat's jail alone"
+EXEAT, SRT, BARE, JAIL = "exeat", "srt", "python", "exeat's jail alone"
 ALLOWED = "x.test"
 # srt's built-in defaults, and one host more.
 SRT_SETTINGS = {
@@ -30,7 +30,6 @@ PATIENCE_S = 30.0
 # What the report shows for each; the paths differ.
 SHOWN = {
     EXEAT: f"exeat run --allow {ALLOWED} -- true",
-    EXEAT_READY: f"exeat run --allow {ALLOWED} --audit FILE -- true",
     SRT: "srt --settings FILE true",
     BARE: "python -c pass",
     JAIL: "python -m bench.building",
@@ -100,7 +99,6 @@ def measure_startup(exeat: str | None, effort: Effort, results: Results, *, with
         try:
             run = [*run_command(exeat), "--allow", ALLOWED]
             programs.append(Program(EXEAT, [*run, "--", "true"]))
-            programs.append(Program(EXEAT_READY, [*run, "--audit", str(home / "audit.jsonl"), "--", "true"]))
         except BenchError as error:
             results.failures["startup", EXEAT] = str(error)
         try:

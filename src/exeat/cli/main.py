@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 def console() -> NoReturn:
     """The program `exeat`. Ends at once: taking an interpreter apart in order costs 5 ms, and nothing here needs it."""
     status = main()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
-        status = status or 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:  # closed by the caller
+                stream.flush()
+        except OSError:
+            status = status or 1
     os._exit(status)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 
 from exeat.jail.signals import SI_USER, open_signalfd, read_signalfd, remember_signals
 from exeat.jail.warden import Event, Warden
@@ -38,7 +37,7 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         log.check()
         if blocked and not settings.quiet:
             terminal.give_back()
-            print_summary(blocked, sys.stderr)
+            print_summary(blocked)
         return ended.value
     finally:
         cell.close()

@@ -11,13 +11,17 @@ GATEWAY_GONE = "the gateway has ended; the command has no network from now on"
 
 
 def say(text: str) -> None:
-    """One line on standard error."""
-    sys.stderr.write(f"exeat: {text}\n")
-    sys.stderr.flush()
+    """One line on standard error, if there is one."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"exeat: {text}\n")
+        sys.stderr.flush()
 
 
-def print_summary(blocked: Sequence[tuple[str, int, str]], out: TextIO) -> None:
+def print_summary(blocked: Sequence[tuple[str, int, str]], out: TextIO | None = None) -> None:
     """Where, how often, and what would let it through. The texts come from the gateway, escaped."""
+    out = out or sys.stderr
+    if out is None:
+        return
     total = sum(count for _, count, _ in blocked)
     out.write(f"exeat: blocked {'once' if total == 1 else f'{total} times'}:\n")
     shown = blocked[:_MAX_LINES]

@@ -80,7 +80,7 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
         log.check()
         if blocked and not settings.quiet:
             terminal.give_back()
-            print_summary(blocked, sys.stderr)
+            print_summary(blocked)
         return status
     finally:
         signals.close()
