@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test lint bench demo format clean system
+.PHONY: help setup test lint bench demo format clean system venv
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -13,6 +13,10 @@ setup: system $(STAMP)  ## make .venv and install everything, development tools 
 
 system:
 	@bash scripts/system-packages
+
+# All that running exeat needs of the system; the tests need more.
+venv:
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || bash scripts/system-packages
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
@@ -29,10 +33,10 @@ lint: setup  ## types, style, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## compare with other proxies; writes bench/RESULTS.md (about ten minutes)
+bench: setup  ## compare with other proxies; writes bench/RESULTS.md (about a quarter of an hour)
 	$(BIN)/python -m bench
 
-demo: setup  ## see the gateway decide
+demo: venv $(STAMP)  ## see the jail hold, and the gateway decide
 	@$(BIN)/python -m examples.demo
 
 format: setup  ## put the sources into the house style

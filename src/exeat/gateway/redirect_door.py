@@ -73,16 +73,17 @@ async def _serve_place(session: Session, where: str) -> None:
         malformed(state, record, error)
         session.client.reset()
         return
+    if place.decision.allowed and place.port != 443 and await _speaks_http_already(session.client):
+        place = state.find(authority, 0)  # the policy may have changed meanwhile
+        await serve_http(session, place, PROTOCOL_HTTP)
+        return
     web = place.port in WEB_PORTS
     first = SILENT
     if web or not place.decision.allowed:
         first = await _listen(session, patient=web or _takes_http(place))
         place = state.find(authority, 0)  # the policy may have changed meanwhile
     if place.decision.allowed and not web:
-        if await _speaks_http_already(session.client):
-            await serve_http(session, place, PROTOCOL_HTTP)
-        else:
-            await _serve_at_once(session, place)
+        await _serve_at_once(session, place)
     elif first.speech is Speech.NOTHING and (place.decision.allowed or _takes_http(place)):
         pass  # it never asked for anything, so there is nothing to decide
     elif _takes_http(place) and first.speech is Speech.HTTP:
