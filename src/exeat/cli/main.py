@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 def console() -> NoReturn:
     """The program `exeat`. Ends at once: taking an interpreter apart in order costs 5 ms, and nothing here needs it."""
-    status = main()
+    try:
+        status = main()
+    except KeyboardInterrupt:  # so early that nothing was started
+        status = 130
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:  # closed by the caller

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import socket
 import sys
 import time
@@ -171,7 +172,8 @@ class Gateway:
         while self._loop.time() < deadline:
             await asyncio.sleep(0)
             waiting = any(_queue_length(each) for each in self._listeners or ())
-            if not self._sessions and not waiting:
+            asked, _, _ = select.select([each for each in self._dns_sockets[0] if each.fileno() >= 0], [], [], 0)
+            if not (self._sessions or waiting or asked):
                 break
             await asyncio.sleep(0.002)
 

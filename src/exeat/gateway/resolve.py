@@ -53,7 +53,7 @@ async def system_lookup(name: str) -> Sequence[str]:
     def ask() -> None:
         try:
             result, error = _look_up(name), None
-        except (OSError, UnicodeError) as problem:
+        except Exception as problem:  # whatever it is: somebody waits for an answer
             result, error = None, problem
         try:
             loop.call_soon_threadsafe(finish, result, error)
@@ -80,14 +80,25 @@ def _look_up(name: str) -> list[str]:
 def _listed_addresses(name: str, path: str = "/etc/hosts") -> list[str]:
     found = []
     try:
-        with open(path, encoding="ascii", errors="replace") as hosts:
+        with open(path, "rb") as hosts:
             for line in hosts:
-                words = line.split("#", 1)[0].lower().split()
-                if name in words[1:]:
-                    found.append(words[0])
+                words = line.split(b"#", 1)[0].lower().split()
+                if name.encode() in words[1:]:
+                    found.append(words[0].decode("latin-1"))
     except OSError:
         pass  # no such file, no such names
     return found
+
+
+def load_system_resolver() -> None:
+    """Have the C library load what it resolves names with, now. No query is sent: no name has a label that long.
+
+    It loads its modules when they are first needed, from folders that a jailed program may be able to write to.
+    """
+    try:
+        socket.getaddrinfo(b"x" * 64 + b".invalid.", None)
+    except (OSError, UnicodeError):
+        pass
 
 
 class Resolver:
@@ -135,7 +146,7 @@ class Resolver:
             addresses = tuple(dict.fromkeys(unmapped(ipaddress.ip_address(text)) for text in found))
         except TimeoutError:
             raise ResolveError(f"no DNS answer for {name} in time", timed_out=True) from None
-        except (OSError, ValueError, UnicodeError):
+        except Exception:
             raise ResolveError(f"{name} does not resolve") from None
         if not 0 < len(addresses) <= _MAX_ADDRESSES:
             raise ResolveError(f"{name} does not resolve")

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterable
 
 from exeat.jail.mounttable import PROC, MountTable
+from exeat.jail.unixdiag import bound_inodes
 
 # address, reference count, protocol, flags, type, state, inode, and then the name with whatever it contains
 _LINE = re.compile(
@@ -24,18 +25,64 @@ _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 _IN_HOME = ("", ".ssh", ".gnupg", ".docker/run", ".docker/desktop", ".config", ".cache", ".local/share")
 _MAX_ENTRIES = 20_000
 _MAX_SUBFOLDERS = 512
+_MAX_BELOW = 32
+_MAX_WALKED = 20_000
+_INODE_BITS = 0xFFFFFFFF  # what the kernel tells of an inode's number
 
 
-def find_sockets(home: str, cwd: str) -> list[str]:
+def find_sockets(home: str, cwd: str, uid: int) -> list[str]:
     """Paths of all host sockets that can be found. To be called before the jail's namespaces are entered."""
     names = bound_paths()
     names += _seen_from_other_mounts(names)
     folders = {os.path.realpath(os.path.dirname(name)) for name in names}
     folders.update(os.path.realpath(folder) for folder in _likely_folders(home, cwd))
-    found = dict.fromkeys(name for name in names if is_socket(name))
+    named = {name for name in names if is_socket(name)}
+    found = set(named)
     for folder in folders:
-        found.update(dict.fromkeys(_sockets_in(folder)))
-    return list(found)
+        found.update(_sockets_in(folder))
+    bound = bound_inodes()
+    if bound is None:
+        return list(found)  # the kernel cannot tell which of them are in use: all may be
+    missing = bound - {os.lstat(path).st_ino & _INODE_BITS for path in found if is_socket(path)}
+    if missing:
+        found.update(_walk_for(missing, (cwd, home, *_TEMPORARY)))
+    return [path for path in found if path in named or _may_be_in_use(path, bound, uid)]
+
+
+def _may_be_in_use(path: str, bound: set[int], uid: int) -> bool:
+    """Not a file that the caller's own programs have left behind: they must be able to remove and replace it.
+
+    A stranger's socket may be bound in a network namespace that we cannot look into.
+    """
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return found.st_ino & _INODE_BITS in bound or found.st_uid != uid
+
+
+def _walk_for(inodes: set[int], roots: Iterable[str]) -> list[str]:
+    """Sockets with these inodes, wherever they were moved to below the roots, as far as a short walk finds them."""
+    found: list[str] = []
+    seen: set[str] = set()
+    left = _MAX_WALKED
+    waiting = [os.path.realpath(root) for root in roots]
+    while waiting and left > 0 and len(found) < len(inodes):
+        folder = waiting.pop(0)  # level by level: what matters is near
+        if folder in seen:
+            continue
+        seen.add(folder)
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    left -= 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif entry.inode() & _INODE_BITS in inodes and is_socket(entry.path):
+                        found.append(entry.path)
+        except OSError:
+            continue
+    return found
 
 
 def bound_paths() -> list[str]:
@@ -55,7 +102,7 @@ def bound_paths() -> list[str]:
         except OSError:
             continue  # gone, or hidden from us (hidepid)
         for inode, name in _parse_table(data):
-            if name.startswith("/"):
+            if name.startswith("/") and not name.startswith("/proc/"):
                 found[name] = None
             else:
                 relative[inode] = name
@@ -75,7 +122,7 @@ def _parse_table(data: bytes) -> list[tuple[str, str]]:
 
 
 def _absolute(relative: dict[str, str], processes: list[str]) -> list[str]:
-    """Where relative paths lead: below the working directory of a process that holds the socket."""
+    """Where relative paths lead, and those by way of /proc/self: it depends on the process that holds the socket."""
     found = []
     for process in processes:
         try:
@@ -89,7 +136,10 @@ def _absolute(relative: dict[str, str], processes: list[str]) -> list[str]:
             except OSError:
                 continue
             if target.startswith("socket:[") and target[8:-1] in relative:
-                found.append(os.path.normpath(os.path.join(cwd, relative[target[8:-1]])))
+                name = relative[target[8:-1]].replace("/proc/self/", f"{PROC}/{process}/", 1)
+                found.append(
+                    os.path.join(os.path.realpath(os.path.join(cwd, os.path.dirname(name))), os.path.basename(name))
+                )
     return found
 
 
@@ -119,13 +169,19 @@ def _likely_folders(home: str, cwd: str) -> list[str]:
     temporary = {*_TEMPORARY, os.environ.get("TMPDIR") or _TEMPORARY[0]}
     folders = [*temporary, cwd, *(os.path.join(home, name) for name in _IN_HOME)]
     for folder in temporary:
-        try:
-            with os.scandir(folder) as entries:
-                below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:
-            continue
-        folders += below[:_MAX_SUBFOLDERS]
+        folders += _subfolders(folder)
+    # A container may have a folder of the project for its sockets.
+    for folder in _subfolders(cwd):
+        folders += [folder, *_subfolders(folder)[:_MAX_BELOW]]
     return folders
+
+
+def _subfolders(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)][:_MAX_SUBFOLDERS]
+    except OSError:
+        return []
 
 
 def _sockets_in(folder: str) -> list[str]:

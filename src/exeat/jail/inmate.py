@@ -80,7 +80,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         descriptors.close_ways_out()
-        sockets_outside = find_sockets(os.path.expanduser("~"), spec.cwd)
+        sockets_outside = find_sockets(os.path.expanduser("~"), spec.cwd, os.getuid())
     except OSError as error:
         raise _StepError("descriptors", error) from None
     uid, is_root = os.getuid(), os.geteuid() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 import struct
 
@@ -17,13 +18,12 @@ _READ_ONLY = struct.pack("=QQQQ", 1, 0, 0, 0)
 
 # A control group can kill and freeze what is outside; sysfs and its kin go by uid, not by capability.
 _TO_READ_ONLY = (
-    "sysfs", "proc", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "configfs", "bpf", "pstore", "efivarfs",
+    "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "configfs", "bpf", "pstore", "efivarfs",
     "selinuxfs", "smackfs", "fusectl", "resctrl", "binfmt_misc",
 )  # fmt: skip
 # Settings of the kernel that root's program could use to have a program of its choice started outside (core_pattern).
 _PROC_OF_ROOT = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 _ROOT_DEVICES = ("mem", "kmem", "port", "kmsg", "console")
-_MAX_TERMINALS = 4_096
 
 
 def read_only(path: str) -> None:
@@ -45,8 +45,11 @@ def close_doors(blank: str, *, is_root: bool) -> None:
     """
     table = MountTable()
     for point in table.of_kind(*_TO_READ_ONLY):
-        if point != "/proc" and os.path.lexists(point):  # else out of reach already; /proc gets one of its own
+        if os.path.lexists(point):  # else out of reach already
             read_only(point)
+    for point in table.of_kind("proc"):
+        if point != "/proc" and os.path.isdir(point):  # a chroot's, for example: it shows the host's processes
+            mount("exeat", point, "tmpfs", _SAFE | MS_RDONLY, "mode=555")
     for point in table.of_kind("mqueue"):
         if os.path.lexists(point):
             mount("mqueue", point, "mqueue", _SAFE)  # shows the queues of the jail's own IPC namespace
@@ -89,6 +92,8 @@ def give_own_terminals() -> int:
 
     Other windows of the same user can be read and written by name: keys stolen, escape sequences sent.
     """
+    if not os.path.isdir("/dev/pts"):
+        return -1  # a machine without terminals
     own = _own_terminal()
     held = os.open(own, os.O_PATH | os.O_CLOEXEC) if own else -1
     mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
@@ -96,12 +101,21 @@ def give_own_terminals() -> int:
         return -1
     # The file system makes no files but terminals, so make one that has the number of ours, and put ours over it.
     number = int(os.path.basename(own))
-    masters = []
+    masters: list[int] = []
     try:
-        for _ in range(min(number, _MAX_TERMINALS) + 1):
-            masters.append(os.open("/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))  # noqa: PERF401
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            while len(masters) <= number:
+                masters.append(os.open("/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         mount(f"/proc/self/fd/{held}", own, None, MS_BIND)
         return masters.pop()
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOSPC):
+            raise
+        return -1  # too high a number: the terminal works, and only has no name inside
     finally:
         os.close(held)
         for each in masters:

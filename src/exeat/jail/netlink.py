@@ -30,12 +30,19 @@ _NLA_F_NESTED = 0x8000
 
 _RTM_NEWLINK = 16
 _RTM_NEWROUTE = 24
+_RTM_NEWRULE = 32
 _IFF_UP = 1
 _RT_TABLE_LOCAL = 255
 _RTPROT_BOOT = 3
 _RT_SCOPE_HOST = 254
 _RTN_LOCAL = 2
 _RTA_OIF = 4
+_RTA_PREFSRC = 7
+_RTA_TABLE = 15
+_FRA_PRIORITY = 6
+_FRA_TABLE = 15
+_FRA_UID_RANGE = 20
+_TO_TABLE = 1
 LOOPBACK_INDEX = 1  # in every network namespace
 
 
@@ -156,3 +163,29 @@ def make_everything_local(*, ipv6: bool) -> None:
             )
             oif = attribute(_RTA_OIF, struct.pack("=I", LOOPBACK_INDEX))
             link.request(_RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, header + oif)
+
+
+def keep_users_here(first: int, last: int, table: int) -> None:
+    """Have everything that these uids send stay on loopback, whatever else happens to it. Lasting, and idempotent.
+
+    A route goes by the uid that made a socket, which stays when the socket is closed. Packet rules do not: what a
+    closed socket still sends belongs to nobody.
+    """
+    loopback = {socket.AF_INET: b"\x7f\0\0\1", socket.AF_INET6: b"\0" * 15 + b"\1"}
+    with Netlink(NETLINK_ROUTE) as link:
+        for family, address in loopback.items():
+            route = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, _RTPROT_BOOT, _RT_SCOPE_HOST, _RTN_LOCAL, 0)
+            route += attribute(_RTA_TABLE, struct.pack("=I", table))
+            route += attribute(_RTA_OIF, struct.pack("=I", LOOPBACK_INDEX)) + attribute(_RTA_PREFSRC, address)
+            rule = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, 0, 0, _TO_TABLE, 0)
+            rule += attribute(_FRA_TABLE, struct.pack("=I", table)) + attribute(_FRA_PRIORITY, struct.pack("=I", 1))
+            rule += attribute(_FRA_UID_RANGE, struct.pack("=II", first, last))
+            for kind, payload in ((_RTM_NEWROUTE, route), (_RTM_NEWRULE, rule)):
+                try:
+                    link.request(kind, NLM_F_CREATE | NLM_F_EXCL, payload)
+                except FileExistsError:
+                    pass  # from an earlier run
+                except OSError:
+                    if family == socket.AF_INET:
+                        raise
+                    break  # IPv6 is switched off

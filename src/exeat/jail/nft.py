@@ -2,7 +2,8 @@
 
 Everything that the uid sends is redirected to the gateway's sockets on loopback, or dropped. The uid is of this run
 only, so what a crash leaves behind restricts nobody; the next start takes it away. The rules never touch what other
-users send, except that nobody but this uid gets at the gateway's sockets.
+users send, except that nobody but this uid gets at the gateway's sockets. One thing stays for good: a routing rule that
+keeps all uids that such jails can have on loopback, for connections that go on after their socket was closed.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import socket
 
 from exeat.errors import JailError
 from exeat.jail import nftables as nft
+from exeat.jail.netlink import keep_users_here
 from exeat.jail.network import LOGGED_BYTES, LOGGED_PER_SECOND, Sockets, open_sockets
-from exeat.jail.own_user import is_unused, uid_candidates
+from exeat.jail.own_user import FIRST_UID, LAST_UID, is_unused, uid_candidates
 from exeat.jail.select import Examination
 
 PREFIX = "exeat_"
 _TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
 _LOOPBACK = (b"\x7f\0\0\1", b"\0" * 15 + b"\1")
 _PORT_ATTEMPTS = 20
+_ROUTES = 0x6578_6561  # a routing table that nobody else has
 _FIRST_LOG_GROUP, _LOG_GROUPS = 1_024, 60_000  # the low ones are those that administrators use
 
 
@@ -54,6 +57,7 @@ def raise_fence() -> Fence:
     if os.geteuid() != 0:
         raise JailError("the nft jail needs root", detail=f"this is uid {os.geteuid()}", fix="sudo exeat run ...")
     try:
+        keep_users_here(FIRST_UID, LAST_UID, _ROUTES)
         remove_orphans()
         for uid in uid_candidates(os.getpid()):
             if not is_unused(uid):

@@ -17,6 +17,7 @@ TMPDIR = f"{HOME}/tmp"  # noqa: S108 - its own
 FIRST_UID = 0x7000_0000
 _PER_SLOT = 1 << 22  # the largest process number is one less
 _SLOTS = 62
+LAST_UID = FIRST_UID + _SLOTS * _PER_SLOT - 1
 _OVERLAYS = "/run/exeat-user"
 _DELEGATIONS = ("/etc/subuid", "/etc/subgid")
 

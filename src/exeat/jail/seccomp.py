@@ -105,11 +105,14 @@ _NETLINK_ROUTE = 0
 _PROTOCOLS = (0, 6, 17)  # the default, TCP, UDP
 _MPTCP = 262  # the kernel may open further flows of its own for it
 
-_LEVEL_IP, _LEVEL_IPV6 = 0, 41
-# FREEBIND; ADD_MEMBERSHIP, ADD_SOURCE_MEMBERSHIP, MSFILTER, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP, MCAST_MSFILTER.
-_IP_OPTIONS = (15, 35, 39, 41, 42, 46, 48)
-# FREEBIND; ADD_MEMBERSHIP, JOIN_ANYCAST, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP, MCAST_MSFILTER.
-_IPV6_OPTIONS = (78, 20, 27, 42, 46, 48)
+_LEVEL_IP, _LEVEL_SOCKET, _LEVEL_TCP, _LEVEL_IPV6 = 0, 1, 6, 41
+# FREEBIND, MINTTL; ADD_MEMBERSHIP, ADD_SOURCE_MEMBERSHIP, MSFILTER, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP,
+# MCAST_MSFILTER.
+_IP_OPTIONS = (15, 21, 35, 39, 41, 42, 46, 48)
+# FREEBIND, MINHOPCOUNT; ADD_MEMBERSHIP, JOIN_ANYCAST, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP, MCAST_MSFILTER.
+_IPV6_OPTIONS = (78, 73, 20, 27, 42, 46, 48)
+_TCP_OPTIONS = (14, 32, 38)  # MD5SIG, MD5SIG_EXT, AO_ADD_KEY
+_SOCKET_OPTIONS = (26, 50, 51, 52)  # ATTACH_FILTER, ATTACH_BPF, ATTACH_REUSEPORT_CBPF, ATTACH_REUSEPORT_EBPF
 
 # CLONE_NEWTIME is missing: clone takes that bit for part of the signal number.
 _CLONE_NAMESPACES = (
@@ -197,14 +200,22 @@ def _judge_namespaces(program: Program) -> None:
 
 def _judge_setsockopt(program: Program) -> None:
     """Joining a multicast group makes the kernel send reports, and a strange source address makes the gateway's
-    answers leave: both would carry bits of the command's choice past the packet rules.
+    answers leave: both would carry bits of the command's choice past the packet rules. And a socket that is made deaf
+    to its peer goes on sending after it was closed, when it belongs to nobody.
     """
     program.place("setsockopt")
     program.load(_argument(1))
     program.jump_equal(_LEVEL_IP, "ip option")
     program.jump_equal(_LEVEL_IPV6, "ipv6 option")
+    program.jump_equal(_LEVEL_TCP, "tcp option")
+    program.jump_equal(_LEVEL_SOCKET, "socket option")
     program.end(ALLOW)
-    for place, options in (("ip option", _IP_OPTIONS), ("ipv6 option", _IPV6_OPTIONS)):
+    for place, options in (
+        ("ip option", _IP_OPTIONS),
+        ("ipv6 option", _IPV6_OPTIONS),
+        ("tcp option", _TCP_OPTIONS),
+        ("socket option", _SOCKET_OPTIONS),
+    ):
         program.place(place)
         program.load(_argument(2))
         for option in options:

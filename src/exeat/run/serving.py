@@ -10,15 +10,19 @@ from exeat.gateway.blocked import describe_blocked
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
+from exeat.gateway.resolve import load_system_resolver
 from exeat.policy import Policy
 from exeat.run.gatekeeper import BLOCKED, READY, RULES
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
 
 # Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
-_NEEDED_LATER = ("aiohappyeyeballs", "encodings.idna", "encodings.punycode", "idna", "json", "hashlib", "traceback")
+_NEEDED_LATER = (
+    "aiohappyeyeballs", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.punycode",
+    "encodings.utf_8", "idna", "json", "hashlib", "traceback",
+)  # fmt: skip
 _MAX_HANDED = 16
-_MAX_REPORTED = 300
+_MAX_REPORTED = 100
 _SETTLE_S = 0.5
 
 
@@ -79,6 +83,7 @@ async def _serve(
     loop.add_reader(control.fileno(), over.set)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, over.set)
+    load_system_resolver()
     seal_imports(_NEEDED_LATER)
     control.send(READY)
     await over.wait()

@@ -291,6 +291,7 @@ with socket.create_server(("0.0.0.0", 9999), backlog=1) as listener:
             return False
 
     fenced.machine.run("sysctl", "-qw", "net.ipv4.tcp_syncookies=1")
+    fenced.machine.run("ip", "rule", "del", "priority", "1")  # the route by uid would hold it
     child = fenced.start(program, uid=fenced.fence.uid)
     assert child.stdout is not None
     assert child.stdout.readline() == "up\n"
