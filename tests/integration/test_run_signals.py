@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,8 +138,14 @@ def bits(*numbers: signal.Signals) -> str:
     return f"{sum(1 << (number - 1) for number in numbers):016x}"
 
 
+def shown(**popen: Any) -> list[str]:
+    """The command's masks, without 32 and 33: those are the C library's own, and come as whoever started us had them."""
+    words = exeat(command=SHOW_SH, **popen).stdout.split()
+    return [f"{int(word, 16) & ~(3 << 31):016x}" if len(word) == 16 else word for word in words]
+
+
 def test_nothing_is_blocked_or_ignored_by_us() -> None:
-    assert exeat(command=SHOW_SH).stdout.split() == ["SigBlk:", bits(), "SigIgn:", bits()]
+    assert shown() == ["SigBlk:", bits(), "SigIgn:", bits()]
 
 
 def test_what_the_caller_ignores_stays_ignored() -> None:
@@ -148,8 +155,8 @@ def test_what_the_caller_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    done = exeat(command=SHOW_SH, preexec_fn=before, restore_signals=True)
-    assert done.stdout.split() == ["SigBlk:", bits(), "SigIgn:", bits(signal.SIGHUP, signal.SIGINT)]
+    found = shown(preexec_fn=before, restore_signals=True)
+    assert found == ["SigBlk:", bits(), "SigIgn:", bits(signal.SIGHUP, signal.SIGINT)]
 
 
 def test_an_ignored_signal_does_not_end_the_command(tmp_path: Path) -> None:

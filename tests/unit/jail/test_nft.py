@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -264,9 +265,11 @@ with socket.socket(socket.AF_INET6) as s:
     wait_until(lambda: fenced.networks.witness.packets("2001:db8:bad::1") != [], "an answer that leaves")
 
 
-def test_the_rules_alone_do_not_hold_what_comes_in(fenced: Fenced) -> None:
-    """Why nothing may listen in this jail: under pressure the kernel shakes hands without the listener's socket, and
-    what was written to a connection goes out when its own socket is closed, and so is nobody's.
+@pytest.mark.parametrize("has_route", [True, False])
+def test_the_rules_alone_do_not_hold_what_comes_in(fenced: Fenced, has_route: bool) -> None:
+    """Why nothing may listen in this jail, and why there is a route by uid: under pressure the kernel shakes hands
+    without the listener's socket, and what was written to a connection goes out when its own socket is closed, and so
+    is nobody's. A route goes by the uid that made it.
     """
     program = """
 import socket
@@ -291,13 +294,18 @@ with socket.create_server(("0.0.0.0", 9999), backlog=1) as listener:
             return False
 
     fenced.machine.run("sysctl", "-qw", "net.ipv4.tcp_syncookies=1")
-    fenced.machine.run("ip", "rule", "del", "priority", "1")  # the route by uid would hold it
+    if not has_route:
+        fenced.machine.run("ip", "rule", "del", "priority", "1")
     child = fenced.start(program, uid=fenced.fence.uid)
     assert child.stdout is not None
     assert child.stdout.readline() == "up\n"
     peers = [fenced.networks.world.make(connect) for _ in range(30)]
     try:
-        wait_until(lambda: any(came(peer) for peer in peers), "what was written to come out")
+        if has_route:
+            time.sleep(2)  # without the route it takes a moment
+            assert not any(came(peer) for peer in peers)
+        else:
+            wait_until(lambda: any(came(peer) for peer in peers), "what was written to come out")
     finally:
         child.kill()
         with child:
