@@ -139,7 +139,7 @@ def bits(*numbers: signal.Signals) -> str:
 
 
 def shown(**popen: Any) -> list[str]:
-    """The command's masks, without 32 and 33: those are the C library's own, and come as whoever started us had them."""
+    """The command's masks, without 32 and 33: those are the C library's, and are as whoever started us had them."""
     words = exeat(command=SHOW_SH, **popen).stdout.split()
     return [f"{int(word, 16) & ~(3 << 31):016x}" if len(word) == 16 else word for word in words]
 

@@ -25,7 +25,7 @@ _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 _IN_HOME = ("", ".ssh", ".gnupg", ".docker/run", ".docker/desktop", ".config", ".cache", ".local/share")
 _MAX_ENTRIES = 20_000
 _MAX_SUBFOLDERS = 512
-_MAX_BELOW = 32
+_MAX_NEAR, _MAX_BELOW = 128, 16
 _MAX_WALKED = 20_000
 _INODE_BITS = 0xFFFFFFFF  # what the kernel tells of an inode's number
 
@@ -171,7 +171,7 @@ def _likely_folders(home: str, cwd: str) -> list[str]:
     for folder in temporary:
         folders += _subfolders(folder)
     # A container may have a folder of the project for its sockets.
-    for folder in _subfolders(cwd):
+    for folder in _subfolders(cwd)[:_MAX_NEAR]:
         folders += [folder, *_subfolders(folder)[:_MAX_BELOW]]
     return folders
 

@@ -16,8 +16,18 @@ import time
 from typing import NoReturn
 
 from exeat.jail import descriptors, kernelfs, landlock, libc, mounts, privileges, seccomp
-from exeat.jail.hostsockets import find_sockets
-from exeat.jail.messages import EXEC_FAILED, EXITED, FAILED, KEEPER, PASS_SIGNAL, READY, SOCKETS, STOPPED, pack_failure
+from exeat.jail.messages import (
+    EXEC_FAILED,
+    EXITED,
+    FAILED,
+    HOST_SOCKETS,
+    KEEPER,
+    PASS_SIGNAL,
+    READY,
+    SOCKETS,
+    STOPPED,
+    pack_failure,
+)
 from exeat.jail.network import HostPorts, build_network
 from exeat.jail.signals import SI_USER, open_signalfd, read_signalfd, restore_signals
 
@@ -27,6 +37,7 @@ _FOR_ALL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal
 _STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 # How long the two halves of a signal to the group, to the warden and to the keeper, can be apart.
 _GROUP_MS = 50
+_MAX_PACKET = 65_536
 
 
 class Spec:
@@ -80,7 +91,6 @@ def _build(spec: Spec, control: socket.socket) -> None:
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         descriptors.close_ways_out()
-        sockets_outside = find_sockets(os.path.expanduser("~"), spec.cwd, os.getuid())
     except OSError as error:
         raise _StepError("descriptors", error) from None
     uid, is_root = os.getuid(), os.geteuid() == 0
@@ -92,6 +102,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
             raise _StepError("network", error) from None
         socket.send_fds(control, [SOCKETS], [each.fileno() for each in sockets.all()])
         sockets.close()
+    sockets_outside = _receive_host_sockets(control)
     try:
         shown_uid = spec.run_as[0] if spec.run_as else uid
         runtime_dir = spec.environ.get("XDG_RUNTIME_DIR")
@@ -109,6 +120,18 @@ def _build(spec: Spec, control: socket.socket) -> None:
         keep(spec, control, is_root=is_root)
     control.send(KEEPER + str(keeper).encode())
     os._exit(0)
+
+
+def _receive_host_sockets(control: socket.socket) -> list[str]:
+    """The host's sockets, found by the warden while we made the network: that is mostly waiting for the kernel."""
+    paths: list[str] = []
+    while True:
+        data = control.recv(_MAX_PACKET)
+        if data[:1] != HOST_SOCKETS:
+            os._exit(1)  # the warden is gone
+        if len(data) == 1:
+            return paths
+        paths += os.fsdecode(data[1:]).split("\0")
 
 
 def _enter_namespaces(*, own_network: bool, is_root: bool) -> None:

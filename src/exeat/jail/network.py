@@ -96,6 +96,7 @@ def build_network(to_host: list[HostPorts]) -> Sockets:
     """
     ipv6 = has_ipv6()
     make_everything_local(ipv6=ipv6)
+    _reuse_ports()
     log = [nft.rule(nft.limit(LOGGED_PER_SECOND), nft.log(_LOG_GROUP, LOGGED_BYTES))]
     try:
         nft.install(TABLE, _chains(to_host, log))
@@ -107,6 +108,18 @@ def build_network(to_host: list[HostPorts]) -> Sockets:
     sockets = open_sockets([socket.AF_INET, socket.AF_INET6][: 2 if ipv6 else 1], GATEWAY_PORT, DNS_PORT)
     sockets.dropped = dropped
     return sockets
+
+
+def _reuse_ports() -> None:
+    """Let a closed connection's port be used again at once, as for loopback. No packet of it is under way anywhere.
+
+    Otherwise a program that opens 14,000 connections to one host within a minute waits for ports.
+    """
+    try:
+        with open("/proc/sys/net/ipv4/tcp_tw_reuse", "w") as setting:
+            setting.write("1")
+    except OSError:
+        pass  # slower, and only for such programs
 
 
 def _daddr(address: bytes) -> bytes:

@@ -9,12 +9,14 @@ import socket
 from exeat.errors import JailError
 from exeat.jail import libc
 from exeat.jail.explain import explain_failure
+from exeat.jail.hostsockets import find_sockets
 from exeat.jail.inmate import Spec, build
 from exeat.jail.messages import (
     EXEC_FAILED,
     EXITED,
     FAILED,
     GO,
+    HOST_SOCKETS,
     KEEPER,
     PASS_SIGNAL,
     READY,
@@ -26,6 +28,7 @@ from exeat.jail.network import DNS_PORT, Sockets
 
 _MAX_SOCKETS = 8
 _MAX_MESSAGE = 8_192
+_MAX_PACKET = 32_768
 
 
 class Event:
@@ -66,6 +69,7 @@ class Warden:
         sockets: Sockets | None = None
         ready = False
         try:
+            self._tell_host_sockets()
             while not (ready and self._keeper):
                 data, received, _, _ = socket.recv_fds(self.control, _MAX_MESSAGE, _MAX_SOCKETS)
                 match data[:1]:
@@ -87,6 +91,22 @@ class Warden:
                 sockets.close()
             self.kill()
             raise
+
+    def _tell_host_sockets(self) -> None:
+        """Find what listens on the host, which the builder is to hide. It works on the network meanwhile."""
+        paths = find_sockets(os.path.expanduser("~"), self._spec.cwd, os.getuid())
+        packet = b""
+        try:
+            for path in map(os.fsencode, paths):
+                if packet and len(packet) + len(path) > _MAX_PACKET:
+                    self.control.send(HOST_SOCKETS + packet)
+                    packet = b""
+                packet += b"\0" + path if packet else path
+            if packet:
+                self.control.send(HOST_SOCKETS + packet)
+            self.control.send(HOST_SOCKETS)
+        except BrokenPipeError:
+            pass  # the builder has given up, and said why
 
     def release(self) -> None:
         """Let the command start."""

@@ -58,9 +58,9 @@ def _open_netns(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: b
     warden = Warden(spec)
     warden.start_building()
     try:
-        gatekeeper.loopback_places()  # the rules are good, or nothing starts
         sockets = warden.finish_building()
         assert sockets is not None
+        gatekeeper.loopback_places()  # the rules are good, or nothing starts
     except BaseException:
         warden.kill()
         raise
