@@ -13,7 +13,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.running import BY_USER, NOBODY, PYTHON, environment, exeat, folder_of, python, run_argv
+from tests.support.running import (
+    BY_USER,
+    NOBODY,
+    PYTHON,
+    as_user,
+    environment,
+    exeat,
+    folder_of,
+    python,
+    run_argv,
+)
 
 # Exit status
 
@@ -301,3 +311,15 @@ def test_two_runs_at_once_do_not_meet() -> None:
             if each.poll() is None:
                 each.kill()
                 each.communicate()
+
+
+def test_a_folder_of_path_that_is_closed_does_not_hide_that_there_is_no_such_command() -> None:
+    """As shells have it: not found, and not forbidden."""
+    with folder_of(None) as folder:
+        closed = folder / "closed"
+        closed.mkdir(mode=0o000)
+        env = environment(PATH=f"{closed}:/usr/bin:/bin")
+        done = exeat(
+            argv=[*as_user(NOBODY if os.geteuid() == 0 else None), *run_argv((), ["no-such-command"])], env=env
+        )
+        assert done.status == 127, done
