@@ -107,7 +107,7 @@ def test_home_and_tmpdir_are_private_empty_and_gone_afterwards(networks: Network
     script = (
         'cd; pwd; ls -A "$HOME" "$TMPDIR"; echo x > "$HOME/file"; echo x > "$TMPDIR/file"; stat -c %a:%u "$HOME"; id -u'
     )
-    secret = environment(XDG_CONFIG_HOME="/root/.config", HOME="/root")
+    secret = environment(XDG_CONFIG_HOME="/home/me/.config", HOME="/home/me")
     done = run(networks, command=["sh", "-c", script], env=secret)
     lines = done.stdout.splitlines()
     assert lines[:4] == ["/run/home", "/run/home:", "tmp", ""]

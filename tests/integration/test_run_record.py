@@ -249,3 +249,17 @@ def test_exeats_own_folder_is_hidden(variable: str, uid: int | None) -> None:
         done = exeat(command=command, uid=uid, cwd="/", env=env)
         assert done.stdout.strip() == "0"
         assert os.listdir(home) == ["secret"]  # noqa: PTH208
+
+
+@pytest.mark.parametrize("jail", ["netns", "env"])
+def test_a_run_that_never_was_leaves_no_log(jail: str, tmp_path: Path) -> None:
+    """A new file goes again; one that was there stays as it was."""
+    new, old = tmp_path / "new", tmp_path / "old"
+    old.touch()
+    for audit in (new, old):
+        done = exeat("--jail", jail, "--allow", "*.com", "--audit", str(audit), command=["true"])
+        assert done.status == 2, done
+    assert not new.exists()
+    assert old.exists()
+    assert exeat("--jail", jail, "--audit", str(new), command=["true"]).status == 0
+    assert new.stat().st_size

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from exeat.run.settings import JAILS
+
 if TYPE_CHECKING:
     from exeat.sources import RuleSources
 
@@ -17,7 +19,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     jail = parser.add_argument_group("jail")
     jail.add_argument(
         "--jail",
-        choices=("auto", "netns", "nft", "seatbelt", "env"),
+        choices=JAILS,
         default="auto",
         help="netns: namespaces, no root needed; nft: packet rules, root; seatbelt: macOS; env: variables only, not a "
         "boundary (default: netns, else nft if root; seatbelt on macOS)",

@@ -30,12 +30,9 @@ from exeat.jail.messages import (
     pack_failure,
 )
 from exeat.jail.network import HostPorts, build_network
-from exeat.jail.signals import SI_USER, open_signalfd, read_signalfd, restore_signals
+from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, restore_signals
 
 _NAMESPACES = libc.CLONE_NEWNS | libc.CLONE_NEWPID | libc.CLONE_NEWIPC
-# Signals that a terminal or a caller sends to the whole group: the command gets them by itself.
-_FOR_ALL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 # How long the two halves of a signal to the group, to the warden and to the keeper, can be apart.
 _GROUP_MS = 50
 _MAX_PACKET = 65_536
@@ -168,9 +165,9 @@ def keep(spec: Spec, control: socket.socket, *, is_root: bool) -> NoReturn:
     """The keeper's life: process 1 of the jail. When it ends, the kernel ends all others."""
     try:
         _settle(spec, is_root=is_root)
-        for number in _STOPPING:
+        for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
-        signals = open_signalfd([signal.SIGCHLD, *_FOR_ALL])
+        signals = open_signalfd([signal.SIGCHLD, *FOR_COMMAND])
         control.send(READY)
         # The word to go comes when the builder is gone and the warden is our parent, not before.
         if not control.recv(1):
@@ -206,7 +203,7 @@ def _settle(spec: Spec, *, is_root: bool) -> None:
         privileges.drop_all()
         # The keeper is a copy of the warden: its memory and environment are not for the command to read.
         privileges.hide_arguments(b"exeat")
-        libc.prctl(libc.PR_SET_DUMPABLE, 0)
+        privileges.hide_memory()
     except OSError as error:
         raise _StepError("privileges", error) from None
     try:
@@ -288,7 +285,7 @@ class _Watch:
 
         We are in the same group and would have got it too, at the same time or a moment later.
         """
-        if self._shares_group and number in _FOR_ALL:
+        if self._shares_group and number in FOR_COMMAND:
             poll = select.poll()
             poll.register(self._signals, select.POLLIN)
             if number not in self._seen and poll.poll(_GROUP_MS):

@@ -25,30 +25,15 @@ MS_NOSUID = 0x2
 MS_NODEV = 0x4
 MS_NOEXEC = 0x8
 MS_REMOUNT = 0x20
-MS_NOSYMFOLLOW = 0x100
-MS_NOATIME = 0x400
 MS_BIND = 0x1000
-MS_MOVE = 0x2000
 MS_REC = 0x4000
-MS_SILENT = 0x8000
-MS_UNBINDABLE = 0x20000
 MS_PRIVATE = 0x40000
-MS_SLAVE = 0x80000
-MS_SHARED = 0x100000
-MS_RELATIME = 0x200000
-MS_STRICTATIME = 0x1000000
 
-MNT_FORCE = 0x1
-MNT_DETACH = 0x2
-UMOUNT_NOFOLLOW = 0x8
 
 PR_SET_PDEATHSIG = 1
-PR_GET_PDEATHSIG = 2
 PR_GET_DUMPABLE = 3
 PR_SET_DUMPABLE = 4
-PR_GET_KEEPCAPS = 7
 PR_SET_KEEPCAPS = 8
-PR_SET_NAME = 15
 PR_GET_SECCOMP = 21
 PR_SET_SECCOMP = 22
 PR_CAPBSET_READ = 23
@@ -59,9 +44,7 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_GET_NO_NEW_PRIVS = 39
 PR_CAP_AMBIENT = 47
-PR_CAP_AMBIENT_IS_SET = 1
 PR_CAP_AMBIENT_RAISE = 2
-PR_CAP_AMBIENT_LOWER = 3
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 
@@ -94,11 +77,6 @@ def mount(
 ) -> None:
     """Mount, remount, bind or change propagation, as the flags say."""
     call("mount", source, target, fstype, flags, data)
-
-
-def umount2(target: str | bytes, flags: int = 0) -> None:
-    """Take a mount away."""
-    call("umount2", target, flags)
 
 
 def prctl(option: int, a2: int = 0, a3: int = 0, a4: int = 0, a5: int = 0) -> int:

@@ -34,8 +34,6 @@ _CAPABILITY_NUMBERS = range(64)  # as many as version 3 can hold; the kernel kno
 _SECUREBITS = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80
 _KEEP_CAPS = 0x10
 
-_RLIMIT_CORE = 4
-
 
 def drop_all() -> None:
     """Give up every capability, and every way to get one. Raises if anything is left; then nothing may be started.
@@ -60,9 +58,8 @@ def drop_all() -> None:
 def hide_memory() -> None:
     """Keep this process's memory from debuggers of the same user, from /proc, and out of core files.
 
-    The limit is inherited; the rest ends at exec. It takes /proc/self away from the user, so id maps come first.
+    Ends at exec. It takes /proc/self away from the user, so id maps come first.
     """
-    call("setrlimit", _RLIMIT_CORE, struct.pack("=QQ", 0, 0))
     prctl(PR_SET_DUMPABLE, 0)
     if prctl(PR_GET_DUMPABLE) != 0:
         raise ExeatError("the process's memory could not be hidden")

@@ -10,8 +10,6 @@ from exeat.jail.inmate import Spec
 from exeat.jail.mounts import View
 from exeat.jail.warden import Warden
 
-KINDS = ("netns", "nft", "seatbelt", "env")
-
 
 class Examination:
     """Can this kind of jail be had, and if not: why, and what would help."""

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 
-from exeat.jail.signals import SI_USER, open_signalfd, read_signalfd, remember_signals
+from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, remember_signals
 from exeat.jail.warden import Event, Warden
 from exeat.run.cell import Cell, open_cell
 from exeat.run.gatekeeper import Gatekeeper
@@ -16,19 +16,19 @@ from exeat.run.settings import RunSettings
 from exeat.run.summary import GATEWAY_GONE, print_summary, say
 from exeat.run.terminal import Terminal
 
-# Signals that are the command's business: read as data, with their sender, and passed on if it has not got them.
-_PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-# A terminal sends these to the whole group. To stop at once would mean to stop again at the news of the command's stop.
-_STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-
 
 def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     """Run the command to its end. Gives the exit status for our own process."""
     remember_signals()
     terminal = Terminal()
-    signals = open_signalfd((*_PASSED_ON, *_STOPPING))
+    # To stop at once when the terminal says so would mean to stop again at the news of the command's stop.
+    signals = open_signalfd((*FOR_COMMAND, *STOPPING))
     log = RunLog(settings.audit)
-    cell = open_cell(settings, gatekeeper, new_session=not terminal.exists)
+    try:
+        cell = open_cell(settings, gatekeeper, new_session=not terminal.exists)
+    except BaseException:
+        log.discard()
+        raise
     try:
         ended = _run_in(cell, gatekeeper, terminal, signals)
         blocked = gatekeeper.stop()
@@ -86,6 +86,6 @@ def _concerns_command(number: int, code: int, *, has_terminal: bool) -> bool:
 
     What a process sends may have gone to the group as well; the keeper, which is in it, finds out.
     """
-    if number in _STOPPING:
+    if number in STOPPING:
         return False  # the command stops if it wants to, and then so do we
     return not has_terminal or code <= SI_USER

@@ -17,6 +17,7 @@ class RunLog:
     def __init__(self, path: str | None) -> None:
         self._path = path if path not in _STREAMS else None
         self._identity = (0, 0)
+        self._is_new = False
         if self._path is None:
             return
         try:
@@ -40,10 +41,17 @@ class RunLog:
     def _make(self) -> os.stat_result:
         assert self._path is not None
         descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        self._is_new = True
         try:
             return os.fstat(descriptor)
         finally:
             os.close(descriptor)
+
+    def discard(self) -> None:
+        """There was no run: leave no empty log behind that was not there before."""
+        found = self._look() if self._path is not None and self._is_new else None
+        if self._path is not None and found is not None and found.st_size == 0:
+            os.unlink(self._path)
 
     def check(self) -> None:
         """The gateway wrote to the file that it had opened. Say so if that has another name now."""

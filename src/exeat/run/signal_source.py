@@ -6,11 +6,9 @@ import os
 import signal
 import sys
 
-# What a caller may mean for the command.
-_PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+from exeat.jail.signals import FOR_COMMAND, STOPPING
+
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
-# The command stops if it wants to, and then so do we.
-_STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 
 class SignalSource:
@@ -19,18 +17,18 @@ class SignalSource:
     def __init__(self, *, has_terminal: bool) -> None:
         self._has_terminal = has_terminal
         self._wake = -1
-        for number in _STOPPING:
+        for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
         if sys.platform == "linux":
             from exeat.jail.signals import open_signalfd  # noqa: PLC0415 - Linux only
 
-            self.descriptor = open_signalfd((*_PASSED_ON, signal.SIGCHLD))
+            self.descriptor = open_signalfd((*FOR_COMMAND, signal.SIGCHLD))
         else:
             self.descriptor, self._wake = os.pipe()
             os.set_blocking(self.descriptor, False)
             os.set_blocking(self._wake, False)
             signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-            for number in (*_PASSED_ON, signal.SIGCHLD):
+            for number in (*FOR_COMMAND, signal.SIGCHLD):
                 signal.signal(number, _ignore)
 
     @property

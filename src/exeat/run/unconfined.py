@@ -71,7 +71,11 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
     signals = SignalSource(has_terminal=terminal.exists)
     try:
         # Nothing starts that could not be put on record.
-        gatekeeper.serve(Sockets([listener], [], [], []), jail=jail, credentials=(_USER, password))
+        try:
+            gatekeeper.serve(Sockets([listener], [], [], []), jail=jail, credentials=(_USER, password))
+        except BaseException:
+            log.discard()
+            raise
         seal_imports()
         status, note = _run(settings.argv[0], argv, environ, gatekeeper, signals)
         blocked = gatekeeper.stop()
