@@ -1,0 +1,94 @@
+"""What a secret is: how it was configured, and what it is during a run.
+
+A value lives in one object, `Secret`, whose `repr` does not show it. It is bytes everywhere, because that is what
+goes over the wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from exeat.policy import Rule, Source
+
+
+class Where(StrEnum):
+    """The parts of a request in which a placeholder is replaced."""
+
+    HEADERS = "headers"
+    BASIC = "basic"
+    QUERY = "query"
+    PATH = "path"
+    BODY = "body"
+
+
+DEFAULT_WHERE = frozenset((Where.HEADERS, Where.BASIC, Where.QUERY))
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """A header that is set on every request to the secret's hosts. `form` has `{value}` in it once."""
+
+    header: str
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSource:
+    """Where a value comes from. Exactly one is set; a value written in the file itself is never shown."""
+
+    value: str | None = field(default=None, repr=False)
+    env: str | None = None
+    file: str | None = None
+    command: tuple[str, ...] | None = None
+    timeout_s: float = 30.0  # of the command
+    refresh_s: float | None = None  # run the command again after so long
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSpec:
+    """One secret as it was configured; its value has not been fetched yet."""
+
+    name: str
+    source: ValueSource
+    hosts: tuple[Rule, ...]  # allow rules; where it may go
+    written: Source  # where it was configured
+    placeholder: str = ""  # empty: to be made up
+    shape: str = ""
+    inject: Injection | None = None
+    where: frozenset[Where] = DEFAULT_WHERE
+    refuse_wrong_host: bool = True
+    aws_key_id: str = ""  # this is an AWS secret key: the name of the secret that is its key id
+
+
+class Secret:
+    """One secret during a run. The value may be renewed; older ones stay known, to be taken out of responses."""
+
+    __slots__ = ("_earlier", "_value", "placeholder", "spec")
+
+    def __init__(self, spec: SecretSpec, placeholder: bytes, value: bytes) -> None:
+        self.spec = spec
+        self.placeholder = placeholder
+        self._value = value
+        self._earlier: tuple[bytes, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def value(self) -> bytes:
+        return self._value
+
+    @property
+    def all_values(self) -> tuple[bytes, ...]:
+        """The value of now, and those it had before."""
+        return (self._value, *self._earlier)
+
+    def renew(self, value: bytes) -> None:
+        if value != self._value:
+            self._earlier = (self._value, *(each for each in self._earlier if each != value))[:8]
+            self._value = value
+
+    def __repr__(self) -> str:
+        return f"<secret {self.name}>"
