@@ -11,8 +11,10 @@ from pathlib import Path
 
 from bench import load, origin, report
 from bench.install import say
+from bench.intercept import INTERCEPT_ROWS, measure_intercept
+from bench.interceptors import interceptors
 from bench.jail import measure_jail
-from bench.peers import Exeat, Peer, SandboxRuntime, all_peers
+from bench.peers import Exeat, Mitmproxy, Peer, SandboxRuntime, all_peers
 from bench.process import HERE, WORK, BenchError, raise_descriptor_limit
 from bench.rows import EXTRA_ROWS, ROWS, Effort, Results, compare, measure_memory, measure_rules
 from bench.startup import measure_startup
@@ -20,7 +22,7 @@ from bench.startup import measure_startup
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    names = ",".join((*(row.name for row in ROWS), *EXTRA_ROWS))
+    names = ",".join((*(row.name for row in ROWS), *(row.name for row in INTERCEPT_ROWS), *EXTRA_ROWS))
     parser.add_argument("--only", metavar="PEERS", help="peers to measure, with commas between")
     parser.add_argument("--rows", default=names, help=f"rows to measure (default: {names})")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement (default: 3)")
@@ -45,6 +47,8 @@ def is_needed(peer: str, rows: str) -> bool:
     """Is there a row among these that the peer takes part in?"""
     chosen = set(rows.split(","))
     if peer == Exeat.name or chosen & {row.name for row in ROWS}:
+        return True
+    if chosen & {row.name for row in INTERCEPT_ROWS} and peer in (Mitmproxy.name, SandboxRuntime.name):
         return True
     return peer == SandboxRuntime.name and "startup" in chosen
 
@@ -79,12 +83,16 @@ def main(argv: list[str]) -> int:
     WORK.mkdir(exist_ok=True)
     chosen = options.rows.split(",")
     rows = [row for row in ROWS if row.name in chosen]
+    intercepted = [row for row in INTERCEPT_ROWS if row.name in chosen]
     try:
         load.build()
         peers = choose(options, results)
         with origin.open_origin(effort.bulk_bytes) as web:
             if peers and rows:
                 compare(rows, peers, effort, results)
+            able = interceptors(peers, options.exeat)
+            if able and intercepted:
+                measure_intercept(intercepted, able, effort, results)
             for exeat in (peer for peer in peers if isinstance(peer, Exeat)):
                 if "memory" in chosen:
                     measure_memory(exeat, results)

@@ -29,17 +29,29 @@ def _run(argv: list[str], what: str, env: dict[str, str] | None = None) -> None:
         raise BenchError(f"could not install {what}: {lines[-1][:200]}")
 
 
+def _install_debian_package(package: str) -> None:
+    """Only for root, and only on Debian; whoever asked looks again."""
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        apt = {"DEBIAN_FRONTEND": "noninteractive"}
+        _run(["apt-get", "install", "-y", "--no-install-recommends", package], package, apt)
+
+
 def need_program(program: str, package: str) -> str:
     """Path of a system program; root gets its Debian package installed, others are told its name."""
     found = shutil.which(program, path=SEARCH_PATH)
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        apt = {"DEBIAN_FRONTEND": "noninteractive"}
-        _run(["apt-get", "install", "-y", "--no-install-recommends", package], package, apt)
+    if found is None:
+        _install_debian_package(package)
         found = shutil.which(program, path=SEARCH_PATH)
     if found is None:
         say(f"  missing: apt-get install {package}")
         raise BenchError(f"{program} is not installed (Debian package {package})")
     return found
+
+
+def want_header(header: str, package: str) -> None:
+    """A C header for programs built here. It may be elsewhere on other systems: the compiler has the last word."""
+    if not Path("/usr/include", header).exists():
+        _install_debian_package(package)
 
 
 def need_python_package(package: str, program: str) -> Path:

@@ -4,22 +4,25 @@
  * proxies they load. Everything is bounded, in count or in time, and goes to loopback only, or to an address
  * that stands for a name inside a jail.
  *
- *   load MODE PEER ORIGIN PATH LENGTH CONNECTIONS WARM_S SECONDS REQUESTS
+ *   load MODE PEER ORIGIN PATH LENGTH CONNECTIONS WARM_S SECONDS REQUESTS [TOKEN [BODY]]
  *
  * PEER is what it connects to, the proxy for most modes; ORIGIN is what it asks for; both are HOST:PORT.
  * MODE  plain         absolute-form requests, connections kept
  *       plain-new     the same, a new connection for each request
  *       tunnel        CONNECT and TLS once, then many requests inside
  *       tunnel-new    CONNECT, TLS handshake, one request, close (the client resumes its TLS session)
+ *       tunnel-full   the same with a full TLS handshake each time
  *       idle          CONNECT and TLS handshake, then nothing
  *       direct        origin-form requests, no proxy that the generator knows of, connections kept
  *       direct-new    the same, a new connection for each request
  *       direct-tls    the same over TLS, connections kept
  * A phase ends after REQUESTS, or after SECONDS when REQUESTS is 0.
+ * TOKEN is sent as `Authorization: Bearer TOKEN`; BODY is a file that is sent with each request, as JSON.
  *
  * It speaks with its parent in lines: "warm" after the warm-up, then it waits for a line, so that the parent
  * can read the proxy's CPU clock; one line of JSON after the measured phase, then it waits again, so that the
- * clock is read before any connection is closed. A reply other than 200 with LENGTH bytes is an error. */
+ * clock is read before any connection is closed. A reply other than 200 with LENGTH bytes is an error.
+ * Certificates are not verified: it is the proxies that are under test, and whom they trust is theirs to check. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -35,26 +38,26 @@
 #include <time.h>
 #include <unistd.h>
 
-enum state { CLOSED, RESTING, DIALLING, ASKING_TUNNEL, AWAITING_TUNNEL, HANDSHAKE, SENDING, HEAD, BODY };
-enum { AGAIN = -1, BROKEN = -2, HEAD_MAX = 8192, STALL_S = 20 };
+#include "reply.h"
+
+enum state { CLOSED, RESTING, DIALLING, ASKING_TUNNEL, AWAITING_TUNNEL, HANDSHAKE, SENDING, READING };
+enum { AGAIN = -1, BROKEN = -2, STALL_S = 20 };
 
 struct conn {
     enum state state;
     int fd, served, retried;
     SSL *ssl;
     uint64_t began_ns;
-    size_t sent, head_len;
-    long long body_left;
-    int last; /* the peer said it would close after this reply */
-    char head[HEAD_MAX + 1];
+    size_t sent;
+    struct reply reply;
 };
 
 static int fresh, tunnelled, over_tls, idle, epoll_fd, in_flight;
 static struct sockaddr_in peer = {.sin_family = AF_INET};
-static char connect_text[512], request_text[1024], scratch[1 << 18], first_error[160];
+static char connect_text[512], *request_text, scratch[1 << 18], first_error[160];
 static const char *server_name; /* for SNI; none where the origin is an address */
 static size_t connect_len, request_len;
-static long long want_length, quota, issued, done, errors, reconnects, bytes;
+static long long want_length, quota, issued, done, errors, reconnects, bytes, moved;
 static uint64_t deadline_ns;
 static uint32_t *latency_us;
 static size_t latency_room;
@@ -99,7 +102,8 @@ static void dial(struct conn *c) {
     if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, c->fd, &event) < 0) die("epoll_ctl");
     c->state = DIALLING;
     c->served = 0;
-    c->sent = c->head_len = 0;
+    c->sent = 0;
+    reply_begin(&c->reply);
 }
 
 /* Give the connection its next request, or let it rest when the phase has no more to hand out. */
@@ -109,7 +113,8 @@ static void issue(struct conn *c) {
     in_flight++;
     c->began_ns = now_ns();
     c->retried = 0;
-    c->sent = c->head_len = 0;
+    c->sent = 0;
+    reply_begin(&c->reply);
     if (c->fd < 0) dial(c);
     else c->state = SENDING;
 }
@@ -124,7 +129,7 @@ static void fail(struct conn *c, const char *why) {
 /* The peer closed. A kept connection may be closed between two requests, and then one retry is right. */
 static void lost(struct conn *c, const char *why) {
     if (c->state == RESTING) { hang_up(c); return; }
-    if ((c->state == SENDING || c->state == HEAD) && c->head_len == 0 && c->served && !c->retried) {
+    if ((c->state == SENDING || c->state == READING) && c->reply.head_len == 0 && c->served && !c->retried) {
         hang_up(c);
         reconnects++;
         dial(c);
@@ -137,10 +142,11 @@ static void lost(struct conn *c, const char *why) {
 static void complete(struct conn *c) {
     if (done < (long long)latency_room) latency_us[done] = (uint32_t)((now_ns() - c->began_ns) / 1000);
     done++;
+    bytes += c->reply.body;
     in_flight--;
     c->served++;
     c->state = RESTING;
-    if (fresh || (c->last && !idle)) {
+    if (fresh || (c->reply.last && !idle)) {
         if (!fresh) reconnects++;
         hang_up(c);
     }
@@ -148,7 +154,10 @@ static void complete(struct conn *c) {
 }
 
 static long got(struct conn *c, long n) {
-    if (n > 0) return n;
+    if (n > 0) {
+        moved += n;
+        return n;
+    }
     if (c->ssl) {
         int why = SSL_get_error(c->ssl, (int)n);
         return why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE ? AGAIN : BROKEN;
@@ -156,8 +165,8 @@ static long got(struct conn *c, long n) {
     return n < 0 && errno == EAGAIN ? AGAIN : BROKEN;
 }
 
-static long take(struct conn *c, char *into, size_t room) {
-    return got(c, c->ssl ? SSL_read(c->ssl, into, (int)room) : read(c->fd, into, room));
+static long take(struct conn *c) {
+    return got(c, c->ssl ? SSL_read(c->ssl, scratch, sizeof scratch) : read(c->fd, scratch, sizeof scratch));
 }
 
 static long give(struct conn *c, const char *text, size_t len) {
@@ -166,32 +175,6 @@ static long give(struct conn *c, const char *text, size_t len) {
     long n = got(c, c->ssl ? SSL_write(c->ssl, text, (int)len) : write(c->fd, text, len));
     if (n > 0) c->sent += (size_t)n;
     return n;
-}
-
-/* Read up to the end of a head; returns its length, or AGAIN or BROKEN. */
-static long take_head(struct conn *c) {
-    if (c->head_len == HEAD_MAX) return BROKEN;
-    long n = take(c, c->head + c->head_len, HEAD_MAX - c->head_len);
-    if (n < 0) return n;
-    c->head_len += (size_t)n;
-    c->head[c->head_len] = 0;
-    char *end = strstr(c->head, "\r\n\r\n");
-    return end ? end + 4 - c->head : 0;
-}
-
-static const char *read_reply_head(struct conn *c, size_t head_end) {
-    static char why[120];
-    char *length = strcasestr(c->head, "\r\ncontent-length:");
-    if (strncmp(c->head, "HTTP/1.", 7) || strncmp(c->head + 8, " 200", 4)) {
-        snprintf(why, sizeof why, "reply: %.60s", strtok(c->head, "\r\n"));
-        return why;
-    }
-    if (!length || length > c->head + head_end || atoll(length + 17) != want_length) return "reply of another length";
-    char *close_said = strcasestr(c->head, "\r\nconnection: close");
-    c->last = (close_said && close_said < c->head + head_end) || c->head[7] == '0';
-    c->body_left = want_length - (long long)(c->head_len - head_end);
-    bytes += (long long)c->head_len;
-    return NULL;
 }
 
 static void start_tls(struct conn *c) {
@@ -205,12 +188,12 @@ static void start_tls(struct conn *c) {
 static void drive(struct conn *c) {
     for (;;) {
         long n = 1;
-        const char *why;
+        int whole;
         switch (c->state) {
         case CLOSED:
             return;
         case RESTING: /* TLS tickets, or the peer closing */
-            if ((n = take(c, scratch, sizeof scratch)) > 0) n = BROKEN;
+            if ((n = take(c)) > 0) n = BROKEN;
             break;
         case DIALLING: {
             int err = 0;
@@ -226,32 +209,26 @@ static void drive(struct conn *c) {
             if ((n = give(c, connect_text, connect_len)) > 0 && c->sent == connect_len) c->state = AWAITING_TUNNEL;
             break;
         case AWAITING_TUNNEL:
-            if ((n = take_head(c)) <= 0) { if (n == 0) n = 1; break; }
-            if (strncmp(c->head + 8, " 200", 4)) { fail(c, strtok(c->head, "\r\n")); return; }
+            if ((n = take(c)) <= 0) break;
+            if ((n = reply_take_head(&c->reply, scratch, (size_t)n)) == 0) { n = 1; break; }
+            if (n < 0 || strncmp(c->reply.head + 8, " 200", 4)) { fail(c, strtok(c->reply.head, "\r\n")); return; }
             start_tls(c);
             break;
         case HANDSHAKE:
             if ((n = got(c, SSL_connect(c->ssl))) <= 0) break;
-            c->sent = c->head_len = 0;
+            c->sent = 0;
+            reply_begin(&c->reply);
             c->state = SENDING;
             if (idle) { complete(c); return; }
             break;
         case SENDING:
-            if ((n = give(c, request_text, request_len)) > 0 && c->sent == request_len) c->state = HEAD;
+            if ((n = give(c, request_text, request_len)) > 0 && c->sent == request_len) c->state = READING;
             break;
-        case HEAD:
-            if ((n = take_head(c)) <= 0) { if (n == 0) n = 1; break; }
-            if ((why = read_reply_head(c, (size_t)n))) { fail(c, why); return; }
-            c->state = BODY;
-            break;
-        case BODY:
-            if (c->body_left > 0) {
-                if ((n = take(c, scratch, sizeof scratch)) <= 0) break;
-                bytes += n;
-                c->body_left -= n;
-            }
-            if (c->body_left < 0) { fail(c, "more bytes than the reply announced"); return; }
-            if (c->body_left == 0) complete(c);
+        case READING:
+            if ((n = take(c)) <= 0) break;
+            whole = reply_take(&c->reply, scratch, (size_t)n, want_length);
+            if (whole < 0) { fail(c, c->reply.why); return; }
+            if (whole) complete(c);
             break;
         }
         if (n == BROKEN) lost(c, "connection closed early");
@@ -266,7 +243,7 @@ static double phase(struct conn *all, int count, double seconds, long long reque
     long long seen = 0;
     deadline_ns = begin + (uint64_t)(seconds * 1e9);
     quota = requests;
-    issued = done = bytes = reconnects = 0;
+    issued = done = bytes = moved = reconnects = 0;
     for (int i = 0; i < count; i++) {
         issue(&all[i]);
         if (all[i].state == SENDING) drive(&all[i]);
@@ -274,7 +251,7 @@ static double phase(struct conn *all, int count, double seconds, long long reque
     while (in_flight > 0) {
         int n = epoll_wait(epoll_fd, events, 256, 1000);
         for (int i = 0; i < n; i++) drive(events[i].data.ptr);
-        if (done + bytes != seen) { seen = done + bytes; progress_ns = now_ns(); }
+        if (done + moved != seen) { seen = done + moved; progress_ns = now_ns(); }
         else if (now_ns() - progress_ns > STALL_S * 1000000000ull) {
             if (!errors) snprintf(first_error, sizeof first_error, "no progress for %d s", STALL_S);
             errors += in_flight;
@@ -317,24 +294,48 @@ static void find_peer(char *place) {
     }
 }
 
+/* The request, body and all, as one piece of memory. */
+static void compose_request(const char *before, const char *path, const char *host, const char *token,
+                            const char *body) {
+    char framing[120] = "";
+    long body_len = 0;
+    FILE *file = NULL;
+    if (body) {
+        if (!(file = fopen(body, "rb")) || fseek(file, 0, SEEK_END) < 0 || (body_len = ftell(file)) < 0) die(body);
+        rewind(file);
+        snprintf(framing, sizeof framing, "Content-Type: application/json\r\nContent-Length: %ld\r\n", body_len);
+    }
+    if (!(request_text = malloc(2048 + (size_t)body_len))) die("malloc");
+    request_len = (size_t)snprintf(request_text, 2048,
+        "%s %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: load\r\nAccept: */*\r\n%s%s%s%s\r\n",
+        body ? "POST" : "GET", before, path, host, token ? "Authorization: Bearer " : "", token ? token : "",
+        token ? "\r\n" : "", framing);
+    if (!body) return;
+    if (fread(request_text + request_len, 1, (size_t)body_len, file) != (size_t)body_len) die(body);
+    request_len += (size_t)body_len;
+    fclose(file);
+}
+
 int main(int argc, char **argv) {
-    if (argc != 10) { fprintf(stderr, "usage: see the head of load.c\n"); return 2; }
+    if (argc < 10 || argc > 12) { fprintf(stderr, "usage: see the head of load.c\n"); return 2; }
     const char *mode = argv[1];
     int direct = !strncmp(mode, "direct", 6), count = atoi(argv[6]);
     double warm_s = atof(argv[7]), seconds = atof(argv[8]);
     long long requests = atoll(argv[9]);
-    fresh = strstr(mode, "-new") != NULL;
+    int resumes = strstr(mode, "-new") != NULL;
+    fresh = resumes || strstr(mode, "-full") != NULL;
     idle = !strcmp(mode, "idle");
     tunnelled = idle || !strncmp(mode, "tunnel", 6);
     over_tls = tunnelled || !strcmp(mode, "direct-tls");
     want_length = atoll(argv[5]);
     signal(SIGPIPE, SIG_IGN);
-    if (strlen(argv[3]) > 100 || strlen(argv[4]) > 100) { fprintf(stderr, "ORIGIN or PATH is too long\n"); return 2; }
+    for (int i = 3; i < argc; i++)
+        if (i != 11 && strlen(argv[i]) > 100) { fprintf(stderr, "an argument is too long\n"); return 2; }
     connect_len = (size_t)snprintf(connect_text, sizeof connect_text,
         "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", argv[3], argv[3]);
-    request_len = (size_t)snprintf(request_text, sizeof request_text,
-        "GET %s%s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: load\r\nAccept: */*\r\n\r\n",
-        tunnelled || direct ? "" : "http://", tunnelled || direct ? "" : argv[3], argv[4], argv[3]);
+    char before_path[120] = "";
+    if (!tunnelled && !direct) snprintf(before_path, sizeof before_path, "http://%s", argv[3]);
+    compose_request(before_path, argv[4], argv[3], argc > 10 ? argv[10] : NULL, argc > 11 ? argv[11] : NULL);
     find_peer(argv[2]);
     cut(argv[3]);
     if (inet_pton(AF_INET, argv[3], scratch) != 1) server_name = argv[3];
@@ -348,7 +349,7 @@ int main(int argc, char **argv) {
     SSL_CTX_set_read_ahead(tls, 1);
     SSL_CTX_set_default_read_buffer_len(tls, 1 << 17);
     SSL_CTX_set_mode(tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    if (fresh) {
+    if (resumes) {
         SSL_CTX_set_session_cache_mode(tls, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
         SSL_CTX_sess_set_new_cb(tls, keep_session);
     }

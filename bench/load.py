@@ -1,4 +1,4 @@
-"""Drives load.c: compiles it at first use, and reads a meter (CPU time, memory) around the measured phase."""
+"""Drives load.c, the generator: compiles it at first use, reads a meter (CPU, memory) around the measured phase."""
 
 import json
 import subprocess
@@ -7,14 +7,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.install import need_program
+from bench.install import need_program, want_header
 from bench.origin import LOCAL, SMALL_BYTES, SMALL_PATH, Site
 from bench.process import HERE, ROOT, WORK, BenchError, stop
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to send. *requests* bounds the measured phase when it is not 0, else *seconds* does."""
+    """What to send. *requests* bounds the measured phase when it is not 0, else *seconds* does.
+
+    *token* goes out as a bearer token with each request, and so does *body*, the path of a file.
+    """
 
     mode: str
     connections: int = 32
@@ -23,6 +26,8 @@ class Load:
     warm_s: float = 1.0
     path: str = SMALL_PATH
     length: int = SMALL_BYTES
+    token: str = ""
+    body: str = ""
 
     @property
     def over_tls(self) -> bool:
@@ -42,7 +47,8 @@ class Way:
             load.mode, self.peer, self.site.place(over_tls=load.over_tls), load.path, load.length,
             load.connections, load.warm_s, load.seconds, load.requests,
         )  # fmt: skip
-        return [*self.under, generator, *map(str, values)]
+        more = [load.token, load.body] if load.body else [load.token] if load.token else []
+        return [*self.under, generator, *map(str, values), *more]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +68,12 @@ class Sample:
 
 
 def build() -> str:
-    """Compile load.c unless that has been done since it last changed."""
-    source, program = HERE / "load.c", WORK / "load"
-    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
-        command = [need_program("gcc", "gcc"), "-O2", "-Wall", "-Wextra", "-o", str(program), str(source)]
+    """Compile the generator unless that has been done since it last changed."""
+    sources, program = [HERE / name for name in ("load.c", "reply.c", "reply.h")], WORK / "load"
+    if not program.exists() or program.stat().st_mtime < max(source.stat().st_mtime for source in sources):
+        want_header("openssl/ssl.h", "libssl-dev")
+        units = [str(source) for source in sources if source.suffix == ".c"]
+        command = [need_program("gcc", "gcc"), "-O2", "-Wall", "-Wextra", "-o", str(program), *units]
         done = subprocess.run([*command, "-lssl", "-lcrypto"], capture_output=True, text=True, check=False, timeout=120)
         if done.returncode != 0:
             raise BenchError(f"load.c does not compile (is libssl-dev installed?): {done.stderr[:300]}")

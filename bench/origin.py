@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.guarded import make_guarded_certificate, server_block
 from bench.install import need_program
 from bench.process import WORK, BenchError, output_of, running
 
@@ -48,6 +49,7 @@ http {{
     listen 127.0.0.1:{plain} backlog=4096; listen 127.0.0.1:{tls} ssl backlog=4096;
     {web} root {home}/www;
   }}
+  {guarded}
 }}
 """
 
@@ -90,6 +92,7 @@ def open_origin(bulk_bytes: int) -> Iterator[bool]:
     home = WORK / "origin"
     (home / "www").mkdir(parents=True, exist_ok=True)
     _make_certificate(home)
+    make_guarded_certificate(home)
     (home / "www" / SMALL_PATH[1:]).write_bytes(b"x" * (SMALL_BYTES - 1) + b"\n")
     with (home / "www" / BULK_PATH[1:]).open("wb") as bulk:
         bulk.truncate(bulk_bytes)
@@ -98,7 +101,8 @@ def open_origin(bulk_bytes: int) -> Iterator[bool]:
     config = home / "nginx.conf"
     web = _may_bind_web()
     listen = "listen {0}:{1} backlog=4096; listen {0}:{2} ssl backlog=4096;".format(WEB_HOST, *WEB_PORTS) if web else ""
-    config.write_text(CONFIG.format(home=home, user=user, plain=PLAIN_PORT, tls=TLS_PORT, web=listen))
+    guarded = server_block(home)
+    config.write_text(CONFIG.format(home=home, user=user, plain=PLAIN_PORT, tls=TLS_PORT, web=listen, guarded=guarded))
     nginx = need_program("nginx", "nginx-light")
     with running([nginx, "-p", str(home), "-c", str(config)], PLAIN_PORT, home / "start.log"):
         yield web

@@ -2,7 +2,7 @@
 
 The rules for all of them: loopback only, one worker where workers can be counted, no cache, keep-alive on,
 requests logged to a file where the proxy does that by default (exeat audits each request too), and CONNECT as
-a blind tunnel.
+a blind tunnel. For what looks into TLS: interceptors.py.
 """
 
 import importlib.metadata

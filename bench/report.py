@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.figures import figures
+from bench.report_intercept import intercept_tables, intercept_targets
 from bench.report_run import jail_tables, jail_targets, startup_table, startup_targets
 from bench.rows import DIRECT, IDLE_TUNNELS, ROWS, RULE_COUNTS, Effort, Results, Row
+from bench.tables import against, row_table
 
 NOTES = """\
 - CPU is the time used by the proxy's whole process tree, helpers and ended children included, between the end of
@@ -32,53 +34,15 @@ NOTES = """\
 - 1 GB is 10^9 bytes, 1 MB is 10^6 bytes."""
 
 
-def row_table(results: Results, row: Row) -> Iterator[str]:
-    unit, rate = ("GB", "MB/s") if row.is_bulk else ("10,000", "req/s")
-    latency_head = "" if row.is_bulk else " p50 ms | p99 ms |"
-    plural = "" if row.connections == 1 else "s"
-    yield f"### {row.title} ({row.connections} connection{plural})"
-    yield ""
-    yield f"| proxy | CPU s per {unit} | spread | exeat's CPU ÷ its CPU | {rate} |{latency_head}"
-    yield "|---|---:|---:|---:|---:|" + ("" if row.is_bulk else "---:|---:|")
-    ours = figures(results, row.name, "exeat")
-    for name in (*results.versions, *results.left_out, DIRECT):
-        seen = figures(results, row.name, name)
-        if seen is None:
-            reason = results.left_out.get(name) or results.failures.get((row.name, name))
-            if reason:
-                word = "left out" if name in results.left_out else "failed"
-                yield f"| {name} | {word} | | | |{latency_head and ' | |'}"
-            continue
-        latency = "|" if row.is_bulk else f"| {seen.p50_ms:.2f} | {seen.p99_ms:.2f} |"
-        if name == DIRECT:
-            yield f"| *{name}* | | | | {seen.per_s:,.0f} {latency}"
-            continue
-        ratio = f"{ours.cost / seen.cost:.2f}" if ours and seen.cost else ""
-        yield (
-            f"| {name} | {seen.cost:.3f} | {seen.lowest:.3f} to {seen.highest:.3f} | {ratio} "
-            f"| {seen.per_s:,.0f} {latency}"
-        )
-    yield ""
-
-
-def _against(results: Results, row: str, peer: str, limit: float, what: str) -> str:
-    ours, theirs = figures(results, row, "exeat"), figures(results, row, peer)
-    target = f"{what}: at most {limit} x {peer}"
-    if ours is None or theirs is None or not theirs.cost:
-        return f"| {target} | not measured | |"
-    ratio = ours.cost / theirs.cost
-    return f"| {target} | {ratio:.2f} x | {'met' if ratio <= limit else 'missed'} |"
-
-
 def targets(results: Results) -> Iterator[str]:
     yield "## Targets"
     yield ""
     yield "| target | figure | |"
     yield "|---|---|---|"
-    yield _against(results, "keepalive", "squid", 0.7, "CPU, plain, connections kept")
-    yield _against(results, "new", "squid", 1.0, "CPU, plain, new connections")
-    yield _against(results, "connect", "tinyproxy", 1.0, "CPU, new CONNECT tunnels")
-    yield _against(results, "bulk", "squid", 0.5, "CPU per GB, bulk download")
+    yield against(results, "keepalive", "squid", 0.7, "CPU, plain, connections kept")
+    yield against(results, "new", "squid", 1.0, "CPU, plain, new connections")
+    yield against(results, "connect", "tinyproxy", 1.0, "CPU, new CONNECT tunnels")
+    yield against(results, "bulk", "squid", 0.5, "CPU per GB, bulk download")
     target = f"Memory with {IDLE_TUNNELS:,} idle tunnels: at most 60 MB above start"
     memory = results.samples.get(("memory", "exeat"))
     if memory:
@@ -95,6 +59,7 @@ def targets(results: Results) -> Iterator[str]:
         yield f"| {target} | not measured | |"
     yield from startup_targets(results)
     yield from jail_targets(results)
+    yield from intercept_targets(results)
     yield ""
 
 
@@ -138,7 +103,8 @@ def page(results: Results, rows: list[Row], effort: Effort, command: str, origin
         "",
     ]
     for row in (row for row in ROWS if row in rows):
-        lines += row_table(results, row)
+        lines += row_table(results, row, (*results.versions, *results.left_out, DIRECT))
+    lines += intercept_tables(results, effort)
     lines += exeat_only(results)
     lines += startup_table(results, effort)
     lines += jail_tables(results, effort)

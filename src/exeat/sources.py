@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ConfigError
 from exeat.gateway.limits import Limits, parse_limits
@@ -15,6 +15,7 @@ from exeat.policy import (
     Policy,
     PolicyDocument,
     Rule,
+    SecretsTable,
     Source,
     build_policy,
     parse_allowlist,
@@ -23,7 +24,20 @@ from exeat.policy import (
     parse_rule,
 )
 
+if TYPE_CHECKING:
+    from exeat.secrets.model import SecretSpec
+
 _MAX_FILE_BYTES: Final = 8 * 1024 * 1024
+
+
+class Loaded(NamedTuple):
+    """All that the sources say. Secrets are not fetched yet; their hosts are in the policy."""
+
+    policy: Policy
+    limits: Limits
+    intercept: str = "needed"
+    secrets: tuple[SecretSpec, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +50,68 @@ class RuleSources:
     add_hosts: tuple[str, ...] = ()
     allowlist: str = ""  # PROXY_ALLOWLIST
     env_hosts: str = ""  # EXEAT_ADD_HOSTS
+    secrets_files: tuple[str, ...] = ()
+    env_secrets: str = field(default="", repr=False)  # EXEAT_SECRETS_JSON
+    intercept: str = ""  # needed, all or none; empty: what a file says, else needed
     base_limits: Limits = field(default_factory=Limits)
 
-    def load(self) -> tuple[Policy, Limits]:
+    def load(self) -> Loaded:
         """Read everything. Raises ConfigError for the first thing that cannot be used; there is no partial policy."""
         rules: list[Rule] = []
         hosts: list[HostMapping] = []
         limits = self.base_limits
+        intercept = ""
+        tables: list[SecretsTable] = []
         for path in self.files:
             document = load_document(path)
             rules += document.rules
             hosts += document.hosts
             limits = parse_limits(document.limits, limits)
+            if document.intercept is not None:
+                value, source = document.intercept
+                if intercept not in ("", value):
+                    raise ConfigError(
+                        f"intercept is {value} here and {intercept} in another file",
+                        where=str(source),
+                        expected="one of them, or --intercept",
+                    )
+                intercept = value
+            if document.secrets is not None:
+                tables.append(document.secrets)
         rules += parse_allowlist(self.allowlist)
         rules += _parse_options(self.allow, "--allow", deny=False)
         rules += _parse_options(self.deny, "--deny", deny=True)
         given = [item.strip() for item in self.env_hosts.split(",") if item.strip()]
         hosts += [parse_host_mapping(text, Source("EXEAT_ADD_HOSTS", item=n)) for n, text in enumerate(given, 1)]
         hosts += [parse_host_mapping(text, Source("--add-host", item=n)) for n, text in enumerate(self.add_hosts, 1)]
-        return build_policy(rules, hosts), limits
+        intercept = self.intercept or intercept or "needed"
+        if not (tables or self.secrets_files or self.env_secrets):
+            return Loaded(build_policy(rules, hosts), limits, intercept)
+        secrets, warnings = self._load_secrets(tables)
+        if intercept == "none" and secrets:
+            raise ConfigError(
+                "secrets cannot be put into what is not looked into",
+                where=str(secrets[0].written),
+                expected='intercept = "needed", or no secrets',
+            )
+        # Behind all others: where rules say the same, the one that somebody wrote is kept.
+        rules += [replace(rule, implied=True) for secret in secrets for rule in secret.hosts]
+        return Loaded(build_policy(rules, hosts), limits, intercept, secrets, tuple(warnings))
+
+    def _load_secrets(self, tables: list[SecretsTable]) -> tuple[tuple[SecretSpec, ...], list[str]]:
+        from exeat.secrets.config import VARIABLE, combine, parse_secrets, parse_secrets_table  # noqa: PLC0415
+        from exeat.secrets.values import load_secrets_file, source_warnings  # noqa: PLC0415 - for runs with secrets
+
+        groups = [parse_secrets_table(table.content, table.where) for table in tables]
+        warnings: list[str] = []
+        for path in self.secrets_files:
+            specs, said = load_secrets_file(path)
+            groups.append(specs)
+            warnings += said
+        if self.env_secrets:
+            groups.append(parse_secrets(self.env_secrets, VARIABLE))
+        secrets = combine(groups)
+        return secrets, warnings + source_warnings(secrets)
 
 
 def _parse_options(texts: Iterable[str], option: str, *, deny: bool) -> list[Rule]:

@@ -35,7 +35,7 @@ def answer_size_in_path(conn: socket.socket, origin: Origin) -> None:
 
 def unsent(gate: Gate) -> int:
     """The most that the gateway holds for one of its clients."""
-    held = [session.client.transport.get_write_buffer_size() for session in list(gate.gateway._sessions)]
+    held = [session.client.transport.get_write_buffer_size() for session in list(gate.gateway.state.sessions)]
     return max(held, default=0)
 
 

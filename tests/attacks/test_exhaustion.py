@@ -101,7 +101,7 @@ def test_an_upload_behind_an_unread_one_is_not_taken_into_memory(
     gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS)
 
     def held() -> int:
-        found = [session.upstream for session in list(gate.gateway._sessions)]
+        found = [session.upstream for session in list(gate.gateway.state.sessions)]
         return max((each.transport.get_write_buffer_size() for each in found if each is not None), default=0)
 
     chunk = b"c000\r\n" + bytes(0xC000) + b"\r\n"
@@ -186,8 +186,8 @@ def test_a_kept_upstream_with_unsent_bytes_is_let_go(start_gate: StartGate, star
     try:
         with gate.connect() as conn:
             conn.sendall(ask(origin, method="POST", extra="Transfer-Encoding: chunked\r\n"))
-            wait_until(lambda: len(gate.gateway._sessions) == 1, "the client to be accepted")
-            (session,) = gate.gateway._sessions
+            wait_until(lambda: len(gate.gateway.state.sessions) == 1, "the client to be accepted")
+            (session,) = gate.gateway.state.sessions
             for _ in range(400):
                 conn.sendall(chunk)
                 gate.call(asyncio.sleep(0.002))

@@ -539,7 +539,7 @@ def test_a_client_that_leaves_while_its_name_is_looked_up_is_no_defect(through: 
         )
         assert asked.wait(10)
         reset(conn)
-        wait_until(lambda: all(s.client.closed for s in list(gate.gateway._sessions)), "the reset to be seen")
+        wait_until(lambda: all(s.client.closed for s in list(gate.gateway.state.sessions)), "the reset to be seen")
         gate.call(release())
         wait_until(lambda: gate.gateway.counters.open_connections == 0, "the session to end")
     assert gate.gateway.counters.internal_errors == 0
@@ -604,7 +604,7 @@ def test_a_client_that_has_finished_sending_still_gets_its_answer(
         with gate.connect() as conn:
             conn.sendall(raw)
             conn.shutdown(socket.SHUT_WR)
-            wait_until(lambda: any(s.client.eof for s in list(gate.gateway._sessions)), "the client's end")
+            wait_until(lambda: any(s.client.eof for s in list(gate.gateway.state.sessions)), "the client's end")
             go_on.set()
             assert parse_answer(read_all(conn)).body == b"hello"
 

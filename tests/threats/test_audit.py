@@ -314,7 +314,7 @@ def test_j5_a_client_that_leaves_while_its_request_is_being_dialled(
     assert dialling.wait(10)
     if through == "socks":
         assert read_exactly(conn, 2) == b"\x05\x00"
-    (session,) = scene.gate.gateway._sessions
+    (session,) = scene.gate.gateway.state.sessions
     if how == "reset":
         reset(conn)
     else:

@@ -57,7 +57,7 @@ def test_a8_an_empty_document_is_a_policy_without_rules(text: str, tmp_path: Pat
     """A8: an empty list is read as what it is, and decides nothing in anybody's favour."""
     file = tmp_path / ("policy.json" if text.startswith("{") else "policy.toml")
     file.write_text(text)
-    policy, _ = RuleSources(files=(str(file),)).load()
+    policy = RuleSources(files=(str(file),)).load().policy
     assert policy.rules == ()
 
 

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from exeat.errors import ConfigError, HostError, ProtocolError
-from exeat.policy import Policy, Target, canonical_path, split_authority
+from exeat.policy import Policy, Reason, Target, canonical_path, split_authority
 from exeat.policy.explain import Explanation, explain
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(?:\?[^#]*)?(?:#.*)?", re.DOTALL)
@@ -15,29 +15,36 @@ _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22, "git
 _EXPECTED: Final = "a URL such as https://api.github.com/, or HOST:PORT"
 
 
-def check(policy: Policy, text: str, *, method: str, as_json: bool) -> int:
+def check(policy: Policy, intercept: str, text: str, *, method: str, as_json: bool) -> int:
     """Print the verdict; 0 allowed, 1 denied."""
-    explanation = explain(policy, parse_target(text, method))
+    target, inside = parse_target(text, method)
+    explanation = explain(policy, target)
+    if explanation.decision.reason is Reason.NEEDS_INTERCEPTION and inside is not None and intercept != "none":
+        explanation = explain(policy, inside)  # `exeat run` looks into the tunnel
     print(json.dumps(_as_dict(explanation), indent=2) if as_json else "\n".join(_as_lines(explanation)))
     return 0 if explanation.decision.allowed else 1
 
 
-def parse_target(text: str, method: str) -> Target:
-    """What `exeat check` was asked about. Raises ConfigError."""
+def parse_target(text: str, method: str) -> tuple[Target, Target | None]:
+    """What `exeat check` was asked about, and the request inside if it is a tunnel to a web server.
+
+    Raises ConfigError.
+    """
     try:
         url = _URL.fullmatch(text)
         if url is None:
             host, port = split_authority(text)
-            return Target(host, port if port is not None else 443)
+            return Target(host, port if port is not None else 443), None
         scheme = url[1].lower()
         host, port = split_authority(url[2])
         if port is None:
             port = _PORTS.get(scheme)
         if port is None:
             raise ConfigError(f'no port is known for "{scheme}:"', where=text, expected="a port in the URL")
+        request = Target(host, port, method, canonical_path(url[3] or "/"))
         if scheme == "http":
-            return Target(host, port, method, canonical_path(url[3] or "/"))
-        return Target(host, port)
+            return request, None
+        return Target(host, port), request if scheme in ("https", "wss") else None
     except (HostError, ProtocolError) as error:
         raise ConfigError(error.public, where=repr(text), expected=_EXPECTED) from None
 

@@ -68,7 +68,14 @@ def _build_parser(command: str = "") -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"exeat {exeat.__version__}")
     # With `prog` given, argparse need not format a usage to find it out: 4 ms less again.
     commands = parser.add_subparsers(metavar="COMMAND", required=True, prog="exeat")
-    known = {"run": _add_run, "check": _add_check, "serve": _add_serve, "audit": _add_audit, "doctor": _add_doctor}
+    known = {
+        "run": _add_run,
+        "check": _add_check,
+        "serve": _add_serve,
+        "secrets": _add_secrets,
+        "audit": _add_audit,
+        "doctor": _add_doctor,
+    }
     for name, add in known.items():
         if command in (name, "") or command not in known:
             add(commands)
@@ -108,6 +115,9 @@ def policy_sources(options: argparse.Namespace) -> RuleSources:
         add_hosts=tuple(options.add_host),
         allowlist=os.environ.get("PROXY_ALLOWLIST", ""),
         env_hosts=os.environ.get("EXEAT_ADD_HOSTS", ""),
+        secrets_files=tuple(getattr(options, "secrets", ())),
+        env_secrets=os.environ.get("EXEAT_SECRETS_JSON", ""),
+        intercept=getattr(options, "intercept", None) or "",
     )
 
 
@@ -141,14 +151,14 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("target", metavar="URL|HOST:PORT", help="https://api.github.com/ or api.github.com:443")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--method", default="GET", help="HTTP method for http:// URLs (default: %(default)s)")
+    parser.add_argument("--method", default="GET", help="HTTP method for URLs (default: %(default)s)")
     _add_policy_options(parser)
 
     def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         from exeat.cli.check import check  # noqa: PLC0415
 
-        policy, _ = policy_sources(options).load()
-        return check(policy, options.target, method=options.method, as_json=options.json)
+        loaded = policy_sources(options).load()
+        return check(loaded.policy, loaded.intercept, options.target, method=options.method, as_json=options.json)
 
     parser.set_defaults(run=run)
 
@@ -186,6 +196,13 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         return serve(settings, arguments, int(worker) if worker else None)
 
     parser.set_defaults(run=run)
+
+
+def _add_secrets(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from exeat.cli.secrets import add_secrets_actions  # noqa: PLC0415 - its help is long, and only for this command
+
+    parser = commands.add_parser("secrets", help="check a secrets file", description="Work with secrets files.")
+    add_secrets_actions(parser)
 
 
 def _add_audit(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -13,9 +13,26 @@ if TYPE_CHECKING:
     from exeat.sources import RuleSources
 
 
+_SECRETS = "EXEAT_SECRETS_JSON"
+
+
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Everything but the policy options, which other commands have too."""
     parser.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="the command, after --")
+    secrets = parser.add_argument_group(
+        "secrets", "the command gets placeholders; EXEAT_SECRETS_JSON and [secrets] of a policy file count too"
+    )
+    secrets.add_argument(
+        "--secrets", "--config", metavar="FILE", action="append", default=[], help="secrets and their hosts: JSON, TOML"
+    )
+    secrets.add_argument(
+        "--intercept",
+        choices=("needed", "all", "none"),
+        help="look into TLS to hosts with secrets, methods or paths; to all; to none (default: needed)",
+    )
+    secrets.add_argument(
+        "--upstream-ca", metavar="FILE", action="append", default=[], help="trust these roots too when looking into TLS"
+    )
     jail = parser.add_argument_group("jail")
     jail.add_argument(
         "--jail",
@@ -48,13 +65,20 @@ def run_command(
 
     files = policy_files(options)
     rules = " ".join((*options.allow, os.environ.get("PROXY_ALLOWLIST", "")))
+    every_rule = " ".join((rules, *options.deny))
     argv = options.command[1:] if options.command[:1] == ["--"] else options.command
     return run(
         RunSettings(
             argv,
             lambda: sources(options).load(),
             policy_files=files,
+            secrets_files=tuple(options.secrets),
+            upstream_ca=tuple(options.upstream_ca),
             may_name_loopback=bool(files) or "127." in rules or "[" in rules,
+            may_intercept=bool(files or options.secrets or options.upstream_ca or os.environ.get(_SECRETS))
+            or options.intercept == "all"
+            or "methods=" in every_rule
+            or "paths=" in every_rule,
             jail=options.jail,
             audit=options.audit,
             env=tuple(options.env),

@@ -16,6 +16,7 @@ from exeat.gateway.dial import DialError, dial
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.resolve import IPAddress, ResolveError, is_own_address
 from exeat.gateway.state import Ask, Place, State
+from exeat.gateway.upstream_tls import ProtocolRefused, offer_for, secure_upstream, take_http2_stream
 from exeat.policy import (
     Address,
     AddressClass,
@@ -147,6 +148,20 @@ async def commit(state: State, ask: Ask) -> Refusal | None:
     return None
 
 
+async def admit_interception(state: State, ask: Ask) -> Refusal | None:
+    """Write the record of a tunnel to be looked into: nothing is dialled for it, each request is decided anew."""
+    record, decision = ask.record, ask.decision
+    record.verdict, record.reason = "allow", "intercepted"
+    record.rule = decision.rule.text if decision.rule is not None else ""
+    try:
+        await state.journal.commit(record.encode("decision"))
+    except AuditError:
+        state.counters.decided("deny", "audit-failed", record.host)
+        return _CLOSED_BY_AUDIT
+    state.counters.decided("allow", record.reason, record.host)
+    return None
+
+
 async def open_upstream(state: State, ask: Ask, *, reuse: bool = False, repeatable: bool = False) -> Channel | Refusal:
     """All gates for a connection to a place. A Refusal that comes back has been recorded.
 
@@ -156,6 +171,8 @@ async def open_upstream(state: State, ask: Ask, *, reuse: bool = False, repeatab
     if not decision.allowed:
         return deny(state, record, place, decision)
     taken = state.pool.take(ask.pool_key, must_be_open=not repeatable) if reuse else None
+    if taken is None and ask.secure and reuse:
+        taken = take_http2_stream(state, ask)
     if taken is not None:
         channel, record.address = taken
         try:
@@ -218,6 +235,16 @@ async def _dial(state: State, ask: Ask, addresses: Sequence[IPAddress]) -> Chann
         status = 504 if error.timed_out else 503 if error.kind == "connection_limit_reached" else 502
         return end(state, record, Refusal(status, f"{place}: {error.public}", error.kind))
     record.address = str(ip)
+    if ask.secure:
+        try:
+            secured = await secure_upstream(state, ask, channel, offer_for(state, ask))
+        except ProtocolRefused:
+            assert state.interception is not None
+            state.interception.speaks_only_h2.add(place.key)
+            return await _dial(state, ask, addresses)  # once: what is offered then is HTTP/2 alone
+        if isinstance(secured, Refusal):
+            return end(state, record, secured)
+        channel = secured
     return _unless_revoked(state, ask, channel)
 
 

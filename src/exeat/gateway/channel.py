@@ -200,6 +200,11 @@ class Channel(asyncio.Protocol):
         elif not self.transport.is_reading():
             self.transport.resume_reading()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether what goes over the socket is what is read and written here."""
+        return not getattr(self.transport, "is_layer", False)
+
     # Writing and closing
 
     def write(self, data: bytes) -> None:

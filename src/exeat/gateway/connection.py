@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from exeat.gateway.http_door import serve_http
+from exeat.gateway.intercept_door import serve_inner
 from exeat.gateway.redirect_door import serve_redirected
 from exeat.gateway.session import Session
 from exeat.gateway.socks_door import serve_socks
@@ -18,17 +19,15 @@ async def serve_connection(session: Session) -> None:
     client = session.client
     try:
         if session.destination is not None:
-            await serve_redirected(session, session.destination)
+            await serve_redirected(session, session.destination, serve_inner)
             return
         session.watch(session.state.limits.first_byte_s, client.close)
         if not client.buffer and not await client.more():
             return
-        if client.buffer[0] == socks5.VERSION:
-            inner = await serve_socks(session)
-            if inner is not None:
-                await serve_http(session, inner, "socks5/http")
-        else:
-            await serve_http(session)
+        is_socks = client.buffer[0] == socks5.VERSION
+        inner = await (serve_socks(session) if is_socks else serve_http(session))
+        if inner is not None:
+            await serve_inner(session, inner)
     except Exception:
         # A defect of ours. Nothing of it is shown to the sandbox; the log gets the traceback.
         session.state.counters.internal_errors += 1

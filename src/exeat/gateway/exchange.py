@@ -10,19 +10,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from exeat.errors import ProtocolError
+from exeat.errors import ExeatError, ProtocolError
 from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
+from exeat.gateway.download import Download
 from exeat.gateway.limits import Limits
 from exeat.gateway.refusal import Refusal
-from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose, encode_chunk, encode_last_chunk
+from exeat.gateway.upload import OVER_BUDGET, Upload
+from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
 from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head
+
+if TYPE_CHECKING:
+    from exeat.secrets.treatment import Treatment
 
 _WEBSOCKET_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _MAX_INTERIM: Final = 16
-_OVER_BUDGET: Final = Refusal(413, "the upload budget is spent", "http_request_denied")
 _IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"))
 
 
@@ -35,36 +39,45 @@ class Exchange:
     """The receiver of the upstream's bytes. `done` resolves when both messages are over, well or not."""
 
     __slots__ = (
-        "_chunked_out",
         "_client",
-        "_decoder",
+        "_download",
         "_head",
         "_interim",
         "_limits",
         "_partial",
         "_response_begun",
         "_server_left",
+        "_treatment",
         "_upload",
         "_upstream",
+        "broken_by",
         "done",
         "failure",
         "keep_client",
+        "misused",
         "note",
         "reuse_upstream",
         "status",
         "upgraded",
     )
 
-    def __init__(self, client: Channel, upstream: Channel, head: RequestHead, limits: Limits) -> None:
+    def __init__(
+        self,
+        client: Channel,
+        upstream: Channel,
+        head: RequestHead,
+        limits: Limits,
+        treatment: Treatment | None = None,
+    ) -> None:
         self._client = client
         self._upstream = upstream
         self._head = head
         self._limits = limits
-        self._decoder: BodyDecoder | None = None
+        self._download: Download | None = None
         self._partial = b""
-        self._chunked_out = False
         self._interim = 0
-        self._upload: _Upload | None = None
+        self._upload: Upload | None = None
+        self._treatment = treatment  # how secrets change the two messages
         self._response_begun = False
         self._server_left = False
         self.done: asyncio.Future[None] = client.loop.create_future()
@@ -74,24 +87,36 @@ class Exchange:
         self.upgraded: bytes | None = None  # after a WebSocket 101: what the server sent behind its head
         self.failure: Refusal | None = None  # set when the client has not been answered and should be
         self.note = ""  # why it ended early, for the record
+        self.broken_by: Exception | None = None  # how the server ended it
+        self.misused: tuple[str, ...] = ()  # secrets whose placeholders were in the body and must not go there
 
-    def start(self, path: bytes, authority: bytes, budget: Budget | None) -> None:
-        """Send the request on. From here on everything happens in callbacks."""
-        head = self._head
+    def start(self, path: bytes, authority: bytes, budget: Budget | None, whole_body: bytes | None = None) -> None:
+        """Send the request on. From here on everything happens in callbacks. `whole_body`: it has been read already."""
+        head, treatment = self._head, self._treatment
         client, upstream = self._client, self._upstream
         client.producer = upstream
         client.on_lost = self._on_client_lost
         upstream.on_lost = self._on_upstream_lost
-        request = _encode_request(head, path, authority)
+        passed, length, chunked = head.passed, head.length, head.chunked
+        if treatment is not None:
+            passed, path = treatment.passed, treatment.path
+            if whole_body is not None:
+                length, chunked = len(whole_body), False
+            elif treatment.body is not None and not treatment.keeps_length and length:
+                length, chunked = None, True
+        expect = head.expect_continue and whole_body is None
+        request = _encode_request(head, path, authority, passed, length, chunked=chunked, expect=expect)
+        if whole_body:
+            request += whole_body
         if budget is not None and not budget.spend(len(request)):
-            self._fail(_OVER_BUDGET, "upload-budget-spent")  # a path or a header carries data out as well as a body
+            self._fail(OVER_BUDGET, "upload-budget-spent")  # a path or a header carries data out as well as a body
             return
         upstream.push_to(self)
         upstream.write(request)
-        if head.has_body:
+        if head.has_body and whole_body is None:
             upstream.producer = client
             body: BodyDecoder = ChunkedBody() if head.chunked else LengthBody(head.length or 0)
-            self._upload = _Upload(self, client, upstream, body, chunked=head.chunked, budget=budget)
+            self._upload = Upload(self, client, upstream, body, chunked=chunked, budget=budget, treatment=treatment)
             buffered, client.buffer = client.buffer, b""
             client.push_to(self._upload)
             if buffered:
@@ -121,24 +146,40 @@ class Exchange:
         if self.done.done():
             return
         try:
-            if self._decoder is None:
+            if self._download is None:
                 self._response_begun = True
                 self._take_head_bytes(self._partial + data if self._partial else data)
             else:
-                self._take_body_bytes(self._decoder, data, [])
+                self._take_body_bytes(self._download, data)
         except ProtocolError as error:
-            self._fail(Refusal(502, f"the server sent a {error.public}", "http_protocol_error"), "bad-response")
+            self._fail(_bad_response(error), "bad-response")
 
     def on_eof(self) -> None:
         if self.done.done():
             return
-        if isinstance(self._decoder, UntilClose):
-            self._finish()
+        if self._ends_at_close:
+            self._finish_at_close()
         else:
             self._server_left = True
             self._fail(
                 Refusal(502, "the server closed the connection early", "connection_terminated"), "upstream-closed-early"
             )
+
+    @property
+    def _ends_at_close(self) -> bool:
+        return self._download is not None and isinstance(self._download.decoder, UntilClose)
+
+    def _finish_at_close(self) -> None:
+        """The end of the connection is the end of the response."""
+        assert self._download is not None
+        try:
+            out = self._download.end()
+        except ProtocolError as error:
+            self._fail(_bad_response(error), "bad-response")
+            return
+        if out:
+            self._client.write(out)
+        self._finish()
 
     def _take_head_bytes(self, data: bytes) -> None:
         end = data.find(b"\r\n\r\n")
@@ -154,6 +195,8 @@ class Exchange:
         response = parse_response_head(data[: end + 4], to_head=self._head.method == b"HEAD")
         rest = data[end + 4 :]
         if response.status < 200:
+            if self._treatment is not None:
+                self._treatment.begin_response(response)
             self._take_interim(response, rest)
         else:
             self._take_final(response, rest)
@@ -182,58 +225,32 @@ class Exchange:
 
     def _take_final(self, response: ResponseHead, rest: bytes) -> None:
         head = self._head
+        self._download = download = Download(
+            response, self._treatment, client_minor=head.minor, keep_alive=head.keep_alive
+        )
         self.status = response.status
-        decoder: BodyDecoder
-        if response.chunked:
-            decoder = ChunkedBody()
-        elif response.length is not None:
-            decoder = LengthBody(response.length)
-        else:
-            decoder = UntilClose()
-        self._decoder = decoder
         self.reuse_upstream = response.keep_alive
-        self.keep_client = head.keep_alive
-        extra = b""
-        if response.chunked and head.minor == 1:
-            self._chunked_out = True
-            extra = b"Transfer-Encoding: chunked\r\n"
-        elif response.length is None:
-            self.keep_client = False
-        if not self.keep_client:
-            extra += b"Connection: close\r\n"
-        elif head.minor == 0:
-            extra += b"Connection: keep-alive\r\n"
-        out = [encode_head(b"HTTP/1.1 %d %b" % (response.status, response.reason), response.passed, extra)]
-        if decoder.done:
-            decoder.rest = rest
-            self._client.write(out[0])
+        self.keep_client = head.keep_alive and not download.is_last
+        if download.decoder.done:
+            download.decoder.rest = rest
+            self._client.write(download.take(b""))
             self._finish()
-        elif rest:
-            self._take_body_bytes(decoder, rest, out)
         else:
-            self._client.write(out[0])
+            self._take_body_bytes(download, rest)
 
-    def _take_body_bytes(self, decoder: BodyDecoder, data: bytes, out: list[bytes]) -> None:
-        payload = decoder.feed(data)
-        if self._chunked_out:
-            if payload:
-                # One chunk for all that came together: a server's tiny chunks are not passed on as such.
-                out.append(encode_chunk(b"".join(payload)))
-            if decoder.done:
-                out.append(encode_last_chunk(decoder.trailers))
-        else:
-            out += payload
+    def _take_body_bytes(self, download: Download, data: bytes) -> None:
+        out = download.take(data)
         if out:
-            self._client.write(out[0] if len(out) == 1 else b"".join(out))
-        if decoder.done:
+            self._client.write(out)
+        if download.decoder.done:
             self._finish()
 
     # Ends
 
     def _finish(self) -> None:
         """The response is complete."""
-        decoder = self._decoder
-        if isinstance(decoder, UntilClose) or (decoder is not None and decoder.rest):
+        decoder = self._download.decoder if self._download is not None else None
+        if self._ends_at_close or (decoder is not None and decoder.rest):
             # Bytes behind a response belong to no request: the connection cannot be trusted with another.
             self.reuse_upstream = False
         if self._upload is not None and not self._upload.finished:
@@ -256,6 +273,14 @@ class Exchange:
         """Break the exchange off, unless it is over."""
         if not self.done.done():
             self._fail(refusal, note)
+
+    def fail_upload(self, error: ExeatError) -> None:
+        """The request's body cannot be sent on: it is malformed, or holds what must not go there."""
+        if isinstance(error, ProtocolError):
+            self.fail(Refusal(error.status, error.public, "http_request_error"), "bad-request-body")
+        else:
+            self.misused = getattr(error, "names", ())
+            self.fail(Refusal(403, error.public, "http_request_denied"), "secret-to-wrong-host")
 
     def expire(self) -> None:
         """Nothing has moved for too long."""
@@ -280,10 +305,11 @@ class Exchange:
     def _on_upstream_lost(self, exc: Exception | None) -> None:
         if self.done.done():
             return
-        if exc is None and isinstance(self._decoder, UntilClose):
-            self._finish()
+        if exc is None and self._ends_at_close:
+            self._finish_at_close()
         else:
             self._server_left = True
+            self.broken_by = exc
             self._fail(Refusal(502, "the server broke the connection off", "connection_terminated"), "upstream-lost")
 
     def _on_client_lost(self, exc: Exception | None) -> None:
@@ -292,67 +318,25 @@ class Exchange:
             self._settle()
 
 
-class _Upload:
-    """The receiver of the client's bytes while a request body is under way."""
-
-    __slots__ = ("_body", "_budget", "_chunked", "_client", "_exchange", "_upstream", "finished")
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        client: Channel,
-        upstream: Channel,
-        body: BodyDecoder,
-        *,
-        chunked: bool,
-        budget: Budget | None,
-    ) -> None:
-        self._exchange = exchange
-        self._client = client
-        self._upstream = upstream
-        self._body = body
-        self._chunked = chunked
-        self._budget = budget
-        self.finished = False
-
-    def on_data(self, data: bytes) -> None:
-        body = self._body
-        try:
-            payload = body.feed(data)
-        except ProtocolError as error:
-            self._exchange.fail(Refusal(400, error.public, "http_request_error"), "bad-request-body")
-            return
-        if self._budget is not None and not self._budget.spend(sum(map(len, payload))):
-            self._exchange.fail(_OVER_BUDGET, "upload-budget-spent")
-            return
-        out = [encode_chunk(b"".join(payload))] if self._chunked and payload else payload
-        if body.done:
-            if self._chunked:
-                out.append(encode_last_chunk(body.trailers))
-            self.finished = True
-            self._client.push_to(None)
-            self._client.buffer = body.rest
-        if out:
-            self._upstream.write(out[0] if len(out) == 1 else b"".join(out))
-
-    def on_eof(self) -> None:
-        if not self.finished:
-            self._exchange.fail(Refusal(400, "the request body was cut off", "http_request_error"), "client-left")
+def _bad_response(error: ProtocolError) -> Refusal:
+    return Refusal(502, f"the server sent a {error.public}", "http_protocol_error")
 
 
-def _encode_request(head: RequestHead, path: bytes, authority: bytes) -> bytes:
+def _encode_request(
+    head: RequestHead, path: bytes, authority: bytes, passed: bytes, length: int | None, *, chunked: bool, expect: bool
+) -> bytes:
     extra = b""
-    if head.chunked:
+    if chunked:
         extra = b"Transfer-Encoding: chunked\r\n"
-    elif head.length is not None:
-        extra = b"Content-Length: %d\r\n" % head.length
-    if head.expect_continue:
+    elif length is not None:
+        extra = b"Content-Length: %d\r\n" % length
+    if expect:
         extra += b"Expect: 100-continue\r\n"
     if head.websocket_key is not None:
         extra += b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
     elif head.te_trailers:
         extra += b"Connection: TE\r\nTE: trailers\r\n"
-    return encode_head(b"%b %b HTTP/1.1\r\nHost: %b" % (head.method, path, authority), head.passed, extra)
+    return encode_head(b"%b %b HTTP/1.1\r\nHost: %b" % (head.method, path, authority), passed, extra)
 
 
 def _websocket_accept(key: bytes) -> bytes:

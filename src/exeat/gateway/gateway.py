@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from exeat.audit import EventStream, encode_event, open_journal
 from exeat.errors import AuditError, StartError
@@ -29,6 +29,9 @@ from exeat.gateway.synthetic import SyntheticNames
 from exeat.policy import Policy
 from exeat.wire.reply import encode_reply
 
+if TYPE_CHECKING:
+    from exeat.gateway.interception import Interception
+
 _log = logging.getLogger("exeat")
 _SWEEP_S: Final = 1.0
 _TOO_MANY: Final = encode_reply(503, "too many connections", error="connection_limit_reached")
@@ -41,7 +44,7 @@ class Gateway:
     for a log in reach of what it is about. `redirected`: connections may have been redirected to the listeners, which
     then are of a network namespace that has no other way out. `dns_udp` and `dns_tcp` are bound sockets of it, on which
     DNS is answered, and on `dropped` the kernel tells which packets were dropped there. All sockets given are the
-    gateway's from `start` on.
+    gateway's from `start` on. `interception`: look into TLS where secrets or rules on methods and paths ask for it.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Gateway:
         dns_udp: Sequence[socket.socket] = (),
         dns_tcp: Sequence[socket.socket] = (),
         dropped: Sequence[socket.socket] = (),
+        interception: Interception | None = None,
     ) -> None:
         if (dns_udp or dns_tcp) and not redirected:
             raise ValueError("DNS is answered only where connections are redirected")
@@ -83,11 +87,11 @@ class Gateway:
         self._redirected = redirected
         self._dns_sockets = dns_udp, dns_tcp
         self._dropped_sockets = dropped
+        self._interception = interception
         self._dns: DnsDoor | None = None
         self._drop_log: DropLog | None = None
         self._servers: list[asyncio.Server] = []
         self._loop: asyncio.AbstractEventLoop
-        self._sessions: set[Session] = set()
         self._nobody: asyncio.Event | None = None  # while stopping: set when no connection is left
         self._count = 0
         self._rejections_recorded = 0
@@ -110,6 +114,7 @@ class Gateway:
             resolver=Resolver(self._limits.dns_s, self._lookup),
             credentials=self._credentials,
             names=SyntheticNames(time.monotonic) if self._redirected else None,
+            interception=self._interception,
         )
         loop = self._loop = asyncio.get_running_loop()
         try:
@@ -173,7 +178,7 @@ class Gateway:
             await asyncio.sleep(0)
             waiting = any(_queue_length(each) for each in self._listeners or ())
             asked, _, _ = select.select([each for each in self._dns_sockets[0] if each.fileno() >= 0], [], [], 0)
-            if not (self._sessions or waiting or asked):
+            if not (self.state.sessions or waiting or asked):
                 break
             await asyncio.sleep(0.002)
 
@@ -189,14 +194,14 @@ class Gateway:
         if self._drop_log is not None:
             self._drop_log.close()
             self._drop_log = None
-        for session in list(self._sessions):
+        for session in list(self.state.sessions):
             session.drain()
         if drain_s > 0:
             await self._wait_for_sessions(drain_s)
-        for session in list(self._sessions):
+        for session in list(self.state.sessions):
             session.stop("gateway-stopped")
         await self._wait_for_sessions(2.0)
-        for session in list(self._sessions):
+        for session in list(self.state.sessions):
             if session.task is not None:
                 session.task.cancel()
         if self._sweeper is not None:
@@ -210,7 +215,7 @@ class Gateway:
     async def _wait_for_sessions(self, limit_s: float) -> None:
         """Until all connections are gone, their last bytes taken."""
         self._nobody = asyncio.Event()
-        if self._sessions:
+        if self.state.sessions:
             try:
                 async with asyncio.timeout(limit_s):
                     await self._nobody.wait()
@@ -235,7 +240,7 @@ class Gateway:
         counters, limits = self.state.counters, self.state.limits
         counters.connections += 1
         destination = find_destination(channel.transport) if self._redirected else None
-        if len(self._sessions) >= min(limits.max_connections, limits.max_connections_per_sandbox):
+        if len(self.state.sessions) >= min(limits.max_connections, limits.max_connections_per_sandbox):
             counters.rejected_connections += 1
             if destination is not None:
                 channel.reset()  # nobody knows yet what it speaks
@@ -245,7 +250,7 @@ class Gateway:
             return
         self._count += 1
         session = Session(self.state, channel, self._count, destination)
-        self._sessions.add(session)
+        self.state.sessions.add(session)
         counters.open_connections += 1
         session.task = self._loop.create_task(serve_connection(session))
         session.task.add_done_callback(lambda _: self._on_session_end(session))
@@ -259,9 +264,9 @@ class Gateway:
             session.watch_last_bytes()
 
     def _forget(self, session: Session) -> None:
-        self._sessions.discard(session)
+        self.state.sessions.discard(session)
         self.state.counters.open_connections -= 1
-        if self._nobody is not None and not self._sessions:
+        if self._nobody is not None and not self.state.sessions:
             self._nobody.set()
 
     async def _sweep(self) -> None:
@@ -270,7 +275,7 @@ class Gateway:
         while True:
             await asyncio.sleep(_SWEEP_S)
             now = loop.time()
-            for session in list(self._sessions):
+            for session in list(self.state.sessions):
                 try:
                     session.check(now)
                 except Exception:  # one bad connection must not end the watch over all others
@@ -343,7 +348,7 @@ class Gateway:
         self.state.set_policy(policy)
         if limits is not None:
             self.state.set_limits(limits)
-        cut = sum(session.revoke_if_denied() for session in list(self._sessions))
+        cut = sum(session.revoke_if_denied() for session in list(self.state.sessions))
         self.state.journal.append(encode_event("reload", gateway=self.id, rules=len(policy.rules), cut=cut))
         return cut
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from ssl import SSLError
+from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ProtocolError
-from exeat.gateway.admission import deny, judge_request, malformed, open_upstream, refuse_credentials, reopen_upstream
+from exeat.gateway.admission import (
+    admit_interception,
+    deny,
+    judge_request,
+    malformed,
+    open_upstream,
+    refuse_credentials,
+    reopen_upstream,
+)
 from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
 from exeat.gateway.exchange import Exchange, is_repeatable
@@ -13,35 +23,59 @@ from exeat.gateway.refusal import Refusal
 from exeat.gateway.relay import Tunnel
 from exeat.gateway.session import Session
 from exeat.gateway.state import Ask, Place, State
-from exeat.gateway.tunnel_door import serve_tunnel
+from exeat.gateway.treating import UNTREATED, Treated, refuse_misuse, treat
+from exeat.gateway.tunnel_door import Inner, serve_tunnel, serve_unopened
+from exeat.gateway.upstream_tls import explain
 from exeat.wire.http1 import RequestHead
 from exeat.wire.reply import ESTABLISHED
 from exeat.wire.target import check_origin_target, parse_absolute_target
 
+if TYPE_CHECKING:
+    from exeat.secrets.treatment import Treatment
 
-async def serve_http(session: Session, bound: Place | None = None, protocol: str = "http") -> None:
-    """Serve requests until either side has had enough. `bound`: they come through a tunnel to that place."""
+
+async def serve_http(
+    session: Session,
+    bound: Place | None = None,
+    protocol: str = "http",
+    *,
+    secure: bool = False,
+    prefers_h2: bool = False,
+) -> Inner | None:
+    """Serve requests until either side has had enough. `bound`: they come through a tunnel to that place.
+
+    `secure`: inside TLS, and so are they to go on. Gives what is inside a tunnel that was opened, if it is to be
+    served.
+    """
+    door = _Door(session, bound, protocol, secure, prefers_h2)
     while True:
         try:
             head = await session.read_head()
             if head is None:
-                return
+                return None
         except ProtocolError as error:
             record = session.new_record(protocol, "")
             if bound is not None:
                 record.host, record.port = bound.key
             malformed(session.state, record, error)
             await _answer_bad(session, error)
-            return
+            return None
         if head.method == b"CONNECT" and bound is None:
-            inner = await _serve_connect(session, head)
-            if inner is not None:
-                await serve_http(session, inner, "connect/http")
-            return
-        if not await _serve_request(session, head, bound, protocol):
-            return
+            return await _serve_connect(session, head)
+        if not await _serve_request(door, head):
+            return None
         if session.client.buffer:
             await asyncio.sleep(0)  # a pipeline of requests must not keep the others waiting
+
+
+class _Door(NamedTuple):
+    """How the requests of one connection come in."""
+
+    session: Session
+    bound: Place | None
+    protocol: str
+    secure: bool
+    prefers_h2: bool
 
 
 async def _answer_bad(session: Session, error: ProtocolError) -> None:
@@ -65,8 +99,9 @@ def _identify(state: State, head: RequestHead, bound: Place | None) -> tuple[Pla
     return place, path
 
 
-async def _serve_request(session: Session, head: RequestHead, bound: Place | None, protocol: str) -> bool:
+async def _serve_request(door: _Door, head: RequestHead) -> bool:
     """One request. False: the connection is not to be used for another."""
+    session, bound, protocol, secure, prefers_h2 = door
     state = session.state
     record = session.new_record(protocol, head.method.decode("ascii"))
     if bound is not None:
@@ -83,23 +118,35 @@ async def _serve_request(session: Session, head: RequestHead, bound: Place | Non
         return False
     if not decision.allowed:
         return await _refuse(session, head, deny(state, record, place, decision))
-    ask = Ask(state.policy, record, place, decision, head.method, path)
+    ask = Ask(state.policy, record, place, decision, head.method, path, secure=secure, prefers_h2=prefers_h2)
+    treated = UNTREATED
+    if state.interception is not None:
+        try:
+            outcome = await treat(session, ask, head)
+        except ProtocolError as error:
+            malformed(state, record, error)
+            await _answer_bad(session, error)
+            return False
+        if isinstance(outcome, Refusal):
+            return await _refuse(session, head, outcome)
+        treated = outcome
     upstream = await open_upstream(state, ask, reuse=True, repeatable=is_repeatable(head))
     if isinstance(upstream, Refusal):
-        return await _refuse(session, head, upstream)
-    return await _exchange(session, head, ask, upstream)
+        return await _refuse(session, head, upstream, read=treated.body is not None)
+    return await _exchange(session, head, ask, upstream, treated)
 
 
-async def _refuse(session: Session, head: RequestHead, refusal: Refusal) -> bool:
+async def _refuse(session: Session, head: RequestHead, refusal: Refusal, *, read: bool = False) -> bool:
     """Answer a refusal. The connection goes on unless a body is on its way that nobody will read."""
-    keep = head.keep_alive and not head.has_body and not session.draining and head.minor == 1
+    keep = head.keep_alive and (read or not head.has_body) and not session.draining and head.minor == 1
     session.reply(refusal, close=not keep, head_only=head.method == b"HEAD")
     if not keep:
         await session.linger()
     return keep
 
 
-async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Channel) -> bool:
+async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Channel, treated: Treated) -> bool:
+    treatment = treated.treatment
     state, client = session.state, session.client
     limits = state.limits
     budget = state.budgets.of(ask.decision.rule)
@@ -107,10 +154,10 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
         reused = upstream.sent > 0
         sent, received = upstream.sent, upstream.received
         session.upstream = upstream
-        exchange = Exchange(client, upstream, head, limits)
+        exchange = Exchange(client, upstream, head, limits, treatment)
         session.begin(ask, exchange.stop)
         session.watch(limits.response_s, exchange.expire, exchange.patience)
-        exchange.start(ask.path, ask.place.authority, budget)
+        exchange.start(ask.path, ask.authority, budget, treated.body)
         await exchange.done
         if not (exchange.failure is not None and reused and exchange.may_retry()):
             break
@@ -120,8 +167,15 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
             return await _refuse(session, head, fresh)
         upstream = fresh
     sent, received = upstream.sent - sent, upstream.received - received
+    if treatment is not None:
+        ask.record.secrets = treatment.names  # the body may have brought more
+        if exchange.misused:
+            refusal = refuse_misuse(state, ask, exchange.misused)
+            exchange.failure = refusal if exchange.failure is not None else None
+    if exchange.failure is not None and isinstance(exchange.broken_by, SSLError):
+        exchange.failure = explain(exchange.broken_by, ask)
     if exchange.upgraded is not None:
-        sent, received, note = await _relay_upgraded(session, upstream, exchange, budget, sent, received)
+        sent, received, note = await _relay_upgraded(session, upstream, exchange, budget, sent, received, treatment)
         session.finish(ask.record, 101, sent, received, note)
         return False
     session.upstream = None
@@ -140,11 +194,19 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
 
 
 async def _relay_upgraded(
-    session: Session, upstream: Channel, exchange: Exchange, budget: Budget | None, sent: int, received: int
+    session: Session,
+    upstream: Channel,
+    exchange: Exchange,
+    budget: Budget | None,
+    sent: int,
+    received: int,
+    treatment: Treatment | None,
 ) -> tuple[int, int, str]:
     """After a WebSocket's 101 the two streams are joined."""
     sent_before, received_before = upstream.sent - sent, upstream.received - received
     tunnel = Tunnel(session.client, upstream, budget)
+    if treatment is not None:
+        tunnel.watch_down(treatment.leak_detector(), "secret-in-response")
     session.stop_transfer = tunnel.stop
     session.watch_idle(tunnel.stop)
     upstream.buffer = (exchange.upgraded or b"") + upstream.buffer  # what came while this task was being woken
@@ -154,8 +216,8 @@ async def _relay_upgraded(
     return upstream.sent - sent_before, upstream.received - received_before, tunnel.note
 
 
-async def _serve_connect(session: Session, head: RequestHead) -> Place | None:
-    """CONNECT. Gives the place when plain HTTP turns out to be spoken inside, to be served like any other."""
+async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
+    """CONNECT. Gives what is inside when requests are to be served there, each like any other."""
     state = session.state
     record = session.new_record("connect", "CONNECT")
     if state.credentials is not None and not state.credentials.match_basic(head.authorization):
@@ -174,14 +236,16 @@ async def _serve_connect(session: Session, head: RequestHead) -> Place | None:
         await _answer_bad(session, error)
         return None
     ask = Ask(state.policy, record, place, place.decision)
-    upstream = await open_upstream(state, ask)
+    upstream = await (admit_interception(state, ask) if place.is_intercepted else open_upstream(state, ask))
     if isinstance(upstream, Refusal):
         # Closed even though the request was well formed: bytes sent ahead were meant for the tunnel.
         session.reply(upstream, close=True)
         await session.linger()
         return None
     session.client.write(ESTABLISHED)
-    return await serve_tunnel(session, ask, upstream, 200)
+    if upstream is None:
+        return await serve_unopened(session, ask, "connect")
+    return await serve_tunnel(session, ask, upstream, 200, "connect")
 
 
 def _same_host(state: State, host_header: bytes, place: Place) -> bool:

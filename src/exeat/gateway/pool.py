@@ -7,7 +7,7 @@ from typing import Final
 
 from exeat.gateway.channel import Channel
 
-Key = tuple[str, int, str]
+Key = tuple[str, int, str, bool]  # host, port, rule, over TLS
 _MAX_IDLE_PER_HOST: Final = 64
 
 

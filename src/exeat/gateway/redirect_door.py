@@ -10,10 +10,18 @@ own, and to one that speaks none we know the connection breaks.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from exeat.errors import ProtocolError
-from exeat.gateway.admission import deny, deny_inside, deny_unknown, malformed, open_upstream
+from exeat.gateway.admission import (
+    admit_interception,
+    deny,
+    deny_inside,
+    deny_unknown,
+    malformed,
+    open_upstream,
+)
 from exeat.gateway.channel import Channel
 from exeat.gateway.http_door import serve_http
 from exeat.gateway.original import NOWHERE, Destination
@@ -21,11 +29,13 @@ from exeat.gateway.refusal import Refusal
 from exeat.gateway.session import Session
 from exeat.gateway.state import Ask, Place
 from exeat.gateway.tunnel_door import (
+    INTERCEPT,
     RELAY,
     SILENT,
     TLS_ACCESS_DENIED,
     WEB_PORTS,
     First,
+    Inner,
     Speech,
     judge_first,
     read_first,
@@ -35,6 +45,7 @@ from exeat.gateway.tunnel_door import (
 from exeat.policy import Address, Reason
 from exeat.wire.http1 import sniff_request
 
+ServeInner = Callable[[Session, Inner], Awaitable[None]]
 PROTOCOL: Final = "redirect"
 PROTOCOL_HTTP: Final = "redirect/http"
 # How long a client that is refused gets to show what it speaks. One that speaks first does so within a
@@ -43,8 +54,8 @@ PROTOCOL_HTTP: Final = "redirect/http"
 _GRACE_S: Final = 0.2
 
 
-async def serve_redirected(session: Session, destination: Destination) -> None:
-    """Serve one redirected connection to its end."""
+async def serve_redirected(session: Session, destination: Destination, serve_inner: ServeInner) -> None:
+    """Serve one redirected connection to its end. `serve_inner` serves requests inside TLS."""
     names = session.state.names
     ip, port = destination.ip, destination.port
     if destination is NOWHERE or names is None:
@@ -52,18 +63,18 @@ async def serve_redirected(session: Session, destination: Destination) -> None:
         deny_unknown(session.state, record, "the kernel did not say where the connection was meant to go")
         session.client.reset()
     elif not names.covers(ip):
-        await _serve_place(session, f"{Address(ip).authority}:{port}")
+        await _serve_place(session, f"{Address(ip).authority}:{port}", serve_inner)
     elif (name := names.name_of(ip)) is None:
         await _refuse_unknown(session, destination)
     else:
         names.hold(ip)  # until the end the address must not come to mean another name
         try:
-            await _serve_place(session, f"{name}:{port}")
+            await _serve_place(session, f"{name}:{port}", serve_inner)
         finally:
             names.release(ip)
 
 
-async def _serve_place(session: Session, where: str) -> None:
+async def _serve_place(session: Session, where: str, serve_inner: ServeInner) -> None:
     state, authority = session.state, where.encode("ascii")
     try:
         place = state.find(authority, 0)
@@ -73,23 +84,26 @@ async def _serve_place(session: Session, where: str) -> None:
         malformed(state, record, error)
         session.client.reset()
         return
+    inner: Inner | None = None
     if place.decision.allowed and place.port != 443 and await _speaks_http_already(session.client):
         place = state.find(authority, 0)  # the policy may have changed meanwhile
         await serve_http(session, place, PROTOCOL_HTTP)
         return
     web = place.port in WEB_PORTS
     first = SILENT
-    if web or not place.decision.allowed:
-        first = await _listen(session, patient=web or _takes_http(place))
+    if web or place.is_intercepted or not place.decision.allowed:
+        first = await _listen(session, patient=web or place.is_intercepted or _takes_http(place))
         place = state.find(authority, 0)  # the policy may have changed meanwhile
-    if place.decision.allowed and not web:
-        await _serve_at_once(session, place)
-    elif first.speech is Speech.NOTHING and (place.decision.allowed or _takes_http(place)):
+    if place.decision.allowed and not (web or place.is_intercepted):
+        inner = await _serve_at_once(session, place)
+    elif first.speech is Speech.NOTHING and (place.decision.allowed or place.is_intercepted or _takes_http(place)):
         pass  # it never asked for anything, so there is nothing to decide
     elif _takes_http(place) and first.speech is Speech.HTTP:
         await serve_http(session, place, PROTOCOL_HTTP)
     else:
-        await _serve_judged(session, place, first)
+        inner = await _serve_judged(session, place, first)
+    if inner is not None:
+        await serve_inner(session, inner)
 
 
 def _takes_http(place: Place) -> bool:
@@ -130,7 +144,7 @@ async def _speaks_http_already(client: Channel) -> bool:
     return bool(client.buffer) and sniff_request(client.buffer) is True
 
 
-async def _serve_at_once(session: Session, place: Place) -> None:
+async def _serve_at_once(session: Session, place: Place) -> Inner | None:
     """A port on which the server may speak first: connect it, then judge as inside any tunnel."""
     state = session.state
     record = session.new_record(PROTOCOL, "CONNECT")
@@ -139,13 +153,11 @@ async def _serve_at_once(session: Session, place: Place) -> None:
     upstream = await open_upstream(state, ask)
     if isinstance(upstream, Refusal):
         await _answer(session, await _listen(session, patient=False), upstream)
-        return
-    inner = await serve_tunnel(session, ask, upstream, 0)
-    if inner is not None:
-        await serve_http(session, inner, PROTOCOL_HTTP)
+        return None
+    return await serve_tunnel(session, ask, upstream, 0, PROTOCOL)
 
 
-async def _serve_judged(session: Session, place: Place, first: First) -> None:
+async def _serve_judged(session: Session, place: Place, first: First) -> Inner | None:
     """A tunnel whose first bytes are known before it is decided on, and everything that is denied."""
     state = session.state
     decision = place.decision
@@ -153,21 +165,28 @@ async def _serve_judged(session: Session, place: Place, first: First) -> None:
     record = session.new_record(PROTOCOL_HTTP if is_http else PROTOCOL, _method(session) if is_http else "CONNECT")
     record.host, record.port = place.key
     record.note = first.fault
-    if not decision.allowed:
-        await _answer(session, first, deny(state, record, place, decision))
-        return
+    ask = Ask(state.policy, record, place, decision)
     verdict = judge_first(first, place)
-    if verdict != RELAY:
+    if verdict == INTERCEPT:
+        refusal = await admit_interception(state, ask)
+        if refusal is None:
+            return Inner(place, PROTOCOL, record)
+        await _answer(session, first, refusal)
+        return None
+    if not decision.allowed and not place.is_intercepted:
+        await _answer(session, first, deny(state, record, place, decision))
+        return None
+    if verdict != RELAY or not decision.allowed:
         record.rule = decision.rule.text if decision.rule is not None else ""
         deny_inside(state, record, verdict)
         await _answer(session, first, Refusal(403, f"{place} takes TLS only", "http_request_denied"))
-        return
-    ask = Ask(state.policy, record, place, decision)
+        return None
     upstream = await open_upstream(state, ask)
     if isinstance(upstream, Refusal):
         await _answer(session, first, upstream)
-        return
-    await relay_judged(session, ask, upstream, 0)
+        return None
+    await relay_judged(session, ask, upstream, 0, first)
+    return None
 
 
 async def _refuse_unknown(session: Session, destination: Destination) -> None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
 from exeat.gateway.splice import Splice
+
+if TYPE_CHECKING:
+    from exeat.secrets.misuse import Detector
 
 _SPLICE_AFTER_BYTES: Final = 1024 * 1024
 _CAN_SPLICE: Final = hasattr(os, "splice")
@@ -20,7 +23,7 @@ _CAN_SPLICE: Final = hasattr(os, "splice")
 class _Pump:
     """One direction."""
 
-    __slots__ = ("_budget", "_copied", "_source", "_splice", "_target", "_tunnel", "ended")
+    __slots__ = ("_budget", "_copied", "_source", "_splice", "_target", "_tunnel", "ended", "watch")
 
     def __init__(self, tunnel: Tunnel, source: Channel, target: Channel, budget: Budget | None) -> None:
         self._tunnel = tunnel
@@ -30,6 +33,7 @@ class _Pump:
         self._copied = 0
         self._splice: Splice | None = None
         self.ended = False
+        self.watch: tuple[Detector, str] | None = None  # what must not pass, and the note if it would
 
     def start(self) -> None:
         """Take over the source, with what it has sent so far."""
@@ -43,11 +47,17 @@ class _Pump:
             self.on_eof()
 
     def on_data(self, data: bytes) -> None:
+        if self.watch is not None:
+            detector, note = self.watch
+            if names := detector.feed(data):
+                self._tunnel.seen = tuple(sorted(names))
+                self._tunnel.stop(note)
+                return
         if self._budget is not None:
             if not self._budget.spend(len(data)):
                 self._tunnel.stop("upload-budget-spent")
                 return
-        else:
+        elif self.watch is None:
             self._copied += len(data)
         self._target.write(data)
         if self._copied > _SPLICE_AFTER_BYTES and _CAN_SPLICE:
@@ -56,6 +66,9 @@ class _Pump:
     def _try_splice(self) -> None:
         """Hand over to the kernel, if nothing of ours is still on its way to the target."""
         source, target = self._source, self._target
+        if not (source.is_plain and target.is_plain):
+            self._copied = 0
+            return
         if target.closed or source.closed or target.transport.get_write_buffer_size() or source.eof:
             return
         self._copied = 0  # if it cannot be had now, try again after the next megabyte
@@ -86,7 +99,7 @@ class _Pump:
 class Tunnel:
     """Two pumps. `done` resolves when both connections are gone."""
 
-    __slots__ = ("_client", "_down", "_up", "_upstream", "done", "note")
+    __slots__ = ("_client", "_down", "_up", "_upstream", "done", "note", "seen")
 
     def __init__(self, client: Channel, upstream: Channel, budget: Budget | None) -> None:
         self._client = client
@@ -94,9 +107,18 @@ class Tunnel:
         self._up = _Pump(self, client, upstream, budget)
         self._down = _Pump(self, upstream, client, None)
         self.note = ""
+        self.seen: tuple[str, ...] = ()  # secrets that were found on their way
         self.done: asyncio.Future[None] = client.loop.create_future()
         client.on_lost = self._on_client_lost
         upstream.on_lost = self._on_upstream_lost
+
+    def watch_up(self, detector: Detector | None, note: str) -> None:
+        """Cut the tunnel when the client sends what the detector looks for. Without one it is blind."""
+        self._up.watch = (detector, note) if detector is not None else None
+
+    def watch_down(self, detector: Detector | None, note: str) -> None:
+        """The same for what the server sends."""
+        self._down.watch = (detector, note) if detector is not None else None
 
     def open_down(self) -> None:
         """Let the server speak: some protocols begin that way, and nothing it says can leak what is inside."""

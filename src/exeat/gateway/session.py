@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from exeat.audit import Record
@@ -33,19 +34,26 @@ class Session:
         "_expire",
         "_moved",
         "_patience",
-        "_requests",
         "client",
         "destination",
         "draining",
         "live",
         "number",
+        "requests",
         "state",
         "stop_transfer",
         "task",
         "upstream",
     )
 
-    def __init__(self, state: State, client: Channel, number: int, destination: Destination | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        client: Channel,
+        number: int,
+        destination: Destination | None = None,
+        requests: Iterator[int] | None = None,
+    ) -> None:
         self.state = state
         self.client = client
         self.number = number
@@ -56,18 +64,17 @@ class Session:
         # The request or tunnel under way, to be judged again when the policy changes, and how to end it.
         self.live: Ask | None = None
         self.stop_transfer: Callable[[str], None] | None = None
-        self._requests = 0
+        self.requests = requests or itertools.count(1)  # shared by the streams of one HTTP/2 connection
         self._deadline = math.inf
         self._expire: Callable[[], None] = client.abort
         self._patience: Callable[[], float] | None = None
         self._moved = -1
 
     def new_record(self, protocol: str, method: str) -> Record:
-        self._requests += 1
         state = self.state
         return Record(
             conn=self.number,
-            req=self._requests,
+            req=next(self.requests),
             sandbox=state.sandbox,
             jail=state.jail,
             protocol=protocol,

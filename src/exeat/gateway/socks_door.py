@@ -7,18 +7,18 @@ from typing import TypeVar
 
 from exeat.audit import Record
 from exeat.errors import ProtocolError
-from exeat.gateway.admission import malformed, open_upstream, refuse_credentials
+from exeat.gateway.admission import admit_interception, malformed, open_upstream, refuse_credentials
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.session import Session
-from exeat.gateway.state import Ask, Place
-from exeat.gateway.tunnel_door import serve_tunnel
+from exeat.gateway.state import Ask
+from exeat.gateway.tunnel_door import Inner, serve_tunnel, serve_unopened
 from exeat.wire import socks5
 
 Parsed = TypeVar("Parsed")
 
 
-async def serve_socks(session: Session) -> Place | None:
-    """One SOCKS5 connection. Gives the place when plain HTTP is spoken inside."""
+async def serve_socks(session: Session) -> Inner | None:
+    """One SOCKS5 connection. Gives what is inside when requests are to be served there."""
     state, client = session.state, session.client
     record = session.new_record("socks5", "CONNECT")
     session.watch(state.limits.head_s, client.close)
@@ -36,13 +36,15 @@ async def serve_socks(session: Session) -> Place | None:
         await session.linger()
         return None
     ask = Ask(state.policy, record, place, place.decision)
-    upstream = await open_upstream(state, ask)
+    upstream = await (admit_interception(state, ask) if place.is_intercepted else open_upstream(state, ask))
     if isinstance(upstream, Refusal):
         client.write(socks5.encode_reply(upstream.socks_reply))
         await session.linger()
         return None
     client.write(socks5.encode_reply(socks5.Reply.SUCCEEDED))
-    return await serve_tunnel(session, ask, upstream, 0)
+    if upstream is None:
+        return await serve_unopened(session, ask, "socks5")
+    return await serve_tunnel(session, ask, upstream, 0, "socks5")
 
 
 async def _greet(session: Session, record: Record) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING
 
 from exeat.audit import Journal, Record
 from exeat.errors import HostError, ProtocolError
@@ -19,6 +20,12 @@ from exeat.gateway.pool import Key, Pool
 from exeat.gateway.resolve import Resolver
 from exeat.gateway.synthetic import SyntheticNames
 from exeat.policy import Decision, Host, Policy, Rule, Target, decide, split_authority
+
+if TYPE_CHECKING:
+    from exeat.gateway.http2_back import Http2Upstream
+    from exeat.gateway.interception import Interception
+    from exeat.gateway.session import Session
+    from exeat.secrets.model import Secret
 
 Endpoint = tuple[IPv4Address | IPv6Address, int]
 
@@ -33,48 +40,74 @@ class Place:
     __slots__ = (
         "_pool_key",
         "authority",
+        "bound",
         "cleared",
         "cleared_rule",
         "cleared_until",
         "decision",
         "host",
         "host_text",
+        "is_intercepted",
         "key",
+        "looks_into_tls",
         "port",
+        "secure_authority",
         "where",
     )
 
-    def __init__(self, policy: Policy, host: Host, port: int) -> None:
+    def __init__(self, policy: Policy, host: Host, port: int, interception: Interception | None = None) -> None:
         self.host = host
         self.host_text = str(host)
         self.port = port
         self.key = (self.host_text, port)
         self.where = f"{host.authority}:{port}".encode("ascii")  # finds this place again under another policy
         self.authority = (host.authority if port == 80 else f"{host.authority}:{port}").encode("ascii")
+        self.secure_authority = (host.authority if port == 443 else f"{host.authority}:{port}").encode("ascii")
         self.cleared: Sequence[IPv4Address | IPv6Address] = ()  # addresses that have been judged and found good
         self.cleared_rule: Rule | None = None  # under which rule: another one may not say `private`
         self.cleared_until = 0.0
         self.decision: Decision = decide(policy, Target(host, port))
-        self._pool_key = _pool_key(self.key, self.decision)
+        # Nothing is dialled before the first bytes are known: TLS is looked into, and all else is not let through.
+        self.is_intercepted = False
+        self.looks_into_tls = False
+        self.bound: tuple[Secret, ...] = ()  # what may be put into requests to it, over TLS
+        if interception is not None:
+            self.is_intercepted = interception.is_needed(policy, host, port, self.decision)
+            self.looks_into_tls = self.is_intercepted or interception.is_wanted(policy, host, port, self.decision)
+            self.is_intercepted = self.is_intercepted or (self.looks_into_tls and port == 443)
+            if self.looks_into_tls:
+                self.bound = interception.bound(host, port)
+        self._pool_key = _pool_key(self.key, self.decision, secure=False)
 
-    def pool_key(self, decision: Decision) -> Key:
-        return self._pool_key if decision is self.decision else _pool_key(self.key, decision)
+    def pool_key(self, decision: Decision, *, secure: bool = False) -> Key:
+        if decision is self.decision and not secure:
+            return self._pool_key
+        return _pool_key(self.key, decision, secure=secure)
 
     def __str__(self) -> str:
         return f"{self.host.authority}:{self.port}"
 
 
-def _pool_key(key: tuple[str, int], decision: Decision) -> Key:
-    return (*key, decision.rule.text if decision.rule is not None else "")
+def _pool_key(key: tuple[str, int], decision: Decision, *, secure: bool) -> Key:
+    return (*key, decision.rule.text if decision.rule is not None else "", secure)
 
 
 class Ask:
     """One request or tunnel under way: what was asked, and what was decided under which policy."""
 
-    __slots__ = ("decision", "method", "path", "place", "policy", "record")
+    __slots__ = ("decision", "method", "path", "place", "policy", "prefers_h2", "record", "secure")
 
     def __init__(
-        self, policy: Policy, record: Record, place: Place, decision: Decision, method: bytes = b"", path: bytes = b""
+        self,
+        policy: Policy,
+        record: Record,
+        place: Place,
+        decision: Decision,
+        method: bytes = b"",
+        path: bytes = b"",
+        *,
+        secure: bool = False,
+        prefers_h2: bool = False,
     ) -> None:
         self.policy = policy
         self.record = record
@@ -82,6 +115,13 @@ class Ask:
         self.decision = decision
         self.method = method  # empty for a tunnel
         self.path = path
+        self.secure = secure  # a request that goes out over TLS of our own
+        self.prefers_h2 = prefers_h2  # its client speaks HTTP/2
+
+    @property
+    def authority(self) -> bytes:
+        """What the Host header says."""
+        return self.place.secure_authority if self.secure else self.place.authority
 
     @property
     def target(self) -> Target:
@@ -94,10 +134,10 @@ class Ask:
     @property
     def pool_key(self) -> Key:
         """Connections are kept by rule as well: what one rule may reach (`private`), another may not."""
-        return self.place.pool_key(self.decision)
+        return self.place.pool_key(self.decision, secure=self.secure)
 
 
-def _place_finder(policy: Policy) -> Callable[[bytes, int], Place]:
+def _place_finder(policy: Policy, interception: Interception | None) -> Callable[[bytes, int], Place]:
     # Canonicalising and deciding cost about 6 us; agents ask for the same few hosts again and again. The
     # function is pure for a given policy, and errors are not kept.
     @lru_cache(maxsize=4_096)
@@ -111,7 +151,7 @@ def _place_finder(policy: Policy) -> Callable[[bytes, int], Place]:
             if default_port == 0:
                 raise ProtocolError("no port given")
             port = default_port
-        return Place(policy, host, port)
+        return Place(policy, host, port, interception)
 
     return find
 
@@ -152,7 +192,11 @@ class State:
         resolver: Resolver,
         credentials: Credentials | None,
         names: SyntheticNames | None = None,
+        interception: Interception | None = None,
     ) -> None:
+        self.interception = interception
+        self.sessions: set[Session] = set()
+        self.http2_upstreams: dict[Key, tuple[Http2Upstream, str]] = {}  # with its address; shared by all its streams
         self.sandbox = sandbox
         self.jail = jail
         self.limits = limits
@@ -177,7 +221,8 @@ class State:
     def set_policy(self, policy: Policy) -> None:
         """Swap the policy. Connections made under the old one are no longer handed out."""
         self.policy = policy
-        self.find = _place_finder(policy)
+        self.find = _place_finder(policy, self.interception)
         self.journal.policy = policy.digest
         self.pool.clear()
+        self.http2_upstreams.clear()  # what goes on over them ends by itself, or is cut
         self.resolver.forget_all()

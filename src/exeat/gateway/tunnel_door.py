@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from exeat.audit import Record
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.admission import deny_inside
 from exeat.gateway.channel import Channel
@@ -26,6 +27,8 @@ WEB_PORTS: Final = (80, 443)  # whoever connects to one of these speaks first
 TLS_ACCESS_DENIED: Final = b"\x15\x03\x03\x00\x02\x02\x31"
 RELAY: Final = "relay"
 HTTP: Final = "http"
+INTERCEPT: Final = "intercept"
+WRONG_HOST: Final = "secret-to-wrong-host"
 
 
 class Speech(Enum):
@@ -49,6 +52,18 @@ class First:
 
 
 SILENT: Final = First(Speech.NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Requests that come through a tunnel to `place`, to be served each on its own: plain HTTP, or HTTP inside TLS.
+
+    `record` is that of the tunnel, still to be ended, if its TLS is looked into.
+    """
+
+    place: Place
+    door: str
+    record: Record | None = None
 
 
 async def read_first(client: Channel, upstream: Channel | None = None, *, tls_only: bool = False) -> First:
@@ -85,17 +100,45 @@ def judge_first(first: First, place: Place) -> str:
         case Speech.BROKEN_TLS:
             return "malformed"
         case Speech.TLS:
-            return RELAY if _agrees(first.server_name, place) else "sni-mismatch"
+            if not _agrees(first.server_name, place):
+                return "sni-mismatch"
+            return INTERCEPT if place.looks_into_tls else RELAY
         case Speech.HTTP | Speech.OTHER if place.port == 443:
             return "not-tls"
         case Speech.HTTP:
             return HTTP
+        case Speech.OTHER if place.is_intercepted:
+            return "not-tls"
         case Speech.OTHER:
             return "not-http" if place.port == 80 else RELAY
 
 
-async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: int) -> Place | None:
-    """Relay a tunnel to its end. If plain HTTP is spoken inside, gives the place back, and the upstream to the pool."""
+async def serve_unopened(session: Session, ask: Ask, door: str) -> Inner | None:
+    """A tunnel to an intercepted place, on record already. Nothing is dialled for it: its first bytes decide."""
+    state, client, record = session.state, session.client, ask.record
+    session.watch(state.limits.head_s, client.close)
+    first = await read_first(client, tls_only=ask.place.port == 443)
+    place = state.find(ask.place.where, 0)  # the policy may have changed meanwhile
+    verdict = judge_first(first, place)
+    if verdict == INTERCEPT and place.is_intercepted:
+        return Inner(place, door, record)
+    note = ""
+    if verdict == HTTP and place.is_intercepted:
+        session.finish(record, 0, 0, 0, "")
+        return Inner(place, door)
+    if first.speech is not Speech.NOTHING:
+        record.note = first.fault
+        note = "revoked" if verdict in (RELAY, HTTP, INTERCEPT) else verdict
+        deny_inside(state, record, note)
+        if client.buffer[:1] == b"\x16":
+            client.write(TLS_ACCESS_DENIED)
+    session.finish(record, 0, 0, 0, note)
+    await session.linger()
+    return None
+
+
+async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: int, door: str) -> Inner | None:
+    """Relay a tunnel to its end. If requests are to be served inside, says so, and the upstream goes to the pool."""
     state, client = session.state, session.client
     record, place = ask.record, ask.place
     session.upstream = upstream
@@ -110,16 +153,20 @@ async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: in
     first = await read_first(client, upstream, tls_only=place.port == 443)
     verdict = judge_first(first, place)
     record.note = first.fault
-    if verdict == HTTP:
+    if verdict in (HTTP, INTERCEPT):
         tunnel.detach()
         session.upstream = None
+        if verdict == INTERCEPT:
+            upstream.abort()  # what goes out will be TLS of our own
+            return Inner(place, door, record)
         session.finish(record, status, upstream.sent, upstream.received, "")
         if ask.policy is state.policy:
             state.pool.give(ask.pool_key, upstream, record.address)
         else:
             upstream.close()
-        return place
+        return Inner(place, door)
     if verdict == RELAY:
+        _watch_for_secrets(session, tunnel, first)
         session.watch_idle(tunnel.stop)
         if web:
             tunnel.open_down()
@@ -128,19 +175,34 @@ async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: in
         deny_inside(state, record, verdict)
         tunnel.refuse(verdict, TLS_ACCESS_DENIED if client.buffer[:1] == b"\x16" else b"")
     await tunnel.done
-    session.finish(record, status, upstream.sent, upstream.received, tunnel.note)
+    _finish(session, ask, tunnel, upstream, status)
     return None
 
 
-async def relay_judged(session: Session, ask: Ask, upstream: Channel, status: int) -> None:
+async def relay_judged(session: Session, ask: Ask, upstream: Channel, status: int, first: First) -> None:
     """Relay a tunnel whose first bytes were judged before anything was dialled."""
     session.upstream = upstream
     tunnel = Tunnel(session.client, upstream, session.state.budgets.of(ask.decision.rule))
+    _watch_for_secrets(session, tunnel, first)
     session.begin(ask, tunnel.stop)
     session.watch_idle(tunnel.stop)
     tunnel.open_down()
     tunnel.open_up()
     await tunnel.done
+    _finish(session, ask, tunnel, upstream, status)
+
+
+def _watch_for_secrets(session: Session, tunnel: Tunnel, first: First) -> None:
+    """In clear text a placeholder can be seen, and no secret may go out in clear text, so neither may that."""
+    interception = session.state.interception
+    if interception is not None and first.speech is not Speech.TLS:
+        tunnel.watch_up(interception.vault.placeholder_detector(), WRONG_HOST)
+
+
+def _finish(session: Session, ask: Ask, tunnel: Tunnel, upstream: Channel, status: int) -> None:
+    if tunnel.seen:
+        ask.record.secrets = tunnel.seen
+        deny_inside(session.state, ask.record, WRONG_HOST)
     session.finish(ask.record, status, upstream.sent, upstream.received, tunnel.note)
 
 

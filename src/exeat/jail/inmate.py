@@ -103,8 +103,14 @@ def _build(spec: Spec, control: socket.socket) -> None:
     sockets_outside = _receive_host_sockets(control)
     try:
         shown_uid = spec.run_as[0] if spec.run_as else uid
-        runtime_dir = spec.environ.get("XDG_RUNTIME_DIR")
-        mounts.build_view(spec.view, sockets_outside, uid=shown_uid, runtime_dir=runtime_dir, is_root=is_root)
+        mounts.build_view(
+            spec.view,
+            sockets_outside,
+            uid=shown_uid,
+            environ=spec.environ,
+            program=spec.argv[0],
+            is_root=is_root,
+        )
         kernelfs.close_doors(mounts.BLANK, is_root=is_root)
         kernelfs.give_own_terminals()  # its descriptor stays open in the keeper
         if spec.run_as is not None:

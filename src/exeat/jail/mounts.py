@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 
 from exeat.jail.hostsockets import is_socket
 from exeat.jail.kernelfs import read_only
@@ -23,21 +24,41 @@ _RESOLV_CONF = "# Names are answered by exeat.\nnameserver 127.0.0.1\n"
 _SSH_CONFIGS = "/etc/ssh/ssh_config.d"
 _OWN = "/run/exeat"
 BLANK = f"{_OWN}/hidden"  # what is put over what is not to be seen
+BUNDLE = f"{_OWN}/ca-bundle.pem"  # whom the command trusts, if TLS is looked into
+OWN_CERTIFICATE = f"{_OWN}/ca.pem"
+
+
+class Trust:
+    """Descriptors of certificates to put in the place of the system's: all of them, ours alone, and a Java store."""
+
+    __slots__ = ("bundle", "java", "own", "subject_hash")
+
+    def __init__(self, bundle: int, own: int, java: int, subject_hash: str) -> None:
+        self.bundle = bundle
+        self.own = own
+        self.java = java
+        self.subject_hash = subject_hash
 
 
 class View:
-    """What the caller wants to see or not: host sockets to keep, files and folders to hide."""
+    """What the caller wants to see or not: host sockets to keep, files and folders to hide, whom to trust."""
 
-    __slots__ = ("hidden_files", "hidden_folders", "sockets")
+    __slots__ = ("hidden_files", "hidden_folders", "sockets", "trust")
 
     def __init__(self, sockets: list[str], hidden_files: list[str], hidden_folders: list[str]) -> None:
         self.sockets = sockets
         self.hidden_files = hidden_files
         self.hidden_folders = hidden_folders
+        self.trust: Trust | None = None
 
 
-def build_view(view: View, sockets: list[str], *, uid: int, runtime_dir: str | None, is_root: bool) -> None:
-    """Change the mounts of the namespace that this process is in. `sockets` are the host's. Raises OSError."""
+def build_view(
+    view: View, sockets: list[str], *, uid: int, environ: Mapping[str, str], program: str, is_root: bool
+) -> None:
+    """Change the mounts of the namespace that this process is in. `sockets` are the host's. Raises OSError.
+
+    `environ` and `program` are the command's.
+    """
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     table = MountTable()
     # All that leads to a socket or a hidden file, found before anything is covered.
@@ -49,7 +70,7 @@ def build_view(view: View, sockets: list[str], *, uid: int, runtime_dir: str | N
     _cover_run(uid)
     os.mkdir(_OWN, 0o755)
     os.close(os.open(BLANK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))
-    for folder in _folders_to_cover(view, runtime_dir, uid):
+    for folder in _folders_to_cover(view, environ.get("XDG_RUNTIME_DIR"), uid):
         _cover(folder, 0o700)
     for path in to_hide:
         if is_socket(path) and os.path.realpath(path) not in kept_paths:
@@ -63,6 +84,11 @@ def build_view(view: View, sockets: list[str], *, uid: int, runtime_dir: str | N
     _replace("/etc/hosts", _own_hosts())
     if not is_root:
         _copy_ssh_configs()
+    if view.trust is not None:
+        from exeat.jail.truststore import mount_trust  # noqa: PLC0415 - for runs that look into TLS
+
+        trust = view.trust
+        mount_trust(_OWN, trust.bundle, trust.java, trust.own, trust.subject_hash, environ, program)
     mount(_OWN, _OWN, None, MS_BIND)
     read_only(_OWN)
 

@@ -1,8 +1,14 @@
 """What may be reached: canonical hosts, address classes, rules, and the verdict. Pure values and functions."""
 
 from exeat.policy.address import AddressClass, classify, embedded_ipv4
-from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, judge_address, rule_to_allow
-from exeat.policy.document import PolicyDocument, parse_allowlist, parse_document, parse_host_mapping
+from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, is_exempt, judge_address, rule_to_allow
+from exeat.policy.document import (
+    PolicyDocument,
+    SecretsTable,
+    parse_allowlist,
+    parse_document,
+    parse_host_mapping,
+)
 from exeat.policy.grammar import parse_rule
 from exeat.policy.host import (
     Address,
@@ -33,6 +39,7 @@ __all__ = [
     "Reason",
     "Rule",
     "Scope",
+    "SecretsTable",
     "Source",
     "Target",
     "Verdict",
@@ -44,6 +51,7 @@ __all__ = [
     "could_allow",
     "decide",
     "embedded_ipv4",
+    "is_exempt",
     "judge_address",
     "parse_allowlist",
     "parse_document",

@@ -80,13 +80,21 @@ def decide(policy: Policy, target: Target) -> Decision:
     if denial is not None and denial.reason is Reason.DENIED_BY_RULE:
         return denial
     near: Rule | None = None
+    implied: Rule | None = None
+    covered = False  # by a rule that somebody wrote, for this host and port
     reason = Reason.ADDRESS_NOT_LISTED if isinstance(target.host, Address) else Reason.NOT_LISTED
     for rule in _allowing(policy, target.host):
         fit = _fit(rule, target)
         if fit is Reason.ALLOWED:
-            return denial or Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
+            if not rule.implied:
+                return denial or Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
+            implied = implied or rule
+            continue
+        covered = covered or not (rule.implied or fit is Reason.PORT_NOT_LISTED)
         if near is None or _PROGRESS[fit] > _PROGRESS[reason]:
             near, reason = rule, fit
+    if implied is not None and not covered:
+        return denial or Decision(Verdict.ALLOW, implied, Reason.ALLOWED)
     return Decision(Verdict.DENY, near, reason)
 
 
@@ -113,10 +121,17 @@ def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *,
         if _lists(rule) and _fit(rule, target) is Reason.ALLOWED:
             return decision
     for rule in _allowing(policy, target.host):  # rules for one host are alternatives
-        if rule.private and _fit(rule, target) is Reason.ALLOWED:
+        if not rule.private or (rule.implied and not (decision.rule is not None and decision.rule.implied)):
+            continue
+        if _fit(rule, target) is Reason.ALLOWED:
             return Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
     reason = Reason.OWN_ADDRESS if kind is AddressClass.PUBLIC else Reason.PRIVATE_ADDRESS
     return Decision(Verdict.DENY, decision.rule, reason)
+
+
+def is_exempt(policy: Policy, host: Host, port: int) -> bool:
+    """Whether a rule for this place says that its TLS is not to be intercepted."""
+    return any(rule.no_intercept and rule.has_port(port) for rule in _allowing(policy, host))
 
 
 def _allowing(policy: Policy, host: Host) -> Iterator[Rule]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from exeat.errors import ConfigError, HostError
@@ -18,13 +18,25 @@ from exeat.policy.policy import IP, HostMapping
 from exeat.policy.rule import Rule, Source
 
 if TYPE_CHECKING:
-    from exeat.policy.positions import Place, Positions
+    from exeat.policy.positions import Place, Places, Positions
 
 MAX_DOCUMENT = 8 * 1024 * 1024  # characters
 
-_KEYS = ("allow", "deny", "hosts", "limits")
+POLICY_KEYS = ("allow", "deny", "hosts", "limits", "intercept", "secrets")
+INTERCEPT_MODES = ("needed", "all", "none")
+
+_ALL_KEYS = "allow, deny, hosts, limits, intercept and secrets"
+_MODES = '"needed", "all" or "none"'
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+@dataclass(frozen=True, slots=True)
+class SecretsTable:
+    """The table `secrets` of a file, unread, and where each part of it was written. It may hold values: no `repr`."""
+
+    content: dict[str, object] = field(repr=False)
+    where: Places = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +46,29 @@ class PolicyDocument:
     rules: tuple[Rule, ...]
     hosts: tuple[HostMapping, ...]
     limits: dict[str, tuple[object, Source]]
+    intercept: tuple[str, Source] | None = None  # one of INTERCEPT_MODES
+    secrets: SecretsTable | None = None
 
 
 def parse_document(text: str, filename: str) -> PolicyDocument:
-    """Read a policy file: JSON if the name ends in .json, else TOML. Keys are allow, deny, hosts and limits."""
+    """Read a policy file: JSON if the name ends in .json, else TOML. Its keys are POLICY_KEYS."""
+    data, positions = parse_data(text, filename, as_json=is_json(filename))
+    return _Reader(filename, positions).read(data)
+
+
+def is_json(filename: str) -> bool:
+    """Whether a file is JSON by its name. All others are TOML."""
+    return filename.lower().endswith(".json")
+
+
+def parse_data(text: str, filename: str, *, as_json: bool) -> tuple[object, Positions]:
+    """What a file says, by the real parser, and where. No error shows a value: it could be a secret."""
     if len(text) > MAX_DOCUMENT:
         raise ConfigError("the file is over 8 MiB", where=filename)
     from exeat.policy.positions import Positions  # noqa: PLC0415  (start-up time: most runs have no file)
 
-    as_json = filename.lower().endswith(".json")
     data = _load_json(text, filename) if as_json else _load_toml(text, filename)
-    return _Reader(filename, Positions(text, json=as_json)).read(data)
+    return data, Positions(text, json=as_json)
 
 
 def parse_allowlist(text: str, name: str = "PROXY_ALLOWLIST") -> tuple[Rule, ...]:
@@ -155,14 +179,14 @@ class _Reader:
 
     def read(self, data: object) -> PolicyDocument:
         if not isinstance(data, dict):
-            self._fail(f"the file holds {_kind(data)}", None, "a table with allow, deny, hosts and limits")
+            self._fail(f"the file holds {kind(data)}", None, f"a table with {_ALL_KEYS}")
         for key in data:
-            if key not in _KEYS:
-                self._fail(
-                    f"{shown(key)} is not a key of a policy", self._positions.key(key), "allow, deny, hosts or limits"
-                )
+            if key not in POLICY_KEYS:
+                self._fail(f"{shown(key)} is not a key of a policy", self._positions.key(key), _ALL_KEYS)
         rules = (*self._rules(data, "allow", deny=False), *self._rules(data, "deny", deny=True))
-        return PolicyDocument(rules, tuple(self._hosts(data)), self._limits(data))
+        return PolicyDocument(
+            rules, tuple(self._hosts(data)), self._limits(data), self._intercept(data), self._secrets(data)
+        )
 
     def _rules(self, data: dict[str, object], key: str, *, deny: bool) -> Iterator[Rule]:
         for i, text in enumerate(self._strings(data.get(key, []), key)):
@@ -176,11 +200,11 @@ class _Reader:
         """The value as a list of strings, or an error at the element that is not one."""
         name = ".".join(path)
         if not isinstance(value, list):
-            self._fail(f"{_ascii(name)} is {_kind(value)}", self._positions.value(*path), "a list of strings")
+            self._fail(f"{_ascii(name)} is {kind(value)}", self._positions.value(*path), "a list of strings")
         for i, each in enumerate(value):
             if not isinstance(each, str):
                 place = self._positions.value(*path, i)
-                self._fail(f"element {i + 1} of {_ascii(name)} is {_kind(each)}", place, "a string in quotes")
+                self._fail(f"element {i + 1} of {_ascii(name)} is {kind(each)}", place, "a string in quotes")
         return value
 
     def _hosts(self, data: dict[str, object]) -> Iterator[HostMapping]:
@@ -205,14 +229,31 @@ class _Reader:
         for name, value in self._table(data, "limits").items():
             place = self._positions.value("limits", name)
             if not isinstance(value, (str, int, float)):  # bool is an int
-                self._fail(f"limits.{_ascii(name)} is {_kind(value)}", place, "a number, a string, true or false")
+                self._fail(f"limits.{_ascii(name)} is {kind(value)}", place, "a number, a string, true or false")
             limits[name] = (value, self._source(place))
         return limits
+
+    def _intercept(self, data: dict[str, object]) -> tuple[str, Source] | None:
+        if "intercept" not in data:
+            return None
+        value, place = data["intercept"], self._positions.value("intercept")
+        if not isinstance(value, str):
+            self._fail(f"intercept is {kind(value)}", place, _MODES)
+        if value not in INTERCEPT_MODES:
+            self._fail(f"{shown(value)} is not a way to intercept", place, _MODES)
+        return value, self._source(place)
+
+    def _secrets(self, data: dict[str, object]) -> SecretsTable | None:
+        if "secrets" not in data:
+            return None
+        from exeat.policy.positions import Places  # noqa: PLC0415  (loaded already, with the positions)
+
+        return SecretsTable(self._table(data, "secrets"), Places(self._filename, self._positions, ("secrets",)))
 
     def _table(self, data: dict[str, object], key: str) -> dict[str, object]:
         value = data.get(key, {})
         if not isinstance(value, dict):
-            self._fail(f"{key} is {_kind(value)}", self._positions.value(key), f"a table, [{key}]")
+            self._fail(f"{key} is {kind(value)}", self._positions.value(key), f"a table, [{key}]")
         return value
 
     def _source(self, place: Place | None) -> Source:
@@ -222,7 +263,8 @@ class _Reader:
         raise ConfigError(public, where=str(self._source(place)), expected=expected)
 
 
-def _kind(value: object) -> str:
+def kind(value: object) -> str:
+    """What a value of a file is, for an error that must not show it."""
     match value:
         case None:
             return "null"

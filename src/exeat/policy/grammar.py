@@ -63,6 +63,12 @@ def read_rule(text: str, source: Source, *, deny: bool = False) -> Rule:
         read_option(options, word, offset)
     if deny and (extra := next((key for key in options.at if key not in _OPTIONS_ON_DENY), None)):
         raise RuleError(f"a deny rule cannot have {extra}", options.at[extra], "only methods= and paths=")
+    if options.no_intercept and (options.methods is not None or options.paths is not None):
+        raise RuleError(
+            "methods and paths can only be judged by interception",
+            options.at["no-intercept"],
+            "no-intercept, or methods= and paths=",
+        )
     if not deny and not options.force:
         _refuse_public_suffix(pattern, start)
     return Rule(
@@ -76,6 +82,7 @@ def read_rule(text: str, source: Source, *, deny: bool = False) -> Rule:
         max_upload=options.max_upload,
         allow_sni_mismatch=options.allow_sni_mismatch,
         force=options.force,
+        no_intercept=options.no_intercept,
     )
 
 

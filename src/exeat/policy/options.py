@@ -21,7 +21,7 @@ _UNITS = {
     "GiB": 1024**3,
 }
 _METHOD = re.compile(r"[A-Z][A-Z0-9!#$%&'*+.^_`~-]{0,31}")  # RFC 9110 §5.6.2 token, upper case, no "|"
-_KNOWN = "private, force, allow_sni_mismatch, methods=GET|HEAD, paths=/a/**|/b or max_upload=10MB"
+_KNOWN = "private, force, no-intercept, allow_sni_mismatch, methods=GET|HEAD, paths=/a/**|/b or max_upload=10MB"
 
 
 class RuleError(ExeatError):
@@ -40,6 +40,7 @@ class Options:
     private: bool = False
     force: bool = False
     allow_sni_mismatch: bool = False
+    no_intercept: bool = False
     methods: frozenset[str] | None = None
     paths: tuple[str, ...] | None = None
     max_upload: int | None = None
@@ -59,13 +60,15 @@ def read_option(options: Options, word: str, offset: int) -> None:
             options.force = True
         case "allow_sni_mismatch", "":
             options.allow_sni_mismatch = True
+        case "no-intercept", "":
+            options.no_intercept = True
         case "methods", "=":
             options.methods = _read_methods(value, value_at)
         case "paths", "=":
             options.paths = _read_paths(value, value_at)
         case "max_upload", "=":
             options.max_upload = _read_size(value, value_at)
-        case (("private" | "force" | "allow_sni_mismatch"), "="):
+        case (("private" | "force" | "allow_sni_mismatch" | "no-intercept"), "="):
             raise RuleError(f"the option {key} takes no value", value_at - 1, key)
         case (("methods" | "paths" | "max_upload"), _):
             raise RuleError(f"the option {key} needs a value", offset, _KNOWN)

@@ -10,10 +10,12 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from exeat.policy.rule import Source
+
 Path = tuple[str | int, ...]
 Token = re.Match[str]
 
-_DEPTH = 3  # hosts -> name -> third address; what is nested deeper is a type error anyway
+_DEPTH = 4  # secrets -> name -> hosts -> third rule; what is nested deeper is a type error anyway
 
 # Alternatives differ in their first character, so none is tried twice and a hostile file costs linear time. Groups are
 # not possessive: Python before 3.11.5 gets those wrong.
@@ -167,3 +169,21 @@ class Positions:
             exact = "\n" not in text and ("\\" not in text or text[0] == "'")
         line = bisect_right(self._lines, start)
         return Place(line, start - self._lines[line - 1] + 1, exact)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where the parts of one table of a file were written; `above` leads to the table."""
+
+    filename: str
+    positions: Positions
+    above: Path = ()
+
+    def __call__(self, *path: str | int, key: bool = False, offset: int = 0) -> Source:
+        """The place of a value, or of its key; `offset` is a character of a text, for as far as that can be told."""
+        whole = (*self.above, *path)
+        place = self.positions.key(*whole) if key else self.positions.value(*whole)
+        if place is None:
+            return Source(self.filename, 1)
+        place = place.moved(offset)
+        return Source(self.filename, place.line, place.column)

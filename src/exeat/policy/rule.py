@@ -96,6 +96,9 @@ class Rule:
     max_upload: int | None = field(default=None, compare=False)
     allow_sni_mismatch: bool = field(default=False, compare=False)
     force: bool = field(default=False, compare=False)
+    no_intercept: bool = field(default=False, compare=False)
+    # Follows from a secret that may go there. A rule that somebody wrote for the same place counts instead.
+    implied: bool = field(default=False, compare=False)
     text: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,6 +113,8 @@ class Rule:
             words.append("allow_sni_mismatch")
         if self.force:
             words.append("force")
+        if self.no_intercept:
+            words.append("no-intercept")
         if self.methods is not None:
             words.append(f"methods={'|'.join(sorted(self.methods))}")
         if self.paths is not None:

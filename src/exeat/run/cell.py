@@ -7,11 +7,12 @@ import stat
 
 from exeat.errors import ConfigError, JailError
 from exeat.jail.inmate import Spec
-from exeat.jail.mounts import View
+from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE, Trust, View
 from exeat.jail.network import GATEWAY_PORT, Sockets
 from exeat.jail.warden import Warden
 from exeat.run.environment import build_environment, caller_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
 
@@ -46,11 +47,12 @@ def open_cell(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: boo
 def _open_netns(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool) -> Cell:
     # Reading the rules takes longer than building, so both go on at the same time, unless a rule changes the jail.
     to_host = gatekeeper.loopback_places() if settings.may_name_loopback else []
+    prepared = gatekeeper.preparations() if settings.may_intercept else NOTHING
     spec = Spec(
         settings.argv,
-        command_environment(settings, f"http://127.0.0.1:{GATEWAY_PORT}", own_loopback=True),
+        command_environment(settings, f"http://127.0.0.1:{GATEWAY_PORT}", prepared),
         working_directory(),
-        build_view(settings),
+        build_view(settings, prepared),
         own_network=True,
         new_session=new_session,
         to_host=to_host,
@@ -74,18 +76,30 @@ def working_directory() -> str:
         raise ConfigError("the working directory does not exist any more", where="exeat run", expected="cd") from None
 
 
-def command_environment(settings: RunSettings, proxy_url: str, *, own_loopback: bool) -> dict[str, str]:
+def command_environment(settings: RunSettings, proxy_url: str, prepared: Preparations) -> dict[str, str]:
+    inherited = caller_environment()
     return build_environment(
-        caller_environment(),
+        inherited,
         settings.env,
         clean=settings.clean_env,
         proxy_url=proxy_url if settings.proxy_env else None,
-        own_loopback=own_loopback,
+        own_loopback=True,
         kept_sockets=settings.unix,
+        placeholders=prepared.placeholders,
+        trust=mounted_trust(prepared),
     )
 
 
-def build_view(settings: RunSettings) -> View:
+def mounted_trust(prepared: Preparations) -> dict[str, str]:
+    """Variables for what is mounted in the jail. Java's store is put in the place of its own."""
+    if prepared.trust is None:
+        return {}
+    from exeat.trust.variables import trust_variables  # noqa: PLC0415 - only where there is something to trust
+
+    return trust_variables(BUNDLE, own=OWN_CERTIFICATE)
+
+
+def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
     """Hide from the command what decides about it: its rules, its log, exeat's own state."""
     home = state_folder()
     for path in settings.unix:
@@ -93,8 +107,13 @@ def build_view(settings: RunSettings) -> View:
             raise ConfigError("no such socket", where=f"--unix {path}", expected="the full path of a Unix socket")
         if os.path.realpath(path).startswith(f"{os.path.realpath(home)}/"):
             raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
-    hidden = [path for path in (settings.audit, *settings.policy_files) if path and _can_be_hidden(path)]
-    return View(list(settings.unix), hidden, [home])
+    files = (settings.audit, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
+    hidden = [path for path in files if path and _can_be_hidden(path)]
+    view = View(list(settings.unix), hidden, [home])
+    if prepared.trust is not None:
+        trust = prepared.trust
+        view.trust = Trust(trust.bundle, trust.own, trust.java, trust.subject_hash)
+    return view
 
 
 def _is_socket(path: str) -> bool:

@@ -13,7 +13,7 @@ from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.log import RunLog
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
-from exeat.run.summary import GATEWAY_GONE, print_summary, say
+from exeat.run.summary import GATEWAY_GONE, announce, print_summary, say
 from exeat.run.terminal import Terminal
 
 
@@ -30,7 +30,7 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         log.discard()
         raise
     try:
-        ended = _run_in(cell, gatekeeper, terminal, signals)
+        ended = _run_in(cell, gatekeeper, terminal, signals, quiet=settings.quiet)
         blocked = gatekeeper.stop()
         if ended.note:
             say(ended.note)
@@ -45,10 +45,11 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         terminal.close()
 
 
-def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int) -> Event:
+def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int, *, quiet: bool) -> Event:
     try:
         # Nothing starts that could not be put on record, or judged by code that is not in memory yet.
         gatekeeper.serve(cell.sockets, jail=cell.kind, credentials=cell.credentials)
+        announce(gatekeeper.preparations(), quiet=quiet)
         seal_imports()
         cell.warden.release()
         return _attend(cell.warden, gatekeeper, signals, has_terminal=terminal.exists)

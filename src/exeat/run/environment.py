@@ -32,8 +32,13 @@ def build_environment(
     proxy_url: str | None,
     own_loopback: bool,
     kept_sockets: Iterable[str] = (),
+    placeholders: Mapping[str, str] | None = None,
+    trust: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The environment to start the command with. `wanted` are `NAME=VALUE` or `NAME`; `proxy_url` None sets none."""
+    """The environment to start the command with. `wanted` are `NAME=VALUE` or `NAME`; `proxy_url` None sets none.
+
+    `placeholders` and `trust` are set whatever else was said: a value by the name of a secret must not get in.
+    """
     kept = set(kept_sockets)
     values = {name: value for name, value in inherited.items() if _is_passed_on(name, value, clean, kept)}
     for name in (*_PROXY_NAMES, "NO_PROXY"):
@@ -52,7 +57,7 @@ def build_environment(
             values[name] = inherited[name]
         else:
             raise ConfigError("not set here", where=f"--env {name}", expected="NAME=VALUE, or a NAME that is set")
-    return values
+    return {**values, **(trust or {}), **(placeholders or {})}
 
 
 def _is_passed_on(name: str, value: str, clean: bool, kept_sockets: set[str]) -> bool:

@@ -13,6 +13,8 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from exeat.errors import ConfigError, ExeatError
+from exeat.run.preparations import NOTHING, PREPARED, Preparations, receive_preparations
+from exeat.run.scrubbing import scrub_environment
 
 if TYPE_CHECKING:
     from exeat.jail.network import HostPorts, Sockets
@@ -26,6 +28,7 @@ _BAD_RULES = b"C"
 _FAILED = b"E"
 
 _MAX_PACKET = 128 * 1024
+_MAX_FILES = 4
 _STOP_S = 10.0
 
 Blocked = tuple[str, int, str]  # where, how often, what would let it through
@@ -38,6 +41,7 @@ class Gatekeeper:
         """Fork. To be called with one thread, and with the standard streams open."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._places: list[HostPorts] | None = None
+        self._prepared: Preparations | None = None if settings.may_intercept else NOTHING
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
@@ -55,9 +59,23 @@ class Gatekeeper:
             ]
         return self._places
 
+    def preparations(self) -> Preparations:
+        """Wait until the secrets are fetched: what the command is to get of them. Raises ConfigError.
+
+        From here on this process no longer has what its variables held of them.
+        """
+        self.loopback_places()
+        if self._prepared is None:
+            data, files, _, _ = socket.recv_fds(self.socket, _MAX_PACKET, _MAX_FILES)
+            if data[:1] != PREPARED:
+                self._understand(data, PREPARED)
+            self._prepared = receive_preparations(files)
+            scrub_environment(self._prepared.dropped)
+        return self._prepared
+
     def serve(self, sockets: Sockets, *, jail: str, credentials: tuple[str, str] | None = None) -> None:
         """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own."""
-        self.loopback_places()
+        self.preparations()
         kinds = [
             kind
             for kind, group in (("tcp", sockets.tcp), ("udp", sockets.dns_udp), ("dns", sockets.dns_tcp))
@@ -86,7 +104,9 @@ class Gatekeeper:
         return blocked
 
     def _expect(self, kind: bytes) -> str:
-        data = self.socket.recv(_MAX_PACKET)
+        return self._understand(self.socket.recv(_MAX_PACKET), kind)
+
+    def _understand(self, data: bytes, kind: bytes) -> str:
         text = data[1:].decode(errors="replace")
         if data[:1] == kind:
             return text

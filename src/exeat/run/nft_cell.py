@@ -12,9 +12,10 @@ from exeat.jail.inmate import Spec
 from exeat.jail.nft import Fence, open_fenced_sockets, raise_fence
 from exeat.jail.own_user import HOME, NAME, TMPDIR
 from exeat.jail.warden import Warden
-from exeat.run.cell import Cell, build_view, working_directory
+from exeat.run.cell import Cell, build_view, mounted_trust, working_directory
 from exeat.run.environment import build_environment, caller_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
 
 # Folders of the caller's: closed to the command, so better not named.
@@ -32,12 +33,13 @@ class NftCell(Cell):
 
 def open_nft_cell(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool) -> NftCell:
     """Build the jail: rules first, so that there is no moment in which a process of the uid is not held by them."""
-    view = build_view(settings)
+    prepared = gatekeeper.preparations() if settings.may_intercept else NOTHING
+    view = build_view(settings, prepared)
     fence = raise_fence()
     try:
         spec = Spec(
             settings.argv,
-            _environment(settings, fence.uid),
+            _environment(settings, fence.uid, prepared),
             working_directory(),
             view,
             own_network=False,
@@ -63,7 +65,7 @@ def open_nft_cell(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session:
     return cell
 
 
-def _environment(settings: RunSettings, uid: int) -> dict[str, str]:
+def _environment(settings: RunSettings, uid: int, prepared: Preparations) -> dict[str, str]:
     """The caller's, with the user's own folders. No proxy variables: the gateway takes redirected connections only."""
     inherited = {name: value for name, value in caller_environment().items() if name not in _CALLERS_FOLDERS}
     own = {"HOME": HOME, "TMPDIR": TMPDIR, "USER": NAME, "LOGNAME": NAME, "XDG_RUNTIME_DIR": f"/run/user/{uid}"}
@@ -74,4 +76,6 @@ def _environment(settings: RunSettings, uid: int) -> dict[str, str]:
         proxy_url=None,
         own_loopback=False,
         kept_sockets=settings.unix,
+        placeholders=prepared.placeholders,
+        trust=mounted_trust(prepared),
     )

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
+import sys
+from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.gateway.blocked import describe_blocked
 from exeat.gateway.gateway import Gateway
-from exeat.gateway.limits import Limits
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.gateway.resolve import load_system_resolver
 from exeat.policy import Policy
 from exeat.run.gatekeeper import BLOCKED, READY, RULES
+from exeat.run.preparations import Preparations, send_preparations
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
+from exeat.sources import Loaded
+
+if TYPE_CHECKING:
+    from exeat.run.intercepting import Intercepting
 
 # Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
 _NEEDED_LATER = (
@@ -26,20 +33,59 @@ _MAX_REPORTED = 100
 _SETTLE_S = 0.5
 
 
+class _Handed(NamedTuple):
+    """What the run hands over once the jail stands."""
+
+    jail: str
+    credentials: tuple[str, str] | None
+    sockets: dict[str, list[socket.socket]]
+
+
 def serve_run(settings: RunSettings, control: socket.socket) -> None:
     """Until the other side closes its end. Raises ConfigError for rules that cannot be used."""
-    policy, limits = settings.load()
-    control.send(RULES + "\0".join(_loopback_places(policy)).encode())
+    loaded = settings.load()
+    control.send(RULES + "\0".join(_loopback_places(loaded.policy)).encode())
+    intercepting = _prepare(settings, loaded, control) if settings.may_intercept else None
+    handed = _receive(control)
+    if handed is None:
+        return  # there will be no run
+    raise_descriptor_limit()
+    run_in_loop(_serve(loaded, intercepting, handed, control, settings.audit))
+
+
+def _prepare(settings: RunSettings, loaded: Loaded, control: socket.socket) -> Intercepting | None:
+    """Fetch secrets and make certificates, if there is anything to look into, and tell the run what follows."""
+    # What takes 100 ms to load, and only here.
+    from exeat.run.intercepting import Intercepting, is_needed, refuse_without_use  # noqa: PLC0415
+
+    if not is_needed(loaded):
+        refuse_without_use(settings.upstream_ca)
+        send_preparations(control, Preparations(said=loaded.warnings))
+        return None
+    _keep_to_itself()
+    intercepting = Intercepting(loaded, settings.upstream_ca)
+    send_preparations(control, intercepting.preparations())
+    return intercepting
+
+
+def _keep_to_itself() -> None:
+    """No core dump, and no other process that looks into this one's memory."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        from exeat.jail.privileges import hide_memory  # noqa: PLC0415 - Linux only
+
+        hide_memory()
+
+
+def _receive(control: socket.socket) -> _Handed | None:
     data, received, _, _ = socket.recv_fds(control, 65_536, _MAX_HANDED)
     if not data:
-        return  # there will be no run
+        return None
     jail, user, password, kinds = data.decode().split("\0")
     sockets: dict[str, list[socket.socket]] = {"tcp": [], "udp": [], "dns": [], "log": []}
     for kind, descriptor in zip(kinds.split(","), received, strict=True):
         sockets[kind].append(socket.socket(fileno=descriptor))
-    raise_descriptor_limit()
-    credentials = (user, password) if user else None
-    run_in_loop(_serve(policy, limits, sockets, control, settings.audit, jail, credentials))
+    return _Handed(jail, (user, password) if user else None, sockets)
 
 
 def _loopback_places(policy: Policy) -> list[str]:
@@ -55,39 +101,42 @@ def _loopback_places(policy: Policy) -> list[str]:
 
 
 async def _serve(
-    policy: Policy,
-    limits: Limits,
-    sockets: dict[str, list[socket.socket]],
+    loaded: Loaded,
+    intercepting: Intercepting | None,
+    handed: _Handed,
     control: socket.socket,
     audit: str | None,
-    jail: str,
-    credentials: tuple[str, str] | None,
 ) -> int:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     control.setblocking(False)
+    sockets = handed.sockets
     gateway = Gateway(
-        policy,
+        loaded.policy,
         audit=audit,
         audit_stays=True,
-        limits=limits,
-        jail=jail,
-        credentials=credentials,
+        limits=loaded.limits,
+        jail=handed.jail,
+        credentials=handed.credentials,
         listeners=sockets["tcp"],
         redirected=bool(sockets["udp"]),
         dns_udp=sockets["udp"],
         dns_tcp=sockets["dns"],
         dropped=sockets["log"],
+        interception=intercepting.interception() if intercepting is not None else None,
     )
     await gateway.start()
     loop.add_reader(control.fileno(), over.set)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, over.set)
     load_system_resolver()
+    renewals = _begin_interception(gateway, intercepting) if intercepting is not None else []
     seal_imports(_NEEDED_LATER)
     control.send(READY)
     await over.wait()
     loop.remove_reader(control.fileno())
+    for renewal in renewals:
+        renewal.cancel()
     await gateway.settle(_SETTLE_S)
     await gateway.aclose()
     control.setblocking(True)
@@ -98,3 +147,15 @@ async def _serve(
     ]
     control.send(BLOCKED + "\0".join(fields).encode())
     return 0
+
+
+def _begin_interception(gateway: Gateway, intercepting: Intercepting) -> list[asyncio.Task[None]]:
+    """Load what is loaded late otherwise, and renew the secrets that are to be renewed."""
+    from importlib import import_module  # noqa: PLC0415
+
+    from exeat.run.intercepting import NEEDED_LATER  # noqa: PLC0415
+    from exeat.run.renewal import start_renewals  # noqa: PLC0415
+
+    for name in NEEDED_LATER:
+        import_module(name)
+    return start_renewals(intercepting.secrets, intercepting.environ, gateway.state.journal)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from exeat.gateway.limits import Limits
-    from exeat.policy import Policy
+    from exeat.sources import Loaded
 
 JAILS = ("auto", "netns", "nft", "seatbelt", "env")
 
@@ -26,20 +25,26 @@ class RunSettings:
         "env",
         "jail",
         "load",
+        "may_intercept",
         "may_name_loopback",
         "policy_files",
         "proxy_env",
         "quiet",
+        "secrets_files",
         "unix",
+        "upstream_ca",
     )
 
     def __init__(
         self,
         argv: list[str],
-        load: Callable[[], tuple[Policy, Limits]],
+        load: Callable[[], Loaded],
         *,
         policy_files: tuple[str, ...] = (),
+        secrets_files: tuple[str, ...] = (),
+        upstream_ca: tuple[str, ...] = (),
         may_name_loopback: bool = True,
+        may_intercept: bool = True,
         jail: str = "auto",
         audit: str | None = None,
         env: tuple[str, ...] = (),
@@ -51,7 +56,10 @@ class RunSettings:
         self.argv = argv
         self.load = load
         self.policy_files = policy_files
+        self.secrets_files = secrets_files
+        self.upstream_ca = upstream_ca
         self.may_name_loopback = may_name_loopback  # may a rule list a loopback address?
+        self.may_intercept = may_intercept  # may there be secrets, or rules on methods and paths?
         self.jail = jail
         self.audit = audit
         self.env = env

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from exeat.run.preparations import Preparations
 
 _MAX_LINES = 20
 GATEWAY_GONE = "the gateway has ended; the command has no network from now on"
@@ -15,6 +18,13 @@ def say(text: str) -> None:
     if sys.stderr is not None:
         sys.stderr.write(f"exeat: {text}\n")
         sys.stderr.flush()
+
+
+def announce(prepared: Preparations, *, quiet: bool) -> None:
+    """Before the command starts: what it gets of the secrets, and where they go."""
+    if not quiet:
+        for line in prepared.said:
+            say("".join(char if char.isprintable() else "?" for char in line))
 
 
 def print_summary(blocked: Sequence[tuple[str, int, str]], out: TextIO | None = None) -> None:

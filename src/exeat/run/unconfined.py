@@ -24,8 +24,9 @@ from exeat.run.log import RunLog
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
 from exeat.run.signal_source import SignalSource
-from exeat.run.summary import GATEWAY_GONE, print_summary, say
+from exeat.run.summary import GATEWAY_GONE, announce, print_summary, say
 from exeat.run.terminal import Terminal
+from exeat.run.trust_folder import TrustFolder
 
 _BACKLOG = 4_096
 _USER = "exeat"
@@ -59,13 +60,18 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
     port = listener.getsockname()[1]
     # Every user of the machine can connect to the port; only the command knows this.
     password = os.urandom(16).hex()
+    prepared = gatekeeper.preparations()
+    trust = TrustFolder(prepared)
+    inherited = caller_environment()
     environ = build_environment(
-        caller_environment(),
+        inherited,
         settings.env,
         clean=settings.clean_env,
         proxy_url=f"http://{_USER}:{password}@127.0.0.1:{port}" if settings.proxy_env else None,
         own_loopback=False,
         kept_sockets=os.environ.values(),  # no socket is hidden, so their names stay
+        placeholders=prepared.placeholders,
+        trust=trust.variables(inherited),
     )
     argv = wrap(settings.argv, port)
     signals = SignalSource(has_terminal=terminal.exists)
@@ -76,6 +82,7 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
         except BaseException:
             log.discard()
             raise
+        announce(prepared, quiet=settings.quiet)
         seal_imports()
         status, note = _run(settings.argv[0], argv, environ, gatekeeper, signals)
         blocked = gatekeeper.stop()
@@ -87,6 +94,7 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
             print_summary(blocked)
         return status
     finally:
+        trust.remove()
         signals.close()
         terminal.give_back()
         terminal.close()

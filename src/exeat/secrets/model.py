@@ -40,7 +40,7 @@ class ValueSource:
     value: str | None = field(default=None, repr=False)
     env: str | None = None
     file: str | None = None
-    command: tuple[str, ...] | None = None
+    command: tuple[str, ...] | None = field(default=None, repr=False)  # may have a credential in it
     timeout_s: float = 30.0  # of the command
     refresh_s: float | None = None  # run the command again after so long
 

@@ -13,7 +13,7 @@ import uvloop
 from exeat.gateway.channel import Channel
 from exeat.gateway.pool import Pool
 
-KEY = ("good.test", 80, "good.test")
+KEY = ("good.test", 80, "good.test", False)
 
 
 class Peers:
@@ -68,7 +68,7 @@ def test_the_last_one_in_is_the_first_one_out() -> None:
             pool.give(KEY, one, "127.0.0.1")
             pool.give(KEY, two, "127.0.0.2")
             assert pool.size == 2
-            assert pool.take(("other.test", 80, "other.test"), must_be_open=True) is None
+            assert pool.take(("other.test", 80, "other.test", False), must_be_open=True) is None
             assert pool.take(KEY, must_be_open=True) == (two, "127.0.0.2")
             assert pool.take(KEY, must_be_open=True) == (one, "127.0.0.1")
             assert pool.take(KEY, must_be_open=True) is None

@@ -101,6 +101,38 @@ def test_line_numbers_survive_windows_line_ends(newline: str) -> None:
     assert [str(rule.source) for rule in parse_document(text, "p.toml").rules] == ["p.toml:2:12", "p.toml:3:3"]
 
 
+@pytest.mark.parametrize("mode", ["needed", "all", "none"])
+def test_intercept_is_one_of_three_words(mode: str) -> None:
+    """With its place; None if the file does not say."""
+    found = parse_document(f'allow = []\nintercept = "{mode}"\n', "p.toml").intercept
+    assert found is not None
+    assert (found[0], str(found[1])) == (mode, "p.toml:2:14")
+    assert parse_document("allow = []", "p.toml").intercept is None
+
+
+def test_secrets_are_passed_on_with_their_places() -> None:
+    """They are read elsewhere: keys, values, elements, characters. What is not exact is never past the literal."""
+    text = '[secrets.A]\nvalue = "hunter2"\nhosts = ["a.test",\n "\\u0062.test"]\ninject = { header = "X" }\n'
+    document = parse_document(text, "p.toml")
+    table = document.secrets
+    assert table is not None
+    assert table.content == {"A": {"value": "hunter2", "hosts": ["a.test", "b.test"], "inject": {"header": "X"}}}
+    for path, key, offset, place in (
+        (("A",), True, 0, "1:10"),
+        (("A", "value"), True, 0, "2:1"),
+        (("A", "value"), False, 0, "2:10"),
+        (("A", "hosts", 0), False, 2, "3:13"),
+        (("A", "hosts", 1), False, 2, "4:3"),
+        (("A", "inject", "header"), True, 0, "5:12"),
+        (("A", "inject", "header"), False, 0, "5:22"),
+        (("A", "missing"), False, 0, "1:10"),
+        (("B",), False, 0, "1:2"),
+    ):
+        assert str(table.where(*path, key=key, offset=offset)) == f"p.toml:{place}"
+    assert "hunter2" not in repr(document)
+    assert parse_document("allow = []", "p.toml").secrets is None
+
+
 BAD_TOML = [
     ('allow = ["good.test", "te$t.test"]', "p.toml:1:26", "'$'"),
     ('allow = [\n "good.test",\n "good.test:x"]', "p.toml:3:13", "not a port"),
@@ -138,6 +170,11 @@ BAD_TOML = [
     ("[limits]\nx = []", "p.toml:2:1", "a list"),
     ("[limits]\nx = 1979-05-27", "p.toml:2:5", "date"),
     ("limits.x.y = 1", "p.toml:1:8", "a table"),
+    ('intercept = "some"', "p.toml:1:14", "'some'"),
+    ("intercept = true", "p.toml:1:13", "true or false"),
+    ("\n[intercept]\nx = 1", "p.toml:2:2", "a table"),
+    ("secrets = 1", "p.toml:1:11", "a number"),
+    ("[[secrets]]\nx = 1", "p.toml:1:3", "a list"),
     ('allow = ["good.test]', "p.toml:1:21", "not valid TOML"),
     ("allow = [", "p.toml:1:10", "not valid TOML"),
     ("allow = []\nallow = []", "p.toml:2:11", "not valid TOML"),
@@ -157,6 +194,8 @@ BAD_JSON = [
     ('{"x": 1}', "p.json:1:3", "'x'"),
     ('{"hosts": {"a": null}}', "p.json:1:17", "null"),
     ('{"limits": {"a": null}}', "p.json:1:18", "null"),
+    ('{"secrets": {"A": {"inject": {"header": "x",\n "header": "y"}}}}', "p.json:2:3", "twice"),
+    ('{"secrets": null}', "p.json:1:13", "null"),
     ('{"allow": [NaN]}', "p.json:1", "NaN"),
     ("[]", "p.json:1", "a list"),
     ("null", "p.json:1", "null"),

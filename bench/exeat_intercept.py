@@ -1,0 +1,55 @@
+"""`python -m bench.exeat_intercept PORT AUDIT`: a gateway that looks into TLS and has one secret, for the bench.
+
+`exeat run --secrets` has the same gateway, but in its jail; the others are measured over loopback, so this one is too.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+
+from bench.guarded import HOST, PLACEHOLDER, PORT, VALUE, authority_path
+from exeat.gateway.gateway import Gateway
+from exeat.gateway.interception import Intercept, Interception
+from exeat.gateway.process import raise_descriptor_limit, run_in_loop
+from exeat.policy import build_policy
+from exeat.secrets.config import parse_secrets
+from exeat.secrets.values import fetch
+from exeat.secrets.vault import Vault
+from exeat.trust.authority import Authority, Contexts
+from exeat.trust.roots import UpstreamTrust
+
+SECRETS = {
+    "BENCH": {
+        "value": VALUE,
+        "placeholder": PLACEHOLDER,
+        "hosts": [f"{HOST}:{PORT} private"],
+        "where": ["headers", "basic", "query", "body"],
+    }
+}
+
+
+def make_gateway(port: int, audit: str) -> Gateway:
+    """The one place where the gateway is put together, as `exeat run` does it."""
+    specs = parse_secrets(json.dumps(SECRETS), "secrets.json")
+    rules = [rule for spec in specs for rule in spec.hosts]
+    authority = Authority([rule.pattern for rule in rules])
+    trust = UpstreamTrust([str(authority_path())], os.environ)
+    vault = Vault(fetch(specs, os.environ))
+    interception = Interception(Intercept.NEEDED, vault, Contexts(authority), trust.context)
+    return Gateway(build_policy(rules), port=port, audit=audit, interception=interception)
+
+
+async def serve(port: int, audit: str) -> int:
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with make_gateway(port, audit):
+        await stopped.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    raise_descriptor_limit()
+    sys.exit(run_in_loop(serve(int(sys.argv[1]), sys.argv[2])))

@@ -1,0 +1,66 @@
+"""Requests inside a tunnel: plain HTTP as it is, or HTTP inside TLS that ends here and begins anew towards the server.
+
+The certificate shown is for the name that the tunnel was authorised for and no other. Every request is decided anew,
+and what goes out goes over TLS of our own, to a server whose certificate was checked.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from exeat.gateway.http_door import serve_http
+from exeat.gateway.session import Session
+from exeat.gateway.tls import secure_channel
+from exeat.gateway.tunnel_door import Inner
+
+# What clients say when they do not like a certificate (RFC 8446 section 6.2).
+_CERTIFICATE_ALERTS = (
+    "UNKNOWN_CA",
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_UNKNOWN",
+    "CERTIFICATE_EXPIRED",
+    "UNSUPPORTED_CERT",
+)
+REFUSED_BY_CLIENT = "certificate-refused"
+
+
+async def serve_inner(session: Session, inner: Inner) -> None:
+    """Serve what comes through a tunnel, to its end."""
+    if inner.record is None:
+        await serve_http(session, inner.place, f"{inner.door}/http")
+        return
+    note = ""
+    try:
+        note = await _serve_tls(session, inner)
+    finally:
+        session.finish(inner.record, inner.record.status, 0, 0, note)
+
+
+async def _serve_tls(session: Session, inner: Inner) -> str:
+    """Gives a note for the record of the tunnel, if it came to nothing."""
+    state, client, place = session.state, session.client, inner.place
+    interception = state.interception
+    assert interception is not None, "only an interception makes places that are looked into"
+    session.watch(state.limits.head_s, client.abort)
+    try:
+        context = await interception.server_context(place.host)
+        protocol = await secure_channel(client, context, server_side=True)
+    except ssl.SSLError as error:
+        reason = error.reason or "TLS failed"
+        client.close()
+        if any(alert in reason for alert in _CERTIFICATE_ALERTS):
+            state.counters.block(place.host_text, place.port, REFUSED_BY_CLIENT)
+            return f"the client refused our certificate: {reason}"
+        return f"no TLS with the client: {reason}"
+    except OSError:
+        return "the client left before TLS began"
+    if protocol == "h2":
+        from exeat.gateway.http2_front import serve_http2  # noqa: PLC0415 - loaded with the interception
+
+        async def serve(stream: Session) -> None:
+            await serve_http(stream, place, f"{inner.door}/h2", secure=True, prefers_h2=True)
+
+        await serve_http2(session, serve)
+    else:
+        await serve_http(session, place, f"{inner.door}/https", secure=True)
+    return ""

@@ -1,0 +1,91 @@
+"""The client's bytes while a request body is under way: decoded, treated, framed anew, and sent on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from exeat.errors import ExeatError
+from exeat.gateway.budget import Budget
+from exeat.gateway.channel import Channel
+from exeat.gateway.refusal import Refusal
+from exeat.wire.body import BodyDecoder, encode_chunk, encode_last_chunk
+
+if TYPE_CHECKING:
+    from exeat.gateway.exchange import Exchange
+    from exeat.secrets.treatment import Treatment
+
+OVER_BUDGET: Final = Refusal(413, "the upload budget is spent", "http_request_denied")
+
+
+class Upload:
+    """The receiver of the client's bytes. `chunked`: how the body is sent on."""
+
+    __slots__ = (
+        "_body",
+        "_budget",
+        "_chunked",
+        "_client",
+        "_exchange",
+        "_filter",
+        "_treatment",
+        "_upstream",
+        "finished",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        client: Channel,
+        upstream: Channel,
+        body: BodyDecoder,
+        *,
+        chunked: bool,
+        budget: Budget | None,
+        treatment: Treatment | None,
+    ) -> None:
+        self._exchange = exchange
+        self._client = client
+        self._upstream = upstream
+        self._body = body
+        self._chunked = chunked
+        self._budget = budget
+        self._treatment = treatment
+        self._filter = treatment.body if treatment is not None else None
+        self.finished = False
+
+    def on_data(self, data: bytes) -> None:
+        body = self._body
+        try:
+            payload = body.feed(data)
+            trailers = body.trailers if body.done else []
+            if self._treatment is not None:
+                payload = self._treated(payload)
+                if trailers:
+                    trailers = self._treatment.treat_request_trailers(trailers)
+        except ExeatError as error:
+            self._exchange.fail_upload(error)
+            return
+        if self._budget is not None and not self._budget.spend(sum(map(len, payload))):
+            self._exchange.fail(OVER_BUDGET, "upload-budget-spent")
+            return
+        out = [encode_chunk(b"".join(payload))] if self._chunked and payload else payload
+        if body.done:
+            if self._chunked:
+                out.append(encode_last_chunk(trailers))
+            self.finished = True
+            self._client.push_to(None)
+            self._client.buffer = body.rest
+        if out:
+            self._upstream.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _treated(self, payload: list[bytes]) -> list[bytes]:
+        if self._filter is None:
+            return payload
+        treated = self._filter.feed(b"".join(payload)) if payload else b""
+        if self._body.done:
+            treated += self._filter.finish()
+        return [treated] if treated else []
+
+    def on_eof(self) -> None:
+        if not self.finished:
+            self._exchange.fail(Refusal(400, "the request body was cut off", "http_request_error"), "client-left")

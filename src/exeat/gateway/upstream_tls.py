@@ -1,0 +1,95 @@
+"""Connections to servers over TLS of our own: the certificate checked before any byte of a request goes out."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from exeat.gateway.channel import Channel
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.state import Ask, State
+from exeat.gateway.tls import secure_channel
+
+if TYPE_CHECKING:
+    from exeat.gateway.interception import Alpn
+
+_NO_SUCH_PROTOCOL: Final = ("TLSV1_ALERT_NO_APPLICATION_PROTOCOL", "NO_APPLICATION_PROTOCOL")
+_DIFFERENT: Final = "cannot agree with the server on a version of HTTP"
+
+
+class ProtocolRefused(Exception):  # noqa: N818 - not a failure: another version of HTTP may do
+    """The server does not speak what was offered."""
+
+
+def offer_for(state: State, ask: Ask) -> Alpn:
+    """What to offer the server. An HTTP/1.1 client gets HTTP/1.1 if it can be had: nothing is to be translated then."""
+    from exeat.gateway.interception import EITHER, HTTP1, HTTP2  # noqa: PLC0415 - loaded with the interception
+
+    assert state.interception is not None
+    if ask.place.key in state.interception.speaks_only_h2:
+        return HTTP2
+    return EITHER if ask.prefers_h2 else HTTP1
+
+
+async def secure_upstream(state: State, ask: Ask, channel: Channel, offer: Alpn) -> Channel | Refusal:
+    """Verify the server and give the channel to speak HTTP/1.1 on. A refusal is not on record yet.
+
+    Where the server speaks HTTP/2 it is a stream of a connection that others may share. Raises ProtocolRefused.
+    """
+    from exeat.trust.roots import handshake_reason  # noqa: PLC0415 - loaded with the interception
+
+    interception = state.interception
+    assert interception is not None
+    place = ask.place
+    try:
+        async with asyncio.timeout(state.limits.connect_s):
+            agreed = await secure_channel(channel, interception.upstream_context(offer), server_name=place.host_text)
+    except ssl.SSLError as error:
+        channel.abort()
+        if handshake_reason(error) in _NO_SUCH_PROTOCOL and "h2" not in offer:
+            raise ProtocolRefused from None
+        return explain(error, ask)
+    except TimeoutError:
+        channel.abort()
+        return Refusal(504, f"{place}: the server did not finish the TLS handshake in time", "connection_timeout")
+    except OSError:
+        channel.abort()
+        return Refusal(502, f"{place}: the server hung up during the TLS handshake", "connection_terminated")
+    except BaseException:
+        channel.abort()
+        raise
+    if agreed == "h2":
+        return _open_http2(state, ask, channel)
+    if "http/1.1" not in offer:
+        channel.abort()
+        return Refusal(502, f"{place}: {_DIFFERENT}", "tls_protocol_error")
+    return channel
+
+
+def explain(error: ssl.SSLError, ask: Ask) -> Refusal:
+    """What is wrong with a server's TLS, in words that help."""
+    from exeat.trust.roots import explain_certificate_error  # noqa: PLC0415 - loaded with the interception
+
+    is_certificate = isinstance(error, ssl.SSLCertVerificationError)
+    kind = "tls_certificate_error" if is_certificate else "tls_protocol_error"
+    return Refusal(502, explain_certificate_error(error, ask.place.host), kind)
+
+
+def take_http2_stream(state: State, ask: Ask) -> tuple[Channel, str] | None:
+    """A stream of an HTTP/2 connection that is open already, and the address it goes to."""
+    found = state.http2_upstreams.get(ask.pool_key)
+    if found is None or not found[0].usable:
+        return None
+    upstream, address = found
+    return upstream.open_stream(), address
+
+
+def _open_http2(state: State, ask: Ask, channel: Channel) -> Channel:
+    from exeat.gateway.http2_back import Http2Upstream  # noqa: PLC0415 - loaded with the interception
+
+    upstream = Http2Upstream(channel, state.limits)
+    upstream.start()
+    if state.policy is ask.policy:
+        state.http2_upstreams[ask.pool_key] = upstream, ask.record.address
+    return upstream.open_stream()

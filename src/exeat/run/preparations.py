@@ -1,0 +1,101 @@
+"""What the gateway's process tells the run before the jail is built: never a value, and all else that follows from one.
+
+It goes as JSON in a file without a name, because it may be longer than a packet; the certificates go beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+PREPARED = b"T"
+_MAX_FILES = 4
+
+
+class TrustFiles:
+    """Descriptors of what the command is to trust: the roots with ours, ours alone, and both as a Java key store."""
+
+    __slots__ = ("bundle", "java", "own", "subject_hash")
+
+    def __init__(self, bundle: int, own: int, java: int, subject_hash: str) -> None:
+        self.bundle = bundle
+        self.own = own
+        self.java = java
+        self.subject_hash = subject_hash
+
+    def close(self) -> None:
+        for descriptor in (self.bundle, self.own, self.java):
+            os.close(descriptor)
+
+
+class Preparations:
+    """For the command: variables to set and to drop, files to hide, whom to trust. For the user: what to say."""
+
+    __slots__ = ("dropped", "hidden", "placeholders", "said", "trust")
+
+    def __init__(
+        self,
+        placeholders: Mapping[str, str] | None = None,
+        dropped: Sequence[str] = (),
+        hidden: Sequence[str] = (),
+        said: Sequence[str] = (),
+        trust: TrustFiles | None = None,
+    ) -> None:
+        self.placeholders = dict(placeholders or {})
+        self.dropped = tuple(dropped)
+        self.hidden = tuple(hidden)
+        self.said = tuple(said)
+        self.trust = trust
+
+
+NOTHING = Preparations()
+
+
+def send_preparations(control: socket.socket, prepared: Preparations) -> None:
+    """From the gateway's process. The descriptors are the other side's from here on."""
+    import json  # noqa: PLC0415 - only for runs that have something to prepare
+
+    trust = prepared.trust
+    text = json.dumps(
+        {
+            "placeholders": prepared.placeholders,
+            "dropped": prepared.dropped,
+            "hidden": prepared.hidden,
+            "said": prepared.said,
+            "hash": trust.subject_hash if trust is not None else "",
+        }
+    )
+    descriptor = file_in_memory(text.encode())
+    files = [descriptor] if trust is None else [descriptor, trust.bundle, trust.own, trust.java]
+    try:
+        socket.send_fds(control, [PREPARED], files)
+    finally:
+        for each in files:
+            os.close(each)
+
+
+def receive_preparations(files: Sequence[int]) -> Preparations:
+    """In the run's own process."""
+    import json  # noqa: PLC0415
+
+    with open(files[0], "rb") as file:
+        file.seek(0)
+        data = json.load(file)
+    trust = TrustFiles(files[1], files[2], files[3], data["hash"]) if len(files) == _MAX_FILES else None
+    return Preparations(data["placeholders"], data["dropped"], data["hidden"], data["said"], trust)
+
+
+def file_in_memory(content: bytes) -> int:
+    """A file without a name that holds this, to be passed on by its descriptor."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("exeat", os.MFD_CLOEXEC)
+    else:
+        import tempfile  # noqa: PLC0415 - not on Linux
+
+        descriptor, path = tempfile.mkstemp()
+        os.unlink(path)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    return descriptor

@@ -1,0 +1,38 @@
+"""Takes variables out of this process for good: /proc shows them, and every child's memory begins as a copy of ours."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable
+
+_ENV_START, _ENV_END = 47, 48  # of /proc/self/stat, counted from the field behind the program's name
+
+
+def scrub_environment(names: Iterable[str]) -> None:
+    """Forget these variables: in `os.environ`, in the memory it was read from, and in /proc/self/environ."""
+    wanted = {os.fsencode(name) for name in names}
+    held = getattr(os.environ, "_data", {})
+    for name in wanted:
+        value = held.pop(name, None)
+        if isinstance(value, bytes) and sys.implementation.name == "cpython" and len(value) > 1:
+            # Freed memory keeps its content. Nobody else has this object: what is decoded from it is another.
+            ctypes.memset(id(value) + bytes.__basicsize__ - 1, 0, len(value))
+    if sys.platform == "linux" and wanted:
+        _wipe_initial(wanted)
+
+
+def _wipe_initial(names: set[bytes]) -> None:
+    """The strings that the kernel put on the stack at the start, which is what /proc shows."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b") ")[2].split()
+    start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
+    if not 0 < start < end:
+        return
+    position = start
+    for item in ctypes.string_at(start, end - start).split(b"\0"):
+        name, equals, value = item.partition(b"=")
+        if equals and name in names:
+            ctypes.memset(position + len(name) + 1, 0, len(value))
+        position += len(item) + 1

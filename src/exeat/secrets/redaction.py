@@ -1,0 +1,149 @@
+"""Taking values out of responses: what a server repeats of a secret becomes its placeholder again.
+
+Only values that were given out in this run are looked for. What cannot be found is a value that comes back in parts
+(a program that asks for one byte range after the other) or in a form that nobody but the server knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from exeat.errors import ProtocolError
+from exeat.secrets.codings import Decoder, make_decoder
+from exeat.secrets.forms import reflected_forms
+from exeat.secrets.lines import (
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    change_lines,
+    content_coding,
+    first_value,
+    is_grpc,
+    line_named,
+    without,
+)
+from exeat.secrets.model import Secret
+from exeat.secrets.replace import ReplacementTable, StreamReplacer
+from exeat.wire.fields import Headers
+from exeat.wire.http1 import ResponseHead
+
+_GRPC_ENCODING = line_named(b"grpc-encoding")
+
+
+def forms_of(secret: Secret) -> dict[bytes, None]:
+    """All forms of all values that a secret had in this run, in order."""
+    return dict.fromkeys(form for value in secret.all_values for form in reflected_forms(value))
+
+
+class Redaction:
+    """The values of some secrets and what stands in for them, made ready. Shared by all responses until one changes."""
+
+    __slots__ = ("_fitted", "table")
+
+    def __init__(self, secrets: Iterable[Secret]) -> None:
+        pairs: dict[bytes, bytes] = {}
+        for secret in secrets:
+            for form in forms_of(secret):
+                pairs.setdefault(form, secret.placeholder)
+        self.table = ReplacementTable(pairs)
+        self._fitted: ReplacementTable | None = None
+
+    @property
+    def fitted(self) -> ReplacementTable:
+        """The same, with placeholders cut or filled up to the length of what they stand for."""
+        if self._fitted is None:
+            pairs = {form: name[: len(form)].ljust(len(form), b"*") for form, name in self.table.pairs.items()}
+            self._fitted = ReplacementTable(pairs)
+        return self._fitted
+
+    def clean(self, data: bytes) -> bytes:
+        """One piece of text without any value in it."""
+        if not self.table.may_match(data):
+            return data
+        replacer = StreamReplacer(self.table)
+        return replacer.feed(data) + replacer.finish()
+
+    def clean_line(self, line: bytes) -> bytes:
+        name, colon, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            return line  # it frames the message, whatever else its digits may be
+        return self.clean(name) + colon + self.clean(value)
+
+    def clean_head(self, head: ResponseHead) -> None:
+        head.reason = self.clean(head.reason)
+        if self.table.may_match(head.passed):
+            head.passed = change_lines(head.passed, self.clean_line)
+
+    def clean_trailers(self, trailers: Headers) -> Headers:
+        return [(self.clean(name), self.clean(value)) for name, value in trailers]
+
+
+Current = Callable[[], Redaction | None]
+
+
+class ResponseFilter:
+    """The body of one response. Secrets that are given out while it is under way are taken from the rest of it."""
+
+    __slots__ = ("_current", "_decoder", "_fitted", "_redaction", "_replacer")
+
+    def __init__(self, current: Current, decoder: Decoder | None, *, fitted: bool) -> None:
+        self._current = current
+        self._decoder = decoder
+        self._fitted = fitted
+        self._redaction: Redaction | None = None
+        self._replacer: StreamReplacer | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        return self._clean(data if self._decoder is None else self._decoder.feed(data))
+
+    def finish(self) -> bytes:
+        rest = b"" if self._decoder is None else self._clean(self._decoder.finish())
+        return rest if self._replacer is None else rest + self._replacer.finish()
+
+    def _clean(self, data: bytes) -> bytes:
+        redaction = self._current()
+        if redaction is None:
+            return data
+        if redaction is not self._redaction:
+            held = b"" if self._replacer is None else self._replacer.held
+            self._redaction = redaction
+            self._replacer = StreamReplacer(redaction.fitted if self._fitted else redaction.table)
+            data = held + data
+        assert self._replacer is not None
+        return self._replacer.feed(data)
+
+
+def begin_response(current: Current, head: ResponseHead) -> ResponseFilter | None:
+    """Clean the head, and give the filter for the body if there is a body to look through. For places with secrets.
+
+    The body is decoded, so its length and coding are taken from the head; one that cannot be decoded raises
+    ProtocolError. A gRPC body keeps its lengths: they stand in front of each message.
+    """
+    redaction = current()
+    if redaction is not None:
+        redaction.clean_head(head)
+    if head.length == 0 and not head.chunked:
+        return None
+    if redaction is None and head.length is not None:
+        # Nothing has been given out. But a stream without an end may still be running when something is.
+        return None
+    coding = content_coding(head.passed)
+    fitted = is_grpc(head.passed)
+    decoder = _decoder_for(head, coding) if coding else None
+    unseen = (coding and decoder is None) or (fitted and first_value(head.passed, _GRPC_ENCODING) not in _PLAIN)
+    if unseen:
+        if redaction is None:
+            return None
+        raise ProtocolError("response in a coding that cannot be searched for secrets", status=502)
+    if decoder is not None or not fitted:
+        head.passed = without(without(head.passed, CONTENT_ENCODING), CONTENT_LENGTH)
+        head.length = None
+        head.chunked = True
+    return ResponseFilter(current, decoder, fitted=fitted)
+
+
+_PLAIN = (b"", b"identity")
+
+
+def _decoder_for(head: ResponseHead, coding: bytes) -> Decoder | None:
+    """A part of a coded body cannot be decoded."""
+    return None if head.status == 206 else make_decoder(coding)

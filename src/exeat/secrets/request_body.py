@@ -1,0 +1,188 @@
+"""The body of a request: watched for placeholders that must not go where it goes, and changed where that was asked for.
+
+A filter takes the body in any pieces, and how it was cut never changes the result. What it gives may be empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from exeat.errors import ProtocolError
+from exeat.secrets.codings import Decoder, Encoder, make_decoder, make_encoder
+from exeat.secrets.forms import escape_for
+from exeat.secrets.ledger import Ledger
+from exeat.secrets.lines import CONTENT_TYPE, content_coding, first_value, is_grpc
+from exeat.secrets.misuse import Detector, MisuseError, describe_misuse, spell_plainly
+from exeat.secrets.model import Secret
+from exeat.secrets.plan import Plan
+from exeat.secrets.replace import StreamReplacer
+
+_PIECE: Final = 64 * 1024
+
+
+class BodyFilter(Protocol):
+    """Something that a body goes through. Both raise ProtocolError or MisuseError to stop the request."""
+
+    def feed(self, data: bytes) -> bytes: ...
+
+    def finish(self) -> bytes: ...
+
+
+def watch_body(plan: Plan, passed: bytes) -> BodyFilter | None:
+    """A filter that changes nothing; None if nothing must be kept from this place."""
+    watch = _watch(plan)
+    if watch is None:
+        return None
+    coding = content_coding(passed)
+    return _Watcher(watch, make_decoder(coding, is_request=True) if coding else None)
+
+
+def substitute_body(plan: Plan, passed: bytes, ledger: Ledger) -> BodyFilter:
+    """A filter that puts values in. A coded body is decoded and coded again; raises ProtocolError if it cannot be."""
+    coding = content_coding(passed)
+    decoder, encoder = make_decoder(coding, is_request=True), make_encoder(coding)
+    if decoder is None or encoder is None:
+        raise ProtocolError("the body has a coding in which no secret can be put in", status=415)
+    watch = _watch(plan)
+    content_type = first_value(passed, CONTENT_TYPE)
+    replaced = {secret.placeholder: escape_for(content_type, secret.value) for secret in plan.body}
+    substituter = _Substituter(plan.body, replaced, ledger, watch)
+    return _Recoder(decoder, substituter, encoder) if coding else substituter
+
+
+def refuse_in_grpc(plan: Plan, passed: bytes) -> BodyFilter:
+    """For gRPC, whose messages have their lengths in front: nothing is put in, and it is said if it should be.
+
+    Messages that were compressed one by one are not looked into.
+    """
+    return _GrpcWatcher(watch_body(plan, passed), plan.body)
+
+
+def is_for_substitution(plan: Plan, passed: bytes) -> bool:
+    return bool(plan.body) and not is_grpc(passed)
+
+
+def pass_whole(through: BodyFilter, body: bytes) -> bytes:
+    """A body that is there as a whole, in pieces: the filter must not hold all of it unpacked at once."""
+    parts = [through.feed(body[at : at + _PIECE]) for at in range(0, len(body), _PIECE)]
+    return b"".join((*parts, through.finish()))
+
+
+class _Watch:
+    """Looks for the placeholders that must not go to the place."""
+
+    __slots__ = ("_detector", "_secure")
+
+    def __init__(self, detector: Detector, *, secure: bool) -> None:
+        self._detector = detector
+        self._secure = secure
+
+    def look(self, data: bytes) -> None:
+        """Raises MisuseError when one is complete: what was looked at last must not be sent."""
+        names = self._detector.feed(data)
+        if names:
+            raise MisuseError(describe_misuse(names, secure=self._secure))
+
+
+def _watch(plan: Plan) -> _Watch | None:
+    return None if plan.watched is None else _Watch(Detector(plan.watched), secure=plan.secure)
+
+
+class _Watcher:
+    """Passes a body on as it is. One that is coded is decoded to be looked at.
+
+    What has a coding that we do not know, or is not what its coding says, is looked at as it is and passed: all that
+    could go unseen is a string that is worth nothing.
+    """
+
+    __slots__ = ("_decoder", "_watch")
+
+    def __init__(self, watch: _Watch, decoder: Decoder | None) -> None:
+        self._watch = watch
+        self._decoder = decoder
+
+    def feed(self, data: bytes) -> bytes:
+        if self._decoder is None:
+            self._watch.look(data)
+            return data
+        try:
+            plain = self._decoder.feed(data)
+        except ProtocolError:
+            self._decoder = None
+            return data
+        self._watch.look(plain)
+        return data
+
+    def finish(self) -> bytes:
+        return b""
+
+
+class _GrpcWatcher:
+    __slots__ = ("_detector", "_inner")
+
+    def __init__(self, inner: BodyFilter | None, secrets: Sequence[Secret]) -> None:
+        spellings = spell_plainly(secrets)
+        assert spellings is not None, "there are secrets for the body"
+        self._detector = Detector(spellings)
+        self._inner = inner
+
+    def feed(self, data: bytes) -> bytes:
+        if self._detector.seen(data):
+            raise ProtocolError("no secret can be put into a gRPC message", status=415)
+        return data if self._inner is None else self._inner.feed(data)
+
+    def finish(self) -> bytes:
+        return b""
+
+
+class _Substituter:
+    """Puts values into a body that is not coded."""
+
+    __slots__ = ("_counted", "_ledger", "_replacer", "_secrets", "_watch")
+
+    def __init__(
+        self, secrets: Sequence[Secret], replaced: dict[bytes, bytes], ledger: Ledger, watch: _Watch | None
+    ) -> None:
+        self._secrets = {secret.placeholder: secret for secret in secrets}
+        self._replacer = StreamReplacer(replaced, max_hits=max(1, ledger.left))
+        self._ledger = ledger
+        self._watch = watch
+        self._counted: dict[bytes, int] = {}
+
+    def feed(self, data: bytes) -> bytes:
+        if self._watch is not None:
+            self._watch.look(data)
+        return self._noted(self._replacer.feed(data))
+
+    def finish(self) -> bytes:
+        return self._noted(self._replacer.finish())
+
+    def _noted(self, data: bytes) -> bytes:
+        """Note what was put in before it leaves."""
+        hits = self._replacer.hits
+        if hits != self._counted:
+            for placeholder, count in hits.items():
+                new = count - self._counted.get(placeholder, 0)
+                if new:
+                    self._ledger.take(self._secrets[placeholder], new)
+            self._counted = dict(hits)
+        return data
+
+
+class _Recoder:
+    """Unpacks, lets another filter at it, and packs again in the same coding."""
+
+    __slots__ = ("_decoder", "_encoder", "_inner")
+
+    def __init__(self, decoder: Decoder, inner: BodyFilter, encoder: Encoder) -> None:
+        self._decoder = decoder
+        self._inner = inner
+        self._encoder = encoder
+
+    def feed(self, data: bytes) -> bytes:
+        return self._encoder.feed(self._inner.feed(self._decoder.feed(data)))
+
+    def finish(self) -> bytes:
+        rest = self._inner.feed(self._decoder.finish()) + self._inner.finish()
+        return self._encoder.feed(rest) + self._encoder.finish()

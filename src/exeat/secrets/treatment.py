@@ -1,0 +1,171 @@
+"""What happens to one request and its response on account of secrets.
+
+A request to a place that a secret is bound to gets the value in place of the placeholder. One that carries a
+placeholder anywhere else is stopped. A response loses every value that was given out in this run.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from exeat.secrets.ledger import Ledger
+from exeat.secrets.misuse import Detector, Misuse, MisuseError
+from exeat.secrets.model import Secret
+from exeat.secrets.plan import Plan
+from exeat.secrets.redaction import ResponseFilter, begin_response
+from exeat.secrets.request_body import (
+    BodyFilter,
+    is_for_substitution,
+    pass_whole,
+    refuse_in_grpc,
+    substitute_body,
+    watch_body,
+)
+from exeat.secrets.request_head import (
+    ask_for_what_we_read,
+    find_misuse,
+    find_misuse_in_trailers,
+    treat_lines,
+    treat_path,
+    treat_trailers,
+)
+from exeat.secrets.signing import MAX_HASHED, Signature, find_signature, must_be_hashed
+from exeat.secrets.vault import Vault
+from exeat.wire.fields import Headers
+from exeat.wire.http1 import RequestHead, ResponseHead
+
+_MAX_WHOLE: Final = 1024 * 1024  # a body of a known length up to this keeps a length
+
+
+def treat_request(
+    vault: Vault, bound: tuple[Secret, ...], head: RequestHead, path: bytes, *, secure: bool, authority: bytes
+) -> Treatment | Misuse | None:
+    """What to do with a request; None if there is nothing to do. `bound` is what `vault.bound_to` gave for the place.
+
+    `secure`: it goes over TLS, and the server's certificate was verified. Nothing is put in otherwise. `authority`
+    is what will be sent as Host. Raises ProtocolError, with the status to answer, if it cannot be done.
+    """
+    plan = vault.plan(bound, secure=secure)
+    misuse = find_misuse(plan, head, path, authority)
+    if misuse is not None:
+        return misuse
+    if not bound and (plan.watched is None or not head.has_body):
+        return None
+    return Treatment(vault, plan, head, path, authority)
+
+
+class Treatment:
+    """One request and its response. `passed` and `path` are to be sent instead of those of the head.
+
+    If `whole_body` is not 0 the body, of at most so many bytes, is to be read first and given to `seal`; what that
+    gives is to be sent with its length, and only then are `passed` and `path` to be read. Otherwise the body goes
+    through `body`, if there is one; unless `keeps_length` its length is not known before its end.
+    """
+
+    __slots__ = (
+        "_authority",
+        "_head",
+        "_ledger",
+        "_plan",
+        "_signature",
+        "_vault",
+        "body",
+        "keeps_length",
+        "passed",
+        "path",
+        "whole_body",
+    )
+
+    def __init__(self, vault: Vault, plan: Plan, head: RequestHead, path: bytes, authority: bytes) -> None:
+        self._vault = vault
+        self._plan = plan
+        self._head = head
+        self._authority = authority
+        self._ledger = Ledger(vault.note_injected)
+        self._signature: Signature | None = None
+        self.passed = head.passed
+        self.path = path
+        self.body: BodyFilter | None = None
+        self.keeps_length = True
+        self.whole_body = 0
+        if plan.bound:
+            self._treat_head()
+        if head.has_body and self.whole_body == 0:
+            self._treat_body()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The secrets that were put in so far, sorted. More may come with the body."""
+        return self._ledger.names
+
+    def _treat_head(self) -> None:
+        plan, head, ledger = self._plan, self._head, self._ledger
+        if plan.aws and b"authorization" not in plan.set_headers:
+            self._signature = find_signature(plan, self.passed, self.path)
+        self.path = treat_path(plan, self.path, ledger)
+        self.passed = treat_lines(plan, self.passed, ledger, signed=self._signature is not None)
+        self.passed = ask_for_what_we_read(self.passed)
+        if self._signature is None:
+            return
+        if must_be_hashed(head, self.passed):
+            self.whole_body = MAX_HASHED
+        else:
+            self._sign(None)
+
+    def _sign(self, body: bytes | None) -> None:
+        assert self._signature is not None
+        self.passed = self._signature.renew(self._head, self.passed, self.path, self._authority, body, self._ledger)
+
+    def _treat_body(self) -> None:
+        """A signed body stays as it is: its hash is part of what was signed."""
+        plan, head = self._plan, self._head
+        if self._signature is not None or not plan.body:
+            self.body = watch_body(plan, head.passed)
+        elif not is_for_substitution(plan, head.passed):
+            self.body = refuse_in_grpc(plan, head.passed)
+        else:
+            self.body = substitute_body(plan, head.passed, self._ledger)
+            self.keeps_length = False
+            if head.length is not None and head.length <= _MAX_WHOLE:
+                self.whole_body = _MAX_WHOLE
+
+    def seal(self, body: bytes) -> bytes:
+        """The body to send. To be called once, with all of it, if `whole_body` asks for it."""
+        if self._signature is not None:
+            watcher = watch_body(self._plan, self._head.passed)
+            if watcher is not None:
+                pass_whole(watcher, body)
+            self._sign(body)
+            return body
+        through, self.body = self.body, None
+        assert through is not None
+        before = self._ledger.left
+        changed = pass_whole(through, body)
+        # A coded body that had nothing in it need not be coded by us.
+        return changed if self._ledger.left != before else body
+
+    def treat_request_trailers(self, trailers: Headers) -> Headers:
+        """The trailers to send. Raises MisuseError."""
+        misuse = find_misuse_in_trailers(self._plan, trailers)
+        if misuse is not None:
+            raise MisuseError(misuse)
+        return treat_trailers(self._plan, trailers, self._ledger)
+
+    def begin_response(self, head: ResponseHead) -> ResponseFilter | None:
+        """Clean the response's head, in place, and give what its body must go through, if anything.
+
+        The head says how the body is to be sent on, and no longer how it comes: look at that before.
+        """
+        if self.body is not None and not self.keeps_length:
+            # What the rest of the request may yet put in can be in the answer, which begins now.
+            for secret in self._plan.body:
+                self._vault.note_injected(secret)
+        return begin_response(self._vault.redaction, head) if self._plan.bound else None
+
+    def redact_trailers(self, trailers: Headers) -> Headers:
+        redaction = self._vault.redaction() if self._plan.bound else None
+        return trailers if redaction is None else redaction.clean_trailers(trailers)
+
+    def leak_detector(self) -> Detector | None:
+        """For what follows a change of protocols. None: there is nothing to look for."""
+        return self._vault.leak_detector(self._plan.bound)

@@ -1,0 +1,113 @@
+"""The secrets of one run: which may go where, and which have been given out.
+
+Everything that depends on a place alone (a host, a port, whether its TLS was verified) is worked out once and kept,
+because every request asks for it. A value is looked up when it is used, never kept: it may be renewed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from exeat.policy import Host, Name, Rule
+from exeat.policy.policy import RuleIndex
+from exeat.secrets.misuse import Detector, Spellings, spell_plainly
+from exeat.secrets.model import Secret
+from exeat.secrets.plan import Plan
+from exeat.secrets.redaction import Redaction, forms_of
+
+# Below a wildcard there are as many hosts as a program likes to name.
+_KEPT_PLACES: Final = 4_096
+_KEPT_PLANS: Final = 256
+
+
+class Vault:
+    """The secrets of one run. Its `repr` shows none of them."""
+
+    __slots__ = (
+        "_by_rule",
+        "_index",
+        "_injected",
+        "_places",
+        "_plans",
+        "_redacted",
+        "_redaction",
+        "placeholders",
+        "secrets",
+    )
+
+    def __init__(self, secrets: Sequence[Secret]) -> None:
+        self.secrets = tuple(secrets)
+        self.placeholders: Mapping[str, bytes] = {secret.name: secret.placeholder for secret in secrets}
+        by_rule: dict[Rule, list[Secret]] = {}
+        for secret in secrets:
+            for rule in dict.fromkeys(secret.spec.hosts):
+                if not rule.deny:
+                    by_rule.setdefault(rule, []).append(secret)
+        self._by_rule = by_rule
+        self._index = RuleIndex(by_rule)
+        self._places: dict[tuple[Host, int], tuple[Secret, ...]] = {}
+        self._plans: dict[tuple[tuple[Secret, ...], bool], Plan] = {}
+        self._injected: dict[Secret, None] = {}
+        self._redaction: Redaction | None = None
+        self._redacted: tuple[tuple[bytes, ...], ...] = ()
+
+    def bound_to(self, host: Host, port: int) -> tuple[Secret, ...]:
+        """The secrets that may go to this place, in the order in which they were configured."""
+        place = (host, port)
+        bound = self._places.get(place)
+        if bound is None:
+            if len(self._places) >= _KEPT_PLACES:
+                self._places.clear()
+            bound = self._places[place] = self._find_bound(host, port)
+        return bound
+
+    def _find_bound(self, host: Host, port: int) -> tuple[Secret, ...]:
+        rules: Iterator[Rule]
+        rules = self._index.for_name(host.text) if isinstance(host, Name) else self._index.for_address(host.ip)
+        bound = {secret for rule in rules if rule.has_port(port) for secret in self._by_rule[rule]}
+        return tuple(secret for secret in self.secrets if secret in bound)
+
+    def plan(self, bound: tuple[Secret, ...], *, secure: bool) -> Plan:
+        """What is to be done with requests to a place with these secrets."""
+        key = (bound, secure)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _KEPT_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = Plan(self.secrets, bound, secure=secure)
+        return plan
+
+    @property
+    def has_injected(self) -> bool:
+        return bool(self._injected)
+
+    def note_injected(self, secret: Secret) -> None:
+        """The value goes out. To be called before it does: from now on it is looked for in what comes back."""
+        self._injected[secret] = None
+
+    def redaction(self) -> Redaction | None:
+        """How to take every value that was given out so far from a response. None: there was none."""
+        if not self._injected:
+            return None
+        values = tuple([secret.all_values for secret in self._injected])
+        if values != self._redacted:
+            self._redaction = Redaction(self._injected)
+            self._redacted = values
+        return self._redaction
+
+    def placeholder_detector(self, allowed: Iterable[str] = ()) -> Detector | None:
+        """Finds the placeholders that may not go through a tunnel. None: all of them may."""
+        names = frozenset(allowed)
+        spellings = spell_plainly(
+            secret for secret in self.secrets if secret.spec.refuse_wrong_host and secret.name not in names
+        )
+        return None if spellings is None else Detector(spellings)
+
+    def leak_detector(self, bound: Iterable[Secret]) -> Detector | None:
+        """Finds values that were given out, or that may yet be at this place, in a stream that cannot be changed."""
+        names = {form: secret.name for secret in dict.fromkeys((*self._injected, *bound)) for form in forms_of(secret)}
+        return Detector(Spellings(names)) if names else None
+
+    def __repr__(self) -> str:
+        return f"<vault of {len(self.secrets)} secrets>"

@@ -1,0 +1,59 @@
+"""Bytes as a file that has no place: for interfaces that take nothing but paths, as ssl's for private keys."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_NOEXEC_SEAL = 0x0008  # MFD_NOEXEC_SEAL, Linux 6.3: where vm.memfd_noexec is 2, no other kind can be had
+_PIPE_HOLDS = 4_096  # at least so much fits into a pipe before anybody reads
+
+
+@contextmanager
+def unnamed_file(content: bytes) -> Iterator[str]:
+    """A path that this process can open, to read the content once. Path and content are gone when the block ends.
+
+    It leads over /proc/self or /dev/fd, which a process may follow for itself even when it cannot be dumped.
+    """
+    has_memory = hasattr(os, "memfd_create")
+    descriptor = _filled_memory(content) if has_memory else _filled_pipe(content)
+    try:
+        yield f"/proc/self/fd/{descriptor}" if has_memory else f"/dev/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _filled_memory(content: bytes) -> int:
+    try:
+        descriptor = os.memfd_create("exeat", os.MFD_CLOEXEC | _NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        descriptor = os.memfd_create("exeat", os.MFD_CLOEXEC)  # before Linux 6.3
+    try:
+        _write_all(descriptor, content)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _filled_pipe(content: bytes) -> int:
+    assert len(content) <= _PIPE_HOLDS, "more than a pipe takes at once"
+    reader, writer = os.pipe()
+    try:
+        _write_all(writer, content)
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)  # so that the reader comes to an end
+    return reader
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]

@@ -1,0 +1,1 @@
+"""Real programs that send a placeholder and must have sent the value."""

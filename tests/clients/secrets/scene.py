@@ -1,0 +1,164 @@
+"""Runs all programs in one jail, each with a placeholder for a key, and keeps how each of them ended."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from exeat.trust.variables import trust_variables
+from tests.clients.jail.scene import SOMEBODY
+from tests.clients.secrets.clients import CLIENTS, HOSTS, Client, Program, Site
+from tests.clients.secrets.servers import PROGRAMS, VALUE, Upstream, host_of
+from tests.support.programs import Finished, bare_environment, run
+from tests.support.running import PYTHON, run_argv
+
+TIMEOUT_S = 50
+TRUST_VARIABLES = sorted(trust_variables("", ""))
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """What the programs find: proxy variables or none, and whom to trust by variables, by mounted files or by both."""
+
+    name: str
+    proxy: bool
+    variables: bool = True
+    mounts: bool = True
+    uid: int | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def suits(self, client: Client) -> bool:
+        """Can the program work so at all? One that reads no proxy variable stays outside of what is no real jail."""
+        if self.uid is not None and client.module:
+            return False
+        if not self.mounts:
+            return client.reads_proxy and client.by_variables
+        return self.variables or client.by_mounts
+
+    def doors(self, client: Client) -> set[str]:
+        """How it comes to the gateway."""
+        return {"connect" if self.proxy and client.reads_proxy else "redirect"}
+
+
+MODES = [
+    Mode("proxy", proxy=True),
+    Mode("no-proxy", proxy=False),
+    Mode("proxy-mounts-only", proxy=True, variables=False),
+    Mode("no-proxy-mounts-only", proxy=False, variables=False),
+    Mode("proxy-variables-only", proxy=True, mounts=False),
+]
+if os.geteuid() == 0:  # somebody without rights is tested as they are
+    MODES += [
+        Mode("somebody-proxy", proxy=True, uid=SOMEBODY),
+        Mode("somebody-no-proxy-mounts-only", proxy=False, variables=False, uid=SOMEBODY),
+    ]
+
+
+def is_here(client: Client) -> bool:
+    modules = (client.module,) if client.module else ()
+    return all(map(shutil.which, client.needs)) and all(map(find_spec, modules))
+
+
+def leaks(text: str) -> bool:
+    """Is the value in it, as it is or in what base64 may hide?"""
+    return VALUE in text or any(_hides_value(found[0]) for found in _BASE64.finditer(text))
+
+
+def _hides_value(word: str) -> bool:
+    word = word.rstrip("=").translate(str.maketrans("-_", "+/"))
+    return any(
+        VALUE.encode() in base64.b64decode(part + "=" * (-len(part) % 4))
+        for part in (word[start:] for start in range(4))
+        if len(part) % 4 != 1
+    )
+
+
+class Ward:
+    """`exeat run` with one secret, for one user, in a folder of theirs."""
+
+    def __init__(self, folder: Path, uid: int | None, ca: Path | None, hosts: Sequence[str]) -> None:
+        self.folder = folder
+        self.uid = uid
+        self.log = folder / "audit.jsonl"
+        self._ca = ca
+        secrets = folder / "secrets.json"
+        secrets.write_text(json.dumps({"API_KEY": {"value": VALUE, "hosts": list(hosts), "shape": "sk-"}}))
+        secrets.chmod(0o600)
+        self.env = bare_environment(folder / "home")
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        address: str = "127.0.0.1",
+    ) -> Finished:
+        for each in (self.folder, *self.folder.rglob("*")):
+            os.chown(each, -1 if self.uid is None else self.uid, -1, follow_symlinks=False)
+        words = ["--secrets", str(self.folder / "secrets.json"), "--audit", str(self.log), *options]
+        words += [] if self._ca is None else ["--upstream-ca", str(self._ca)]
+        words += [word for host in HOSTS for word in ("--add-host", f"{host}:{address}")]
+        whole = run_argv(words, argv, self.uid)
+        return run(whole, {**self.env, **(env or {})}, cwd=cwd or self.folder, timeout_s=TIMEOUT_S)
+
+    def decisions(self) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [line for line in lines if line["event"] == "decision"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a run of all programs went."""
+
+    done: Finished
+    key: str  # what the programs had for a key
+    ended: Mapping[str, Finished]
+    folder: Path
+    decisions: Sequence[Mapping[str, Any]]
+    shown: Sequence[tuple[str, str]]  # what the servers were told in confidence: by which program, and what
+
+    def decisions_on(self, client: Client) -> list[Mapping[str, Any]]:
+        """Those on connections and requests; a name that was looked up has left none, or one of its own."""
+        host = host_of(client.name)
+        return [line for line in self.decisions if line["host"] == host and line["protocol"] != "dns"]
+
+
+def report_on(mode: Mode, folder: Path, upstream: Upstream, built: Mapping[str, Path]) -> Report:
+    """Run all programs that this mode is for and that are here, in one jail."""
+    hosts = [f"{host}:{port}" for host in HOSTS for port in upstream.ports]
+    ward = Ward(folder, mode.uid, upstream.certificates.ca, hosts)
+    python = PYTHON if mode.uid is not None else sys.executable
+    programs = []
+    for client in CLIENTS:
+        if mode.suits(client) and is_here(client):
+            own = folder / client.name
+            own.mkdir()
+            program = client.command(Site(host_of(client.name), upstream.ports, own, python, built))
+            programs.append(_planned(client.name, program, own))
+    plan = {"unset": [] if mode.variables else TRUST_VARIABLES, "programs": programs}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    options = [] if mode.proxy else ["--no-proxy-env"]
+    options += ["--jail", "netns" if mode.mounts else "env"]
+    before = len(upstream.shown())
+    done = ward.run([python, str(PROGRAMS / "run_all.py"), str(folder / "plan.json")], *options)
+    assert done.status == 0, done
+    key, *lines = map(json.loads, done.stdout.splitlines())
+    ended = {line["name"]: Finished(line["status"], line["stdout"], line["stderr"]) for line in lines}
+    return Report(done, key, ended, folder, ward.decisions(), upstream.shown()[before:])
+
+
+def _planned(name: str, program: Program, folder: Path) -> dict[str, Any]:
+    return {"name": name, "argv": program.argv, "env": dict(program.env), "cwd": str(folder)}

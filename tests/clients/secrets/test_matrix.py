@@ -1,0 +1,41 @@
+"""Every program, unchanged, in every mode: the server sees the value, and the program nothing but the placeholder."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.clients.secrets.clients import CLIENTS, Client
+from tests.clients.secrets.conftest import Reports
+from tests.clients.secrets.scene import MODES, Mode, leaks
+from tests.support.programs import need, need_module
+
+
+@pytest.mark.parametrize(
+    ("mode", "client"), [(mode, client) for mode in MODES for client in CLIENTS if mode.suits(client)], ids=str
+)
+def test_program(reports: Reports, mode: Mode, client: Client) -> None:
+    need(*client.needs)
+    if client.module:
+        need_module(client.module)
+    report = reports(mode)
+    done = report.ended[client.name]
+    assert done.status == 0, done
+    assert not leaks(done.stdout + done.stderr)
+    client.confirm(done, report.key, report.folder / client.name)
+    assert {what for name, what in report.shown if name == client.name} == {client.shows}
+    decisions = report.decisions_on(client)
+    assert {line["verdict"] for line in decisions} == {"allow"}, decisions
+    assert {line["protocol"].partition("/")[0] for line in decisions} == mode.doors(client), decisions
+    assert ["API_KEY"] in [line["secrets"] for line in decisions]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_the_value_is_nowhere(reports: Reports, mode: Mode) -> None:
+    """Not in anything that was said, in no file that was left, not in the log; and the placeholder is no value."""
+    report = reports(mode)
+    assert report.key.startswith("sk-")
+    assert not leaks(report.key)
+    assert not leaks(report.done.stdout + report.done.stderr)
+    left = [path for path in report.folder.rglob("*") if path.is_file() and path != report.folder / "secrets.json"]
+    assert left
+    assert [path for path in left if leaks(path.read_bytes().decode("latin-1"))] == []

@@ -1,0 +1,127 @@
+"""Looks for values wherever a run could have left them: memory, /proc, descriptors, files. Run as root, or as the user.
+
+Of a value only the end is searched for: what is freed keeps its bytes, but its beginning is soon written over.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tests.support.running import descendants_of
+
+_TAIL = 24  # characters
+_CHUNK = 1 << 24
+_MAX_FILE = 1 << 30
+_NO_MEMORY = ("[vvar]", "[vvar_vclock]", "[vsyscall]")  # the kernel's own; some cannot be read
+_TEXTS = ("environ", "cmdline", "comm", "maps", "status", "mountinfo", "limits")
+KEY = b"PRIVATE KEY"
+
+
+class Needles:
+    """The values of a run by name, in every form in which a program keeps or writes a string."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._forms = {name: _forms(value) for name, value in values.items()}
+
+    def find(self, data: bytes) -> set[str]:
+        return {name for name, forms in self._forms.items() if any(form in data for form in forms)}
+
+
+def _forms(value: str) -> list[bytes]:
+    tail = value[-_TAIL:]
+    assert len(tail) == _TAIL, "too short to be looked for"
+    raw = tail.encode()
+    encoded = [raw, tail.encode("utf-16-le"), tail.encode("utf-32-le"), raw.hex().encode(), raw.hex().upper().encode()]
+    for offset in range(3):  # what surrounds it shifts base64; the ends depend on the neighbours
+        encoded.append(base64.b64encode(raw[offset : offset + 18]))
+    return encoded
+
+
+def in_memory(pid: int, needles: Needles) -> set[str]:
+    """What is in the memory of a process, freed parts included. The caller has to be allowed to look."""
+    found: set[str] = set()
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for start, end in _readable(pid):
+            for data in _pieces(memory.fileno(), start, end):
+                found |= needles.find(data)
+    return found
+
+
+def _readable(pid: int) -> Iterator[tuple[int, int]]:
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if fields[1][0] == "r" and (len(fields) < 6 or fields[5] not in _NO_MEMORY):
+            start, end = (int(each, 16) for each in fields[0].split("-"))
+            yield start, end
+
+
+def _pieces(memory: int, start: int, end: int) -> Iterator[bytes]:
+    """Overlapping, so that nothing is missed between two."""
+    at = start
+    while at < end:
+        data = os.pread(memory, min(_CHUNK, end - at), at)
+        if not data:
+            return
+        yield data
+        at += len(data) if at + len(data) == end else max(1, len(data) - 4 * _TAIL)
+
+
+def shown_of(pid: int) -> Iterator[tuple[str, bytes]]:
+    """What /proc shows of a process but its memory: its texts, those of its threads, where its descriptors lead."""
+    folder = Path(f"/proc/{pid}")
+    for each in (folder, *(folder / "task").iterdir()):
+        for name in _TEXTS:
+            yield f"{each}/{name}", (each / name).read_bytes()
+    for descriptor in (folder / "fd").iterdir():
+        yield str(descriptor), os.fsencode(os.readlink(descriptor))
+
+
+def held_by(pid: int) -> Iterator[tuple[str, bytes]]:
+    """The contents of the files that a process has open, those without a name too."""
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        found = descriptor.stat()
+        if stat.S_ISREG(found.st_mode) and found.st_size < _MAX_FILE:
+            yield f"{descriptor} -> {os.readlink(descriptor)}", descriptor.read_bytes()
+
+
+def processes_of(pid: int) -> list[int]:
+    """A run's own process first, then all that it has started."""
+    return [pid, *descendants_of(pid)]
+
+
+def gateway_of(pid: int) -> int:
+    """The run's gateway: the child that began as a copy of it and never became another program, nor hid that."""
+    own = Path(f"/proc/{pid}/cmdline").read_bytes()
+    (found,) = [each for each in descendants_of(pid) if Path(f"/proc/{each}/cmdline").read_bytes() == own]
+    return found
+
+
+def hits_in_processes(pid: int, needles: Needles) -> dict[str, set[str]]:
+    """Where values are seen in the processes of a run. The gateway's memory has to have them, and is left out."""
+    hits: dict[str, set[str]] = {}
+    gateway = gateway_of(pid)
+    for each in processes_of(pid):
+        places = [*shown_of(each), *held_by(each)]
+        for where, data in places:
+            hits[where] = needles.find(data) | ({"a private key"} if KEY in data else set())
+        if each != gateway:
+            hits[f"memory of {each}: {Path(f'/proc/{each}/comm').read_text().strip()}"] = in_memory(each, needles)
+    return {where: found for where, found in hits.items() if found}
+
+
+def hits_in_files(folders: Iterable[Path], needles: Needles, *, but: Iterable[Path] = ()) -> dict[str, set[str]]:
+    """Which files below these folders hold a value; `but` are those that are meant to."""
+    meant = {path.resolve() for path in but}
+    hits: dict[str, set[str]] = {}
+    for path in (path for folder in folders for path in folder.rglob("*")):
+        try:
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_size < _MAX_FILE and path.resolve() not in meant:
+                hits[str(path)] = needles.find(path.read_bytes()) | needles.find(os.fsencode(path))
+        except FileNotFoundError:
+            continue  # gone meanwhile
+    return {where: names for where, names in hits.items() if names}

@@ -1,0 +1,246 @@
+"""Responses: no form of a value that was given out comes back, and all else comes back as it was."""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exeat.errors import ProtocolError
+from exeat.policy import Name
+from exeat.secrets.codings import KNOWN, make_encoder
+from exeat.secrets.forms import reflected_forms
+from exeat.secrets.treatment import Treatment, treat_request
+from exeat.secrets.vault import Vault
+from exeat.wire.http1 import ResponseHead
+from tests.unit.secrets.samples import VALUE, lines_of, make_secret, request, response, through, treat
+from tests.unit.wire.mutation import cut, cut_points
+
+TOKEN = make_secret()
+PLACEHOLDER = TOKEN.placeholder
+FORMS = reflected_forms(VALUE)
+CHUNKED = b"Transfer-Encoding: chunked"
+
+
+def asked(vault: Vault | None = None) -> Treatment:
+    """A request into which the value was put."""
+    return treat(vault or Vault([TOKEN]), request(b"Authorization: Bearer " + PLACEHOLDER))
+
+
+def packed(coding: bytes, data: bytes) -> bytes:
+    encoder = make_encoder(coding)
+    assert encoder is not None
+    return encoder.feed(data) + encoder.finish()
+
+
+# H1: reflection
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_becomes_the_placeholder_again(form: bytes) -> None:
+    head = response(b"X-Echo: <%b>" % form, b"Set-Cookie: %b=%b" % (form, form), CHUNKED, line=b"HTTP/1.1 200 " + form)
+    treatment = asked()
+    body = treatment.begin_response(head)
+    assert head.reason == PLACEHOLDER
+    assert lines_of(head.passed) == [b"X-Echo: <%b>" % PLACEHOLDER, b"Set-Cookie: %b=%b" % (PLACEHOLDER, PLACEHOLDER)]
+    assert through(body, [b"a" + form, form + b"z"]) == b"a%b%bz" % (PLACEHOLDER, PLACEHOLDER)
+    assert treatment.redact_trailers([(b"X", form), (b"Y", b"1")]) == [(b"X", PLACEHOLDER), (b"Y", b"1")]
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        json.dumps({"Authorization": "Bearer " + VALUE.decode()}).encode(),
+        base64.b64encode(b"user:" + VALUE + b":rest"),
+        base64.urlsafe_b64encode(b"x" + VALUE),
+        quote("https://x.test/?q=" + VALUE.decode()).encode(),
+        VALUE.hex().encode(),
+    ],
+)
+@given(cuts=cut_points)
+def test_an_echo_gives_nothing_away_however_it_is_cut(echo: bytes, cuts: list[int]) -> None:
+    body = asked().begin_response(response(CHUNKED))
+    whole = through(asked().begin_response(response(CHUNKED)), [echo])
+    assert through(body, cut(echo, cuts)) == whole
+    assert PLACEHOLDER in whole
+    assert not any(form in whole for form in FORMS)
+
+
+@pytest.mark.parametrize("coding", [*KNOWN, b"x-gzip", b"gzip, br"])
+@given(cuts=cut_points)
+def test_a_coded_response_is_decoded_and_sent_on_as_it_is(coding: bytes, cuts: list[int]) -> None:
+    """H4."""
+    data = packed(coding, b"before " + VALUE + b" after")
+    fields = [b"Content-Encoding: " + coding, b"Content-Length: %d" % len(data), b"Vary: Accept-Encoding", b'ETag: "x"']
+    head = response(*fields)
+    body = asked().begin_response(head)
+    assert lines_of(head.passed) == [b"Vary: Accept-Encoding", b'ETag: "x"']
+    assert (head.length, head.chunked) == (None, True)
+    assert through(body, cut(data, cuts)) == b"before " + PLACEHOLDER + b" after"
+
+
+@pytest.mark.parametrize(
+    ("line", "coding"),
+    [
+        (b"HTTP/1.1 200 OK", b"compress"),
+        (b"HTTP/1.1 200 OK", b"gzip, exi"),
+        (b"HTTP/1.1 206 Partial Content", b"gzip"),
+    ],
+)
+def test_a_response_that_we_cannot_read_is_refused(line: bytes, coding: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        asked().begin_response(response(b"Content-Encoding: " + coding, CHUNKED, line=line))
+    assert caught.value.status == 502
+
+
+@pytest.mark.parametrize("data", [packed(b"gzip", VALUE)[:-4], b"not gzip", packed(b"gzip", VALUE) + b"x"])
+def test_a_coded_response_that_is_broken_is_refused(data: bytes) -> None:
+    body = asked().begin_response(response(b"Content-Encoding: gzip", CHUNKED))
+    with pytest.raises(ProtocolError) as caught:
+        through(body, [data])
+    assert caught.value.status == 502
+
+
+# Lengths
+
+
+def test_a_body_with_a_length_loses_it() -> None:
+    head = response(b"content-length: 40", b"Content-Type: text/plain", b"Content-MD5: x")
+    assert asked().begin_response(head) is not None
+    assert (head.length, head.chunked) == (None, True)
+    assert lines_of(head.passed) == [b"Content-Type: text/plain", b"Content-MD5: x"]
+
+
+def test_a_body_that_ends_with_the_connection_is_chunked() -> None:
+    head = response(b"X: y")
+    assert asked().begin_response(head) is not None
+    assert (head.length, head.chunked) == (None, True)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        response(b"Content-Length: 23", b"X: " + VALUE, to_head=True),
+        response(b"Content-Encoding: compress", b"X: " + VALUE, CHUNKED, to_head=True),
+        response(b"X: " + VALUE, line=b"HTTP/1.1 204 No Content"),
+        response(b"Content-Length: 23", b"X: " + VALUE, line=b"HTTP/1.1 304 Not Modified"),
+        response(b"Content-Length: 0", b"X: " + VALUE),
+        response(b"X: " + VALUE, line=b"HTTP/1.1 103 Early Hints"),
+    ],
+)
+def test_a_response_without_a_body_keeps_its_head_but_for_the_value(head: ResponseHead) -> None:
+    before = lines_of(head.passed)
+    assert asked().begin_response(head) is None
+    assert (head.length, head.chunked) == (0, False)
+    assert lines_of(head.passed) == [line.replace(VALUE, PLACEHOLDER) for line in before]
+
+
+def test_a_length_is_never_taken_for_a_value() -> None:
+    secret = make_secret(value=b"12345678")
+    treatment = treat(Vault([secret]), request(b"X: " + secret.placeholder))
+    head = response(b"Content-Length: 12345678", b"X: 12345678", to_head=True)
+    treatment.begin_response(head)
+    assert lines_of(head.passed) == [b"Content-Length: 12345678", b"X: " + secret.placeholder]
+
+
+# What is looked for, and when
+
+
+def test_nothing_is_done_while_nothing_was_given_out() -> None:
+    treatment = treat(Vault([TOKEN]), request())
+    head = response(b"Content-Length: 23", b"X: " + VALUE)
+    before = dict(head.__dict__)
+    assert treatment.begin_response(head) is None
+    assert head.__dict__ == before
+    assert treatment.redact_trailers([(b"X", VALUE)]) == [(b"X", VALUE)]
+
+
+def test_a_value_given_out_earlier_is_found_in_later_responses() -> None:
+    other = make_secret("OTHER", value=b"never-given-out-0123")
+    vault = Vault([TOKEN, other])
+    asked(vault)
+    body = treat(vault, request()).begin_response(response(CHUNKED))
+    assert through(body, [VALUE + b" " + other.value]) == PLACEHOLDER + b" " + other.value
+
+
+@pytest.mark.parametrize("coding", [b"identity", *KNOWN])
+def test_a_stream_that_began_before_is_cleaned_of_what_was_given_out_since(coding: bytes) -> None:
+    """H1: a program that opens a stream of events first, and then has its request repeated there."""
+    vault = Vault([TOKEN, make_secret("OTHER", value=b"another-value-0123456")])
+    body = treat(vault, request()).begin_response(response(b"Content-Encoding: " + coding, CHUNKED))
+    encoder = make_encoder(coding)
+    assert body is not None
+    assert encoder is not None
+    assert body.feed(encoder.feed(b"data: 1\n\n")) == b"data: 1\n\n"
+    asked(vault)
+    assert body.feed(encoder.feed(b"data: %b\n\n" % VALUE)) == b"data: %b\n\n" % PLACEHOLDER
+    assert body.feed(encoder.feed(b"data: another-")) == b"data: another-"
+    held = body.feed(encoder.feed(VALUE[:7]))
+    treat(vault, request(b"X: " + vault.placeholders["OTHER"]))
+    rest = body.feed(encoder.feed(VALUE[7:] + b"another-value-0123456"))
+    assert held + rest == PLACEHOLDER + vault.placeholders["OTHER"]
+    assert body.feed(encoder.finish()) + body.finish() == b""
+
+
+def test_events_are_not_delayed() -> None:
+    body = asked().begin_response(response(b"Content-Type: text/event-stream", CHUNKED))
+    assert body is not None
+    for event in (b"data: 1\n\n", b": ping\n\n", b"data: %b\n\n" % FORMS[-1][:10]):
+        assert body.feed(event) == event
+
+
+def test_bytes_that_only_begin_like_a_value_are_not_lost() -> None:
+    body = asked().begin_response(response(CHUNKED))
+    assert through(body, [b"x" + VALUE[:-1]]) == b"x" + VALUE[:-1]
+
+
+# Places without a secret
+
+
+def test_a_place_without_secrets_costs_nothing() -> None:
+    vault = Vault([TOKEN])
+    asked(vault)
+    bound = vault.bound_to(Name("other.test"), 443)
+    assert bound == ()
+    assert treat_request(vault, bound, request(), b"/", secure=True, authority=b"other.test") is None
+
+
+# gRPC
+
+
+def test_the_lengths_in_grpc_stay_right() -> None:
+    treatment = asked()
+    head = response(b"Content-Type: application/grpc", CHUNKED)
+    text = b"echo " + VALUE
+    message = b"\0" + len(text).to_bytes(4, "big") + text
+    cleaned = through(treatment.begin_response(head), [message[:9], message[9:]])
+    assert len(cleaned) == len(message)
+    assert cleaned[:10] == message[:10]
+    assert VALUE not in cleaned
+
+
+def test_compressed_grpc_messages_are_refused() -> None:
+    for coding, refused in [(b"identity", False), (b"gzip", True)]:
+        head = response(b"Content-Type: application/grpc+proto", b"grpc-encoding: " + coding, CHUNKED)
+        if refused:
+            with pytest.raises(ProtocolError) as caught:
+                asked().begin_response(head)
+            assert caught.value.status == 502
+        else:
+            assert asked().begin_response(head) is not None
+
+
+@given(st.binary(min_size=8, max_size=60), st.binary(max_size=30), cut_points)
+def test_no_value_of_any_kind_comes_back(value: bytes, around: bytes, cuts: list[int]) -> None:
+    secret = make_secret(value=value, placeholder=b"exeat_0123456789abcdefghijklmnopqrstuv")
+    vault = Vault([secret])
+    vault.note_injected(secret)
+    body = treat(vault, request()).begin_response(response(CHUNKED))
+    cleaned = through(body, cut(around + value + around, cuts))
+    assert secret.placeholder in cleaned
+    if value not in around + secret.placeholder + around:
+        assert value not in cleaned

@@ -1,0 +1,196 @@
+"""Replacing in a stream: exact to the byte, the same in every split, and nothing kept back without need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from exeat.errors import ProtocolError
+from exeat.secrets.replace import ReplacementTable, StreamReplacer
+from tests.unit.wire.mutation import cut, cut_points
+
+
+def naive(pairs: Mapping[bytes, bytes], data: bytes) -> tuple[bytes, dict[bytes, int]]:
+    """The definition: from left to right, the longest pattern that stands here, or one byte."""
+    output = bytearray()
+    hits: dict[bytes, int] = {}
+    at = 0
+    while at < len(data):
+        here = [pattern for pattern in pairs if data.startswith(pattern, at)]
+        if here:
+            longest = max(here, key=len)
+            output += pairs[longest]
+            hits[longest] = hits.get(longest, 0) + 1
+            at += len(longest)
+        else:
+            output.append(data[at])
+            at += 1
+    return bytes(output), hits
+
+
+def replaced(table: ReplacementTable, pieces: Sequence[bytes]) -> tuple[bytes, dict[bytes, int]]:
+    """What comes out of a stream of these pieces. After each, what is kept back must be the beginning of a pattern."""
+    stream = StreamReplacer(table)
+    output = bytearray()
+    for piece in pieces:
+        output += stream.feed(piece)
+        held = stream.held
+        assert not held or any(each.startswith(held) and each != held for each in table.pairs)
+    output += stream.finish()
+    assert stream.held == b""
+    return bytes(output), stream.hits
+
+
+def assert_exact(pairs: Mapping[bytes, bytes], data: bytes, cuts: Sequence[int]) -> None:
+    """In one piece, in the given pieces and byte by byte, the result is what the definition says."""
+    expected = naive(pairs, data)
+    table = ReplacementTable(pairs)
+    assert replaced(table, [data]) == expected
+    assert replaced(table, cut(data, cuts)) == expected
+    assert replaced(table, [data[at : at + 1] for at in range(len(data))]) == expected
+
+
+# Two letters: patterns overlap, contain each other and begin in each other's ends.
+dense = st.text("ab", min_size=1, max_size=12).map(str.encode)
+
+
+@given(st.dictionaries(dense, st.binary(max_size=3), max_size=6), st.lists(dense, max_size=12), cut_points)
+@example({b"ab": b"1", b"abc": b"2", b"bcd": b"3"}, [b"xabxabcdabcabd"], [])
+@example({b"abcd": b"1", b"bc": b"2"}, [b"abc", b"abcabcd"], [3])  # the shorter one must wait for the longer
+@example({b"aaaaaaaaaaaa": b"1", b"aaaaaaaaaaaaab": b"2"}, [b"a" * 40], [13, 14, 30])
+@example({b"a" * 12: b"1"}, [b"a" * 21], [])  # the tail must not reach back into the match before it
+def test_dense_patterns_are_replaced_as_defined(pairs: dict[bytes, bytes], parts: list[bytes], cuts: list[int]) -> None:
+    assert_exact(pairs, b"".join(parts), cuts)
+
+
+@st.composite
+def streams_of_long_patterns(draw: st.DrawFn) -> tuple[dict[bytes, bytes], bytes]:
+    """Up to 30 patterns of up to 90 bytes, some of which begin alike; and a stream of them, whole, cut and damaged."""
+    beginning = draw(st.binary(max_size=12))
+    patterns = draw(st.lists(st.binary(min_size=1, max_size=90).map(beginning.__add__), min_size=1, max_size=30))
+    pairs = {pattern: b"<%d>" % index for index, pattern in enumerate(patterns)}
+    whole = st.sampled_from(patterns)
+    begun = st.tuples(whole, st.integers(0, 90)).map(lambda taken: taken[0][: taken[1]])
+    ended = st.tuples(whole, st.integers(0, 90)).map(lambda taken: taken[0][taken[1] :])
+    parts = draw(st.lists(whole | begun | ended | st.binary(max_size=50), max_size=12))
+    return pairs, b"".join(parts)
+
+
+@given(streams_of_long_patterns(), cut_points)
+def test_long_patterns_are_replaced_as_defined(made: tuple[dict[bytes, bytes], bytes], cuts: list[int]) -> None:
+    assert_exact(*made, cuts)
+
+
+@st.composite
+def tails(draw: st.DrawFn) -> tuple[list[bytes], bytes, int]:
+    """Patterns of two letters, mostly of one, and data that ends with some part of one of them."""
+    mostly = st.text("aaaaaaab", min_size=1, max_size=40).map(str.encode)
+    patterns = draw(st.lists(mostly, min_size=1, max_size=4))
+    begin, end = draw(st.integers(0, 30)), draw(st.integers(1, 40))
+    data = draw(mostly) + draw(st.sampled_from(patterns))[begin:end]
+    return patterns, data, draw(st.integers(0, len(data)))
+
+
+@given(tails())
+@example(([bytes(range(60))], b"--" + bytes(range(20, 50)), 0))  # from within a pattern: nothing is to be held
+@example(([b"a" * 20 + b"b" + b"a" * 20], b"b" + b"a" * 12, 0))  # the last word stands in many places
+@settings(max_examples=300)
+def test_what_is_held_is_the_longest_beginning(made: tuple[list[bytes], bytes, int]) -> None:
+    patterns, data, start = made
+    beginnings = {pattern[:size] for pattern in patterns for size in range(1, len(pattern))}
+    expected = next((at for at in range(start, len(data)) if data[at:] in beginnings), len(data))
+    assert ReplacementTable(dict.fromkeys(patterns, b"")).held_from(data, start) == expected
+
+
+@pytest.mark.parametrize("size", [*range(36, 48), 64, 100])
+def test_a_pattern_among_many_is_found_wherever_it_stands(size: int) -> None:
+    """With many long patterns only one word in 32 bytes is looked at: no position may escape that."""
+    random = Random(size)
+    patterns = [random.randbytes(size) for _ in range(14)] + [random.randbytes(100) for _ in range(14)]
+    table = ReplacementTable(dict.fromkeys(patterns, b"-"))
+    for before in range(70):
+        for pattern in patterns:
+            for after in (0, 5):
+                data = b"." * before + pattern + b"." * after
+                assert table.may_match(data)
+                assert replaced(table, [data]) == (b"." * before + b"-" + b"." * after, {pattern: 1})
+
+
+@given(st.binary(max_size=400), cut_points)
+def test_what_is_no_pattern_is_left_alone(data: bytes, cuts: list[int]) -> None:
+    table = ReplacementTable({b"exeat_" + b"Zk3" * 10: b"value", b"\xff" * 60: b"other"})
+    assert replaced(table, cut(data, cuts)) == (data, {})
+
+
+def test_all_two_way_splits_of_one_hit() -> None:
+    placeholder = b"exeat_0123456789abcdefghijABCDEFGHIJ01"
+    data = b'{"exeat": "exeat_", "key": "' + placeholder + b'"}'
+    expected = b'{"exeat": "exeat_", "key": "VALUE"}', {placeholder: 1}
+    table = ReplacementTable({placeholder: b"VALUE"})
+    for point in range(len(data) + 1):
+        assert replaced(table, [data[:point], data[point:]]) == expected
+
+
+def test_an_empty_piece_changes_nothing() -> None:
+    stream = StreamReplacer({b"abc": b"X"})
+    assert [stream.feed(piece) for piece in (b"", b"a", b"", b"bc", b"")] == [b"", b"", b"", b"X", b""]
+
+
+def test_output_is_never_searched() -> None:
+    """A value that holds a placeholder, its own or another's, is put in as it is."""
+    pairs = {b"first": b"[first second]", b"second": b"first"}
+    assert replaced(ReplacementTable(pairs), [b"first", b" sec", b"ond"])[0] == b"[first second] first"
+    assert replaced(ReplacementTable({b"ab": b"a"}), [b"ab", b"b"])[0] == b"ab"  # nor joined with what follows
+
+
+def test_an_event_is_not_delayed() -> None:
+    """The end of an event begins no pattern, so all of it goes on at once."""
+    stream = StreamReplacer({b"exeat_placeholder": b"value", b"data": b"DATA"})
+    assert stream.feed(b"data: exeat_\n\n") == b"DATA: exeat_\n\n"
+
+
+def test_no_patterns_at_all() -> None:
+    assert replaced(ReplacementTable({}), [b"anything", b""]) == (b"anything", {})
+
+
+def test_an_empty_pattern_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty pattern"):
+        ReplacementTable({b"": b"x"})
+
+
+def test_streams_of_one_table_are_independent() -> None:
+    table = ReplacementTable({b"abc": b"X"})
+    one, other = StreamReplacer(table), StreamReplacer(table)
+    assert (one.feed(b"ab"), other.feed(b"c")) == (b"", b"c")
+    assert (one.feed(b"c"), other.finish()) == (b"X", b"")
+    assert (one.hits, other.hits) == ({b"abc": 1}, {})
+
+
+@pytest.mark.parametrize("pieces", [[b"ab.cd.ab"], [b"a", b"b.cd", b".a", b"b"]])
+def test_hits_are_capped_together(pieces: list[bytes]) -> None:
+    pairs = {b"ab": b"1", b"cd": b"2"}
+    allowed = StreamReplacer(pairs, max_hits=3)
+    assert b"".join([allowed.feed(piece) for piece in pieces]) == b"1.2.1"
+    capped = StreamReplacer(pairs, max_hits=2)
+    with pytest.raises(ProtocolError, match="too many placeholders") as refused:
+        for piece in pieces:
+            capped.feed(piece)
+    assert refused.value.status == 413
+
+
+def test_the_last_hit_is_counted_in_the_end() -> None:
+    """`ab` is kept back for `abc`; that nothing follows does not let it past the cap."""
+    stream = StreamReplacer({b"ab": b"1", b"abc": b"2"}, max_hits=1)
+    assert stream.feed(b"abcab") == b"2"
+    with pytest.raises(ProtocolError, match="too many placeholders"):
+        stream.finish()
+
+
+def test_no_cap_unless_asked_for() -> None:
+    stream = StreamReplacer({b"ab": b""})
+    assert stream.feed(b"ab" * 5_000) == b""
+    assert stream.hits == {b"ab": 5_000}
