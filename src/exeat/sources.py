@@ -100,10 +100,15 @@ class RuleSources:
 
     def _load_secrets(self, tables: list[SecretsTable]) -> tuple[tuple[SecretSpec, ...], list[str]]:
         from exeat.secrets.config import VARIABLE, combine, parse_secrets, parse_secrets_table  # noqa: PLC0415
-        from exeat.secrets.values import load_secrets_file, source_warnings  # noqa: PLC0415 - for runs with secrets
+        from exeat.secrets.values import load_secrets_file, mode_warnings, source_warnings  # noqa: PLC0415 - for runs with secrets
 
-        groups = [parse_secrets_table(table.content, table.where) for table in tables]
+        groups: list[tuple[SecretSpec, ...]] = []
         warnings: list[str] = []
+        for table in tables:
+            specs = parse_secrets_table(table.content, table.where)
+            groups.append(specs)
+            path = table.where().name
+            warnings += mode_warnings(path, os.stat(path).st_mode, specs)
         for path in self.secrets_files:
             specs, said = load_secrets_file(path)
             groups.append(specs)

@@ -16,29 +16,34 @@ from tests.support.running import descendants_of
 _TAIL = 24  # characters
 _CHUNK = 1 << 24
 _MAX_FILE = 1 << 30
-_NO_MEMORY = ("[vvar]", "[vvar_vclock]", "[vsyscall]")  # the kernel's own; some cannot be read
 _TEXTS = ("environ", "cmdline", "comm", "maps", "status", "mountinfo", "limits")
 KEY = b"PRIVATE KEY"
 
 
 class Needles:
-    """The values of a run by name, in every form in which a program keeps or writes a string."""
+    """The values of a run by name, in every form in which a program keeps or writes a string.
 
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._forms = {name: _forms(value) for name, value in values.items()}
+    All of them end in the same token, which is what is searched for, since memory is large; then in a number.
+    """
+
+    def __init__(self, token: str, values: Mapping[str, str]) -> None:
+        assert len(token) == _TAIL
+        self._forms = _forms(token)
+        self._names = {value[-len(token) - 4 :].encode(): name for name, value in values.items()}
+        assert len(self._names) == len(values)
 
     def find(self, data: bytes) -> set[str]:
-        return {name for name, forms in self._forms.items() if any(form in data for form in forms)}
+        """The names of the values that are in these bytes; `?` if it cannot be told which."""
+        if not any(form in data for form in self._forms):
+            return set()
+        return {name for tail, name in self._names.items() if tail in data} or {"?"}
 
 
-def _forms(value: str) -> list[bytes]:
-    tail = value[-_TAIL:]
-    assert len(tail) == _TAIL, "too short to be looked for"
-    raw = tail.encode()
-    encoded = [raw, tail.encode("utf-16-le"), tail.encode("utf-32-le"), raw.hex().encode(), raw.hex().upper().encode()]
-    for offset in range(3):  # what surrounds it shifts base64; the ends depend on the neighbours
-        encoded.append(base64.b64encode(raw[offset : offset + 18]))
-    return encoded
+def _forms(token: str) -> list[bytes]:
+    raw = token.encode()
+    forms = [raw, token.encode("utf-16-le"), token.encode("utf-32-le"), raw.hex().encode(), raw.hex().upper().encode()]
+    # What stands before it shifts base64, and the last character depends on what follows.
+    return forms + [base64.b64encode(raw[offset : offset + 18]) for offset in range(3)]
 
 
 def in_memory(pid: int, needles: Needles) -> set[str]:
@@ -53,8 +58,9 @@ def in_memory(pid: int, needles: Needles) -> set[str]:
 
 def _readable(pid: int) -> Iterator[tuple[int, int]]:
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        # What cannot be written and comes from a file is that file.
         fields = line.split(maxsplit=5)
-        if fields[1][0] == "r" and (len(fields) < 6 or fields[5] not in _NO_MEMORY):
+        if fields[1].startswith("rw") or (fields[1][0] == "r" and len(fields) < 6):
             start, end = (int(each, 16) for each in fields[0].split("-"))
             yield start, end
 
@@ -77,7 +83,7 @@ def shown_of(pid: int) -> Iterator[tuple[str, bytes]]:
         for name in _TEXTS:
             yield f"{each}/{name}", (each / name).read_bytes()
     for descriptor in (folder / "fd").iterdir():
-        yield str(descriptor), os.fsencode(os.readlink(descriptor))
+        yield str(descriptor), bytes(descriptor.readlink())
 
 
 def held_by(pid: int) -> Iterator[tuple[str, bytes]]:
@@ -85,7 +91,7 @@ def held_by(pid: int) -> Iterator[tuple[str, bytes]]:
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         found = descriptor.stat()
         if stat.S_ISREG(found.st_mode) and found.st_size < _MAX_FILE:
-            yield f"{descriptor} -> {os.readlink(descriptor)}", descriptor.read_bytes()
+            yield f"{descriptor} -> {descriptor.readlink()}", descriptor.read_bytes()
 
 
 def processes_of(pid: int) -> list[int]:

@@ -8,32 +8,35 @@ import os
 import secrets
 import socket
 import ssl
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
 import trustme
 
 from tests.support.leak_scan import Needles
 from tests.support.origin import Handler, Origin
-from tests.support.running import folder_of, python
+from tests.support.running import Running, environment, folder_of, python
 
 HOST = "api.test"
 SOURCES = ("json", "toml", "policy", "variable", "env", "file", "command")
 
-# Sends each secret it is told of to a URL, tells what came back, and waits, with a child, for the end of its input.
+# Sends all secrets that it is told of to each URL, tells what came back, and waits, with a child, for the end of its
+# input.
 USE = """
-import os, sys, urllib.error, urllib.request
-url, *names = sys.argv[1:]
-for name in names:
-    request = urllib.request.Request(url, headers={"Authorization": "Bearer " + os.environ[name]})
+import http.client, os, sys, urllib.error, urllib.request
+names, *urls = sys.argv[1:]
+for url in urls:
+    request = urllib.request.Request(url, headers={name: "Bearer " + os.environ[name] for name in names.split(",")})
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
-            print(name, answer.status, answer.read().decode(), flush=True)
+            print(url, answer.status, answer.reason, answer.headers, answer.read().decode(), flush=True)
     except urllib.error.HTTPError as error:
-        print(name, error.code, error.read().decode(), flush=True)
-    except OSError as error:
-        print(name, type(error).__name__, error, flush=True)
+        print(url, error.code, error.reason, error.headers, error.read().decode(), flush=True)
+    except (OSError, http.client.HTTPException) as error:
+        print(url, type(error).__name__, error, flush=True)
 if os.fork() == 0:
     sys.stdin.read()
     os._exit(0)
@@ -62,18 +65,25 @@ def tls_echo(host: str = HOST) -> Handler:
     return handle
 
 
-def marker() -> str:
-    """A value that is nowhere by chance."""
-    return f"live-{secrets.token_hex(24)}"
-
-
 class Hoard:
     """Secrets in a folder, one from each source, named after it; the options and variables that bring them in."""
 
-    def __init__(self, folder: Path, port: int, sources: Sequence[str] = SOURCES, uid: int | None = None) -> None:
-        self.values = {source.upper() + "_KEY": marker() for source in sources}
-        self.names = tuple(self.values)
-        self.needles = Needles(self.values)
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        sources: Sequence[str] = SOURCES,
+        uid: int | None = None,
+        *,
+        filler: str = "",
+        **settings: object,
+    ) -> None:
+        """`filler` makes the values longer; `settings` are said of every secret."""
+        self.token = secrets.token_hex(12)
+        self.names = tuple(f"{source.upper()}_KEY" for source in sources)
+        self.values = {name: f"live-{filler}{number:04}{self.token}" for number, name in enumerate(self.names)}
+        self.needles = Needles(self.token, self.values)
+        self._settings = settings
         self.variables: dict[str, str] = {}
         self.files: list[Path] = []  # that hold a value, as they should
         self._folder = folder / "hoard"
@@ -98,7 +108,7 @@ class Hoard:
         return str(path)
 
     def _spec(self, name: str, **source: object) -> dict[str, object]:
-        return {name: {**source, "hosts": self._hosts}}
+        return {name: {"hosts": self._hosts, **self._settings, **source}}
 
     def _json(self, name: str) -> list[str]:
         return ["--secrets", self._write("s.json", json.dumps(self._spec(name, value=self.values[name])))]
@@ -128,9 +138,9 @@ class Hoard:
         command = ["cat", self._write("printed", f"{self.values[name]}\n")]
         return ["--secrets", self._write("command.json", json.dumps(self._spec(name, command=command)))]
 
-    def use(self, port: int, names: Sequence[str] | None = None) -> list[str]:
-        """A command that sends them all and waits for the end of its input."""
-        return python(USE, f"https://{HOST}:{port}/", *(self.names if names is None else names))
+    def use(self, *ports: int, urls: Sequence[str] = ()) -> list[str]:
+        """A command that sends them all, to the host at these ports and elsewhere, and waits for its input's end."""
+        return python(USE, ",".join(self.names), *(f"https://{HOST}:{port}/" for port in ports), *urls)
 
 
 @contextmanager
@@ -142,3 +152,48 @@ def workshop(uid: int | None) -> Iterator[Path]:
             if uid is not None:
                 os.chown(folder / name, uid, uid)
         yield folder
+
+
+class SecretRun(Running):
+    """`exeat run` with all secrets of a hoard, in a workshop, its input open: it lasts until `finish`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        hoard: Hoard,
+        *options: str,
+        command: Sequence[str],
+        uid: int | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        self.audit = folder / "work" / "audit.jsonl"
+        super().__init__(
+            folder,
+            "--audit",
+            str(self.audit),
+            *hoard.options,
+            *options,
+            command=command,
+            uid=uid,
+            before=before,
+            env=places(folder) | hoard.variables,
+            cwd=folder / "work",
+            stdin=subprocess.PIPE,
+        )
+
+    def finish(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        super().__exit__(kind, error, trace)
+
+
+def places(folder: Path) -> dict[str, str]:
+    """The environment of a run in a workshop."""
+    return environment(HOME=str(folder / "home"), TMPDIR=str(folder / "tmp"))

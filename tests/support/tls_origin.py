@@ -94,8 +94,8 @@ class TlsOrigin:
     def requests(self) -> Sequence[Request]:
         return self._web.requests
 
-    def requests_to(self, host: str) -> list[Request]:
-        return [each for each in self._web.requests if (each.headers["Host"] or "").partition(":")[0] == host]
+    def forget(self) -> None:
+        self._web.requests.clear()
 
     def close(self) -> None:
         self._web.close()

@@ -153,6 +153,9 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--method", default="GET", help="HTTP method for URLs (default: %(default)s)")
     _add_policy_options(parser)
+    parser.add_argument(
+        "--secrets", "--config", metavar="FILE", action="append", default=[], help="their hosts are allowed: JSON, TOML"
+    )
 
     def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         from exeat.cli.check import check  # noqa: PLC0415

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from exeat.sources import RuleSources
 
 
-_SECRETS = "EXEAT_SECRETS_JSON"
+_SECRETS = b"EXEAT_SECRETS_JSON"
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +66,8 @@ def run_command(
     files = policy_files(options)
     rules = " ".join((*options.allow, os.environ.get("PROXY_ALLOWLIST", "")))
     every_rule = " ".join((rules, *options.deny))
+    # Bytes as they are: a copy in text would stay in this process's memory when it is done with.
+    has_secrets = bool(options.secrets or os.environb.get(_SECRETS))
     argv = options.command[1:] if options.command[:1] == ["--"] else options.command
     return run(
         RunSettings(
@@ -75,7 +77,8 @@ def run_command(
             secrets_files=tuple(options.secrets),
             upstream_ca=tuple(options.upstream_ca),
             may_name_loopback=bool(files) or "127." in rules or "[" in rules,
-            may_intercept=bool(files or options.secrets or options.upstream_ca or os.environ.get(_SECRETS))
+            may_intercept=has_secrets
+            or bool(files or options.upstream_ca)
             or options.intercept == "all"
             or "methods=" in every_rule
             or "paths=" in every_rule,

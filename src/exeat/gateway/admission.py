@@ -16,7 +16,7 @@ from exeat.gateway.dial import DialError, dial
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.resolve import IPAddress, ResolveError, is_own_address
 from exeat.gateway.state import Ask, Place, State
-from exeat.gateway.upstream_tls import ProtocolRefused, offer_for, secure_upstream, take_http2_stream
+from exeat.gateway.upstream_tls import ProtocolRefused, offer_for, secure_upstream
 from exeat.policy import (
     Address,
     AddressClass,
@@ -172,7 +172,7 @@ async def open_upstream(state: State, ask: Ask, *, reuse: bool = False, repeatab
         return deny(state, record, place, decision)
     taken = state.pool.take(ask.pool_key, must_be_open=not repeatable) if reuse else None
     if taken is None and ask.secure and reuse:
-        taken = take_http2_stream(state, ask)
+        taken = state.http2_pool.take(ask.pool_key)
     if taken is not None:
         channel, record.address = taken
         try:

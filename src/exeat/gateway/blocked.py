@@ -15,6 +15,7 @@ _OTHER_WORDS: dict[str, str] = {
     Reason.METHOD_NOT_LISTED: "not with this method",
     Reason.PATH_NOT_LISTED: "not with this path",
     "certificate-refused": "the program does not trust exeat's certificate; no-intercept on the rule leaves it alone",
+    "secret-in-response": "the server sent a secret back over a WebSocket, where it cannot be taken out",
     "secret-to-wrong-host": "a placeholder was sent where its secret may not go",
     Reason.NEEDS_INTERCEPTION: "limited to methods or paths, which cannot be judged inside a tunnel",
 }

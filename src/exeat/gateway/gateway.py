@@ -209,6 +209,7 @@ class Gateway:
             self._sweeper = None
         state = self._state
         state.pool.clear()
+        state.http2_pool.clear()
         state.journal.append(encode_event("stop", gateway=self.id, connections=state.counters.connections))
         await state.journal.aclose()
 
@@ -283,6 +284,7 @@ class Gateway:
                     _log.exception("connection %d could not be checked", session.number)
             self._record_rejections()
             self.state.pool.sweep(now)
+            self.state.http2_pool.sweep(now, self.state.limits.upstream_idle_s)
             self.state.journal.retry()
 
     def _record_rejections(self) -> None:

@@ -13,7 +13,7 @@ from exeat.gateway.channel import Channel
 from exeat.gateway.http2_link import MAX_STREAMS, Link
 from exeat.gateway.http2_stream import Stream
 from exeat.gateway.limits import Limits
-from exeat.wire.http2 import Head, RequestReader, response_text
+from exeat.wire.http2 import RequestReader, response_text
 
 _CLOSE_S: Final = 2.0  # for the last bytes, a goodbye at most
 
@@ -29,11 +29,11 @@ class _BackStream(Stream):
         self.since = link.loop.time()
         self.heard = link.channel.received  # how much the server had sent when the stream was made
 
-    def send_head(self, head: Head, *, ends: bool) -> None:
-        if self.link.open(self):
-            super().send_head(head, ends=ends)
-        else:
-            self.fail(ConnectionResetError("the server takes no more requests on this connection"))
+    def open(self) -> bool:
+        if self.id or self.link.open(self):
+            return True
+        self.fail(ConnectionResetError("the server takes no more requests on this connection"))
+        return False
 
     def on_close(self) -> None:
         self.on_abort()
@@ -110,8 +110,9 @@ class Http2Upstream(Link):
 
     def give_up(self, stream: _BackStream) -> None:
         """Nobody waits for the stream any more."""
-        self._unsent.discard(stream)
         if self.carried.get(stream.id) is not stream:
+            self._unsent.discard(stream)
+            self.check_idle()
             return
         waited = self.loop.time() - stream.since
         if waited > self._limits.connect_s and self.channel.received == stream.heard:
@@ -144,6 +145,8 @@ class Http2Upstream(Link):
         self.check_idle()
 
     def on_idle(self) -> None:
+        if self.closed:
+            return
         self.idle_since = self.loop.time()
         if self.leaving and not self._unsent:
             self.close()

@@ -195,6 +195,7 @@ class _Front(Link):
             or crowd >= min(limits.max_connections, limits.max_connections_per_sandbox)
         ):
             self.h2.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
+            self._count_reset()
             return
         stream = _FrontStream(self, event.stream_id, to_head=text.method == b"HEAD")
         self.carried[stream.id] = stream

@@ -35,6 +35,7 @@ _GOAWAY_BYTES: Final = len(encode_goaway(0, 0))
 # PING, SETTINGS, PRIORITY, WINDOW_UPDATE, empty DATA and the like: a flood of them is an attack (CVE-2019-9512 and on).
 _CHATTER: Final = 2_000
 _CHATTER_PER_S: Final = 200.0
+_CHATTER_PER_FRAME: Final = 4
 
 
 @dataclass(kw_only=True)
@@ -65,9 +66,9 @@ class Intake:
     def add(self, data: bytes) -> None:
         self._frames.add(data)
 
-    def earn(self, frames: int) -> None:
-        """The peer has reason to send some frames that carry nothing: it is told of its windows, for example."""
-        self._chatter.earn(frames)
+    def earn(self) -> None:
+        """A frame with payload was sent. The peer has reason to answer with some that have none, about windows."""
+        self._chatter.earn(_CHATTER_PER_FRAME)
 
     def next(self) -> list[Event] | None:
         """The events of the next frame; None when there is no whole one. Raises Http2Error."""
@@ -86,10 +87,12 @@ class Intake:
     def _count(self, frame: Frame) -> None:
         if frame.kind in (HEADERS, CONTINUATION):
             return  # bounded in number by the streams, in size by the reader
+        # While the peer takes nothing, its store does not fill up: what we answer would only pile up.
+        is_heard = not self._channel.writing_paused
         if frame.kind == DATA and (frame.size or frame.flags & END_STREAM):
-            self.earn(1)
-        elif not self._chatter.spend(self._channel.loop.time(), refill=not self._channel.writing_paused):
-            # While the peer takes nothing, its store does not fill up: what we answer would only pile up.
+            if is_heard:
+                self._chatter.earn(1)
+        elif not self._chatter.spend(self._channel.loop.time(), refill=is_heard):
             raise Http2Error("a flood of HTTP/2 frames that carry nothing", ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _receive(self, frame: Frame) -> list[Event]:

@@ -25,16 +25,16 @@ from h2.events import (
     TrailersReceived,
     WindowUpdated,
 )
-from h2.exceptions import H2Error, StreamClosedError
+from h2.exceptions import StreamClosedError
 from h2.settings import SettingCodes
 
 from exeat.errors import ProtocolError
 from exeat.gateway.channel import Channel
 from exeat.gateway.http2_intake import Intake, PeerLeaves, StreamMalformed
+from exeat.gateway.http2_outlet import Outlet
 from exeat.gateway.http2_stream import Stream
-from exeat.wire.fields import Headers
 from exeat.wire.http2 import check_trailers
-from exeat.wire.http2_frames import MAX_FRAME, Http2Error, encode_goaway, encode_reset
+from exeat.wire.http2_frames import Http2Error, encode_goaway, encode_reset
 
 _log = logging.getLogger("exeat")
 
@@ -44,8 +44,12 @@ STREAM_WINDOW: Final = 256 * 1024
 # Enough for all streams to be stuck without one of them holding up another.
 _CONNECTION_WINDOW: Final = MAX_STREAMS * STREAM_WINDOW
 _FRAMES_A_TURN: Final = 128  # some milliseconds; then the other connections have theirs
-_BATCH_BYTES: Final = 64 * 1024
-_CHATTER_PER_FRAME: Final = 4  # payload is answered with window updates and pings
+# Of what we told the peer before, for its decompressor to remember. It may ask for gigabytes of that.
+_MAX_TABLE: Final = 4_096
+
+
+class _Connection(H2Connection):
+    MAX_CLOSED_STREAMS = 1_000  # how many it remembers; 65,536 are some megabytes
 
 
 class Link:
@@ -54,7 +58,7 @@ class Link:
     def __init__(self, channel: Channel, max_header_bytes: int, *, client_side: bool) -> None:
         self.channel = channel
         self.loop = channel.loop
-        self.h2 = H2Connection(H2Configuration(client_side=client_side, header_encoding=None))
+        self.h2 = _Connection(H2Configuration(client_side=client_side, header_encoding=None))
         settings: dict[SettingCodes | int, int] = {
             SettingCodes.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
             SettingCodes.MAX_HEADER_LIST_SIZE: max_header_bytes,
@@ -68,9 +72,9 @@ class Link:
         # Twice what is announced, so that the core can answer a head that is too large with its 431.
         self.h2.decoder.max_header_list_size = 2 * max_header_bytes
         self._intake = Intake(self.h2, channel, 2 * max_header_bytes)
+        self._outlet = Outlet(self.h2, channel, self._intake.earn)
         self._turn_due = False
         self._pump_due = False
-        self._batched = 0
         self.carried: dict[int, Stream] = {}
         self.closed = False
         self.leaving = False  # one side has said GOAWAY: no new streams
@@ -110,8 +114,7 @@ class Link:
             self.fail(error)
             return
         except Exception as error:
-            self.report_defect(error)
-            self.fail(Http2Error("an internal error", ErrorCodes.INTERNAL_ERROR))
+            self._fail_by_defect(error)
             return
         self.flush()
         if more:
@@ -142,6 +145,7 @@ class Link:
             return
         if isinstance(event, WindowUpdated | RemoteSettingsChanged):
             self._pump_due = True
+            self.h2.encoder.header_table_size = min(self.h2.encoder.header_table_size, _MAX_TABLE)
         stream_id: int | None = getattr(event, "stream_id", None)
         if not stream_id:
             return
@@ -193,75 +197,39 @@ class Link:
     # Bytes to the peer
 
     def flush(self) -> None:
-        self._batched = 0
-        data = self.h2.data_to_send()
-        if data and not self.closed:
-            self.channel.write(data)
+        self._outlet.flush()
 
     def acknowledge(self, stream: Stream, size: int) -> None:
         """Let the peer send `size` more. It is told with what is flushed next."""
         if not self.closed:
             self.h2.acknowledge_received_data(size, stream.id)
 
-    def send_headers(self, stream: Stream, headers: Headers, *, ends: bool) -> None:
-        if self.closed:
-            return
-        try:
-            self.h2.send_headers(stream.id, headers, end_stream=ends)
-        except H2Error as error:
-            # The fields were checked, so this is a defect; and what the peer's decompressor knows is now uncertain.
-            self.report_defect(error)
-            self.fail(Http2Error("an internal error", ErrorCodes.INTERNAL_ERROR))
-
     def pump(self, stream: Stream) -> None:
-        """Send what the peer's windows take of one stream."""
-        while self._send_some(stream):
-            if self._batched >= _BATCH_BYTES:
-                self.flush()
-        self.flush()
+        """Send what the peer takes of one stream."""
+        try:
+            self._outlet.pump(stream)
+        except Http2Error as error:
+            self._fail_by_defect(error)
 
     def pump_all(self) -> None:
-        """The same for all, one frame each in turn."""
-        waiting = [stream for stream in self.carried.values() if stream.unsent or stream.trailers is not None]
-        if waiting and len(self.carried) > 1:
+        """The same for all."""
+        if len(self.carried) > 1:
             first = next(iter(self.carried))
             self.carried[first] = self.carried.pop(first)  # another is first the next time
-        while waiting:
-            waiting = [stream for stream in waiting if self._send_some(stream)]
-            self.flush()
+        try:
+            self._outlet.pump_all(self.open_streams())
+        except Http2Error as error:
+            self._fail_by_defect(error)
 
-    def _send_some(self, stream: Stream) -> bool:
-        """Send one frame. False: there is nothing more to send, or no room for it."""
-        if self.closed or stream.ended or not stream.head_sent or self.channel.writing_paused:
-            return False
-        if not stream.unsent:
-            if stream.trailers is None:
-                return False
-            if stream.trailers:
-                self.send_headers(stream, stream.trailers, ends=True)
-            else:
-                self.h2.end_stream(stream.id)
-            stream.after_end()
-            return False
-        room = min(self.h2.local_flow_control_window(stream.id), self.h2.max_outbound_frame_size, MAX_FRAME)
-        if room <= 0:
-            return False
-        piece = stream.take(room)
-        ends = not stream.unsent and stream.trailers == []
-        self.h2.send_data(stream.id, piece, end_stream=ends)
-        self._batched += len(piece)
-        self._intake.earn(_CHATTER_PER_FRAME)
-        stream.after_sending()
-        if ends:
-            stream.after_end()
-        return not ends
+    def _fail_by_defect(self, error: Exception) -> None:
+        self.report_defect(error)
+        self.fail(Http2Error("an internal error", ErrorCodes.INTERNAL_ERROR))
 
     def pause_for_peer(self) -> None:
         """The peer takes no more. We go on reading: it may be waiting for us to do so before it reads."""
 
     def resume_for_peer(self) -> None:
-        if not self.closed:
-            self.pump_all()
+        self.pump_all()
 
     # Ends
 
@@ -303,7 +271,7 @@ class Link:
         if self.closed:
             return
         self.flush()  # the end of the last stream, for example
-        self.closed = True
+        self.closed = self._outlet.closed = True
         channel = self.channel
         channel.on_lost = channel.producer = None
         channel.push_to(None)

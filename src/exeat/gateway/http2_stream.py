@@ -14,7 +14,7 @@ from exeat.errors import ProtocolError
 from exeat.gateway.virtual import VirtualChannel, VirtualTransport
 from exeat.wire.body import encode_chunk, encode_last_chunk
 from exeat.wire.fields import Headers
-from exeat.wire.http2 import End, Head, MessageReader, Part, Text
+from exeat.wire.http2 import End, Head, MessageReader, Text
 
 if TYPE_CHECKING:
     from exeat.gateway.http2_link import Link
@@ -42,7 +42,7 @@ class Stream:
         # From the channel to the peer.
         self.reader = reader
         self.trailers: Headers | None = None  # set once the message is complete; empty: it just ends
-        self.head_sent = False
+        self.heads: deque[Head] = deque()
         self.ended = False  # the peer has been told that there is no more, or no longer listens
         self._queue: deque[bytes] = deque()
         self._taken = 0  # of the first in the queue
@@ -123,34 +123,25 @@ class Stream:
             self.link.report_defect(error)  # the core has written what it never writes
             self.transport.abort()
             return
-        self._send(parts)
-        self.link.pump(self)
-        if self.unsent > QUEUE_HIGH_BYTES and not self.channel.writing_paused:
-            self.channel.pause_writing()
-
-    def _send(self, parts: list[Part]) -> None:
-        for at, part in enumerate(parts, 1):
+        for part in parts:
             if isinstance(part, Head):
-                # A message that ends with its head is one frame: to gRPC that is not the same as a head and an end.
-                end = parts[at] if at < len(parts) else None
-                if isinstance(end, End) and not end.trailers:
-                    self.trailers = []
-                    self.send_head(part, ends=True)
-                    return
-                self.send_head(part, ends=False)
+                self.heads.append(part)
             elif isinstance(part, End):
                 self.trailers = part.trailers
             else:
                 self._queue.append(part)
                 self.unsent += len(part)
+        self.link.pump(self)
+        if self.unsent > QUEUE_HIGH_BYTES and not self.channel.writing_paused:
+            self.channel.pause_writing()
 
-    def send_head(self, head: Head, *, ends: bool) -> None:
-        if self.ended:
-            return
-        self.link.send_headers(self, head.headers, ends=ends)
-        self.head_sent = not head.interim
-        if ends:
-            self.after_end()
+    @property
+    def has_output(self) -> bool:
+        return not self.ended and bool(self.heads or self.unsent or self.trailers is not None)
+
+    def open(self) -> bool:
+        """A head is about to be sent. False: it cannot be."""
+        return True
 
     def take(self, room: int) -> bytes:
         """At most `room` of the bytes that wait."""
@@ -171,6 +162,7 @@ class Stream:
     def drop_output(self) -> None:
         """The peer no longer listens."""
         self.ended = True
+        self.heads.clear()
         self._queue.clear()
         self.unsent = 0
         self.after_sending()

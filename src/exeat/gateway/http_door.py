@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from ssl import SSLError
 from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ProtocolError
@@ -25,7 +24,7 @@ from exeat.gateway.session import Session
 from exeat.gateway.state import Ask, Place, State
 from exeat.gateway.treating import UNTREATED, Treated, refuse_misuse, treat
 from exeat.gateway.tunnel_door import Inner, serve_tunnel, serve_unopened
-from exeat.gateway.upstream_tls import explain
+from exeat.gateway.upstream_tls import explain_break
 from exeat.wire.http1 import RequestHead
 from exeat.wire.reply import ESTABLISHED
 from exeat.wire.target import check_origin_target, parse_absolute_target
@@ -172,8 +171,8 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
         if exchange.misused:
             refusal = refuse_misuse(state, ask, exchange.misused)
             exchange.failure = refusal if exchange.failure is not None else None
-    if exchange.failure is not None and isinstance(exchange.broken_by, SSLError):
-        exchange.failure = explain(exchange.broken_by, ask)
+    if exchange.failure is not None and ask.secure and exchange.broken_by is not None and not (reused or received):
+        exchange.failure = explain_break(exchange.broken_by, ask, exchange.failure, upstream)
     if exchange.upgraded is not None:
         sent, received, note = await _relay_upgraded(session, upstream, exchange, budget, sent, received, treatment)
         session.finish(ask.record, 101, sent, received, note)
@@ -213,6 +212,9 @@ async def _relay_upgraded(
     tunnel.open_down()
     tunnel.open_up()
     await tunnel.done
+    if tunnel.seen:
+        assert session.live is not None
+        session.state.counters.block(*session.live.place.key, tunnel.note)
     return upstream.sent - sent_before, upstream.received - received_before, tunnel.note
 
 
@@ -244,6 +246,7 @@ async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
         return None
     session.client.write(ESTABLISHED)
     if upstream is None:
+        record.status = 200
         return await serve_unopened(session, ask, "connect")
     return await serve_tunnel(session, ask, upstream, 200, "connect")
 

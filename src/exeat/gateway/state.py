@@ -15,6 +15,7 @@ from exeat.audit import Journal, Record
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.budget import Budgets
 from exeat.gateway.counters import Counters
+from exeat.gateway.http2_pool import Http2Pool
 from exeat.gateway.limits import Limits
 from exeat.gateway.pool import Key, Pool
 from exeat.gateway.resolve import Resolver
@@ -22,7 +23,6 @@ from exeat.gateway.synthetic import SyntheticNames
 from exeat.policy import Decision, Host, Policy, Rule, Target, decide, split_authority
 
 if TYPE_CHECKING:
-    from exeat.gateway.http2_back import Http2Upstream
     from exeat.gateway.interception import Interception
     from exeat.gateway.session import Session
     from exeat.secrets.model import Secret
@@ -196,7 +196,7 @@ class State:
     ) -> None:
         self.interception = interception
         self.sessions: set[Session] = set()
-        self.http2_upstreams: dict[Key, tuple[Http2Upstream, str]] = {}  # with its address; shared by all its streams
+        self.http2_pool = Http2Pool()
         self.sandbox = sandbox
         self.jail = jail
         self.limits = limits
@@ -224,5 +224,5 @@ class State:
         self.find = _place_finder(policy, self.interception)
         self.journal.policy = policy.digest
         self.pool.clear()
-        self.http2_upstreams.clear()  # what goes on over them ends by itself, or is cut
+        self.http2_pool.retire_all()
         self.resolver.forget_all()

@@ -124,7 +124,7 @@ async def serve_unopened(session: Session, ask: Ask, door: str) -> Inner | None:
         return Inner(place, door, record)
     note = ""
     if verdict == HTTP and place.is_intercepted:
-        session.finish(record, 0, 0, 0, "")
+        session.finish(record, record.status, 0, 0, "")
         return Inner(place, door)
     if first.speech is not Speech.NOTHING:
         record.note = first.fault
@@ -132,7 +132,7 @@ async def serve_unopened(session: Session, ask: Ask, door: str) -> Inner | None:
         deny_inside(state, record, note)
         if client.buffer[:1] == b"\x16":
             client.write(TLS_ACCESS_DENIED)
-    session.finish(record, 0, 0, 0, note)
+    session.finish(record, record.status, 0, 0, note)
     await session.linger()
     return None
 
@@ -158,6 +158,7 @@ async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: in
         session.upstream = None
         if verdict == INTERCEPT:
             upstream.abort()  # what goes out will be TLS of our own
+            record.status = status
             return Inner(place, door, record)
         session.finish(record, status, upstream.sent, upstream.received, "")
         if ask.policy is state.policy:

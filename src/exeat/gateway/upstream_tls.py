@@ -76,13 +76,20 @@ def explain(error: ssl.SSLError, ask: Ask) -> Refusal:
     return Refusal(502, explain_certificate_error(error, ask.place.host), kind)
 
 
-def take_http2_stream(state: State, ask: Ask) -> tuple[Channel, str] | None:
-    """A stream of an HTTP/2 connection that is open already, and the address it goes to."""
-    found = state.http2_upstreams.get(ask.pool_key)
-    if found is None or not found[0].usable:
-        return None
-    upstream, address = found
-    return upstream.open_stream(), address
+def explain_break(error: Exception, ask: Ask, known: Refusal, channel: Channel) -> Refusal:
+    """Why a server left as soon as TLS was agreed on: in TLS 1.3 it judges the client's certificate only then.
+
+    It says so in an alert, but that can be overtaken by the reset of a server which has not read our request.
+    """
+    if isinstance(error, ssl.SSLError):
+        return explain(error, ask)
+    if channel.is_plain:
+        return known  # a stream of HTTP/2: the connection itself may be well
+    sentence = (
+        f"{ask.place}: the server broke the connection off right behind the TLS handshake, as it does when it wants a"
+        " certificate of the client (then add no-intercept to the rule)"
+    )
+    return Refusal(502, sentence, "connection_terminated")
 
 
 def _open_http2(state: State, ask: Ask, channel: Channel) -> Channel:
@@ -90,6 +97,9 @@ def _open_http2(state: State, ask: Ask, channel: Channel) -> Channel:
 
     upstream = Http2Upstream(channel, state.limits)
     upstream.start()
+    stream = upstream.open_stream()
     if state.policy is ask.policy:
-        state.http2_upstreams[ask.pool_key] = upstream, ask.record.address
-    return upstream.open_stream()
+        state.http2_pool.give(ask.pool_key, upstream, ask.record.address)
+    else:
+        state.http2_pool.retire(upstream)
+    return stream

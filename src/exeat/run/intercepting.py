@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from exeat.errors import ConfigError
 from exeat.gateway.interception import HTTP1, Intercept, Interception
-from exeat.policy import Pattern, Policy
+from exeat.policy import Name, Pattern, Policy, Reason, Rule, Scope, Target, decide, is_exempt
 from exeat.run.preparations import Preparations, TrustFiles, file_in_memory
 from exeat.run.scrubbing import scrub_environment
 from exeat.secrets.codings import load_codings
+from exeat.secrets.config import VARIABLE
 from exeat.secrets.model import Secret, SecretSpec
 from exeat.secrets.values import fetch, files_to_hide, variables_to_drop
 from exeat.secrets.vault import Vault
@@ -25,12 +25,8 @@ NEEDED_LATER = (
     "subprocess", "json",
 )  # fmt: skip
 
-
-def is_needed(loaded: Loaded) -> bool:
-    """Is there anything to look into?"""
-    if loaded.intercept == Intercept.NONE:
-        return False
-    return bool(loaded.secrets) or loaded.intercept == Intercept.ALL or any(r.conditional for r in loaded.policy.rules)
+# A value of so many bytes is no other variable's by chance, or no part of one.
+_WHOLE, _PART = 8, 16
 
 
 class Intercepting:
@@ -38,13 +34,18 @@ class Intercepting:
 
     def __init__(self, loaded: Loaded, upstream_ca: Sequence[str]) -> None:
         """Raises ConfigError for a secret without a value, or roots that cannot be used."""
-        self._environ = dict(os.environ)
+        # No command that fetches a value has any use for what holds others.
+        self._environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
         self._loaded = loaded
         self.secrets: tuple[Secret, ...] = fetch(loaded.secrets, self._environ) if loaded.secrets else ()
         self._trust = UpstreamTrust(upstream_ca, self._environ)
         self._authority = Authority(_permitted(loaded))
+        self._copies = _find_copies(self._environ, self.secrets)
         if loaded.secrets:
-            scrub_environment(variables_to_drop(loaded.secrets))
+            scrub_environment(self._dropped())
+
+    def _dropped(self) -> set[str]:
+        return {*variables_to_drop(self._loaded.secrets), *self._copies}
 
     def preparations(self) -> Preparations:
         loaded = self._loaded
@@ -59,9 +60,9 @@ class Intercepting:
         )
         return Preparations(
             {each.name: each.placeholder.decode("ascii") for each in self.secrets},
-            sorted(variables_to_drop(loaded.secrets)),
-            files_to_hide(loaded.secrets),
-            [*loaded.warnings, *_announce(loaded.policy, loaded.secrets)],
+            sorted(self._dropped()),
+            _files_with_values(loaded.secrets),
+            [*loaded.warnings, *_announce(loaded.policy, loaded.secrets), *self._copies.values()],
             trust,
         )
 
@@ -78,16 +79,6 @@ class Intercepting:
         return self._environ
 
 
-def refuse_without_use(upstream_ca: Sequence[str]) -> None:
-    """An option that would have no effect is a mistake that somebody should hear of."""
-    if upstream_ca:
-        raise ConfigError(
-            "nothing is intercepted, so no server's certificate is checked here",
-            where=f"--upstream-ca {upstream_ca[0]}",
-            expected="secrets, rules with methods or paths, or --intercept all",
-        )
-
-
 def _permitted(loaded: Loaded) -> list[Pattern]:
     """The hosts that certificates are made for, as narrow as the rules allow to say it."""
     allowing = [rule for rule in loaded.policy.rules if not rule.deny and not rule.no_intercept]
@@ -98,12 +89,45 @@ def _permitted(loaded: Loaded) -> list[Pattern]:
     return wanted + [rule.pattern for secret in loaded.secrets for rule in secret.hosts]
 
 
+def _files_with_values(secrets: Sequence[SecretSpec]) -> list[str]:
+    """Those that secrets name, and those in which values are written; links followed."""
+    written = (each.written.name for each in secrets if each.source.value is not None and each.written.name != VARIABLE)
+    return [*dict.fromkeys((*files_to_hide(secrets), *map(os.path.realpath, written)))]
+
+
+def _find_copies(environ: Mapping[str, str], secrets: Sequence[Secret]) -> dict[str, str]:
+    """Other variables that have a value in them, and what to say of each: a token often has more than one name."""
+    known = {*variables_to_drop([each.spec for each in secrets]), *(each.name for each in secrets)}
+    found = {}
+    for variable, text in environ.items():
+        data = os.fsencode(text)
+        for secret in secrets:
+            value = secret.value
+            same = len(value) >= _WHOLE and value == data
+            if (same or (len(value) >= _PART and value in data)) and variable not in known:
+                found[variable] = f"{variable} is not passed on: it has the value of {secret.name} in it"
+    return found
+
+
 def _announce(policy: Policy, secrets: Sequence[SecretSpec]) -> list[str]:
-    """One line for each secret: where it may go, and that this allows it."""
-    implied = {rule.text for rule in policy.rules if rule.implied}
+    """One line for each secret: where it may go, and whether that is allowed by its being there alone."""
     lines = []
     for secret in secrets:
-        hosts = [rule.text for rule in secret.hosts]
-        note = " (allowed by that)" if any(text in implied for text in hosts) else ""
-        lines.append(f"{secret.name} is a placeholder; its value goes to {', '.join(hosts)} only{note}")
+        notes = [_note(policy, rule) for rule in secret.hosts]
+        hosts = ", ".join(f"{rule.text}{note}" for rule, note in zip(secret.hosts, notes, strict=True))
+        lines.append(f"{secret.name} is a placeholder; its value goes only to {hosts}")
     return lines
+
+
+def _note(policy: Policy, rule: Rule) -> str:
+    """What the rules that somebody wrote make of one host of a secret. Of many hosts at once nothing can be said."""
+    pattern = rule.pattern
+    if pattern.scope is not Scope.EXACT:
+        return " (allowed by that where no other rule is)"
+    host, port = Name(pattern.name), rule.ports[0][0]
+    if is_exempt(policy, host, port):
+        return " (but a rule says no-intercept, so the server gets the placeholder)"
+    decision = decide(policy, Target(host, port))
+    if not decision.allowed and decision.reason is not Reason.NEEDS_INTERCEPTION:
+        return " (but a rule denies that)"
+    return " (allowed by that)" if decision.rule is not None and decision.rule.implied else ""

@@ -79,6 +79,8 @@ def receive_preparations(files: Sequence[int]) -> Preparations:
     """In the run's own process."""
     import json  # noqa: PLC0415
 
+    for each in files:
+        os.set_inheritable(each, False)  # what comes over a socket would go on to the command otherwise
     with open(files[0], "rb") as file:
         file.seek(0)
         data = json.load(file)

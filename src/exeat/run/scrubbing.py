@@ -24,15 +24,23 @@ def scrub_environment(names: Iterable[str]) -> None:
 
 
 def _wipe_initial(names: set[bytes]) -> None:
-    """The strings that the kernel put on the stack at the start, which is what /proc shows."""
+    """The strings that the kernel put on the stack at the start, which is what /proc shows.
+
+    They are looked at where they are: any object made of one would leave a copy in freed memory.
+    """
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b") ")[2].split()
-    start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
-    if not 0 < start < end:
+    position, end = int(fields[_ENV_START]), int(fields[_ENV_END])
+    if not 0 < position < end:
         return
-    position = start
-    for item in ctypes.string_at(start, end - start).split(b"\0"):
-        name, equals, value = item.partition(b"=")
-        if equals and name in names:
-            ctypes.memset(position + len(name) + 1, 0, len(value))
-        position += len(item) + 1
+    libc = ctypes.CDLL(None)
+    libc.strnlen.argtypes, libc.strnlen.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_size_t
+    libc.strncmp.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+    while position < end:
+        length: int = libc.strnlen(position, end - position)
+        for name in names:
+            start = len(name) + 1
+            if length > start and libc.strncmp(position, name + b"=", start) == 0:
+                ctypes.memset(position + start, 0, length - start)
+                break
+        position += length + 1

@@ -7,8 +7,10 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from exeat.errors import ConfigError
 from exeat.gateway.blocked import describe_blocked
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
@@ -55,17 +57,33 @@ def serve_run(settings: RunSettings, control: socket.socket) -> None:
 
 def _prepare(settings: RunSettings, loaded: Loaded, control: socket.socket) -> Intercepting | None:
     """Fetch secrets and make certificates, if there is anything to look into, and tell the run what follows."""
-    # What takes 100 ms to load, and only here.
-    from exeat.run.intercepting import Intercepting, is_needed, refuse_without_use  # noqa: PLC0415
-
-    if not is_needed(loaded):
-        refuse_without_use(settings.upstream_ca)
+    if not _is_needed(loaded):
+        _refuse_without_use(settings.upstream_ca)
         send_preparations(control, Preparations(said=loaded.warnings))
         return None
+    from exeat.run.intercepting import Intercepting  # noqa: PLC0415 - takes 100 ms to load
+
     _keep_to_itself()
     intercepting = Intercepting(loaded, settings.upstream_ca)
     send_preparations(control, intercepting.preparations())
     return intercepting
+
+
+def _is_needed(loaded: Loaded) -> bool:
+    """Is there anything to look into?"""
+    if loaded.intercept == "none":
+        return False
+    return bool(loaded.secrets) or loaded.intercept == "all" or any(rule.conditional for rule in loaded.policy.rules)
+
+
+def _refuse_without_use(upstream_ca: Sequence[str]) -> None:
+    """An option that would have no effect is a mistake that somebody should hear of."""
+    if upstream_ca:
+        raise ConfigError(
+            "nothing is intercepted, so no server's certificate is checked here",
+            where=f"--upstream-ca {upstream_ca[0]}",
+            expected="secrets, rules with methods or paths, or --intercept all",
+        )
 
 
 def _keep_to_itself() -> None:

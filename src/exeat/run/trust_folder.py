@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from exeat.run.preparations import Preparations
+from exeat.errors import StartError
+from exeat.run.preparations import Preparations, TrustFiles
 
 _NAMES = ("ca-bundle.pem", "ca.pem", "cacerts")
 
@@ -14,10 +15,20 @@ class TrustFolder:
     """A folder of its own among temporary files, gone when the run is over. Certificates are public."""
 
     def __init__(self, prepared: Preparations) -> None:
+        """Raises StartError if it cannot be had, and then there is none."""
         self._path = ""
-        trust = prepared.trust
-        if trust is None:
+        if prepared.trust is None:
             return
+        try:
+            self._fill(prepared.trust)
+        except OSError as error:
+            self.remove()
+            raise StartError(
+                f"the certificates that the command is to trust cannot be written: {error.strerror}",
+                detail="they go to a folder among temporary files; TMPDIR says where",
+            ) from None
+
+    def _fill(self, trust: TrustFiles) -> None:
         import tempfile  # noqa: PLC0415 - for runs that look into TLS
 
         self._path = tempfile.mkdtemp(prefix="exeat-")

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import stat
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from exeat.errors import ConfigError
@@ -65,6 +67,11 @@ def source_warnings(specs: Iterable[SecretSpec]) -> list[str]:
     """The same for the files that secrets name. They are not opened."""
     warnings = []
     for spec in specs:
+        if spec.source.refresh_s is not None and _is_within_reach(spec.source.command or ()):
+            warnings.append(
+                f"{spec.written}: {spec.name}: the command that you run can change the program that renews it, which"
+                " then runs outside of the jail"
+            )
         if spec.source.file is None:
             continue
         start = f"{spec.written}: {spec.name}: its file"
@@ -78,9 +85,27 @@ def source_warnings(specs: Iterable[SecretSpec]) -> list[str]:
     return warnings
 
 
+def _is_within_reach(argv: tuple[str, ...]) -> bool:
+    """Could whoever has our user's rights change what is run? A script that it is given counts as well."""
+    program = shutil.which(argv[0]) if argv else None
+    files = [os.path.realpath(each) for each in (program or "", *argv[1:]) if each and os.path.isfile(each)]
+    return any(os.access(path, os.W_OK) or os.access(os.path.dirname(path), os.W_OK) for path in files)
+
+
+def _pinned(spec: SecretSpec, environ: Mapping[str, str]) -> SecretSpec:
+    """The same with the full path of its program: later, another of that name may stand before it in PATH."""
+    command = spec.source.command
+    if not command or os.sep in command[0]:
+        return spec
+    found = shutil.which(command[0], path=environ.get("PATH"))
+    if found is None:
+        return spec  # an error, when it is run
+    return replace(spec, source=replace(spec.source, command=(os.path.abspath(found), *command[1:])))
+
+
 def fetch(specs: Iterable[SecretSpec], environ: Mapping[str, str]) -> tuple[Secret, ...]:
     """Fetch every value, once. Raises ConfigError with the name of the secret for which there is none."""
-    by_name = {spec.name: spec for spec in specs}
+    by_name = {spec.name: _pinned(spec, environ) for spec in specs}
     values = {name: fetch_one(spec, environ) for name, spec in by_name.items()}
     placeholders = {name: spec.placeholder.encode() for name, spec in by_name.items() if spec.placeholder}
     check_placeholders(by_name, placeholders)

@@ -56,6 +56,7 @@ class Client:
     reads_proxy: bool = True
     by_variables: bool = True
     by_mounts: bool = True
+    probe: tuple[str, ...] = ()  # a command that fails where a part of it is not installed
     module: str = ""  # of the Python environment of the tests, which only who runs them can use
     shows: str = VALUE  # what the server is to see
     confirm: Callable[[Finished, str, Path], None] = _by_header
@@ -121,7 +122,8 @@ def _git_with_password(site: Site) -> Program:
 
 def _git_ended(done: Finished, key: str, folder: Path) -> None:
     assert (folder / "clone" / "README").read_text() == FIRST_FILE, done
-    echoes = [line for line in done.stderr.splitlines() if "<= recv header" in line.lower() and "x-echo:" in line.lower()]
+    received = [line for line in done.stderr.splitlines() if "<= Recv header" in line]
+    echoes = [line for line in received if " x-echo: " in line.lower()]
     assert echoes, done
     assert all(line.endswith(key) for line in echoes), echoes
 
@@ -141,6 +143,7 @@ def _websocket_ended(done: Finished, key: str, _: Path) -> None:
 
 
 _CURL = ["curl", "--disable", "--silent", "--show-error", "--fail-with-body", "--max-time", "20"]
+_WGET = ["wget", "--no-config", "--quiet", "--tries=1", "--timeout=20", "--output-document=-"]
 _KEY_HEADER = "Authorization: Bearer $API_KEY"
 
 # The slow ones first: they run beside the others.
@@ -162,9 +165,7 @@ CLIENTS = (
     ),
     Client(
         "websockets",
-        lambda site: Program(
-            [site.python, str(PROGRAMS / "talk_websocket.py"), f"wss://{site.host}:{site.ports[2]}/"]
-        ),
+        lambda site: Program([site.python, str(PROGRAMS / "talk_websocket.py"), f"wss://{site.host}:{site.ports[2]}/"]),
         (),
         module="websockets",
         confirm=_websocket_ended,
@@ -177,7 +178,7 @@ CLIENTS = (
     # Debian's is built with GnuTLS, which reads no variable.
     Client(
         "wget",
-        lambda site: Program(["wget", "--quiet", "--tries=1", "--output-document=-", f"--header={_KEY_HEADER}", site.url]),
+        lambda site: Program([*_WGET, f"--header={_KEY_HEADER}", site.url]),
         ("wget",),
         by_variables=False,
     ),
@@ -185,9 +186,15 @@ CLIENTS = (
     Client("node-https", _sends("node", "send_https.mjs"), ("node",), reads_proxy=False, by_mounts=False),
     Client("go", lambda site: Program([str(site.built["go"]), site.url]), ("go",)),
     Client("ruby", _sends("ruby", "send.rb"), ("ruby",)),
-    Client("perl-lwp", _sends("perl", "send.pl"), ("perl",)),
+    Client("perl-lwp", _sends("perl", "send.pl"), ("perl",), probe=("perl", "-MLWP::Protocol::https", "-e", "1")),
     # libcurl reads no variable that says whom to trust; those are curl's own.
-    Client("php-curl", _sends("php", "send.php"), ("php",), by_variables=False),
+    Client(
+        "php-curl",
+        _sends("php", "send.php"),
+        ("php",),
+        by_variables=False,
+        probe=("php", "-r", 'exit(extension_loaded("curl") ? 0 : 1);'),
+    ),
     Client("git-header", _git_with_header, ("git",), confirm=_git_ended),
     Client("git-password", _git_with_password, ("git",), shows=f"{USER}:{VALUE}", confirm=_git_ended),
 )

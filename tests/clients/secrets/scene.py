@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import re
@@ -66,9 +67,12 @@ if os.geteuid() == 0:  # somebody without rights is tested as they are
     ]
 
 
+@functools.cache
 def is_here(client: Client) -> bool:
-    modules = (client.module,) if client.module else ()
-    return all(map(shutil.which, client.needs)) and all(map(find_spec, modules))
+    """Is all of it installed?"""
+    if not all(map(shutil.which, client.needs)) or (client.module and find_spec(client.module) is None):
+        return False
+    return not client.probe or run(client.probe, os.environ).status == 0
 
 
 def leaks(text: str) -> bool:
@@ -85,34 +89,60 @@ def _hides_value(word: str) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How all programs of one run ended, and what they had for a key."""
+
+    done: Finished
+    key: str
+    ended: Mapping[str, Finished]
+
+
 class Ward:
     """`exeat run` with one secret, for one user, in a folder of theirs."""
 
     def __init__(self, folder: Path, uid: int | None, ca: Path | None, hosts: Sequence[str]) -> None:
         self.folder = folder
-        self.uid = uid
         self.log = folder / "audit.jsonl"
+        self.env = bare_environment(folder / "home")
+        self.address = "127.0.0.1"  # of all hosts
+        self._uid = uid
         self._ca = ca
         secrets = folder / "secrets.json"
         secrets.write_text(json.dumps({"API_KEY": {"value": VALUE, "hosts": list(hosts), "shape": "sk-"}}))
         secrets.chmod(0o600)
-        self.env = bare_environment(folder / "home")
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *options: str,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        address: str = "127.0.0.1",
-    ) -> Finished:
-        for each in (self.folder, *self.folder.rglob("*")):
-            os.chown(each, -1 if self.uid is None else self.uid, -1, follow_symlinks=False)
+    def run(self, argv: Sequence[str], *options: str, env: Mapping[str, str] | None = None) -> Finished:
+        """Run one command to its end. All that is in the folder is the user's then."""
+        if self._uid is not None:
+            for each in self.folder.rglob("*"):
+                os.chown(each, self._uid, self._uid, follow_symlinks=False)
         words = ["--secrets", str(self.folder / "secrets.json"), "--audit", str(self.log), *options]
         words += [] if self._ca is None else ["--upstream-ca", str(self._ca)]
-        words += [word for host in HOSTS for word in ("--add-host", f"{host}:{address}")]
-        whole = run_argv(words, argv, self.uid)
-        return run(whole, {**self.env, **(env or {})}, cwd=cwd or self.folder, timeout_s=TIMEOUT_S)
+        words += [word for host in HOSTS for word in ("--add-host", f"{host}:{self.address}")]
+        whole = run_argv(words, argv, self._uid)
+        return run(whole, {**self.env, **(env or {})}, cwd=self.folder, timeout_s=TIMEOUT_S)
+
+    def run_all(
+        self,
+        programs: Mapping[str, Program],
+        *options: str,
+        start: Sequence[str],
+        variables: bool = True,
+        env: Mapping[str, str] | None = None,
+    ) -> Ran:
+        """Run programs in one jail, each in a folder by its name. `start` starts Python; trust `variables` are kept."""
+        planned = [
+            {"name": name, "argv": program.argv, "env": dict(program.env), "cwd": str(self.folder / name)}
+            for name, program in programs.items()
+        ]
+        plan = self.folder / "plan.json"
+        plan.write_text(json.dumps({"unset": [] if variables else TRUST_VARIABLES, "programs": planned}))
+        done = self.run([*start, str(PROGRAMS / "run_all.py"), str(plan)], *options, env=env)
+        assert done.status == 0, done
+        key, *lines = map(json.loads, done.stdout.splitlines())
+        ended = {line["name"]: Finished(line["status"], line["stdout"], line["stderr"]) for line in lines}
+        return Ran(done, key, ended)
 
     def decisions(self) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self.log.read_text().splitlines()]
@@ -121,17 +151,15 @@ class Ward:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a run of all programs went."""
+    """How a run of all programs went, by everybody who has seen it."""
 
-    done: Finished
-    key: str  # what the programs had for a key
-    ended: Mapping[str, Finished]
+    ran: Ran
     folder: Path
     decisions: Sequence[Mapping[str, Any]]
     shown: Sequence[tuple[str, str]]  # what the servers were told in confidence: by which program, and what
 
     def decisions_on(self, client: Client) -> list[Mapping[str, Any]]:
-        """Those on connections and requests; a name that was looked up has left none, or one of its own."""
+        """Those on connections and requests, not on names that were looked up."""
         host = host_of(client.name)
         return [line for line in self.decisions if line["host"] == host and line["protocol"] != "dns"]
 
@@ -140,25 +168,15 @@ def report_on(mode: Mode, folder: Path, upstream: Upstream, built: Mapping[str, 
     """Run all programs that this mode is for and that are here, in one jail."""
     hosts = [f"{host}:{port}" for host in HOSTS for port in upstream.ports]
     ward = Ward(folder, mode.uid, upstream.certificates.ca, hosts)
-    python = PYTHON if mode.uid is not None else sys.executable
-    programs = []
+    python = sys.executable if mode.uid is None else PYTHON
+    programs = {}
     for client in CLIENTS:
         if mode.suits(client) and is_here(client):
             own = folder / client.name
             own.mkdir()
-            program = client.command(Site(host_of(client.name), upstream.ports, own, python, built))
-            programs.append(_planned(client.name, program, own))
-    plan = {"unset": [] if mode.variables else TRUST_VARIABLES, "programs": programs}
-    (folder / "plan.json").write_text(json.dumps(plan))
-    options = [] if mode.proxy else ["--no-proxy-env"]
-    options += ["--jail", "netns" if mode.mounts else "env"]
-    before = len(upstream.shown())
-    done = ward.run([python, str(PROGRAMS / "run_all.py"), str(folder / "plan.json")], *options)
-    assert done.status == 0, done
-    key, *lines = map(json.loads, done.stdout.splitlines())
-    ended = {line["name"]: Finished(line["status"], line["stdout"], line["stderr"]) for line in lines}
-    return Report(done, key, ended, folder, ward.decisions(), upstream.shown()[before:])
-
-
-def _planned(name: str, program: Program, folder: Path) -> dict[str, Any]:
-    return {"name": name, "argv": program.argv, "env": dict(program.env), "cwd": str(folder)}
+            programs[client.name] = client.command(Site(host_of(client.name), upstream.ports, own, python, built))
+    options = ["--jail", "netns" if mode.mounts else "env"]
+    options += [] if mode.proxy else ["--no-proxy-env"]
+    upstream.forget()
+    ran = ward.run_all(programs, *options, start=[python], variables=mode.variables)
+    return Report(ran, folder, ward.decisions(), upstream.shown())

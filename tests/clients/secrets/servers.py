@@ -1,4 +1,4 @@
-"""What the programs talk to: one web server with a package index, a registry and a repository, gRPC, and a WebSocket."""
+"""What the programs talk to: a web server with a package index, a registry and a repository, gRPC, a WebSocket."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ def host_of(name: str) -> str:
 
 
 class Upstream:
-    """All servers, started. `shown` is what they have been told in confidence so far: the program, and what."""
+    """All servers, started. `shown` is what they have been told in confidence: the program, and what."""
 
     def __init__(self, folder: Path, certificates: Certificates) -> None:
         self.certificates = certificates
         local = git_environment(bare_environment(folder / "home"))
-        make_repository(folder / "served" / REPOSITORY, local, folder / "first")
+        self.repository = folder / "served" / REPOSITORY
+        make_repository(self.repository, local, folder / "first")
         apps = {
             "/simple/": _confiding(index()),
             "/files/": index(),
             "/npm/": registry(),
-            f"/{REPOSITORY}": git_backend(folder / "served", local),
+            f"/{REPOSITORY}": git_backend(self.repository.parent, local),
         }
         self.web = TlsOrigin(certificates, {path: guarded(app, VALUE) for path, app in apps.items()})
         self.grpc = GrpcServer(folder / "grpc.jsonl", certificates)
@@ -66,6 +67,11 @@ class Upstream:
     @property
     def ports(self) -> tuple[int, int, int]:
         return self.web.port, self.grpc.port, self.websocket.port
+
+    def forget(self) -> None:
+        self.web.forget()
+        self.grpc.forget()
+        self.websocket.shown.clear()
 
     def shown(self) -> list[tuple[str, str]]:
         """Requests without credentials are left out: git and pip ask first, to be told that they need them."""
@@ -90,6 +96,9 @@ class GrpcServer:
 
     def shown(self) -> list[str]:
         return [json.loads(line).removeprefix("Bearer ") for line in self._record.read_text().splitlines()]
+
+    def forget(self) -> None:
+        self._record.write_text("")
 
     def close(self) -> None:
         self._process.communicate(timeout=20)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from tests.clients.secrets.clients import CLIENTS, Client
 from tests.clients.secrets.conftest import Reports
-from tests.clients.secrets.scene import MODES, Mode, leaks
-from tests.support.programs import need, need_module
+from tests.clients.secrets.scene import MODES, Mode, is_here, leaks
+from tests.support.programs import give_up, need, need_module
 
 
 @pytest.mark.parametrize(
@@ -17,11 +19,13 @@ def test_program(reports: Reports, mode: Mode, client: Client) -> None:
     need(*client.needs)
     if client.module:
         need_module(client.module)
+    if not is_here(client):
+        give_up(f"{client.name}: not installed; `{shlex.join(client.probe)}` fails")
     report = reports(mode)
-    done = report.ended[client.name]
+    done = report.ran.ended[client.name]
     assert done.status == 0, done
     assert not leaks(done.stdout + done.stderr)
-    client.confirm(done, report.key, report.folder / client.name)
+    client.confirm(done, report.ran.key, report.folder / client.name)
     assert {what for name, what in report.shown if name == client.name} == {client.shows}
     decisions = report.decisions_on(client)
     assert {line["verdict"] for line in decisions} == {"allow"}, decisions
@@ -33,9 +37,9 @@ def test_program(reports: Reports, mode: Mode, client: Client) -> None:
 def test_the_value_is_nowhere(reports: Reports, mode: Mode) -> None:
     """Not in anything that was said, in no file that was left, not in the log; and the placeholder is no value."""
     report = reports(mode)
-    assert report.key.startswith("sk-")
-    assert not leaks(report.key)
-    assert not leaks(report.done.stdout + report.done.stderr)
+    assert report.ran.key.startswith("sk-")
+    assert not leaks(report.ran.key)
+    assert not leaks(report.ran.done.stdout + report.ran.done.stderr)
     left = [path for path in report.folder.rglob("*") if path.is_file() and path != report.folder / "secrets.json"]
     assert left
     assert [path for path in left if leaks(path.read_bytes().decode("latin-1"))] == []

@@ -163,7 +163,10 @@ class Peer:
         if isinstance(event, h2.events.ConnectionTerminated):
             self.goaway = (int(event.error_code or 0), event.last_stream_id or 0)
             return
-        message = self[getattr(event, "stream_id", 0) or 0]
+        stream_id: int | None = getattr(event, "stream_id", None)
+        if not stream_id:
+            return
+        message = self[stream_id]
         match event:
             case h2.events.RequestReceived() | h2.events.ResponseReceived():
                 message.headers = [(bytes(name), bytes(value)) for name, value in event.headers]
@@ -208,9 +211,7 @@ class Peer:
 
     # As a client
 
-    def request(
-        self, method: bytes = b"GET", path: bytes = b"/", *extra: tuple[bytes, bytes], end: bool = True
-    ) -> int:
+    def request(self, method: bytes = b"GET", path: bytes = b"/", *extra: tuple[bytes, bytes], end: bool = True) -> int:
         return self.send(
             [(b":method", method), (b":scheme", b"https"), (b":authority", HOST), (b":path", path), *extra], end=end
         )
@@ -237,7 +238,9 @@ class Peer:
 class Origin:
     """An HTTP/1 server in this loop. `handler(reader, writer)` serves one connection; `heads` are what was asked."""
 
-    def __init__(self, handler: Callable[[Origin, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> None:
+    def __init__(
+        self, handler: Callable[[Origin, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+    ) -> None:
         self._handler = handler
         self.heads: list[bytes] = []
         self.port = 0
@@ -322,9 +325,7 @@ async def world(
     origin = Origin(handler)
     await origin.start()
     host = HOST.decode()
-    policy = make_policy(
-        [rule.format(host=host, port=origin.port) for rule in rules], hosts={host: "127.0.0.1"}
-    )
+    policy = make_policy([rule.format(host=host, port=origin.port) for rule in rules], hosts={host: "127.0.0.1"})
     async with Gateway(policy, limits=limits, audit=str(audit) if audit else None) as gateway:
         made = World(gateway, origin.port, audit)
         try:

@@ -15,7 +15,7 @@ import grpc
 
 
 def shown(context: Any) -> bytes:
-    found = dict(context.invocation_metadata()).get("authorization", "")
+    found: str = dict(context.invocation_metadata()).get("authorization", "")
     with record.open("a") as file:
         file.write(f"{json.dumps(found)}\n")
     context.set_trailing_metadata((("x-echo", found),))

@@ -1,0 +1,66 @@
+"""Open HTTP/2 connections to servers: one for each place, shared by all that is asked there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from exeat.gateway.channel import Channel
+from exeat.gateway.pool import Key
+
+if TYPE_CHECKING:
+    from exeat.gateway.http2_back import Http2Upstream
+
+
+class Http2Pool:
+    """Connections that take another request, and those that only finish what is under way."""
+
+    def __init__(self) -> None:
+        self._open: dict[Key, tuple[Http2Upstream, str]] = {}
+        self._retired: set[Http2Upstream] = set()
+
+    def take(self, key: Key) -> tuple[Channel, str] | None:
+        """A stream to `key` and the address it goes to."""
+        found = self._open.get(key)
+        if found is None or not found[0].usable:
+            return None
+        upstream, address = found
+        return upstream.open_stream(), address
+
+    def give(self, key: Key, upstream: Http2Upstream, address: str) -> None:
+        """Share a connection from now on, instead of the one before."""
+        before = self._open.get(key)
+        if before is not None:
+            self._retired.add(before[0])
+        self._open[key] = upstream, address
+
+    def retire(self, upstream: Http2Upstream) -> None:
+        """Only finish what is under way on this connection."""
+        self._retired.add(upstream)
+
+    def retire_all(self) -> None:
+        """Under another policy they may lead elsewhere."""
+        self._retired.update(upstream for upstream, _ in self._open.values())
+        self._open.clear()
+        self._close_unused()
+
+    def sweep(self, now: float, idle_s: float) -> None:
+        """Close what nobody has used for too long, and forget what is closed."""
+        for key, (upstream, _) in list(self._open.items()):
+            idle = upstream.streams == 0 and now - upstream.idle_since > idle_s
+            if idle or not upstream.usable:
+                del self._open[key]
+                self._retired.add(upstream)
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        for upstream in list(self._retired):
+            if upstream.closed or upstream.streams == 0:
+                upstream.close()
+                self._retired.discard(upstream)
+
+    def clear(self) -> None:
+        """Close all, whatever is under way."""
+        for upstream in (*self._retired, *(each for each, _ in self._open.values())):
+            upstream.close()
+        self._retired.clear()
+        self._open.clear()
