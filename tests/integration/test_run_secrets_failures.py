@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import ssl
 import subprocess
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from exeat.errors import ConfigError
+from exeat.sources import RuleSources
 from tests.conftest import StartOrigin
 from tests.support.leak_scan import Needles, gateway_of, hits_in_files
 from tests.support.origin import Handler, Origin
@@ -42,22 +46,45 @@ def check_quiet(folder: Path, done: Finished, meant: Sequence[Path]) -> None:
     assert list((folder / "tmp").iterdir()) == []
 
 
-# Secrets that cannot be had: file name, content, what the error says
+# Secrets that cannot be had: what the file says, and what the error says
 
-BROKEN = {
-    "command-fails": ("s.json", shell(f"echo {VALUE}; exit 3"), "its command ended with status 3"),
-    "command-dies": ("s.json", shell(f"echo {VALUE}; kill -9 $$"), "its command was ended by signal 9"),
-    "command-prints-garbage": ("s.json", shell(f"printf '{VALUE}\\001\\377{VALUE}'"), "control character"),
-    "command-prints-lines": ("s.json", shell(f"echo {VALUE}; echo {VALUE}"), "control character"),
-    "command-prints-no-end": ("s.json", shell(f"yes {VALUE}"), "over 64 KiB"),
-    "command-hangs": ("s.json", shell(f"echo {VALUE}; sleep 1003", timeout_s=0.2), "did not end within 0.2 s"),
-    "command-is-not-there": ("s.json", spec(command=[f"/nowhere/{VALUE}", VALUE]), "cannot be started"),
-    "file-is-not-there": ("s.json", spec(file=f"/nowhere/{VALUE}"), "cannot be read: No such file"),
-    "file-is-a-folder": ("s.json", spec(file="/"), "not a regular file"),
-    "variable-is-not-set": ("s.json", spec(env="NOT_SET_HERE"), "NOT_SET_HERE is not set"),
-    "not-json": ("s.json", f'{{"KEY": {{"value": "{VALUE}" "hosts"', "not valid JSON"),
+UNFETCHED = {
+    "command-fails": (shell(f"echo {VALUE}; exit 3"), "its command ended with status 3"),
+    "command-dies": (shell(f"echo {VALUE}; kill -9 $$"), "its command was ended by signal 9"),
+    "command-prints-garbage": (shell(f"printf '{VALUE}\\001\\377{VALUE}'"), "control character"),
+    "command-prints-lines": (shell(f"echo {VALUE}; echo {VALUE}"), "control character"),
+    "command-prints-no-end": (shell(f"yes {VALUE}"), "over 64 KiB"),
+    "command-hangs": (shell(f"echo {VALUE}; sleep 1003", timeout_s=0.2), "did not end within 0.2 s"),
+    "command-is-not-there": (spec(command=[f"/nowhere/{VALUE}", VALUE]), "cannot be started: No such file"),
+    "file-is-not-there": (spec(file="/nowhere/at-all"), "cannot be read: No such file"),
+    "file-is-a-folder": (spec(file="/"), "not a regular file"),
+    "variable-is-not-set": (spec(env="NOT_SET_HERE"), "NOT_SET_HERE is not set"),
+    "not-json": (f'{{"KEY": {{"value": "{VALUE}" "hosts"', "not valid JSON"),
+    "value-for-a-name": (json.dumps({VALUE: {"value": VALUE, "hosts": HOSTS}}), "not a name for a secret"),
+    "line-end": (spec(value=f"{VALUE}\n"), "control character at byte 34 of 34"),
+}
+
+
+@pytest.mark.parametrize("kind", UNFETCHED)
+def test_a_secret_that_cannot_be_had_is_told_of_without_it(kind: str) -> None:
+    content, problem = UNFETCHED[kind]
+    with workshop(None) as folder:
+        path, audit = folder / "s.json", folder / "work" / "audit.jsonl"
+        path.write_text(content)
+        path.chmod(0o600)
+        options = ("--secrets", str(path), "--audit", str(audit))
+        done = exeat(*options, command=["echo", "ran"], env=places(folder), cwd=folder)
+        assert (done.status, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"exeat: {path}:")
+        assert problem in done.stderr
+        check_quiet(folder, done, [path])
+        assert not audit.exists()
+
+
+UNREADABLE = {
     "not-json-at-all": ("s.json", VALUE, "not valid JSON"),
     "cut-off": ("s.json", f'{{"KEY": {{"value": "{VALUE}', "not valid JSON"),
+    "escape": ("s.json", f'{{"KEY": {{"value": "\\{VALUE}"', "not valid JSON"),
     "a-list": ("s.json", json.dumps([VALUE]), "the file holds a list"),
     "not-toml": ("s.toml", f'[KEY]\nvalue = {VALUE}"\n', "not valid TOML"),
     "toml-escape": ("s.toml", f'[KEY]\nvalue = "\\{VALUE}"\n', "not valid TOML"),
@@ -65,42 +92,38 @@ BROKEN = {
     "table-twice": ("s.toml", f"[{VALUE}]\n[{VALUE}]\n", "not valid TOML"),
     "inline-key-twice": ("s.toml", f"KEY = {{ {VALUE} = 1, {VALUE} = 2 }}\n", "not valid TOML"),
     "unknown-key": ("s.json", spec(value=VALUE, **{VALUE: 1}), "is not a setting of a secret"),
-    "value-for-a-name": ("s.json", json.dumps({VALUE: {"value": VALUE, "hosts": HOSTS}}), "not a name for a secret"),
     "value-for-a-table": ("s.json", json.dumps({"KEY": VALUE}), "it is a string"),
     "value-for-a-host": ("s.json", spec(value=VALUE, hosts=[f"{VALUE}:{VALUE}"]), "KEY: "),
+    "value-for-hosts": ("s.json", spec(value=VALUE, hosts=VALUE), "hosts is a string"),
     "value-for-a-shape": ("s.json", spec(value=VALUE, shape=VALUE), "there is no such shape"),
     "value-for-a-part": ("s.json", spec(value=VALUE, where=[VALUE]), "is not a part of a request"),
     "value-for-a-variable": ("s.json", spec(env=VALUE), "env is not the name of a variable"),
-    "value-for-a-header": ("s.json", spec(value=VALUE, inject={"header": f"{VALUE}:"}), "is not the name of a header"),
-    "value-for-a-form": ("s.json", spec(value=VALUE, inject={"header": "A", "format": VALUE}), "{value} in it once"),
+    "value-for-a-header": ("s.json", spec(value=VALUE, inject={"header": f"{VALUE}:"}), "not the name of a header"),
+    "value-for-a-form": ("s.json", spec(value=VALUE, inject={"header": "A", "format": VALUE}), "in it once"),
     "value-for-a-number": ("s.json", spec(command=["true"], timeout_s=VALUE), "timeout_s is a string"),
+    "value-for-a-choice": ("s.json", spec(value=VALUE, on_wrong_host=VALUE), "on_wrong_host is something else"),
     "value-is-the-placeholder": ("s.json", spec(value=VALUE, placeholder=VALUE), "its value is its placeholder"),
-    "line-end": ("s.json", spec(value=f"{VALUE}\n"), "control character at byte 34 of 34"),
     "nul": ("s.json", spec(value=f"a\0{VALUE}"), "control character at byte 2"),
     "surrogate": ("s.json", f'{{"KEY": {{"value": "{VALUE}\\ud800", "hosts": ["api.test"]}}}}', "not valid text"),
     "two-sources": ("s.json", spec(value=VALUE, env=VALUE), "both given"),
-    "bad-policy": ("p.toml", f'allow = ["{VALUE}"]\n[secrets.KEY]\nvalue = "{VALUE}"\n', "KEY: it has no hosts"),
-    "bad-policy-key": ("p.toml", f'allow = []\n[secret.KEY]\nvalue = "{VALUE}"\n', "is not a key of a policy"),
+    "policy": ("p.toml", f'[secrets.KEY]\nvalue = "{VALUE}"\n', "KEY: it has no hosts"),
+    "policy-key": ("p.toml", f'[secret.KEY]\nvalue = "{VALUE}"\n', "is not a key of a policy"),
     "not-utf-8": ("s.toml", f'[KEY]\nvalue = "{VALUE}\udcff"\n', "not UTF-8"),
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
-def test_a_secret_that_cannot_be_had_is_told_of_without_it(kind: str) -> None:
-    name, content, problem = BROKEN[kind]
-    with workshop(None) as folder:
-        path = folder / name
-        path.write_bytes(content.encode(errors="surrogateescape"))
-        path.chmod(0o600)
-        option = "--policy" if name == "p.toml" else "--secrets"
-        audit = folder / "work" / "audit.jsonl"
-        done = exeat(option, str(path), "--audit", str(audit), command=["echo", "ran"], env=places(folder), cwd=folder)
-        assert (done.status, done.stdout) == (2, "")
-        assert done.stderr.startswith(f"exeat: {path}:")
-        if kind not in ("file-is-not-there", "command-is-not-there"):
-            assert problem in done.stderr
-        check_quiet(folder, done, [path])
-        assert not audit.exists()
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_no_error_about_a_file_shows_a_value(tmp_path: Path, kind: str) -> None:
+    """Nor does its traceback, if somebody sees that: no error before it, which may have the whole text, is chained."""
+    name, content, problem = UNREADABLE[kind]
+    path = tmp_path / name
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    option = "files" if name == "p.toml" else "secrets_files"
+    with pytest.raises(ConfigError, match=re.escape(problem)) as caught:
+        RuleSources(**{option: (str(path),)}).load()  # type: ignore[arg-type]
+    error = caught.value
+    assert NEEDLES.find("".join((str(error), repr(error), *traceback.format_exception(error))).encode()) == set()
+    assert str(error).startswith(f"{path}:")
 
 
 @pytest.mark.parametrize("text", [VALUE, f'{{"KEY": "{VALUE}"}}', f'{{"KEY": {{"value": "{VALUE}\udcff"}}}}'])
@@ -190,7 +213,6 @@ def test_ctrl_c(start_origin: StartOrigin, uid: int | None, jail: str) -> None:
             run.wait_for("ready")
             os.killpg(run.process.pid, signal.SIGINT)
             assert run.wait() == 128 + signal.SIGINT
-        # The command is another Python, which tells of its own end by Ctrl-C.
         assert hits_in_files([folder], hoard.needles, but=hoard.files) == {}
         assert list((folder / "tmp").iterdir()) == []
 
@@ -280,14 +302,14 @@ def test_servers_that_answer_badly(start_origin: StartOrigin) -> None:
 def test_servers_that_are_not_to_be_trusted(start_origin: StartOrigin) -> None:
     """Nobody there, another's certificate, an unknown authority, no TLS, another host, no TLS asked for."""
     named_otherwise: Origin = start_origin(tls_echo("other.test"))
-    plain: Origin = start_origin()
+    plain: Origin = start_origin(lambda conn, origin: conn.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
     good: Origin = start_origin(tls_echo())
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         nobody = taken.getsockname()[1]
         with workshop(None) as folder:
             ports = [nobody, named_otherwise.port, plain.port, good.port]
-            hoard = Hoard(folder, good.port, hosts=[f"{HOST}:{port}" for port in ports])
+            hoard = Hoard(folder, good.port, ["json", "variable"], hosts=[f"{HOST}:{port}" for port in ports])
             elsewhere = f"other.test:{plain.port}"
             more = ("--allow", elsewhere, "--add-host", "other.test:127.0.0.1")
             urls = [f"http://{elsewhere}/", f"http://{HOST}:{good.port}/"]

@@ -26,7 +26,8 @@ SOURCES = ("json", "toml", "policy", "variable", "env", "file", "command")
 # Sends all secrets that it is told of to each URL, tells what came back, and waits, with a child, for the end of its
 # input.
 USE = """
-import http.client, os, sys, urllib.error, urllib.request
+import http.client, os, signal, sys, urllib.error, urllib.request
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of its own
 names, *urls = sys.argv[1:]
 for url in urls:
     request = urllib.request.Request(url, headers={name: "Bearer " + os.environ[name] for name in names.split(",")})

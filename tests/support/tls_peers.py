@@ -7,7 +7,7 @@ import functools
 import socket
 import ssl
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import trustme
@@ -140,6 +140,7 @@ class TlsOrigin(RawOrigin):
         host: str = "127.0.0.1",
     ) -> None:
         self.context = context or server_context()
+        self.before: Callable[[socket.socket], bool] | None = None  # called before TLS; True: it was refused
         self.shakes = Shakes()
         super().__init__(handler, host)
 
@@ -153,6 +154,8 @@ class TlsOrigin(RawOrigin):
             self.closed.release()
 
     def _serve_tls(self, conn: socket.socket, raw: bytearray) -> None:
+        if self.before is not None and self.before(conn):
+            return
         asked: list[str | None] = []
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.context.sni_callback = lambda _object, name, _context: asked.append(name)

@@ -315,6 +315,7 @@ class Exchange:
     def _on_client_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
             self.note = "client-left"
+            self.reuse_upstream = self.keep_client = False  # the rest of the answer would be somebody else's
             self._settle()
 
 

@@ -82,7 +82,9 @@ class Outlet:
             self._h2.send_headers(stream.id, headers, end_stream=ends)
         except H2Error as error:
             # The fields were checked, so this is a defect; and what the peer's decompressor knows is now uncertain.
-            raise Http2Error("an internal error", ErrorCodes.INTERNAL_ERROR) from error
+            # h2 would quote a field in its message, which may be a secret.
+            problem = f"h2 refused to send a head: {type(error).__name__}"
+            raise Http2Error(problem, ErrorCodes.INTERNAL_ERROR) from None
 
     def _send_data(self, stream: Stream) -> bool:
         h2 = self._h2

@@ -43,7 +43,7 @@ async def _serve_tls(session: Session, inner: Inner) -> str:
     assert interception is not None, "only an interception makes places that are looked into"
     session.watch(state.limits.head_s, client.abort)
     try:
-        context = await interception.server_context(place.host)
+        context = await interception.server_context(place.host, place.key)
         protocol = await secure_channel(client, context, server_side=True)
     except ssl.SSLError as error:
         reason = error.reason or "TLS failed"
@@ -57,10 +57,12 @@ async def _serve_tls(session: Session, inner: Inner) -> str:
     if protocol == "h2":
         from exeat.gateway.http2_front import serve_http2  # noqa: PLC0415 - loaded with the interception
 
-        async def serve(stream: Session) -> None:
-            await serve_http(stream, place, f"{inner.door}/h2", secure=True, prefers_h2=True)
+        door = f"{inner.door}/h2"
 
-        await serve_http2(session, serve)
+        async def serve(stream: Session) -> None:
+            await serve_http(stream, place, door, secure=True, prefers_h2=True)
+
+        await serve_http2(session, serve, place, door)
     else:
         await serve_http(session, place, f"{inner.door}/https", secure=True)
     return ""

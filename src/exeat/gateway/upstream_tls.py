@@ -59,6 +59,7 @@ async def secure_upstream(state: State, ask: Ask, channel: Channel, offer: Alpn)
     except BaseException:
         channel.abort()
         raise
+    interception.learn(place.key, offer, agreed)
     if agreed == "h2":
         return _open_http2(state, ask, channel)
     if "http/1.1" not in offer:

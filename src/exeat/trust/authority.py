@@ -28,7 +28,8 @@ _SKEW = timedelta(days=1)  # clocks of containers and of virtual machines that s
 _AUTHORITY_LIFE = timedelta(days=30)
 _LEAF_LIFE = timedelta(days=7)
 _RENEW_BEFORE = timedelta(days=1)
-_ALPN = ["h2", "http/1.1"]
+HTTP2_FIRST = ("h2", "http/1.1")
+HTTP1_FIRST = ("http/1.1", "h2")
 _MAX_CONTEXTS = 256
 _MAX_SESSIONS = 1_000
 # A type of name without any permitted subtree is not limited at all (RFC 5280 §4.2.1.10), so a policy without names
@@ -84,8 +85,8 @@ class Authority:
         """A server's side of TLS with a new certificate for this one host. Takes a millisecond or two."""
         return self.issue_until(host)[0]
 
-    def issue_until(self, host: Host) -> tuple[ssl.SSLContext, datetime]:
-        """As `issue`, and when the certificate ends."""
+    def issue_until(self, host: Host, protocols: tuple[str, ...] = HTTP2_FIRST) -> tuple[ssl.SSLContext, datetime]:
+        """As `issue`, and when the certificate ends. `protocols`: the first that the client speaks is spoken."""
         now = datetime.now(UTC)
         ends = min(now + _LEAF_LIFE, self._ends)
         leaf = self._sign_leaf(host, now, ends)
@@ -95,7 +96,7 @@ class Authority:
         # No tickets in TLS 1.3. Measured: a full handshake without them takes 200 µs of ours, one that makes a ticket
         # 270 µs, one that resumes 220 µs. And a ticket for a client that has closed by then comes back as a reset.
         context.num_tickets = 0
-        context.set_alpn_protocols(_ALPN)
+        context.set_alpn_protocols(list(protocols))
         # The leaf alone: the authority is what clients trust, and they have it.
         with unnamed_file(leaf) as certificate, unnamed_file(self._leaf_key_pem) as key:
             context.load_cert_chain(certificate, key)
@@ -129,32 +130,34 @@ class Contexts:
     def __init__(self, authority: Authority, limit: int = _MAX_CONTEXTS) -> None:
         self._authority = authority
         self._limit = limit
-        self._held: OrderedDict[str, tuple[ssl.SSLContext, datetime]] = OrderedDict()
+        self._held: OrderedDict[tuple[str, tuple[str, ...]], tuple[ssl.SSLContext, datetime]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def held(self, host: Host) -> ssl.SSLContext | None:
+    def held(self, host: Host, protocols: tuple[str, ...] = HTTP2_FIRST) -> ssl.SSLContext | None:
         """The context for a host, if there is a good one. Never blocks for long."""
+        key = (host.text, protocols)
         with self._lock:
-            found = self._held.get(host.text)
+            found = self._held.get(key)
             if found is None:
                 return None
             context, ends = found
             # Clients of TLS 1.2 without tickets make OpenSSL remember their sessions: 20,000 of each context.
             if datetime.now(UTC) < ends - _RENEW_BEFORE and context.session_stats()["number"] < _MAX_SESSIONS:
-                self._held.move_to_end(host.text)
+                self._held.move_to_end(key)
                 return context
-            del self._held[host.text]
+            del self._held[key]
             return None
 
-    def obtain(self, host: Host) -> ssl.SSLContext:
+    def obtain(self, host: Host, protocols: tuple[str, ...] = HTTP2_FIRST) -> ssl.SSLContext:
         """The context for a host. Signs one if need be, so it is for a thread that may take its time."""
-        context = self.held(host)
+        context = self.held(host, protocols)
         if context is not None:
             return context
-        made = self._authority.issue_until(host)  # outside of the lock: others need not wait
+        made = self._authority.issue_until(host, protocols)  # outside of the lock: others need not wait
+        key = (host.text, protocols)
         with self._lock:
-            self._held[host.text] = made
-            self._held.move_to_end(host.text)
+            self._held[key] = made
+            self._held.move_to_end(key)
             while len(self._held) > self._limit:
                 self._held.popitem(last=False)
         return made[0]

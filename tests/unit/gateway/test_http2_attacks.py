@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+from hypothesis import HealthCheck, given, settings
 
 from exeat.gateway.limits import Limits
 from tests.unit.gateway.http2_peers import HOST, Headers, Origin, read_chunked, run, world
+from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 PLAIN: Headers = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", HOST), (b":path", b"/")]
 
@@ -274,6 +277,27 @@ def test_floods_of_frames_that_carry_nothing_end_the_connection(frame: bytes, na
     run(main)
 
 
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_time_makes_up_for_pings_only_if_the_answers_are_read(is_heard: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exeat.gateway.http2_intake._CHATTER_PER_S", 1e9)
+
+    async def main() -> None:
+        async with world(never) as (made, _):
+            client = made.client()
+            await client.settle()
+            if not is_heard:
+                client.reads = False
+                client.pipe.channel.pause_writing()
+            for _ in range(60):
+                client.pipe.channel.data_received(_frame(6, 0, 0, bytes(8)) * 100)
+                await client.settle(5)
+                if made.tasks[0].done():
+                    break
+            assert made.tasks[0].done() is not is_heard
+
+    run(main)
+
+
 def test_a_flood_does_not_keep_the_loop() -> None:
     """However much comes at once, others have their turn in between."""
 
@@ -386,5 +410,156 @@ def test_streams_count_as_connections() -> None:
             await client.until(lambda: len(origin.heads) == 5)
             await client.settle()
             assert [client[each].reset for each in streams] == [None] * 5 + [ErrorCodes.REFUSED_STREAM] * 3
+
+    run(main)
+
+
+@pytest.mark.parametrize("method", [b"HEAD", b"GET"])
+def test_answers_that_nobody_reads_do_not_pile_up(method: bytes) -> None:
+    """A client that asks on and on and takes nothing: not even heads may collect for it."""
+
+    async def main() -> None:
+        async with world(hello, rules=()) as (made, _):
+            client = made.client()
+            await asyncio.sleep(0)
+            client.pipe.take()  # unread: how many streams it may open
+            client.pipe.channel.pause_writing()
+            client.pipe.most_unread = 0
+            for _ in range(150):
+                client.request(method)
+            client.pipe.channel.data_received(client.h2.data_to_send())
+            for _ in range(50):
+                await asyncio.sleep(0)
+            # A hundred are open and wait; more than that is too much.
+            assert client.pipe.most_unread < 100
+            assert client.pipe.is_closing()
+
+    run(main)
+
+
+def test_answers_wait_for_a_client_that_reads_again() -> None:
+    async def main() -> None:
+        async with world(hello, rules=()) as (made, _):
+            client = made.client()
+            await client.settle()
+            client.reads = False
+            client.pipe.channel.pause_writing()
+            streams = [client.request(b"HEAD") for _ in range(50)]
+            await client.settle()
+            assert len(made.state.sessions) == 50
+            assert client.pipe.sent == b""
+            client.reads = True
+            await client.until(lambda: all(client[each].over for each in streams))
+            assert {client[each].status for each in streams} == {b"403"}
+            await client.until(lambda: not made.state.sessions)
+
+    run(main)
+
+
+def test_pings_paid_for_with_tiny_data_are_not_answered_without_end() -> None:
+    async def main() -> None:
+        async with world(never) as (made, origin):
+            client = made.client()
+            stream = client.request(b"POST", end=False)
+            await client.until(lambda: len(origin.heads) == 1)
+            client.reads = False
+            client.pipe.channel.pause_writing()
+            client.pipe.most_unread = 0
+            for _ in range(100):
+                if made.tasks[0].done():
+                    break
+                client.pipe.channel.data_received((_frame(0, 0, stream, b"x") + _frame(6, 0, 0, bytes(8))) * 50)
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            assert made.tasks[0].done()
+            assert client.pipe.most_unread < 64 * 1024
+
+    run(main)
+
+
+def test_streams_that_are_refused_count_too() -> None:
+    async def main() -> None:
+        async with world(never, limits=Limits(max_connections=2)) as (made, _):
+            client = made.client()
+            for _ in range(1000):
+                client.request()
+                client.step()
+                if client.goaway is not None:
+                    break
+                await asyncio.sleep(0)
+            assert client.goaway is not None
+            assert client.goaway[0] == ErrorCodes.ENHANCE_YOUR_CALM
+
+    run(main)
+
+
+def test_a_huge_compression_table_is_not_filled() -> None:
+    number = 0
+
+    async def varied(origin: Origin, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal number
+        while True:
+            await origin.head(reader)
+            number += 1
+            writer.write(b"HTTP/1.1 204 No Content\r\nX-%d: %b\r\n\r\n" % (number, b"%d" % number * 500))
+
+    async def main() -> None:
+        async with world(varied) as (made, _):
+            client = made.client()
+            client.h2.update_settings({SettingCodes.HEADER_TABLE_SIZE: 2**31})
+            for _ in range(20):
+                stream = client.request()
+                await client.until(lambda stream=stream: client[stream].over)  # type: ignore[misc]
+                assert client[stream].status == b"204"
+            # The client's table is what ours is.
+            assert client.h2.decoder.header_table_size == 4_096
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _frame(0, 0, 1, b"late"),  # DATA behind the end of the request
+        _frame(1, 5, 1, b"\x82\x84\x87\x41\x09good.test"),  # a second head
+        _frame(8, 0, 1, struct.pack(">I", 2**31 - 1)) * 2,  # a window beyond all windows
+    ],
+)
+def test_frames_that_h2_resets_a_stream_for_end_its_exchange(data: bytes) -> None:
+    async def main() -> None:
+        async with world(never) as (made, origin):
+            client = made.client()
+            stream = client.request()
+            await client.until(lambda: len(origin.heads) == 1)
+            client.pipe.channel.data_received(data)
+            await client.until(lambda: client[stream].over)
+            assert client[stream].reset in (ErrorCodes.STREAM_CLOSED, ErrorCodes.FLOW_CONTROL_ERROR)
+            await client.until(lambda: not made.state.sessions)
+            assert client.goaway is None
+
+    run(main)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(changes=mutations([_frame(6, 0, 0, bytes(8)), _frame(3, 0, 1, bytes(4)), _frame(1, 4, 3, b"\x82")], max_size=6))
+def test_damaged_bytes_never_show_a_defect(changes: list[Mutation]) -> None:
+    """`world` checks in the end that nothing was left over and that no defect of ours has shown."""
+
+    async def main() -> None:
+        async with world(hello_after_body) as (made, _):
+            client = made.client()
+            client.request(b"GET", b"/a", (b"x-long", b"y" * 50))
+            stream = client.request(b"POST", b"/b", (b"te", b"trailers"), end=False)
+            client.h2.send_data(stream, b"some payload", pad_length=3)
+            client.h2.send_headers(stream, [(b"x-end", b"1")], end_stream=True)
+            client.h2.ping(bytes(8))
+            client.request(b"POST", b"/c", (b"content-length", b"4"), end=False)
+            client.h2.send_data(5, b"body", end_stream=True)
+            client.request(b"HEAD")
+            client.h2.reset_stream(7)
+            client.pipe.channel.data_received(mutate(client.h2.data_to_send(), changes))
+            for _ in range(30):
+                await asyncio.sleep(0)
+            client.pipe.sent.clear()
 
     run(main)

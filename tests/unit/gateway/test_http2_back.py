@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
+from hypothesis import HealthCheck, given, settings
 
 from exeat.gateway.channel import Channel
 from exeat.gateway.http2_back import Http2Upstream
@@ -18,6 +19,7 @@ from exeat.gateway.http2_link import STREAM_WINDOW
 from exeat.gateway.http2_stream import QUEUE_HIGH_BYTES
 from exeat.gateway.limits import Limits
 from tests.unit.gateway.http2_peers import Headers, Message, Peer, Pipe, run
+from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 GET = b"GET /a HTTP/1.1\r\nHost: good.test:444\r\nAccept: */*\r\nX-Api-Key: k\r\n\r\n"
 POST = b"POST /a HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\nConnection: TE\r\nTE: trailers\r\n\r\n"
@@ -273,6 +275,23 @@ def test_a_body_of_another_length_fails_its_stream(body: bytes, with_trailers: b
     run(main)
 
 
+def test_malformed_answers_cost_the_connection_no_window() -> None:
+    async def main() -> None:
+        async with upstream() as (made, server):
+            for number in range(1000):
+                stream = 2 * number + 1
+                open_stream(made)
+                await server.until(lambda stream=stream: stream in server.messages)  # type: ignore[misc]
+                server.answer(stream, (b"content-length", b"5"))
+                server.h2.send_data(stream, bytes(16_384))
+                server.step()
+            await server.settle()
+            assert made.streams == 0
+            assert server.h2.outbound_flow_control_window > 100 * STREAM_WINDOW - 1000 * 16_384
+
+    run(main)
+
+
 def test_a_server_that_resets_a_stream() -> None:
     async def main() -> None:
         async with upstream() as (made, server):
@@ -465,12 +484,14 @@ def test_since_when_it_is_idle() -> None:
     async def main() -> None:
         async with upstream() as (made, server):
             start = made.idle_since
+            await asyncio.sleep(0.01)
             reader = open_stream(made)
             await server.until(lambda: 1 in server.messages)
             server.answer(1, end=True)
             await server.until(lambda: b"200" in reader.text)
             used = made.idle_since
             assert used > start
+            await asyncio.sleep(0.01)
             made.open_stream().abort()
             assert made.idle_since > used
 
@@ -568,3 +589,34 @@ def test_it_works_over_a_socket() -> None:
         assert channel.closed
 
     run(main)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(changes=mutations([b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\0", b"\0\0\0\x01\x05\0\0\0\x03"], max_size=6))
+def test_damaged_bytes_never_show_a_defect(changes: list[Mutation]) -> None:
+    """And every exchange hears of its end, or has its whole answer."""
+    defects: list[Exception] = []
+
+    async def main() -> None:
+        async with upstream() as (made, server):
+            made.report_defect = defects.append  # type: ignore[method-assign, assignment]
+            readers = [open_stream(made), open_stream(made, POST), open_stream(made)]
+            await server.until(lambda: 5 in server.messages)
+            server.answer(1, (b"content-length", b"5"), (b"x", b"y" * 40))
+            server.h2.send_data(1, b"hello", end_stream=True)
+            server.answer(3, status=b"103")
+            server.answer(3)
+            server.h2.send_data(3, b"piece", pad_length=5)
+            server.h2.send_headers(3, [(b"grpc-status", b"0")], end_stream=True)
+            server.h2.ping(bytes(8))
+            server.answer(5, status=b"204", end=True)
+            server.pipe.channel.data_received(mutate(server.h2.data_to_send(), changes))
+            server.pipe.channel.eof_received()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert made.streams == 0
+            for reader in readers:
+                assert reader.lost or b"\r\n\r\n" in reader.text
+
+    run(main)
+    assert defects == []

@@ -274,6 +274,34 @@ def test_an_answer_before_the_end_of_the_body_stops_the_upload() -> None:
     run(main)
 
 
+def test_an_answer_before_the_last_empty_frame_is_no_reason_for_a_reset() -> None:
+    """All of the body has come, as its length tells; only the frame that says so is still on its way."""
+
+    async def take(origin: Origin, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await origin.head(reader)
+        await reader.readexactly(4)
+        writer.write(OK)
+
+    async def main() -> None:
+        async with world(take) as (made, _):
+            client = made.client()
+            streams = [client.request(b"PUT", b"/", (b"content-length", b"4"), end=False) for _ in range(2)]
+            for stream in streams:
+                client.h2.send_data(stream, b"body")
+            await client.until(lambda: all(client[each].ended for each in streams))
+            await client.settle()
+            assert len(made.state.sessions) == 2
+            client.h2.end_stream(streams[0])
+            await client.until(lambda: len(made.state.sessions) == 1)
+            # The other never sends it: time ends that.
+            (session,) = made.state.sessions
+            session.check(asyncio.get_running_loop().time() + made.state.limits.keep_alive_s + 5)
+            await client.until(lambda: not made.state.sessions)
+            assert [client[each].reset for each in streams] == [None, ErrorCodes.NO_ERROR]
+
+    run(main)
+
+
 def test_cookie_crumbs_are_joined() -> None:
     async def main() -> None:
         async with world(hello) as (made, origin):

@@ -1,0 +1,442 @@
+"""What happens at the edges of interception: broken TLS, stops, full disks, and servers that answer oddly."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import ssl
+import threading
+import zlib
+from typing import Any
+
+import pytest
+
+from tests.support import tls_peers
+from tests.support.answers import parse_answer, reset
+from tests.support.doors import connect_dial, read_reply, socks_dial
+from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted
+from tests.support.origin import OK
+from tests.support.raw_origin import RawHandler, RawOrigin
+from tests.support.scene import wait_until
+from tests.threats.test_http_framing import receive_body
+
+pytest_plugins = ["tests.support.intercepted_fixtures"]
+
+REAL = VALUE.encode()
+GET = b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"
+SECRETS: dict[str, dict[str, Any]] = {"KEY": {"hosts": ["good.test private"], "where": ["headers", "body"]}}
+every_door = pytest.mark.parametrize("door", DOORS)
+
+
+def read_rest(conn: ssl.SSLSocket) -> bytes:
+    received = bytearray()
+    while data := conn.recv(65536):
+        received += data
+    return bytes(received)
+
+
+def sending(*parts: bytes) -> RawHandler:
+    """Answer every request with these parts, each in a record of its own."""
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        while origin.read(conn, raw):
+            for part in parts:
+                conn.sendall(part)
+
+    return handle
+
+
+def ask_with_key(scene: Intercepted) -> bytes:
+    with scene.open() as conn:
+        conn.sendall(
+            b"GET / HTTP/1.1\r\nHost: good.test\r\nConnection: close\r\nX-Key: %b\r\n\r\n" % scene.placeholder()
+        )
+        return read_rest(conn)
+
+
+# TLS that breaks
+
+
+@every_door
+@pytest.mark.parametrize("moment", ["before a request", "in a body", "in an answer"])
+def test_garbage_inside_the_clients_tls_ends_it(moment: str, door: str, start_intercepted: StartIntercepted) -> None:
+    """A record that cannot be decrypted: the connection is gone, the server is let go, nothing else notices."""
+    gone = threading.Event()
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        try:
+            origin.read(conn, raw)
+            if moment == "in an answer":
+                conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegun")
+            while origin.read(conn, raw):
+                pass
+        finally:
+            gone.set()
+
+    scene = start_intercepted(handler=handle)
+    with scene.open(door=door) as conn:
+        if moment == "in a body":
+            conn.sendall(b"POST / HTTP/1.1\r\nHost: good.test\r\nContent-Length: 10\r\n\r\nhalf")
+            wait_until(lambda: b"half" in scene.origin.everything, "the body to begin")
+        elif moment == "in an answer":
+            conn.sendall(GET)
+            assert conn.recv(65536)
+        with socket.socket(fileno=socket.dup(conn.fileno())) as below:
+            below.sendall(b"\x17\x03\x03\x00\x40" + bytes(64))
+        with pytest.raises(OSError):
+            while conn.recv(65536):
+                pass
+            raise OSError("an orderly end will do as well")
+    assert moment == "before a request" or gone.wait(10)
+    scene.settle()
+
+
+def test_garbage_inside_the_servers_tls_shows(start_intercepted: StartIntercepted) -> None:
+    """The client sees half an answer for what it is."""
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        origin.read(conn, raw)
+        conn.sendall(b"HTTP/1.1 200 OK\r\n\r\nbegun")
+        with socket.socket(fileno=socket.dup(conn.fileno())) as below:
+            below.sendall(b"\x17\x03\x03\x00\x40" + bytes(64))
+        origin.read(conn, raw)
+
+    scene = start_intercepted(handler=handle)
+    with scene.open() as conn:
+        conn.sendall(GET)
+        with pytest.raises((ConnectionResetError, ssl.SSLEOFError)):
+            read_rest(conn)
+
+
+def test_a_refused_upload_leaves_the_connection_usable(start_intercepted: StartIntercepted) -> None:
+    """A body that was read whole before the server turned out to be bad: the next request is not taken for it."""
+    scene = start_intercepted(secrets=SECRETS, context=tls_peers.expired(), handler=receive_body)
+    body = b"k=" + scene.placeholder()
+    post = b"POST / HTTP/1.1\r\nHost: good.test\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    with scene.open() as conn:
+        conn.sendall(post)
+        assert read_reply(conn).status == 502
+        scene.origin.context = tls_peers.server_context()
+        conn.sendall(post + GET)
+        assert [read_reply(conn).status, read_reply(conn).status] == [200, 200]
+    assert scene.origin.everything.count(b"k=" + REAL) == 1
+
+
+def test_a_body_that_is_read_whole_and_cut_off(start_intercepted: StartIntercepted) -> None:
+    """The server never hears of it."""
+    scene = start_intercepted(secrets=SECRETS)
+    with scene.open() as conn:
+        conn.sendall(b"POST / HTTP/1.1\r\nHost: good.test\r\nContent-Length: 100\r\n\r\nhalf")
+    assert scene.decided() == [("allow", "intercepted"), ("deny", "malformed")]
+    assert scene.origin.connections == 0
+
+
+def test_a_body_that_follows_slowly_is_read_whole(start_intercepted: StartIntercepted) -> None:
+    """Byte by byte, and the next request in the same record as its last byte."""
+    scene = start_intercepted(secrets=SECRETS, handler=receive_body)
+    body = b"k=%b&end" % scene.placeholder()
+    with scene.open() as conn:
+        conn.sendall(b"POST / HTTP/1.1\r\nHost: good.test\r\nContent-Length: %d\r\n\r\n" % len(body))
+        for at in range(len(body) - 1):
+            conn.sendall(body[at : at + 1])
+        conn.sendall(body[-1:] + GET)
+        assert [read_reply(conn).status, read_reply(conn).status] == [200, 200]
+    assert b"k=%b&end" % REAL in scene.origin.everything
+
+
+# Stops and failures of our own
+
+
+@every_door
+def test_the_gateway_stops(door: str, start_intercepted: StartIntercepted) -> None:
+    """Idle connections and those under way end, and the tunnel's last line is written."""
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        origin.read(conn, raw)
+        conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegun")
+        origin.read(conn, raw)
+
+    scene = start_intercepted(handler=handle)
+    with scene.open(door=door) as idle, scene.open(door=door) as busy:
+        busy.sendall(GET)
+        assert busy.recv(65536)
+        scene.gate.call(scene.gate.gateway.aclose())
+        for conn in (idle, busy):
+            with pytest.raises(OSError):
+                while conn.recv(65536):
+                    pass
+                raise OSError("an orderly end will do as well")
+    ends = [line for line in scene.gate.lines() if line["event"] == "end"]
+    assert sorted(end["method"] for end in ends) == ["CONNECT", "CONNECT", "GET"]
+    assert [end["note"] for end in ends if end["method"] == "GET"] == ["gateway-stopped"]
+
+
+def test_draining_finishes_what_is_under_way(start_intercepted: StartIntercepted) -> None:
+    """A response that has begun is completed, with its end of TLS, before the gateway is gone."""
+    go = threading.Event()
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        origin.read(conn, raw)
+        conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nbegun")
+        go.wait(10)
+        conn.sendall(b"ended")
+        origin.read(conn, raw)
+
+    scene = start_intercepted(handler=handle)
+    with scene.open() as conn:
+        conn.sendall(GET)
+        received = conn.recv(65536)
+        stopping = threading.Thread(
+            target=lambda: scene.gate.call(scene.gate.gateway.aclose(drain_s=10))  # type: ignore[no-any-return]
+        )
+        stopping.start()
+        go.set()
+        received += read_rest(conn)
+        stopping.join(10)
+    assert received.endswith(b"begunended")
+
+
+def test_f3_what_cannot_be_recorded_does_not_go_out(start_intercepted: StartIntercepted) -> None:
+    """F3: neither a tunnel to be looked into nor a request inside one."""
+    scene = start_intercepted(secrets=SECRETS)
+    with scene.open() as conn:
+        conn.sendall(GET)
+        assert read_reply(conn).status == 200
+        reached = scene.origin.received
+        scene.gate.call(_fail_journal(scene))
+        conn.sendall(b"GET /2 HTTP/1.1\r\nHost: good.test\r\nX-Key: %b\r\n\r\n" % scene.placeholder())
+        assert read_reply(conn).status == 503
+    with scene.gate.connect() as plain:
+        assert connect_dial(plain, b"good.test:443").status == 503
+    with scene.gate.connect() as plain:
+        assert socks_dial(plain, b"good.test", 443) == 1
+    assert scene.origin.received == reached
+
+
+async def _fail_journal(scene: Intercepted) -> None:
+    from exeat.errors import AuditError
+
+    journal = scene.gate.gateway.state.journal
+
+    async def fail(_: str) -> None:
+        raise AuditError("no room")
+
+    journal.commit = fail  # type: ignore[method-assign]
+
+
+def test_an_address_that_is_not_public_needs_its_option(start_intercepted: StartIntercepted) -> None:
+    """A5: that a host has a secret does not make it private; the client is told inside its TLS."""
+    scene = start_intercepted([], secrets={"KEY": {"hosts": ["good.test"]}})
+    with scene.open() as conn:
+        conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\nX-Key: %b\r\n\r\n" % scene.placeholder())
+        reply = read_reply(conn)
+        assert reply.status == 403
+        assert b"not public" in reply.body
+    assert scene.dials.made == []
+    assert scene.decided() == [("allow", "intercepted"), ("deny", "private-address")]
+
+
+def test_a_name_that_does_not_resolve(start_intercepted: StartIntercepted) -> None:
+    scene = start_intercepted(secrets=SECRETS)
+    scene.gate.names = {}
+    with scene.open() as conn:
+        conn.sendall(GET)
+        assert read_reply(conn).status == 502
+        conn.sendall(GET)
+        assert read_reply(conn).status == 502
+    assert scene.dials.made == []
+
+
+# Odd answers of servers
+
+
+def member(data: bytes) -> bytes:
+    return gzip.compress(data)
+
+
+raw_deflate = zlib.compressobj(wbits=-15)
+ODD = {
+    "two gzip members": (b"Content-Encoding: gzip", member(b"<" + REAL[:9]) + member(REAL[9:] + b">")),
+    "upper case": (b"Content-Encoding: GZIP", member(b"<%b>" % REAL)),
+    "x-gzip": (b"Content-Encoding: x-gzip", member(b"<%b>" % REAL)),
+    "deflate without its frame": (
+        b"Content-Encoding: deflate",
+        raw_deflate.compress(b"<%b>" % REAL) + raw_deflate.flush(),
+    ),
+    "two codings": (b"Content-Encoding: gzip, gzip", member(member(b"<%b>" % REAL))),
+    "two codings in two lines": (b"Content-Encoding: gzip\r\ncontent-encoding: gzip", member(member(b"<%b>" % REAL))),
+    "identity": (b"Content-Encoding: identity", b"<%b>" % REAL),
+    "a name in other letters": (b"cOnTeNt-EnCoDiNg:gzip", member(b"<%b>" % REAL)),
+}
+
+
+@pytest.mark.parametrize("framing", ["counted", "chunked", "until the end"])
+@pytest.mark.parametrize(("lines", "body"), ODD.values(), ids=ODD.keys())
+def test_a_value_is_found_however_the_coding_is_written(
+    lines: bytes, body: bytes, framing: str, start_intercepted: StartIntercepted
+) -> None:
+    """D5: one way past the search would be enough."""
+    head = b"HTTP/1.1 200 OK\r\n%b\r\n" % lines
+    if framing == "counted":
+        response = head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    elif framing == "chunked":
+        response = head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    else:
+        response = head + b"\r\n" + body
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        origin.read(conn, raw)
+        conn.sendall(response)
+        if framing == "until the end":
+            tls_peers.say_goodbye(conn)
+        else:
+            origin.read(conn, raw)
+
+    scene = start_intercepted(secrets=SECRETS, handler=handle)
+    answer = parse_answer(ask_with_key(scene))
+    assert (answer.status, answer.whole) == (200, True)
+    assert answer.body == b"<%b>" % scene.placeholder()
+    assert "content-encoding" not in answer.headers or answer.headers["content-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("body", [b"", member(b"x" * 5000)[:-4], member(b"x") + b"garbage"], ids=["empty", "cut", "more"])
+def test_a_compressed_answer_that_is_not_whole_never_looks_whole(
+    body: bytes, start_intercepted: StartIntercepted
+) -> None:
+    """An empty one is whole; one that lacks its end, or has something behind it, is not."""
+    response = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    scene = start_intercepted(secrets=SECRETS, handler=sending(response))
+    try:
+        answer = parse_answer(ask_with_key(scene))
+        assert answer.status == 502 or (answer.whole is (not body) and answer.status == 200)
+    except OSError:
+        assert body
+
+
+def test_a_bomb_of_a_server_is_stopped(start_intercepted: StartIntercepted) -> None:
+    """I4: what unpacks without end is cut, and never looks whole."""
+    bomb = zlib.compress(bytes(100_000_000), 9)
+    response = b"HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\nContent-Length: %d\r\n\r\n%b" % (len(bomb), bomb)
+    scene = start_intercepted(secrets=SECRETS, handler=sending(response))
+    try:
+        answer = parse_answer(ask_with_key(scene))
+        assert answer.status == 502 or not answer.whole
+    except OSError:
+        pass
+    assert [end["note"] for end in scene.ends() if end["method"] == "GET"] == ["bad-response"]
+
+
+def test_a_part_of_an_answer(start_intercepted: StartIntercepted) -> None:
+    """206: as it is, it is looked through; compressed it cannot be, and is refused."""
+    part = b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 0-99/1000\r\n%bContent-Length: %d\r\n\r\n%b"
+    scene = start_intercepted(secrets=SECRETS, handler=sending(part % (b"", len(REAL), REAL)))
+    answer = parse_answer(ask_with_key(scene))
+    assert (answer.status, answer.body) == (206, scene.placeholder())
+    packed = part % (b"Content-Encoding: gzip\r\n", 10, member(REAL)[:10])
+    scene = start_intercepted(secrets=SECRETS, handler=sending(packed))
+    assert parse_answer(ask_with_key(scene)).status == 502
+
+
+def test_a_101_is_looked_through(start_intercepted: StartIntercepted) -> None:
+    response = (
+        b"HTTP/1.1 101 %b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nX-Echo: %b\r\n"
+        b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n" % (REAL, REAL)
+    )
+    scene = start_intercepted(secrets=SECRETS, handler=sending(response))
+    with scene.open() as conn:
+        conn.sendall(
+            b"GET / HTTP/1.1\r\nHost: good.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Key: %b\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n" % scene.placeholder()
+        )
+        received = conn.recv(65536)
+    assert b"X-Echo: %b\r\n" % scene.placeholder() in received
+    assert REAL not in received
+
+
+def test_a_field_that_is_set_by_us_cannot_be_taken_off(start_intercepted: StartIntercepted) -> None:
+    """B6: `Connection: X-Key` names a field of the client's own hop; ours is not of that hop."""
+    scene = start_intercepted(
+        secrets={"KEY": {"hosts": ["good.test private"], "inject": {"header": "X-Key", "format": "{value}"}}}
+    )
+    with scene.open() as conn:
+        conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\nConnection: X-Key\r\nX-Key: mine\r\n\r\n")
+        assert read_reply(conn).status in (200, 400)
+        if b"GET" in scene.origin.everything:
+            assert scene.origin.everything.count(b"X-Key") == 1
+            assert b"X-Key: %b\r\n" % REAL in scene.origin.everything
+
+
+def test_a_renewed_value_is_used_and_both_are_looked_for(start_intercepted: StartIntercepted) -> None:
+    """The old one may still come back."""
+    renewed = b"the renewed value"
+    both = REAL + b" " + renewed
+    scene = start_intercepted(
+        secrets=SECRETS, handler=sending(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(both), both))
+    )
+    ask_with_key(scene)
+    scene.secrets[0].renew(renewed)
+    answer = parse_answer(ask_with_key(scene))
+    assert answer.body == scene.placeholder() + b" " + scene.placeholder()
+    assert b"X-Key: %b\r\n" % renewed in scene.origin.everything
+
+
+def test_many_clients_at_once(start_intercepted: StartIntercepted) -> None:
+    """Each gets its own answers, over connections that are shared in turn."""
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        while head := origin.read(conn, raw):
+            path = head.split(b" ")[1]
+            conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(path), path))
+
+    scene = start_intercepted(secrets=SECRETS, handler=handle)
+    wrong: list[str] = []
+    context = scene.trust()
+
+    def work(number: int) -> None:
+        with scene.open(context=context) as conn:
+            for turn in range(10):
+                path = f"/{number}/{turn}"
+                conn.sendall(f"GET {path} HTTP/1.1\r\nHost: good.test\r\nConnection: keep-alive\r\n\r\n".encode())
+                received = b""
+                while path.encode() not in received and b"\r\n\r\n0\r\n" not in received:
+                    received += conn.recv(65536)
+                if received.count(b"HTTP/1.1 200") != 1:
+                    wrong.append(path)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(30)
+    assert wrong == []
+    scene.settle()
+    assert len([end for end in scene.ends() if end["method"] == "GET"]) == 160
+
+
+@pytest.mark.parametrize("how", ["plain", "inside TLS"])
+def test_the_rest_of_an_answer_is_nobodys_answer(how: str, start_intercepted: StartIntercepted) -> None:
+    """A client that leaves in the middle of its answer: the server's connection is not given to the next one."""
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        origin.read(conn, raw)
+        if origin.connections > 1:
+            conn.sendall(OK)
+            return
+        conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegun")
+        origin.read(conn, raw)
+        conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
+
+    scene = start_intercepted(["good.test private methods=GET"], handler=handle, plain_handler=handle)
+
+    def ask() -> socket.socket:
+        conn = scene.gate.connect() if how == "plain" else scene.open()
+        target = b"http://good.test/" if how == "plain" else b"/"
+        conn.sendall(b"GET %b HTTP/1.1\r\nHost: good.test\r\n\r\n" % target)
+        return conn
+
+    with ask() as first:
+        assert first.recv(65536).startswith(b"HTTP/1.1 200")
+        reset(first)
+    scene.settle()
+    with ask() as second:
+        assert read_reply(second).body == b"hello"
