@@ -73,7 +73,7 @@ for pid in (name for name in os.listdir("/proc") if name.isdigit()):
 for name in ("environ", "mem", "maps", "auxv"):
     told["keeper"][name] = attempt(lambda: open(f"/proc/1/{name}", "rb").close())
 # Root may list the numbers, but not see where they lead.
-for number in range(12):
+for number in range(3):
     told["keeper"][f"fd {number}"] = attempt(os.readlink, f"/proc/1/fd/{number}")
 # Itself
 told["self"]["fd"] = sorted(int(each) for each in os.listdir("/proc/self/fd"))
@@ -179,8 +179,6 @@ def test_a_file_with_a_second_name_is_refused(source: str) -> None:
         done = exeat(*hoard.options, command=["cat", "second"], **settings)
         assert (done.status, done.stdout) == (1, "")
         assert "has a second name (a hard link)" in done.stderr
-        (folder / "work" / "second").unlink()
-        assert exeat(*hoard.options, command=["true"], **settings).status == 0
 
 
 def test_a_file_without_values_may_have_a_second_name() -> None:
@@ -189,3 +187,32 @@ def test_a_file_without_values_may_have_a_second_name() -> None:
         os.link(hoard.files[0], folder / "work" / "second")
         env = places(folder) | hoard.variables
         assert exeat(*hoard.options, command=["true"], env=env, cwd=folder).status == 0
+
+
+# A descriptor
+
+
+def test_a_file_that_is_open_for_the_command_is_refused() -> None:
+    """What is hidden by its name would be read by its descriptor: `--secrets /dev/stdin < FILE`, or any other."""
+    with workshop(None) as folder:
+        hoard = Hoard(folder, 443, ["toml"])
+        (path,) = hoard.files
+        settings: dict[str, Any] = {"env": places(folder), "cwd": folder / "work"}
+        for options in (hoard.options, ("--secrets", "/dev/stdin")):
+            with path.open() as opened:
+                done = exeat(*options, command=["cat"], stdin=opened, **settings)
+            assert (done.status, done.stdout) == (1, "")
+            assert "the command would inherit it as descriptor 0" in done.stderr
+
+
+def test_a_file_without_a_name_that_is_open_for_the_command_is_refused() -> None:
+    """As here-documents are, in some shells."""
+    with workshop(None) as folder:
+        hoard = Hoard(folder, 443, ["toml"])
+        (path,) = hoard.files
+        with path.open() as opened:
+            path.unlink()
+            options = ("--secrets", "/dev/stdin")
+            done = exeat(*options, command=["cat"], stdin=opened, env=places(folder), cwd=folder / "work")
+        assert (done.status, done.stdout) == (1, "")
+        assert "the command would inherit it as descriptor 0" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import socket
 import ssl
@@ -14,7 +15,7 @@ import pytest
 from tests.support import tls_peers
 from tests.support.answers import parse_answer, reset
 from tests.support.doors import connect_dial, read_reply, socks_dial
-from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted
+from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest, read_to_any_end
 from tests.support.origin import OK
 from tests.support.raw_origin import RawHandler, RawOrigin
 from tests.support.scene import wait_until
@@ -26,13 +27,6 @@ REAL = VALUE.encode()
 GET = b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"
 SECRETS: dict[str, dict[str, Any]] = {"KEY": {"hosts": ["good.test private"], "where": ["headers", "body"]}}
 every_door = pytest.mark.parametrize("door", DOORS)
-
-
-def read_rest(conn: ssl.SSLSocket) -> bytes:
-    received = bytearray()
-    while data := conn.recv(65536):
-        received += data
-    return bytes(received)
 
 
 def sending(*parts: bytes) -> RawHandler:
@@ -83,10 +77,7 @@ def test_garbage_inside_the_clients_tls_ends_it(moment: str, door: str, start_in
             assert conn.recv(65536)
         with socket.socket(fileno=socket.dup(conn.fileno())) as below:
             below.sendall(b"\x17\x03\x03\x00\x40" + bytes(64))
-        with pytest.raises(OSError):
-            while conn.recv(65536):
-                pass
-            raise OSError("an orderly end will do as well")
+        read_to_any_end(conn)
     assert moment == "before a request" or gone.wait(10)
     scene.settle()
 
@@ -162,10 +153,7 @@ def test_the_gateway_stops(door: str, start_intercepted: StartIntercepted) -> No
         assert busy.recv(65536)
         scene.gate.call(scene.gate.gateway.aclose())
         for conn in (idle, busy):
-            with pytest.raises(OSError):
-                while conn.recv(65536):
-                    pass
-                raise OSError("an orderly end will do as well")
+            read_to_any_end(conn)
     ends = [line for line in scene.gate.lines() if line["event"] == "end"]
     assert sorted(end["method"] for end in ends) == ["CONNECT", "CONNECT", "GET"]
     assert [end["note"] for end in ends if end["method"] == "GET"] == ["gateway-stopped"]
@@ -186,9 +174,7 @@ def test_draining_finishes_what_is_under_way(start_intercepted: StartIntercepted
     with scene.open() as conn:
         conn.sendall(GET)
         received = conn.recv(65536)
-        stopping = threading.Thread(
-            target=lambda: scene.gate.call(scene.gate.gateway.aclose(drain_s=10))  # type: ignore[no-any-return]
-        )
+        stopping = threading.Thread(target=lambda: scene.gate.call(scene.gate.gateway.aclose(drain_s=10)))
         stopping.start()
         go.set()
         received += read_rest(conn)
@@ -218,10 +204,12 @@ async def _fail_journal(scene: Intercepted) -> None:
 
     journal = scene.gate.gateway.state.journal
 
-    async def fail(_: str) -> None:
-        raise AuditError("no room")
+    def fail(_: str) -> asyncio.Future[None]:
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        failed.set_exception(AuditError("no room"))
+        return failed
 
-    journal.commit = fail  # type: ignore[method-assign]
+    journal.commit = fail  # type: ignore[method-assign, assignment]
 
 
 def test_an_address_that_is_not_public_needs_its_option(start_intercepted: StartIntercepted) -> None:
@@ -234,6 +222,59 @@ def test_an_address_that_is_not_public_needs_its_option(start_intercepted: Start
         assert b"not public" in reply.body
     assert scene.dials.made == []
     assert scene.decided() == [("allow", "intercepted"), ("deny", "private-address")]
+
+
+@pytest.mark.parametrize("kind", ["request", "response"])
+def test_a_head_that_is_too_large(kind: str, start_intercepted: StartIntercepted) -> None:
+    """431 to a client, 502 for a server: both inside TLS, in whatever pieces it comes."""
+    scene = start_intercepted(handler=sending(b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n"))
+    with scene.open() as conn:
+        if kind == "request":
+            conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\nX: " + b"a" * 70_000 + b"\r\n\r\n")
+            assert read_reply(conn).status == 431
+        else:
+            conn.sendall(GET)
+            assert read_reply(conn).status == 502
+    assert bool(scene.origin.received) is (kind == "response")
+
+
+@pytest.mark.parametrize("alpn", [(), ("foo",), ("http/1.0", "http/1.1")], ids=["none", "unknown", "several"])
+def test_clients_that_name_no_protocol_speak_http_1(alpn: tuple[str, ...], start_intercepted: StartIntercepted) -> None:
+    scene = start_intercepted()
+    context = ssl.create_default_context(cadata=scene.authority.certificate_pem.decode("ascii"))
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    with scene.open(context=context) as conn:
+        conn.sendall(GET)
+        assert read_reply(conn).status == 200
+
+
+@every_door
+def test_an_international_name(door: str, start_intercepted: StartIntercepted) -> None:
+    """The certificate shown and the one asked for are for the name in its one form."""
+    host = "xn--bcher-kva.wild.test"
+    scene = start_intercepted(["b\u00fccher.wild.test private methods=GET"])
+    with scene.open(host, door=door) as conn:
+        conn.sendall(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host.encode())
+        assert read_reply(conn).status == 200
+    assert scene.origin.shakes.names == [host]
+
+
+@pytest.mark.parametrize("door", ["connect", "socks"])
+def test_an_ipv6_address(door: str, start_intercepted: StartIntercepted) -> None:
+    """Brackets in the authority, none in the certificate; no server name is sent for an address."""
+    scene = start_intercepted(["[::1]:443 methods=GET"])
+    context = tls_peers.server_context(tls_peers.trusted_authority().issue_cert("::1"))
+    origin = tls_peers.TlsOrigin(context=context, host="::1")
+    scene.dials.ports[443] = origin.port
+    try:
+        with scene.open("[::1]", door=door, name="::1") as conn:
+            conn.sendall(b"GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n")
+            assert read_reply(conn).status == 200
+        assert origin.shakes.names == [None]
+        assert origin.everything.startswith(b"GET / HTTP/1.1\r\nHost: [::1]\r\n")
+    finally:
+        origin.close()
 
 
 def test_a_name_that_does_not_resolve(start_intercepted: StartIntercepted) -> None:
@@ -299,7 +340,9 @@ def test_a_value_is_found_however_the_coding_is_written(
     assert "content-encoding" not in answer.headers or answer.headers["content-encoding"] == "identity"
 
 
-@pytest.mark.parametrize("body", [b"", member(b"x" * 5000)[:-4], member(b"x") + b"garbage"], ids=["empty", "cut", "more"])
+@pytest.mark.parametrize(
+    "body", [b"", member(b"x" * 5000)[:-4], member(b"x") + b"garbage"], ids=["empty", "cut", "more"]
+)
 def test_a_compressed_answer_that_is_not_whole_never_looks_whole(
     body: bytes, start_intercepted: StartIntercepted
 ) -> None:
@@ -440,3 +483,17 @@ def test_the_rest_of_an_answer_is_nobodys_answer(how: str, start_intercepted: St
     scene.settle()
     with ask() as second:
         assert read_reply(second).body == b"hello"
+
+
+@pytest.mark.parametrize("content_type", ["application/grpc", "application/grpc-web+proto"])
+def test_a_counted_grpc_answer_keeps_its_one_length(content_type: str, start_intercepted: StartIntercepted) -> None:
+    """Its messages have lengths of their own in front, so what is taken out is made up for, byte by byte."""
+    message = b"\0" + len(REAL).to_bytes(4) + REAL
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length: {len(message)}\r\n\r\n"
+    scene = start_intercepted(secrets=SECRETS, handler=sending(head.encode() + message))
+    received = ask_with_key(scene)
+    assert received.lower().count(b"content-length") == 1
+    answer = parse_answer(received)
+    assert answer.whole
+    assert len(answer.body) == len(message)
+    assert REAL not in answer.body

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import socket
 import ssl
+import threading
 from typing import Any
 
 import pytest
 
 from tests.support import tls_peers
+from tests.support.answers import parse_answers
 from tests.support.doors import read_reply
-from tests.support.http2_wire import Answer, Asked, Http2Client, Http2Server, refuse_without_h2
-from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted
+from tests.support.http2_wire import Answer, Asked, Http2Client, Http2Server, refuse_without, refuse_without_h2
+from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
 from tests.support.scene import wait_until
 from tests.threats.test_http_framing import PATHS
 
@@ -39,7 +41,7 @@ def start(
 
 
 def open_client(scene: Intercepted, host: str = "good.test", **options: Any) -> Http2Client:
-    return Http2Client(scene.open(host, alpn=("h2", "http/1.1"), **options))
+    return Http2Client(scene.open(host, alpn=("h2",), **options))
 
 
 def echo(asked: Asked) -> Answer:
@@ -90,6 +92,31 @@ def read_whole(conn: ssl.SSLSocket) -> bytes:
         head, end, body = received.partition(b"\r\n\r\n")
         if end and (body.endswith(b"0\r\n\r\n") if b"chunked" in head else b"hello" in body):
             return received
+
+
+@pytest.mark.parametrize("client", ["http/1.1", "h2"])
+@pytest.mark.parametrize("refuses", [True, False], ids=["with an alert", "without a word"])
+def test_a_server_that_changes_its_mind(client: str, refuses: bool, start_intercepted: StartIntercepted) -> None:
+    """What was learnt of a server is not held against it: it speaks HTTP/2 only, then not at all, then only again."""
+    server = Http2Server()
+    scene = start(start_intercepted, server, "h2 only")
+
+    def refuse_h2(conn: socket.socket) -> bool:
+        return refuses and refuse_without(b"\x08http/1.1", conn)
+
+    for offer, before in ((["h2"], refuse_without_h2), (["http/1.1"], refuse_h2), (["h2"], refuse_without_h2)):
+        scene.origin.context = tls_peers.server_context(alpn=offer)
+        scene.origin.before = before
+        scene.change(["good.test private methods=GET"])  # so that no connection is kept
+        if client == "h2":
+            peer = open_client(scene)
+            with peer.conn:
+                assert peer.ask().status == 200
+        else:
+            with scene.open() as conn:
+                conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n")
+                assert read_whole(conn).startswith(b"HTTP/1.1 200")
+    assert [each for each in scene.origin.shakes.protocols if each] == ["h2", "http/1.1", "h2"]
 
 
 @every_server
@@ -214,14 +241,10 @@ def test_secrets_are_put_in_and_taken_out(client: str, offer: str, start_interce
 
 @every_door
 @pytest.mark.parametrize("place", ["header", "query", "body"])
-def test_a_placeholder_for_another_host_is_refused(
-    place: str, door: str, start_intercepted: StartIntercepted
-) -> None:
+def test_a_placeholder_for_another_host_is_refused(place: str, door: str, start_intercepted: StartIntercepted) -> None:
     """D4 on a stream: 403, one record, and the other streams of the connection go on."""
     server = Http2Server()
-    scene = start(
-        start_intercepted, server, allow=["other.test private methods=GET|POST"], secrets=SECRETS
-    )
+    scene = start(start_intercepted, server, allow=["other.test private methods=GET|POST"], secrets=SECRETS)
     key = scene.placeholder()
     client = open_client(scene, "other.test", door=door)
     with client.conn:
@@ -450,6 +473,22 @@ def test_a_server_that_leaves_between_requests(how: str, start_intercepted: Star
     assert server.connections >= 4
 
 
+@pytest.mark.parametrize(("method", "status"), [("GET", 200), ("POST", 502)])
+@pytest.mark.parametrize("how", ["hangs up", "refuses"])
+def test_a_kept_connection_that_breaks_under_a_request(
+    how: str, method: str, status: int, start_intercepted: StartIntercepted
+) -> None:
+    """As with HTTP/1.1: a request that may be sent twice is, and no other."""
+    server = Http2Server()
+    server.breaks_at, server.refuses = 2, how == "refuses"
+    scene = start(start_intercepted, server)
+    client = open_client(scene)
+    with client.conn:
+        assert client.ask().status == 200
+        answer = client.ask(method, body=b"once" if method == "POST" else None)
+        assert answer.status == status
+
+
 def test_a_server_that_leaves_in_the_middle(start_intercepted: StartIntercepted) -> None:
     """The stream is reset: half an answer never looks whole."""
 
@@ -511,3 +550,113 @@ def test_a_head_request_and_answers_without_a_body(start_intercepted: StartInter
         for method, path in (("HEAD", b"/200"), ("GET", b"/204"), ("GET", b"/304")):
             answer = client.ask(method, path, [(b"x-key", scene.placeholder())])
             assert (answer.status, bytes(answer.body), answer.ended) == (int(path[1:]), b"", True)
+
+
+# A client of HTTP/1.1 and a server of HTTP/2 only
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["counted", "chunked"])
+@pytest.mark.parametrize("secrets", [None, SECRETS], ids=["", "with a secret"])
+def test_bodies_and_trailers_are_translated(
+    chunked: bool, secrets: dict[str, Any] | None, start_intercepted: StartIntercepted
+) -> None:
+    """Five megabytes each way, and trailers where HTTP/1.1 has a place for them."""
+    body = hashlib.sha256(b"seed").digest() * (5 * MB // 32)
+    server = Http2Server(lambda asked: Answer(body=bytes(asked.body), trailers=[(b"x-down", b"2")]))
+    scene = start(start_intercepted, server, "h2 only", secrets=secrets)
+    framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+    data = b"%x\r\n%b\r\n0\r\nX-Up: 1\r\n\r\n" % (len(body), body) if chunked else body
+    with scene.open() as conn:
+        sender = threading.Thread(
+            target=conn.sendall,
+            args=(b"POST / HTTP/1.1\r\nHost: good.test\r\nTE: trailers\r\n%b\r\n\r\n" % framing + data,),
+        )
+        sender.start()
+        sender.join(20)
+        received = bytearray()
+        while not received.endswith(b"\r\nx-down: 2\r\n\r\n"):
+            received += conn.recv(262_144)
+    answer = parse_answers(bytes(received), "POST", ended=False)[0]
+    assert (answer.status, answer.whole) == (200, True)
+    assert hashlib.sha256(answer.body).digest() == hashlib.sha256(body).digest()
+    (asked,) = server.asked
+    assert bytes(asked.body) == body
+    assert asked.trailers == ([(b"x-up", b"1")] if chunked else [])
+
+
+def test_an_expectation_that_the_server_is_silent_about(start_intercepted: StartIntercepted) -> None:
+    """Few servers of HTTP/2 send a 100. A client that goes on without one is served."""
+    server = Http2Server(lambda asked: Answer(body=bytes(asked.body)))
+    scene = start(start_intercepted, server, "h2 only")
+    with scene.open() as conn:
+        conn.sendall(
+            b"POST / HTTP/1.1\r\nHost: good.test\r\nConnection: close\r\n"
+            b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+        )
+        conn.settimeout(0.2)
+        received = b""
+        try:
+            received = conn.recv(65536)
+        except TimeoutError:
+            pass  # then the client sends after a while, as RFC 9110 section 10.1.1 has it
+        conn.settimeout(10)
+        conn.sendall(b"hello")
+        received += read_rest(conn)
+    assert b"HTTP/1.1 200" in received
+    assert b"hello" in received
+
+
+# Refusals and stops
+
+
+def test_a_placeholder_in_a_grpc_message_is_refused(start_intercepted: StartIntercepted) -> None:
+    """Its length stands in front of it, so nothing can be put in, and the program is told so."""
+    server = Http2Server()
+    scene = start(start_intercepted, server, secrets=SECRETS)
+    message = b"key: " + scene.placeholder()
+    client = open_client(scene)
+    with client.conn:
+        answer = client.ask(
+            "POST",
+            b"/pkg.Service/Call",
+            [(b"content-type", b"application/grpc")],
+            b"\0" + len(message).to_bytes(4) + message,
+        )
+        assert answer.status == 415
+        assert client.ask().status == 200
+    assert [bytes(asked.body) for asked in server.asked] == [b""]
+
+
+@every_door
+@pytest.mark.parametrize("drain", [False, True], ids=["at once", "draining"])
+def test_the_gateway_stops(drain: bool, door: str, start_intercepted: StartIntercepted) -> None:
+    """Idle connections end, streams under way are cut, or finished where there is time; every last line is written."""
+    server = Http2Server(lambda asked: Answer(body=bytes(MB)))
+    scene = start(start_intercepted, server)
+    idle, busy = open_client(scene, door=door), open_client(scene, door=door)
+    with idle.conn, busy.conn:
+        busy.acknowledges = False
+        stream = busy.begin()
+        while not busy.streams[stream].body:
+            busy.receive()
+        stop = threading.Thread(
+            target=lambda: scene.gate.call(scene.gate.gateway.aclose(drain_s=10 if drain else 0)), daemon=True
+        )
+        stop.start()
+        if drain:
+            taken = len(busy.streams[stream].body)
+            busy.acknowledges = True
+            busy.h2.acknowledge_received_data(taken, stream)
+            busy.flush()
+            assert len(busy.wait(stream).body) == MB
+        for client in (idle, busy):
+            try:
+                while True:
+                    client.receive()
+            except (ConnectionError, ssl.SSLError):
+                pass
+        stop.join(20)
+        assert not stop.is_alive()
+    ends = [line for line in scene.gate.lines() if line["event"] == "end"]
+    assert sorted(end["method"] for end in ends) == ["CONNECT", "CONNECT", "GET"]
+    assert [end["note"] for end in ends if end["method"] == "GET"] == ["" if drain else "gateway-stopped"]

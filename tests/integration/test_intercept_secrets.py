@@ -16,7 +16,7 @@ from backports import zstd
 
 from tests.support.answers import Answer, parse_answer, parse_answers
 from tests.support.doors import read_reply
-from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted
+from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_to_any_end
 from tests.support.raw_origin import RawHandler, RawOrigin
 from tests.threats.test_http_framing import receive_body
 
@@ -87,7 +87,9 @@ def test_a_value_is_put_into_headers_basic_and_query(door: str, start_intercepte
 def test_a_value_is_put_into_the_path_if_asked_for(start_intercepted: StartIntercepted) -> None:
     scene = start_intercepted(secrets=for_good(where=["path"]))
     key = scene.placeholder()
-    assert ask(scene, b"GET /bot%b/send?q=%b HTTP/1.1\r\nHost: good.test\r\nX: %b\r\n\r\n" % (key, key, key)).status == 200
+    assert (
+        ask(scene, b"GET /bot%b/send?q=%b HTTP/1.1\r\nHost: good.test\r\nX: %b\r\n\r\n" % (key, key, key)).status == 200
+    )
     sent = scene.origin.everything
     assert sent.startswith(b"GET /bot%b/send?q=%b HTTP/1.1\r\n" % (ESCAPED, key))
     assert b"X: %b\r\n" % key in sent
@@ -234,7 +236,9 @@ def test_a_placeholder_in_many_small_writes(start_intercepted: StartIntercepted)
     scene = start_intercepted(secrets=for_good(where=ALL), handler=receive_body)
     body = b"[%b]" % scene.placeholder()
     chunks = b"".join(b"1\r\n%b\r\n" % body[at : at + 1] for at in range(len(body))) + b"0\r\n\r\n"
-    head = b"POST / HTTP/1.1\r\nHost: good.test\r\nX-Key: %b\r\nTransfer-Encoding: chunked\r\n\r\n" % scene.placeholder()
+    head = (
+        b"POST / HTTP/1.1\r\nHost: good.test\r\nX-Key: %b\r\nTransfer-Encoding: chunked\r\n\r\n" % scene.placeholder()
+    )
     with scene.open() as conn:
         for at in range(len(data := head + chunks)):
             conn.sendall(data[at : at + 1])
@@ -294,7 +298,7 @@ FORMS = {
     "base64 at the third place": base64.b64encode(b"xy" + REAL + b"!!!"),
     "base64 for URLs": base64.urlsafe_b64encode(b"?" + REAL),
     "percent-encoded": ESCAPED,
-    "percent-encoded, lower case": ESCAPED.lower().replace(b"sk-real%2fvalue%2bof%3dthe%20", b"sk-real%2fvalue%2bof%3dthe%20"),
+    "percent-encoded, lower case": ESCAPED.lower(),
     "as a form": ESCAPED.replace(b"%20", b"+"),
     "JSON": json.dumps(VALUE).encode(),
     "JSON, slashes escaped": json.dumps(VALUE).replace("/", "\\/").encode(),
@@ -462,10 +466,7 @@ def test_a_websocket_that_would_leak_is_cut(start_intercepted: StartIntercepted)
         while not received.endswith(b"hello"):
             received += conn.recv(65536)
         conn.sendall(b"second")
-        with pytest.raises(OSError):
-            while data := conn.recv(65536):
-                received += data
-            raise OSError("an orderly end will do as well")
+        received += read_to_any_end(conn)
     assert REAL not in received
     (end,) = [each for each in scene.ends() if each["method"] == "GET"]
     assert (end["status"], end["note"], end["secrets"]) == (101, "secret-in-response", ["KEY"])

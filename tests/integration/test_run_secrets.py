@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import StartOrigin
 from tests.support.origin import Origin
 from tests.support.programs import Finished, need
-from tests.support.running import AS_ROOT, BY_USER, Running, environment_of, exeat, folder_of, run_argv
+from tests.support.running import AS_ROOT, NOBODY, Running, environment_of, exeat, folder_of, run_argv
 from tests.support.secret_runs import HOST, Hoard, places, tls_echo, workshop
 from tests.support.terminal import Terminal
 
@@ -45,8 +45,8 @@ def run(folder: Path, *options: str, command: list[str], **settings: Any) -> Fin
 
 # What the command gets
 
-SHAPES = {
-    "PLAIN": (None, r"exeat_[A-Za-z0-9]{32}"),
+SHAPES: dict[str, tuple[str | int, str]] = {
+    "PLAIN": ("", r"exeat_[A-Za-z0-9]{32}"),
     "OPENAI": ("sk-", r"sk-[A-Za-z0-9]{40}"),
     "GITHUB": ("ghp_", r"ghp_[A-Za-z0-9]{36}"),
     "TOKEN": ("jwt", r"[\w-]+\.[\w-]+\.[\w-]+"),
@@ -57,7 +57,9 @@ SHAPES = {
 
 
 def test_every_shape_of_placeholder_is_in_the_environment_and_new_each_time(folder: Path) -> None:
-    secrets = {name: {"value": VALUE} | ({"shape": shape} if shape else {}) for name, (shape, _) in SHAPES.items()}
+    secrets: dict[str, Any] = {
+        name: {"value": VALUE} | ({"shape": shape} if shape else {}) for name, (shape, _) in SHAPES.items()
+    }
     path = write(folder, **secrets, SAID={"value": VALUE, "placeholder": "said-by-the-user"})
     first, second = (
         environment_of(run(folder, "--quiet", "--secrets", path, command=["env", "-0"]).stdout) for _ in range(2)
@@ -81,8 +83,7 @@ def test_no_option_brings_a_value_in_by_the_name_of_a_secret(folder: Path, jail:
     assert "OTHER" not in found
 
 
-@JAILS
-@pytest.mark.parametrize("name", ["OTHER", "EXEAT_SECRETS_JSON"])
+@pytest.mark.parametrize(("jail", "name"), [("netns", "OTHER"), ("env", "EXEAT_SECRETS_JSON")])
 def test_a_variable_with_a_value_cannot_be_asked_for(folder: Path, jail: str, name: str) -> None:
     path = write(folder, KEY={"env": "OTHER"})
     more = json.dumps({"MORE": {"value": VALUE, "hosts": ["api.test"]}})
@@ -173,10 +174,11 @@ def test_a_name_in_two_files_is_an_error(folder: Path) -> None:
     assert f"the other is at {first}:1:3" in done.stderr
 
 
-@JAILS
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
+        (["--jail", "env", "--secrets", "{good}", "--intercept", "none"], "secrets cannot be put into"),
+        (["--jail", "env", "--secrets", "{good}", "--upstream-ca", "not-there.pem"], "not-there.pem: cannot be read"),
         (["--secrets", "not-there.json"], "not-there.json: cannot be read: No such file or directory"),
         (["--secrets", "/"], "/: not a regular file"),
         (["--secrets", "{good}", "--intercept", "none"], "secrets cannot be put into what is not looked into"),
@@ -186,13 +188,11 @@ def test_a_name_in_two_files_is_an_error(folder: Path) -> None:
         (["--secrets", "{good}", "--upstream-ca", "{good}"], "there is no certificate in it"),
     ],
 )
-def test_what_cannot_be_is_an_error_and_nothing_starts(
-    folder: Path, jail: str, options: list[str], problem: str
-) -> None:
+def test_what_cannot_be_is_an_error_and_nothing_starts(folder: Path, options: list[str], problem: str) -> None:
     good = write(folder, KEY={"value": VALUE})
     audit = folder / "work" / "audit.jsonl"
     filled = [each.format(good=good) for each in options]
-    done = run(folder, "--jail", jail, "--audit", str(audit), *filled, command=["echo", "ran"])
+    done = run(folder, "--audit", str(audit), *filled, command=["echo", "ran"])
     assert (done.status, done.stdout) == (2, "")
     assert problem in done.stderr
     assert VALUE not in done.stderr
@@ -213,8 +213,8 @@ def state_of_trust() -> dict[str, tuple[int, int, int]]:
     return found
 
 
-@BY_USER
-@JAILS
+@AS_ROOT
+@pytest.mark.parametrize(("jail", "uid"), [("netns", NOBODY), ("netns", None), ("env", NOBODY)])
 def test_certificates_are_there_for_the_run_only(uid: int | None, jail: str, start_origin: StartOrigin) -> None:
     origin: Origin = start_origin(tls_echo())
     before = state_of_trust()
@@ -242,9 +242,9 @@ def test_no_room_for_certificates_is_an_error_without_remains(folder: Path) -> N
 
 
 def test_nothing_is_left_after_twenty_runs(folder: Path) -> None:
-    hoard = Hoard(folder, 443)
+    hoard = Hoard(folder, 443, ["json", "env"])
     mark = f"MARK={os.urandom(8).hex()}"
-    before = (Path("/proc/self/mountinfo").read_text(), sorted(os.listdir("/dev/shm")))
+    assert own_mounts() == []
     ends = {"true": 0, "exit 3": 3, "kill -9 $$": 137, "sleep 1005 & exit 0": 0}
 
     def once(number: int) -> tuple[int, int]:
@@ -257,15 +257,19 @@ def test_nothing_is_left_after_twenty_runs(folder: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
         for found, expected in pool.map(once, range(20)):
             assert found == expected
-    assert [pid for pid in os.listdir("/proc") if pid.isdigit() and mark.encode() in environ(pid)] == []
-    assert (Path("/proc/self/mountinfo").read_text(), sorted(os.listdir("/dev/shm"))) == before
-    assert sorted(path.name for path in folder.iterdir()) == ["ca.pem", "home", "hoard", "tmp", "work"]
+    assert [pid for pid in Path("/proc").glob("[0-9]*") if mark.encode() in environ(pid)] == []
+    assert own_mounts() == []
+    assert sorted(path.name for path in folder.iterdir()) == ["ca.pem", "hoard", "home", "tmp", "work"]
     assert [*(folder / "tmp").iterdir(), *(folder / "home").rglob("*"), *(folder / "work").iterdir()] == []
 
 
-def environ(pid: str) -> bytes:
+def own_mounts() -> list[str]:
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "exeat" in line]
+
+
+def environ(process: Path) -> bytes:
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        return (process / "environ").read_bytes()
     except OSError:
         return b""  # gone, or not ours to see: all of the run's own are
 
@@ -273,10 +277,9 @@ def environ(pid: str) -> bytes:
 # The command is what it would be without secrets
 
 
-@JAILS
 @pytest.mark.parametrize(
-    ("command", "status"),
-    [(["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -TERM $$"], 143), (["cat"], 0)],
+    ("jail", "command", "status"),
+    [("netns", ["sh", "-c", "exit 7"], 7), ("env", ["sh", "-c", "kill -TERM $$"], 143), ("netns", ["cat"], 0)],
 )
 def test_exit_status_and_streams(folder: Path, jail: str, command: list[str], status: int) -> None:
     path = write(folder, KEY={"value": VALUE})

@@ -6,6 +6,7 @@ Every process of the run is looked into as root can: memory with its freed parts
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import subprocess
@@ -30,7 +31,7 @@ from tests.support.origin import Origin
 from tests.support.programs import give_up, need
 from tests.support.running import AS_ROOT, NOBODY, Process, as_user, python, wait_gone
 from tests.support.scene import wait_until
-from tests.support.secret_runs import Hoard, SecretRun, tls_echo, workshop
+from tests.support.secret_runs import HOST, Hoard, SecretRun, tls_echo, workshop
 
 pytestmark = AS_ROOT
 
@@ -194,6 +195,24 @@ def test_the_core_file_of_exeat_itself_has_no_value_in_it(origin: Origin, jail: 
             run.process.stdin.close()
             wait_gone(others)
             assert len(cores(folder)) == 1
+        assert hits_in_files([folder], hoard.needles, but=hoard.files) == {}
+
+
+def test_a_core_file_while_secrets_are_fetched_has_no_value_in_it() -> None:
+    """Ctrl-\\ by somebody who does not want to wait: what the caller's variables hold is still there then."""
+    with workshop(NOBODY) as folder:
+        hoard = Hoard(folder, 443, ["variable", "env"], uid=NOBODY)
+        waiting, pid = folder / "slow.json", folder / "pid"
+        script = f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 1009"
+        waiting.write_text(json.dumps({"SLOW": {"command": ["sh", "-c", script], "hosts": [HOST], "timeout_s": 600}}))
+        more = ("--secrets", str(waiting))
+        with SecretRun(folder, hoard, *more, command=["true"], uid=NOBODY, before=unlimited()) as run:
+            wait_until(pid.exists, "the secret's command")
+            sleeping = Process(int(pid.read_text()))
+            assert set(look(run.process.pid)) == {"PermissionError"}
+            run.process.send_signal(signal.SIGQUIT)
+            assert run.wait() == -signal.SIGQUIT
+            wait_gone([sleeping])
         assert hits_in_files([folder], hoard.needles, but=hoard.files) == {}
 
 

@@ -11,7 +11,7 @@ import h2.config
 import h2.connection
 import h2.errors
 import h2.events
-import h2.settings
+from hyperframe.frame import Frame, GoAwayFrame
 
 from tests.support.raw_origin import RawOrigin, answer_anything
 
@@ -52,6 +52,8 @@ class Http2Client:
             client_side=True, validate_outbound_headers=False, normalize_outbound_headers=False, header_encoding=None
         )
         self.h2 = h2.connection.H2Connection(config)
+        # To h2 everything is over with a GOAWAY; to RFC 9113 what is under way is not.
+        self.h2._frame_dispatch_table[GoAwayFrame] = self._take_goaway
         self.h2.initiate_connection()
         self.streams: dict[int, Stream] = {}
         self.goaway: int | None = None
@@ -126,8 +128,10 @@ class Http2Client:
                 stream.ended = True
             case h2.events.StreamReset():
                 stream.reset = int(event.error_code)
-            case h2.events.ConnectionTerminated():
-                self.goaway = int(event.error_code or 0)
+
+    def _take_goaway(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
+        self.goaway = int(frame.error_code)
+        return [], []
 
     def wait(self, number: int) -> Stream:
         """Until the stream is over."""
@@ -175,6 +179,9 @@ class Http2Server:
         self.connections = 0
         self.leave_after = 0  # close a connection, without a word, after so many answers
         self.say_goaway_after = 0
+        self.breaks_at = 0  # hang up at this request, counted over all connections, or refuse it
+        self.refuses = False
+        self._begun = 0
 
     def __call__(self, conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
         assert isinstance(conn, ssl.SSLSocket)
@@ -193,6 +200,12 @@ class Http2Server:
             raw += data
             for event in link.receive_data(data):
                 if isinstance(event, h2.events.RequestReceived):
+                    self._begun += 1
+                    if self._begun == self.breaks_at:
+                        if not self.refuses:
+                            return
+                        link.reset_stream(event.stream_id, h2.errors.ErrorCodes.REFUSED_STREAM)
+                        break
                     open_streams[event.stream_id] = Asked(dict(event.headers))
                 elif isinstance(event, h2.events.DataReceived):
                     open_streams[event.stream_id].body += event.data
@@ -225,7 +238,8 @@ class Http2Server:
     def _send(
         self, link: h2.connection.H2Connection, waiting: dict[int, tuple[bytes, Sequence[tuple[bytes, bytes]]]]
     ) -> None:
-        for number, (body, trailers) in list(waiting.items()):
+        for number, (unsent, trailers) in list(waiting.items()):
+            body = unsent
             while body and (room := min(link.local_flow_control_window(number), link.max_outbound_frame_size)) > 0:
                 link.send_data(number, body[:room])
                 body = body[room:]
@@ -239,11 +253,15 @@ class Http2Server:
                 link.end_stream(number)
 
 
-def refuse_without_h2(conn: socket.socket) -> bool:
-    """Send the alert of RFC 7301 to a client whose hello does not offer HTTP/2. Its bytes stay unread otherwise."""
+def refuse_without(protocol: bytes, conn: socket.socket) -> bool:
+    """Send the alert of RFC 7301 to a client whose hello does not offer the protocol. Else its bytes stay unread."""
     hello = conn.recv(4096, socket.MSG_PEEK)
-    if b"\x02h2" in hello:
+    if protocol in hello:
         return False
     conn.recv(65536)
     conn.sendall(NO_APPLICATION_PROTOCOL)
     return True
+
+
+def refuse_without_h2(conn: socket.socket) -> bool:
+    return refuse_without(b"\x02h2", conn)

@@ -23,9 +23,9 @@ from exeat.trust.authority import Authority, Contexts
 from exeat.trust.roots import HTTP_1
 from tests.support.doors import Opener, open_connect, open_redirect, open_socks
 from tests.support.gate import Gate
-from tests.support.raw_origin import RawOrigin
+from tests.support.raw_origin import RawHandler, RawOrigin
 from tests.support.scene import AnyName, Dials, Scene
-from tests.support.tls_peers import TlsOrigin, trusted_authority
+from tests.support.tls_peers import TlsOrigin, say_goodbye, trusted_authority
 
 StartIntercepted = Callable[..., "Intercepted"]
 DOORS: dict[str, Opener] = {"connect": open_connect, "socks": open_socks, "redirect": open_redirect}
@@ -153,3 +153,46 @@ class Intercepted(Scene):
     def log(self) -> bytes:
         self.settle()
         return self.gate.audit.read_bytes()
+
+
+def read_rest(conn: socket.socket) -> bytes:
+    """Everything until TLS ends in order. A connection that is cut is an error."""
+    received = bytearray()
+    while data := conn.recv(262_144):
+        received += data
+    return bytes(received)
+
+
+def read_to_any_end(conn: socket.socket) -> bytes:
+    """Everything that comes, however it ends."""
+    received = bytearray()
+    try:
+        while data := conn.recv(262_144):
+            received += data
+    except OSError:
+        pass
+    return bytes(received)
+
+
+def read_until(conn: socket.socket, mark: bytes) -> bytes:
+    """Everything up to the record with `mark` in it."""
+    received = bytearray()
+    while mark not in received:
+        data = conn.recv(65536)
+        assert data, f"the end came before {mark!r}: {bytes(received)!r}"
+        received += data
+    return bytes(received)
+
+
+def answering(*parts: bytes, goodbye: bool = True) -> RawHandler:
+    """Answer the first request with these parts, each in a record of its own, and close."""
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        while b"\r\n\r\n" not in raw and origin.read(conn, raw):
+            pass
+        for part in parts:
+            conn.sendall(part)
+        if goodbye:
+            say_goodbye(conn)
+
+    return handle

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.support.running import descendants_of
+from tests.support.running import children_of, descendants_of
 
 _TAIL = 24  # characters
 _CHUNK = 1 << 24
@@ -102,15 +102,21 @@ def processes_of(pid: int) -> list[int]:
 def gateway_of(pid: int) -> int:
     """The run's gateway: the child that began as a copy of it and never became another program, nor hid that."""
     own = Path(f"/proc/{pid}/cmdline").read_bytes()
-    (found,) = [each for each in descendants_of(pid) if Path(f"/proc/{each}/cmdline").read_bytes() == own]
+    (found,) = [each for each in children_of(pid) if Path(f"/proc/{each}/cmdline").read_bytes() == own]
     return found
 
 
 def hits_in_processes(pid: int, needles: Needles) -> dict[str, set[str]]:
-    """Where values are seen in the processes of a run. The gateway's memory has to have them, and is left out."""
+    """Where values are seen in the processes of a run. The gateway's memory has to have them, and is left out.
+
+    So are commands by which it fetches values, which are no concern of ours.
+    """
     hits: dict[str, set[str]] = {}
     gateway = gateway_of(pid)
+    fetching = descendants_of(gateway)
     for each in processes_of(pid):
+        if each in fetching:
+            continue
         places = [*shown_of(each), *held_by(each)]
         for where, data in places:
             hits[where] = needles.find(data) | ({"a private key"} if KEY in data else set())

@@ -7,6 +7,7 @@ import functools
 import socket
 import ssl
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -104,8 +105,10 @@ def old_tls(version: ssl.TLSVersion) -> ssl.SSLContext:
     """A server that speaks nothing newer. OpenSSL must be asked twice for it."""
     context = server_context()
     context.set_ciphers("DEFAULT@SECLEVEL=0")
-    context.minimum_version = version
-    context.maximum_version = version
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that it should not be used is the point
+        context.minimum_version = version
+        context.maximum_version = version
     return context
 
 

@@ -358,7 +358,10 @@ def test_h6_what_was_put_in_is_not_searched_again(start_intercepted: StartInterc
     """H6: a value that holds another secret's placeholder, as a renewed one might, is put in as it is."""
     hosts = {"hosts": ["good.test private"]}
     scene = start_intercepted(
-        secrets={"OUTER": {**hosts, "placeholder": "outer-stand-in"}, "INNER": {**hosts, "placeholder": "inner-stand-in"}}
+        secrets={
+            "OUTER": {**hosts, "placeholder": "outer-stand-in"},
+            "INNER": {**hosts, "placeholder": "inner-stand-in"},
+        }
     )
     scene.secrets[0].renew(b"holds inner-stand-in inside")
     with scene.open() as conn:
@@ -422,7 +425,8 @@ def test_h3_a_value_is_escaped_for_where_it_stands(start_intercepted: StartInter
         with scene.open() as conn:
             conn.sendall(
                 f"POST /?q={key.decode()} HTTP/1.1\r\nHost: good.test\r\nContent-Type: {content_type}\r\n"
-                f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+                f"Content-Length: {len(body)}\r\n\r\n".encode()
+                + body
             )
             assert read_reply(conn).status == 200
     sent = scene.origin.everything

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-import ssl
 
 import pytest
 
 from tests.support.doors import read_reply
-from tests.support.intercepted import DOORS, Intercepted, StartIntercepted
+from tests.support.intercepted import DOORS, Intercepted, StartIntercepted, read_rest
+from tests.support.origin import OK
 from tests.support.raw_origin import RawOrigin
 from tests.threats.test_http_framing import (
     ACCEPT,
@@ -16,7 +16,6 @@ from tests.threats.test_http_framing import (
     B3_BAD_BODIES,
     B3_BAD_HEADS,
     B8_BAD,
-    OK,
     PATHS,
     REDIRECTED_BAD,
     SECOND,
@@ -37,13 +36,6 @@ every_door = pytest.mark.parametrize("door", DOORS)
 def inside(text: str) -> bytes:
     """A request of the plain tests as it is sent inside a tunnel."""
     return text.replace(ABSOLUTE, "").replace("{port}", "443").encode("latin-1")
-
-
-def read_rest(conn: ssl.SSLSocket) -> bytes:
-    received = bytearray()
-    while data := conn.recv(65536):
-        received += data
-    return bytes(received)
 
 
 def assert_bad(scene: Intercepted, request: bytes, *allowed: int, door: str = "connect") -> None:
@@ -161,7 +153,9 @@ def test_b5_an_upgrade_to_anything_but_websocket_is_stripped(headers: str, start
     """B5: the server is asked without Upgrade, and the bytes behind are the next request."""
     scene = start_intercepted()
     with scene.open() as conn:
-        conn.sendall(f"GET / HTTP/1.1\r\nHost: good.test\r\n{headers}\r\nGET / HTTP/1.1\r\nHost: evil.test\r\n\r\n".encode())
+        conn.sendall(
+            f"GET / HTTP/1.1\r\nHost: good.test\r\n{headers}\r\nGET / HTTP/1.1\r\nHost: evil.test\r\n\r\n".encode()
+        )
         assert [read_reply(conn).status, read_reply(conn).status] == [200, 421]
     sent = scene.origin.everything.lower()
     for word in (b"upgrade", b"h2c", b"http2-settings", b"evil"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -48,7 +49,7 @@ def is_looked_into(scene: Intercepted, host: str = "good.test", port: int = 443,
     with scene.open(host, port, door=door, context=context) as conn:
         conn.sendall(b"GET / HTTP/1.1\r\nHost: %b:%d\r\n\r\n" % (host.encode(), port))
         assert read_reply(conn).status == 200
-        issuer = dict(pair for each in conn.getpeercert()["issuer"] for pair in each)  # type: ignore[index, misc, union-attr]
+        issuer = dict(pair for each in conn.getpeercert()["issuer"] for pair in each)  # type: ignore[index, misc]
         return str(issuer.get("commonName", "")).startswith("exeat run")
 
 
@@ -229,6 +230,34 @@ def test_a_client_that_does_not_trust_us_is_told_of(start_intercepted: StartInte
     (end,) = scene.ends()
     assert "refused our certificate" in end["note"]
     assert scene.gate.gateway.counters.blocked == {("good.test", 443, "certificate-refused"): 1}
+    assert scene.dials.made == []
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1], ids=["1.0", "1.1"])
+def test_a_client_of_old_tls_is_refused(version: ssl.TLSVersion, start_intercepted: StartIntercepted) -> None:
+    """It gets an alert, not a silence, and the tunnel's record says why."""
+    scene = start_intercepted()
+    context = scene.trust()
+    context.set_ciphers("DEFAULT@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = version
+        context.maximum_version = version
+    with pytest.raises(ssl.SSLError, match=r"(?i)alert protocol version"):
+        scene.open(context=context)
+    (end,) = scene.ends()
+    assert "no TLS with the client" in end["note"]
+
+
+def test_e4_the_gateway_is_not_reached_through_itself(start_intercepted: StartIntercepted) -> None:
+    """E4: a name that leads to our own port is refused when the request comes, as nothing is dialled before."""
+    scene = start_intercepted()
+    port = scene.gate.port
+    scene.change([f"good.test:{port} private methods=GET"])
+    with scene.open(port=port) as conn:
+        conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % port)
+        assert read_reply(conn).status == 403
+    assert scene.decided() == [("allow", "intercepted"), ("deny", "own-address")]
     assert scene.dials.made == []
 
 

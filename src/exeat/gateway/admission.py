@@ -16,7 +16,7 @@ from exeat.gateway.dial import DialError, dial
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.resolve import IPAddress, ResolveError, is_own_address
 from exeat.gateway.state import Ask, Place, State
-from exeat.gateway.upstream_tls import ProtocolRefused, offer_for, secure_upstream
+from exeat.gateway.upstream_tls import DIFFERENT_HTTP, ProtocolRefused, offer_for, secure_upstream, turn_offer
 from exeat.policy import (
     Address,
     AddressClass,
@@ -225,7 +225,8 @@ async def reopen_upstream(state: State, ask: Ask) -> Channel | Refusal:
     return await _dial(state, ask, addresses)
 
 
-async def _dial(state: State, ask: Ask, addresses: Sequence[IPAddress]) -> Channel | Refusal:
+async def _dial(state: State, ask: Ask, addresses: Sequence[IPAddress], *, again: bool = True) -> Channel | Refusal:
+    """Connect, over TLS of our own if need be. `again`: if this version of HTTP will not do, another may be offered."""
     record, place = ask.record, ask.place
     if state.policy is not ask.policy and not still_allowed(state, ask):
         return _revoked(state, ask)
@@ -236,12 +237,14 @@ async def _dial(state: State, ask: Ask, addresses: Sequence[IPAddress]) -> Chann
         return end(state, record, Refusal(status, f"{place}: {error.public}", error.kind))
     record.address = str(ip)
     if ask.secure:
+        offer = offer_for(state, ask)
         try:
-            secured = await secure_upstream(state, ask, channel, offer_for(state, ask))
+            secured = await secure_upstream(state, ask, channel, offer)
         except ProtocolRefused:
-            assert state.interception is not None
-            state.interception.speaks_only_h2.add(place.key)
-            return await _dial(state, ask, addresses)  # once: what is offered then is HTTP/2 alone
+            turn_offer(state, ask, offer)
+            if again:
+                return await _dial(state, ask, addresses, again=False)
+            secured = DIFFERENT_HTTP
         if isinstance(secured, Refusal):
             return end(state, record, secured)
         channel = secured

@@ -37,7 +37,8 @@ class Download:
         # May take secrets out of the head, and change how long the body is said to be.
         self._scan = treatment.begin_response(response) if treatment is not None else None
         is_short = isinstance(decoder, LengthBody) and 0 < decoder.remaining <= _KEPT_BYTES
-        self._kept: list[bytes] | None = [] if self._scan is not None and is_short else None
+        lost_its_length = self._scan is not None and response.length is None  # gRPC keeps it
+        self._kept: list[bytes] | None = [] if lost_its_length and is_short else None
         self._chunked = response.chunked and client_minor == 1 and self._kept is None
         self.is_last = response.length is None and not self._chunked and self._kept is None
         extra = b"Transfer-Encoding: chunked\r\n" if self._chunked else b""

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from exeat.gateway.interception import Alpn
 
 _NO_SUCH_PROTOCOL: Final = ("TLSV1_ALERT_NO_APPLICATION_PROTOCOL", "NO_APPLICATION_PROTOCOL")
-_DIFFERENT: Final = "cannot agree with the server on a version of HTTP"
+DIFFERENT_HTTP: Final = Refusal(502, "cannot agree with the server on a version of HTTP", "tls_protocol_error")
+_MAX_LEARNT: Final = 4_096  # below a wildcard there are as many places as a program likes
 
 
 class ProtocolRefused(Exception):  # noqa: N818 - not a failure: another version of HTTP may do
@@ -30,6 +31,18 @@ def offer_for(state: State, ask: Ask) -> Alpn:
     if ask.place.key in state.interception.speaks_only_h2:
         return HTTP2
     return EITHER if ask.prefers_h2 else HTTP1
+
+
+def turn_offer(state: State, ask: Ask, offer: Alpn) -> None:
+    """Offer the other version of HTTP to this server from now on: what it spoke once it may speak no longer."""
+    assert state.interception is not None
+    known = state.interception.speaks_only_h2
+    if "http/1.1" not in offer:
+        known.discard(ask.place.key)
+        return
+    if len(known) >= _MAX_LEARNT:
+        known.clear()
+    known.add(ask.place.key)
 
 
 async def secure_upstream(state: State, ask: Ask, channel: Channel, offer: Alpn) -> Channel | Refusal:
@@ -47,7 +60,7 @@ async def secure_upstream(state: State, ask: Ask, channel: Channel, offer: Alpn)
             agreed = await secure_channel(channel, interception.upstream_context(offer), server_name=place.host_text)
     except ssl.SSLError as error:
         channel.abort()
-        if handshake_reason(error) in _NO_SUCH_PROTOCOL and "h2" not in offer:
+        if handshake_reason(error) in _NO_SUCH_PROTOCOL and len(offer) == 1:
             raise ProtocolRefused from None
         return explain(error, ask)
     except TimeoutError:
@@ -64,7 +77,7 @@ async def secure_upstream(state: State, ask: Ask, channel: Channel, offer: Alpn)
         return _open_http2(state, ask, channel)
     if "http/1.1" not in offer:
         channel.abort()
-        return Refusal(502, f"{place}: {_DIFFERENT}", "tls_protocol_error")
+        raise ProtocolRefused
     return channel
 
 
@@ -84,11 +97,12 @@ def explain_break(error: Exception, ask: Ask, known: Refusal, channel: Channel) 
     """
     if isinstance(error, ssl.SSLError):
         return explain(error, ask)
-    if channel.is_plain:
-        return known  # a stream of HTTP/2: the connection itself may be well
+    was_reset = isinstance(error, ConnectionResetError | BrokenPipeError)
+    if channel.is_plain or not was_reset:
+        return known  # a stream of HTTP/2, of which the connection may be well, or a server that has read what we sent
     sentence = (
-        f"{ask.place}: the server broke the connection off right behind the TLS handshake, as it does when it wants a"
-        " certificate of the client (then add no-intercept to the rule)"
+        f"{ask.place}: the server broke the connection off right behind the TLS handshake; maybe it wants a certificate"
+        " of the client (then add no-intercept to the rule)"
     )
     return Refusal(502, sentence, "connection_terminated")
 

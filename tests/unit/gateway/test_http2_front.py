@@ -12,6 +12,8 @@ import pytest
 from h2.errors import ErrorCodes
 
 from exeat.gateway.channel import Channel
+from exeat.gateway.http2_front import serve_http2
+from exeat.gateway.session import Session
 from exeat.sources import make_policy
 from tests.unit.gateway.http2_peers import HOST, Origin, Peer, Pipe, read_chunked, run, world
 
@@ -497,3 +499,57 @@ def test_a_cancelled_connection_leaves_nothing_behind() -> None:
             await client.until(lambda: not made.state.sessions)
 
     run(main)
+
+
+def test_cancelling_a_connection_cancels_what_waits_for_something_else() -> None:
+    """A stream's task may be anywhere, resolving a name for example, where the loss of its channel is not seen."""
+    ended: list[str] = []
+
+    async def stuck(session: Session) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async def main() -> None:
+        async with world(never) as (made, _):
+            pipe = Pipe(asyncio.get_running_loop())
+            task = asyncio.create_task(serve_http2(Session(made.state, pipe.channel, 1), stuck))
+            client = Peer(pipe, client=True)
+            client.request()
+            await client.until(lambda: len(made.state.sessions) == 1)
+            await client.settle()
+            task.cancel()
+            await asyncio.wait([task], timeout=5)
+            assert task.cancelled()
+            assert ended == ["cancelled"]
+
+    run(main)
+
+
+def test_a_defect_in_one_stream_stays_there(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with world(hello) as (made, _):
+
+            async def serve(session: Session) -> None:
+                if b"/bad" in session.client.buffer:
+                    raise ValueError("a defect")
+                session.client.write(OK)
+
+            pipe = Pipe(asyncio.get_running_loop())
+            session = Session(made.state, pipe.channel, 1)
+            task = asyncio.create_task(serve_http2(session, serve))
+            client = Peer(pipe, client=True)
+            bad, good = client.request(b"GET", b"/bad"), client.request()
+            await client.until(lambda: client[bad].over and client[good].over)
+            assert client[bad].reset == ErrorCodes.INTERNAL_ERROR
+            assert client[good].status == b"200"
+            assert made.state.counters.internal_errors == 1
+            made.state.counters.internal_errors = 0
+            client.pipe.channel.eof_received()
+            await asyncio.wait([task], timeout=5)
+            assert task.done()
+
+    run(main)
+    assert "connection 1 failed" in caplog.text
