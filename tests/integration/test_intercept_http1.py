@@ -196,11 +196,10 @@ def test_a_kept_connection_that_was_closed_is_replaced(
     scene = start_intercepted(handler=handle, secrets=secrets)
     with scene.open() as conn:
         for _ in range(10):
-            conn.sendall(GET)
-            assert read_reply(conn).body == b"hello"
-            assert scene.origin.closed.acquire(timeout=10)  # else nobody can know, and it is not sent twice
-            conn.sendall(POST + b"Content-Length: 0\r\n\r\n")
-            assert read_reply(conn).body == b"hello"
+            for request in (GET, POST + b"Content-Length: 0\r\n\r\n"):
+                conn.sendall(request)
+                assert read_reply(conn).body == b"hello"
+                assert scene.origin.closed.acquire(timeout=10)  # before, nobody can know, and a POST is not sent twice
     assert scene.origin.connections == 20
 
 

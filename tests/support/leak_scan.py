@@ -100,10 +100,14 @@ def processes_of(pid: int) -> list[int]:
 
 
 def gateway_of(pid: int) -> int:
-    """The run's gateway: the child that began as a copy of it and never became another program, nor hid that."""
+    """The run's gateway: the first of the children that began as a copy of it and never became another program."""
     own = Path(f"/proc/{pid}/cmdline").read_bytes()
-    (found,) = [each for each in children_of(pid) if Path(f"/proc/{each}/cmdline").read_bytes() == own]
-    return found
+    copies = [each for each in children_of(pid) if Path(f"/proc/{each}/cmdline").read_bytes() == own]
+    return min(copies, key=_started)
+
+
+def _started(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def hits_in_processes(pid: int, needles: Needles) -> dict[str, set[str]]:

@@ -20,7 +20,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Everything but the policy options, which other commands have too."""
     parser.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="the command, after --")
     secrets = parser.add_argument_group(
-        "secrets", "the command gets placeholders; EXEAT_SECRETS_JSON and [secrets] of a policy file count too"
+        "secrets", "the command gets placeholders; EXEAT_SECRETS_JSON and a policy file count too"
     )
     secrets.add_argument(
         "--secrets", "--config", metavar="FILE", action="append", default=[], help="secrets and their hosts: JSON, TOML"

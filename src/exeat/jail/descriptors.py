@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Iterable
 
 _STREAMS = ("standard input", "standard output", "standard error")
 # Linux numbers: null, zero, full, random, urandom; and everything that is a terminal or a pseudo terminal.
@@ -30,18 +31,39 @@ def ensure_standard_streams() -> None:
             os.set_inheritable(number, True)
 
 
-def close_ways_out() -> None:
-    """Close what is inherited by the next program and is not plainly harmless."""
+Identity = tuple[int, int]  # device and inode
+
+
+def identities(paths: Iterable[str]) -> frozenset[Identity]:
+    """Which files these are, whatever they are called."""
+    found = set()
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue  # there is no such file
+        found.add((status.st_dev, status.st_ino))
+    return frozenset(found)
+
+
+def close_ways_out(hidden: frozenset[Identity] = frozenset()) -> None:
+    """Close what is inherited by the next program and is not plainly harmless. `hidden` files are not."""
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
         try:
-            if number > 2 and os.get_inheritable(number) and not _is_harmless(number):
+            if number <= 2 or not os.get_inheritable(number):
+                continue
+            if not _is_harmless(number) or _identity(number) in hidden:
                 os.close(number)
         except OSError as error:
             if error.errno != errno.EBADF:  # the one that listed the directory
                 raise
     for number, name in enumerate(_STREAMS):
         mode = os.fstat(number).st_mode
+        if stat.S_ISREG(mode) and _identity(number) in hidden:
+            raise OSError(
+                errno.EPERM, f"{name} is a file that is hidden from the command; put a pipe between: cat ... |"
+            )
         if stat.S_ISDIR(mode):
             raise OSError(errno.EISDIR, f"{name} is a folder, which would lead out of the jail")
         if stat.S_ISSOCK(mode) and not _is_plain_stream(number):
@@ -58,6 +80,11 @@ def _is_plain_stream(number: int) -> bool:
         except OSError:
             return False
         return stream.family == socket.AF_UNIX and stream.type in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
+
+
+def _identity(number: int) -> Identity:
+    found = os.fstat(number)
+    return found.st_dev, found.st_ino
 
 
 def _is_harmless(number: int) -> bool:

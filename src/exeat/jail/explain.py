@@ -58,7 +58,7 @@ def explain_failure(step: str, number: int, reason: str) -> JailError:
                 detail=f"{reason}; parts of this container's /proc are masked, so the kernel refuses a full one",
                 fix="docker run --security-opt systempaths=unconfined ... (podman: --security-opt unmask=ALL)",
             )
-        case "descriptors" if number in (errno.EISDIR, errno.ENOTSOCK):
+        case "descriptors" if number in (errno.EISDIR, errno.ENOTSOCK, errno.EPERM):
             return JailError(reason)
         case "mounts" if number in (errno.EPERM, errno.EACCES):
             return _no_namespaces(number, reason)

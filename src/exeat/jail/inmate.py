@@ -88,11 +88,11 @@ def build(spec: Spec, control: socket.socket) -> NoReturn:
 def _build(spec: Spec, control: socket.socket) -> None:
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        descriptors.close_ways_out()
+        descriptors.close_ways_out(descriptors.identities(spec.view.hidden_files))
     except OSError as error:
         raise _StepError("descriptors", error) from None
     uid, is_root = os.getuid(), os.geteuid() == 0
-    _enter_namespaces(own_network=spec.own_network, is_root=is_root)
+    own_users = _enter_namespaces(own_network=spec.own_network, is_root=is_root)
     if spec.own_network:
         try:
             sockets = build_network(spec.to_host)
@@ -119,11 +119,21 @@ def _build(spec: Spec, control: socket.socket) -> None:
             furnish(*spec.run_as)
     except OSError as error:
         raise _StepError("mounts", error) from None
+    namespaces = _own_namespaces(own_users=own_users) if spec.view.hidden_files else []
     keeper = os.fork()
     if keeper == 0:
         keep(spec, control, is_root=is_root)
-    control.send(KEEPER + str(keeper).encode())
+    socket.send_fds(control, [KEEPER + str(keeper).encode()], namespaces)
     os._exit(0)
+
+
+def _own_namespaces(*, own_users: bool) -> list[int]:
+    """The ways back in for the warden, should a file have to be hidden again."""
+    kinds = ("user", "mnt") if own_users else ("mnt",)
+    try:
+        return [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]
+    except OSError as error:
+        raise _StepError("mounts", error) from None
 
 
 def _receive_host_sockets(control: socket.socket) -> list[str]:
@@ -138,7 +148,8 @@ def _receive_host_sockets(control: socket.socket) -> list[str]:
         paths += os.fsdecode(data[1:]).split("\0")
 
 
-def _enter_namespaces(*, own_network: bool, is_root: bool) -> None:
+def _enter_namespaces(*, own_network: bool, is_root: bool) -> bool:
+    """True: there is a namespace of users as well, which root can do without."""
     flags = _NAMESPACES | (libc.CLONE_NEWNET if own_network else 0)
     if is_root:
         # Root needs no user namespace, and without one files keep their owners in the command's eyes.
@@ -148,7 +159,7 @@ def _enter_namespaces(*, own_network: bool, is_root: bool) -> None:
             if not own_network:
                 raise _StepError("namespaces", error) from None
         else:
-            return
+            return False
     uid, gid = os.geteuid(), os.getegid()
     try:
         libc.unshare(flags | libc.CLONE_NEWUSER)
@@ -157,6 +168,7 @@ def _enter_namespaces(*, own_network: bool, is_root: bool) -> None:
         _write("/proc/self/gid_map", f"{gid} {gid} 1")
     except OSError as error:
         raise _StepError("namespaces", error) from None
+    return True
 
 
 def _write(path: str, content: str) -> None:

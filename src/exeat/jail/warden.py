@@ -50,7 +50,12 @@ class Warden:
         self._keeper = 0
         self._builder = 0
         self._exec_failure: tuple[int, str] | None = None
+        self.namespaces: list[int] = []  # ways back in, if there are files to be kept hidden
         self.control: socket.socket
+
+    @property
+    def hidden_files(self) -> list[str]:
+        return self._spec.view.hidden_files
 
     def start_building(self) -> None:
         """Fork the builder and come back at once: there is other work to do meanwhile. Call with one thread only."""
@@ -77,6 +82,9 @@ class Warden:
                         sockets = _sorted_out(received)
                     case kind if kind == KEEPER:
                         self._keeper = int(data[1:])
+                        self.namespaces = received
+                        for descriptor in received:
+                            os.set_inheritable(descriptor, False)
                     case kind if kind == READY:
                         ready = True
                     case kind if kind == FAILED:

@@ -6,6 +6,7 @@ import os
 import stat
 
 from exeat.errors import ConfigError, JailError
+from exeat.jail.cover import Cover
 from exeat.jail.inmate import Spec
 from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE, Trust, View
 from exeat.jail.network import GATEWAY_PORT, Sockets
@@ -25,9 +26,14 @@ class Cell:
         self.warden = warden
         self.sockets = sockets
         self.credentials: tuple[str, str] | None = None  # of the gateway, for those who come to it as to a proxy
+        hidden = warden.hidden_files
+        self.cover = Cover(hidden, warden.namespaces) if hidden else None
 
     def close(self) -> None:
         """Nothing of a network namespace is left when its processes are gone."""
+        if self.cover is not None:
+            self.cover.close()
+            self.cover = None
 
 
 def open_cell(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool) -> Cell:

@@ -6,8 +6,9 @@ import os
 import select
 import signal
 
+from exeat.errors import JailError
 from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, remember_signals
-from exeat.jail.warden import Event, Warden
+from exeat.jail.warden import Event
 from exeat.run.cell import Cell, open_cell
 from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.log import RunLog
@@ -52,24 +53,31 @@ def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int
         announce(gatekeeper.preparations(), quiet=quiet)
         seal_imports()
         cell.warden.release()
-        return _attend(cell.warden, gatekeeper, signals, has_terminal=terminal.exists)
+        return _attend(cell, gatekeeper, signals, has_terminal=terminal.exists)
     except BaseException:
         cell.warden.kill()
         raise
 
 
-def _attend(warden: Warden, gatekeeper: Gatekeeper, signals: int, *, has_terminal: bool) -> Event:
+def _attend(cell: Cell, gatekeeper: Gatekeeper, signals: int, *, has_terminal: bool) -> Event:
     """Wait for the command's end, passing signals on and stopping when it stops."""
     poll = select.poll()
+    warden = cell.warden
     control = warden.control.fileno()
-    for descriptor in (control, signals, gatekeeper.socket.fileno()):
-        poll.register(descriptor, select.POLLIN)
+    watched = cell.cover.descriptor if cell.cover is not None else -1
+    for descriptor in (control, signals, gatekeeper.socket.fileno(), watched):
+        if descriptor >= 0:
+            poll.register(descriptor, select.POLLIN)
     while True:
         for descriptor, _ in poll.poll():
             if descriptor == signals:
                 for number, code, _ in read_signalfd(signals):
                     if _concerns_command(number, code, has_terminal=has_terminal):
                         warden.pass_signal(number)
+            elif descriptor == watched:
+                raise JailError(
+                    "the files with secrets and rules are no longer kept hidden", detail="their guard ended"
+                )
             elif descriptor == control:
                 event = warden.receive()
                 if event is not None and event.kind == "ended":

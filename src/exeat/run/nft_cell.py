@@ -28,6 +28,7 @@ class NftCell(Cell):
     fence: Fence
 
     def close(self) -> None:
+        super().close()
         self.fence.remove()
 
 
