@@ -489,6 +489,25 @@ def test_a_kept_connection_that_breaks_under_a_request(
         assert answer.status == status
 
 
+@pytest.mark.parametrize(("how", "status"), [("hangs up", 502), ("refuses", 200)])
+@pytest.mark.parametrize("kind", ["no body", "read whole"])
+def test_a_request_that_the_server_has_not_looked_at(
+    kind: str, how: str, status: int, start_intercepted: StartIntercepted
+) -> None:
+    """It says so when it refuses a stream: then anything may be sent again, as long as all of it is there."""
+    server = Http2Server()
+    server.breaks_at, server.refuses = 2, how == "refuses"
+    scene = start(start_intercepted, server, secrets=SECRETS)
+    client = open_client(scene)
+    with client.conn:
+        assert client.ask().status == 200
+        body = scene.placeholder() if kind == "read whole" else None
+        fields = [(b"content-length", b"%d" % len(body))] if body is not None else []
+        assert client.ask("POST", fields=fields, body=body).status == status
+    posted = [asked for asked in server.asked if asked.fields[b":method"] == b"POST"]
+    assert [bytes(asked.body) for asked in posted] == ([REAL if body else b""] if status == 200 else [])
+
+
 def test_a_server_that_leaves_in_the_middle(start_intercepted: StartIntercepted) -> None:
     """The stream is reset: half an answer never looks whole."""
 

@@ -90,7 +90,8 @@ def held_by(pid: int) -> Iterator[tuple[str, bytes]]:
     """The contents of the files that a process has open, those without a name too."""
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         found = descriptor.stat()
-        if stat.S_ISREG(found.st_mode) and found.st_size < _MAX_FILE:
+        named = str(descriptor.readlink()).startswith("/")  # a namespace is a file as well, without content
+        if stat.S_ISREG(found.st_mode) and named and found.st_size < _MAX_FILE:
             yield f"{descriptor} -> {descriptor.readlink()}", descriptor.read_bytes()
 
 

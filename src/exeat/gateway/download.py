@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from exeat.gateway.memory import BodyMemory
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose, encode_chunk, encode_last_chunk
 from exeat.wire.http1 import ResponseHead, encode_head
 
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 
 # A body that may change is kept until its length is known if it is not longer than this; then it goes on in chunks.
 _KEPT_BYTES: Final = 64 * 1024
+_PIECE_BYTES: Final = 128 * 1024  # what is unpacked at a time is no less, unless there is no more, and some times that
 
 
 def body_decoder(response: ResponseHead) -> BodyDecoder:
@@ -23,74 +27,155 @@ def body_decoder(response: ResponseHead) -> BodyDecoder:
 class Download:
     """One response. `take` gives what the client is to be sent; `is_last`: the end of it is the end of the connection.
 
-    Raises ProtocolError, from the start on, for what cannot be read or searched.
+    Of a compressed body, little can become much. It is unpacked in pieces: `is_behind` says that there are more,
+    which `go_on` gives, one at a time. Raises ProtocolError, from the start on, for what cannot be read or searched.
     """
 
-    __slots__ = ("_chunked", "_head", "_kept", "_scan", "_treatment", "decoder", "is_last", "status")
+    __slots__ = (
+        "_chunked",
+        "_client_minor",
+        "_head",
+        "_keep_alive",
+        "_kept",
+        "_pieces",
+        "_scan",
+        "_treatment",
+        "_waiting",
+        "decoder",
+        "is_behind",
+        "is_last",
+        "status",
+    )
 
     def __init__(
-        self, response: ResponseHead, treatment: Treatment | None, *, client_minor: int, keep_alive: bool
+        self,
+        response: ResponseHead,
+        treatment: Treatment | None,
+        *,
+        client_minor: int,
+        keep_alive: bool,
+        memory: BodyMemory | None = None,
     ) -> None:
         self.decoder = decoder = body_decoder(response)
         self.status = response.status
+        self.is_behind = False
         self._treatment = treatment
+        self._client_minor = client_minor
+        self._keep_alive = keep_alive
+        self._pieces: Iterator[bytes] | None = None  # of what is being unpacked
+        self._waiting: deque[bytes] = deque()  # to be unpacked next
         # May take secrets out of the head, and change how long the body is said to be.
         self._scan = treatment.begin_response(response) if treatment is not None else None
+        if self._scan is not None and memory is not None:
+            self._scan.borrow(memory.unpacking.lend())
         is_short = isinstance(decoder, LengthBody) and 0 < decoder.remaining <= _KEPT_BYTES
         lost_its_length = self._scan is not None and response.length is None  # gRPC keeps it
-        self._kept: list[bytes] | None = [] if lost_its_length and is_short else None
-        self._chunked = response.chunked and client_minor == 1 and self._kept is None
+        self._kept = bytearray() if lost_its_length and is_short else None
+        self._chunked = response.chunked and client_minor == 1
         self.is_last = response.length is None and not self._chunked and self._kept is None
-        extra = b"Transfer-Encoding: chunked\r\n" if self._chunked else b""
-        if self.is_last or not keep_alive:
-            extra += b"Connection: close\r\n"
-        elif client_minor == 0:
-            extra += b"Connection: keep-alive\r\n"
-        first_line = b"HTTP/1.1 %d %b" % (response.status, response.reason)
-        self._head: bytes | None = encode_head(first_line, response.passed, extra)
+        self._head: ResponseHead | None = response
+
+    @property
+    def has_begun(self) -> bool:
+        """Has the client been sent any of it? What is not searched goes on at once, so for that it is always yes."""
+        return self._head is None or self._scan is None
 
     def take(self, data: bytes) -> bytes:
         """What to send for these bytes of the server's. Not to be called once the decoder is done, but for nothing."""
         decoder = self.decoder
         payload = decoder.feed(data) if data else []
         if self._scan is not None:
+            if self._scan.unpacks:
+                return self._unpack(payload)
             payload = [self._scan.feed(b"".join(payload))] if payload else []
             if decoder.done:
                 payload.append(self._scan.finish())
             payload = [part for part in payload if part]
-        if self._kept is not None:
-            return self._keep(payload)
+        return self._frame(payload, ends=decoder.done)
+
+    def _unpack(self, payload: list[bytes]) -> bytes:
+        if payload:
+            self._waiting.append(b"".join(payload))
+        return b"" if self.is_behind else self.go_on()
+
+    def go_on(self) -> bytes:
+        """The next piece of a body that is unpacked. May be empty."""
+        assert self._scan is not None
+        payload: list[bytes] = []
+        size = 0
+        while size < _PIECE_BYTES:
+            if self._pieces is None:
+                if not self._waiting:
+                    break
+                self._pieces = self._scan.pieces(self._waiting.popleft())
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._pieces = None
+            elif piece:
+                payload.append(piece)
+                size += len(piece)
+        self.is_behind = self._pieces is not None or bool(self._waiting)
+        ends = self.decoder.done and not self.is_behind
+        if ends and (rest := self._scan.finish()):
+            payload.append(rest)
+        return self._frame(payload, ends=ends)
+
+    def _frame(self, payload: list[bytes], *, ends: bool) -> bytes:
         out: list[bytes] = []
         if self._head is not None:
-            out.append(self._head)
-            self._head = None
+            if self._kept is not None:
+                for part in payload:
+                    self._kept += part
+                if not ends and len(self._kept) <= _KEPT_BYTES:
+                    return b""
+                kept, self._kept = bytes(self._kept), None
+                if ends:
+                    return self._begin(kept)
+                # Unpacked it is more than is kept: it goes on like one whose length was never known.
+                payload = [kept]
+                self.is_last = not self._chunked
+            out.append(self._begin())
         if not self._chunked:
             out += payload
         else:
             if payload:
                 # One chunk for all that came together: a server's tiny chunks are not passed on as such.
                 out.append(encode_chunk(b"".join(payload)))
-            if decoder.done:
+            if ends:
                 out.append(encode_last_chunk(self._trailers()))
         return out[0] if len(out) == 1 else b"".join(out)
 
-    def _keep(self, payload: list[bytes]) -> bytes:
-        """Keep a short body back until its length is known."""
-        assert self._kept is not None
-        assert self._head is not None
-        self._kept += payload
-        if not self.decoder.done:
-            return b""
-        body = b"".join(self._kept)
-        return b"%bContent-Length: %d\r\n\r\n%b" % (self._head[:-2], len(body), body)
+    def _begin(self, whole: bytes | None = None) -> bytes:
+        """The head, and the body behind it if that is there as a whole."""
+        response, self._head = self._head, None
+        assert response is not None
+        extra = b""
+        if whole is not None:
+            extra = b"Content-Length: %d\r\n" % len(whole)
+        elif self._chunked:
+            extra = b"Transfer-Encoding: chunked\r\n"
+        if self.is_last or not self._keep_alive:
+            extra += b"Connection: close\r\n"
+        elif self._client_minor == 0:
+            extra += b"Connection: keep-alive\r\n"
+        first_line = b"HTTP/1.1 %d %b" % (response.status, response.reason)
+        return encode_head(first_line, response.passed, extra) + (whole or b"")
 
     def _trailers(self) -> list[tuple[bytes, bytes]]:
         trailers = self.decoder.trailers
         return self._treatment.redact_trailers(trailers) if self._treatment is not None and trailers else trailers
 
     def end(self) -> bytes:
-        """The rest, where the end of the server's connection is the end of the body."""
+        """The rest, where the end of the server's connection is the end of the body. Not while it is behind."""
         rest = self._scan.finish() if self._scan is not None else b""
         if self._chunked:
             return (encode_chunk(rest) if rest else b"") + encode_last_chunk([])
         return rest
+
+    def close(self) -> None:
+        """Nothing more of it is wanted."""
+        self.is_behind = False
+        self._pieces = None
+        self._waiting.clear()
+        if self._scan is not None:
+            self._scan.close()

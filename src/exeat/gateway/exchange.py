@@ -8,8 +8,6 @@ while the other cannot keep up.
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError, ProtocolError
@@ -17,6 +15,9 @@ from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
 from exeat.gateway.download import Download
 from exeat.gateway.limits import Limits
+from exeat.gateway.memory import BodyMemory
+from exeat.gateway.outgoing import NotProcessed, encode_request, websocket_accept
+from exeat.gateway.pacing import Pacer
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.upload import OVER_BUDGET, Upload
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
@@ -25,8 +26,8 @@ from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_respo
 if TYPE_CHECKING:
     from exeat.secrets.treatment import Treatment
 
-_WEBSOCKET_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _MAX_INTERIM: Final = 16
+_APART_BYTES: Final = 64 * 1024  # a body that was read whole and is longer than this is not copied behind its head
 _IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"))
 
 
@@ -44,8 +45,11 @@ class Exchange:
         "_head",
         "_interim",
         "_limits",
+        "_memory",
+        "_pacer",
         "_partial",
         "_response_begun",
+        "_server_ended",
         "_server_left",
         "_treatment",
         "_upload",
@@ -68,6 +72,7 @@ class Exchange:
         head: RequestHead,
         limits: Limits,
         treatment: Treatment | None = None,
+        memory: BodyMemory | None = None,
     ) -> None:
         self._client = client
         self._upstream = upstream
@@ -78,6 +83,9 @@ class Exchange:
         self._interim = 0
         self._upload: Upload | None = None
         self._treatment = treatment  # how secrets change the two messages
+        self._memory = memory  # for what has to be unpacked
+        self._pacer: Pacer | None = None
+        self._server_ended = False  # before all that came from it was unpacked
         self._response_begun = False
         self._server_left = False
         self.done: asyncio.Future[None] = client.loop.create_future()
@@ -105,18 +113,22 @@ class Exchange:
             elif treatment.body is not None and not treatment.keeps_length and length:
                 length, chunked = None, True
         expect = head.expect_continue and whole_body is None
-        request = _encode_request(head, path, authority, passed, length, chunked=chunked, expect=expect)
-        if whole_body:
-            request += whole_body
-        if budget is not None and not budget.spend(len(request)):
+        request = encode_request(head, path, authority, passed, length, chunked=chunked, expect=expect)
+        if budget is not None and not budget.spend(len(request) + len(whole_body or b"")):
             self._fail(OVER_BUDGET, "upload-budget-spent")  # a path or a header carries data out as well as a body
             return
         upstream.push_to(self)
-        upstream.write(request)
+        if whole_body and len(whole_body) > _APART_BYTES:
+            upstream.write(request)
+            upstream.write(whole_body)
+        else:
+            upstream.write(request + whole_body if whole_body else request)
         if head.has_body and whole_body is None:
             upstream.producer = client
             body: BodyDecoder = ChunkedBody() if head.chunked else LengthBody(head.length or 0)
-            self._upload = Upload(self, client, upstream, body, chunked=chunked, budget=budget, treatment=treatment)
+            self._upload = Upload(
+                self, client, upstream, body, chunked=chunked, budget=budget, treatment=treatment, memory=self._memory
+            )
             buffered, client.buffer = client.buffer, b""
             client.push_to(self._upload)
             if buffered:
@@ -133,8 +145,13 @@ class Exchange:
             self.on_eof()
 
     def may_retry(self) -> bool:
-        """A reused connection can have been closed under our feet: then, and only then, ask again (RFC 9110 9.2.2)."""
-        return self._server_left and not self._response_begun and is_repeatable(self._head)
+        """A reused connection can have been closed under our feet: then, and only then, ask again (RFC 9110 9.2.2).
+
+        A server that says that it has not looked at the request may be asked anything again, if all of it is there.
+        """
+        if not self._server_left or self._response_begun:
+            return False
+        return is_repeatable(self._head) or (isinstance(self.broken_by, NotProcessed) and self._upload is None)
 
     def patience(self) -> float:
         """How long nothing may move: longer once the answer has begun."""
@@ -152,10 +169,10 @@ class Exchange:
             else:
                 self._take_body_bytes(self._download, data)
         except ProtocolError as error:
-            self._fail(_bad_response(error), "bad-response")
+            self._fail_response(error)
 
     def on_eof(self) -> None:
-        if self.done.done():
+        if self.done.done() or self._is_server_done():
             return
         if self._ends_at_close:
             self._finish_at_close()
@@ -172,10 +189,13 @@ class Exchange:
     def _finish_at_close(self) -> None:
         """The end of the connection is the end of the response."""
         assert self._download is not None
+        if self._download.is_behind:
+            self._server_ended = True
+            return
         try:
             out = self._download.end()
         except ProtocolError as error:
-            self._fail(_bad_response(error), "bad-response")
+            self._fail_response(error)
             return
         if out:
             self._client.write(out)
@@ -215,7 +235,7 @@ class Exchange:
 
     def _take_upgrade(self, response: ResponseHead, rest: bytes) -> None:
         key = self._head.websocket_key
-        if key is None or response.websocket_accept != _websocket_accept(key):
+        if key is None or response.websocket_accept != websocket_accept(key):
             raise ProtocolError("switch of protocols that nobody asked for")
         self.status = 101
         first_line = b"HTTP/1.1 101 %b" % response.reason
@@ -226,11 +246,11 @@ class Exchange:
     def _take_final(self, response: ResponseHead, rest: bytes) -> None:
         head = self._head
         self._download = download = Download(
-            response, self._treatment, client_minor=head.minor, keep_alive=head.keep_alive
+            response, self._treatment, client_minor=head.minor, keep_alive=head.keep_alive, memory=self._memory
         )
         self.status = response.status
         self.reuse_upstream = response.keep_alive
-        self.keep_client = head.keep_alive and not download.is_last
+        self.keep_client = head.keep_alive
         if download.decoder.done:
             download.decoder.rest = rest
             self._client.write(download.take(b""))
@@ -239,18 +259,41 @@ class Exchange:
             self._take_body_bytes(download, rest)
 
     def _take_body_bytes(self, download: Download, data: bytes) -> None:
+        if download.is_behind and self._is_server_done():
+            return  # bytes behind the response
         out = download.take(data)
         if out:
             self._client.write(out)
-        if download.decoder.done:
+        if download.is_behind:
+            if self._pacer is None:
+                self._pacer = Pacer(self._client, self._upstream, download, self._on_caught_up, self._fail_response)
+            self._pacer.start()
+        elif download.decoder.done:
             self._finish()
+
+    def _is_server_done(self) -> bool:
+        """Has the server sent all of its response, while the client has yet to get some of it?"""
+        if self._download is None or not self._download.is_behind or not self._download.decoder.done:
+            return False
+        self.reuse_upstream = False  # for what it does now was not asked for
+        return True
+
+    def _on_caught_up(self) -> None:
+        """All that has come of a body that is unpacked is on its way to the client."""
+        assert self._download is not None
+        if self._download.decoder.done:
+            self._finish()
+        elif self._server_ended:
+            self._finish_at_close()
 
     # Ends
 
     def _finish(self) -> None:
         """The response is complete."""
-        decoder = self._download.decoder if self._download is not None else None
-        if self._ends_at_close or (decoder is not None and decoder.rest):
+        download = self._download
+        if download is not None and download.is_last:
+            self.keep_client = False
+        if self._ends_at_close or (download is not None and download.decoder.rest):
             # Bytes behind a response belong to no request: the connection cannot be trusted with another.
             self.reuse_upstream = False
         if self._upload is not None and not self._upload.finished:
@@ -262,12 +305,19 @@ class Exchange:
         """Broken off. The client is told if its answer has not begun; otherwise the cut must show."""
         self.note = note
         self.reuse_upstream = self.keep_client = False
-        if self.status == 0:
+        if self._download is None or not self._download.has_begun:
             self.failure = refusal
             self.status = refusal.status
         else:
             self._client.reset()
         self._settle()
+
+    def _fail_response(self, error: ProtocolError) -> None:
+        """The response cannot be read, or not now."""
+        if error.status == 503:
+            self._fail(Refusal(503, error.public, "proxy_internal_error"), "out-of-memory")
+        else:
+            self._fail(Refusal(502, f"the server sent a {error.public}", "http_protocol_error"), "bad-response")
 
     def fail(self, refusal: Refusal, note: str) -> None:
         """Break the exchange off, unless it is over."""
@@ -299,11 +349,15 @@ class Exchange:
         client.resume_for_peer()
         if not self.reuse_upstream and self.upgraded is None:
             upstream.abort()
+        if self._upload is not None:
+            self._upload.close()
+        if self._download is not None:
+            self._download.close()
         if not self.done.done():
             self.done.set_result(None)
 
     def _on_upstream_lost(self, exc: Exception | None) -> None:
-        if self.done.done():
+        if self.done.done() or self._is_server_done():
             return
         if exc is None and self._ends_at_close:
             self._finish_at_close()
@@ -317,28 +371,3 @@ class Exchange:
             self.note = "client-left"
             self.reuse_upstream = self.keep_client = False  # the rest of the answer would be somebody else's
             self._settle()
-
-
-def _bad_response(error: ProtocolError) -> Refusal:
-    return Refusal(502, f"the server sent a {error.public}", "http_protocol_error")
-
-
-def _encode_request(
-    head: RequestHead, path: bytes, authority: bytes, passed: bytes, length: int | None, *, chunked: bool, expect: bool
-) -> bytes:
-    extra = b""
-    if chunked:
-        extra = b"Transfer-Encoding: chunked\r\n"
-    elif length is not None:
-        extra = b"Content-Length: %d\r\n" % length
-    if expect:
-        extra += b"Expect: 100-continue\r\n"
-    if head.websocket_key is not None:
-        extra += b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
-    elif head.te_trailers:
-        extra += b"Connection: TE\r\nTE: trailers\r\n"
-    return encode_head(b"%b %b HTTP/1.1\r\nHost: %b" % (head.method, path, authority), passed, extra)
-
-
-def _websocket_accept(key: bytes) -> bytes:
-    return base64.b64encode(hashlib.sha1(key + _WEBSOCKET_GUID, usedforsecurity=False).digest())

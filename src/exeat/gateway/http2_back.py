@@ -10,9 +10,11 @@ from h2.events import InformationalResponseReceived, ResponseReceived
 from h2.exceptions import NoAvailableStreamIDError
 
 from exeat.gateway.channel import Channel
+from exeat.gateway.counters import Counters
 from exeat.gateway.http2_link import MAX_STREAMS, Link
 from exeat.gateway.http2_stream import Stream
 from exeat.gateway.limits import Limits
+from exeat.gateway.outgoing import NotProcessed
 from exeat.wire.http2 import RequestReader, response_text
 
 _CLOSE_S: Final = 2.0  # for the last bytes, a goodbye at most
@@ -32,7 +34,7 @@ class _BackStream(Stream):
     def open(self) -> bool:
         if self.id or self.link.open(self):
             return True
-        self.fail(ConnectionResetError("the server takes no more requests on this connection"))
+        self.fail(NotProcessed("the server takes no more requests on this connection"))
         return False
 
     def on_close(self) -> None:
@@ -54,8 +56,8 @@ class _BackStream(Stream):
 class Http2Upstream(Link):
     """A connection to a server. `start` it, then `open_stream` as long as it is `usable`."""
 
-    def __init__(self, channel: Channel, limits: Limits) -> None:
-        super().__init__(channel, limits.max_header_bytes, client_side=True)
+    def __init__(self, channel: Channel, limits: Limits, counters: Counters) -> None:
+        super().__init__(channel, limits.max_header_bytes, counters, client_side=True)
         self._limits = limits
         self._unsent: set[_BackStream] = set()  # whose request has not been written yet
         self._served = 0
@@ -136,7 +138,7 @@ class Http2Upstream(Link):
     def on_goaway(self, last_stream_id: int) -> None:
         """The server takes no more requests, and has not looked at those above `last_stream_id`."""
         self.leaving = True
-        error = ConnectionResetError("the server takes no more requests on this connection")
+        error = NotProcessed("the server takes no more requests on this connection")
         for stream in [*(each for each in self.carried.values() if each.id > last_stream_id), *self._unsent]:
             self.carried.pop(stream.id, None)
             stream.give_back()

@@ -105,9 +105,10 @@ class _Front(Link):
     """A client's connection."""
 
     def __init__(self, session: Session, serve: Serve, bound: Place | None, protocol: str) -> None:
-        super().__init__(session.client, session.state.limits.max_header_bytes, client_side=False)
+        state = session.state
+        super().__init__(session.client, state.limits.max_header_bytes, state.counters, client_side=False)
         self._session = session
-        self._state = session.state
+        self._state = state
         self._serve = serve
         self._bound = bound
         self._protocol = protocol
@@ -173,14 +174,14 @@ class _Front(Link):
             raise Http2Error("too many HTTP/2 streams that come to nothing", ErrorCodes.ENHANCE_YOUR_CALM)
 
     def report_defect(self, error: Exception) -> None:
-        self._state.counters.internal_errors += 1
+        self.counters.internal_errors += 1
         _log.error("connection %d failed", self._session.number, exc_info=error)
 
     # Streams
 
-    def on_reset(self, stream: Stream) -> None:
+    def on_reset(self, stream: Stream, code: int | None) -> None:
         answered = stream.ended
-        super().on_reset(stream)
+        super().on_reset(stream, code)
         if not answered:
             self._count_reset()
 

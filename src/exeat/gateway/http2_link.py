@@ -30,9 +30,11 @@ from h2.settings import SettingCodes
 
 from exeat.errors import ProtocolError
 from exeat.gateway.channel import Channel
+from exeat.gateway.counters import Counters
 from exeat.gateway.http2_intake import Intake, PeerLeaves, StreamMalformed
 from exeat.gateway.http2_outlet import Outlet
 from exeat.gateway.http2_stream import Stream
+from exeat.gateway.outgoing import NotProcessed
 from exeat.wire.http2 import check_trailers
 from exeat.wire.http2_frames import Http2Error, encode_goaway, encode_reset
 
@@ -55,8 +57,9 @@ class _Connection(H2Connection):
 class Link:
     """The receiver of a connection's bytes in push mode, and the producer of those that go out."""
 
-    def __init__(self, channel: Channel, max_header_bytes: int, *, client_side: bool) -> None:
+    def __init__(self, channel: Channel, max_header_bytes: int, counters: Counters, *, client_side: bool) -> None:
         self.channel = channel
+        self.counters = counters
         self.loop = channel.loop
         self.h2 = _Connection(H2Configuration(client_side=client_side, header_encoding=None))
         settings: dict[SettingCodes | int, int] = {
@@ -171,7 +174,7 @@ class Link:
             if not stream.peer_ended:
                 stream.take_end([])
         elif isinstance(event, StreamReset):
-            self.on_reset(stream)
+            self.on_reset(stream, event.error_code)
         elif isinstance(event, ResponseReceived | InformationalResponseReceived):
             self.on_response(stream, event)
 
@@ -297,10 +300,11 @@ class Link:
     def on_response(self, stream: Stream, event: ResponseReceived | InformationalResponseReceived) -> None:
         """Raises ProtocolError if it is malformed."""
 
-    def on_reset(self, stream: Stream) -> None:
+    def on_reset(self, stream: Stream, code: int | None) -> None:
         """The peer has ended a stream. May raise Http2Error."""
         self.forget(stream)
-        stream.fail(ConnectionResetError("the peer has reset the stream"))
+        made = NotProcessed if code == ErrorCodes.REFUSED_STREAM else ConnectionResetError
+        stream.fail(made("the peer has reset the stream"))
 
     def on_goaway(self, last_stream_id: int) -> None:
         raise NotImplementedError
@@ -318,4 +322,6 @@ class Link:
         """The connection is over."""
 
     def report_defect(self, error: Exception) -> None:
+        """Something here is wrong, and no peer is to blame."""
+        self.counters.internal_errors += 1
         _log.error("HTTP/2 failed", exc_info=error)

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 class Http2Pool:
-    """Connections that take another request, and those that only finish what is under way."""
+    """Connections that take another request, at most `most`, and those that only finish what is under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._open: dict[Key, tuple[Http2Upstream, str]] = {}
         self._retired: set[Http2Upstream] = set()
 
@@ -27,11 +28,35 @@ class Http2Pool:
         return upstream.open_stream(), address
 
     def give(self, key: Key, upstream: Http2Upstream, address: str) -> None:
-        """Share a connection from now on, instead of the one before."""
-        before = self._open.get(key)
+        """Share a connection from now on, instead of the one before. Where there are too many, one is not kept.
+
+        That is the one which has been idle for longest, or the new one if none is.
+        """
+        before = self._open.pop(key, None)
         if before is not None:
             self._retired.add(before[0])
+        while len(self._open) >= self._most:
+            if not self._drop_idle():
+                self._retired.add(upstream)
+                return
         self._open[key] = upstream, address
+
+    def _drop_idle(self) -> bool:
+        """Close the connection that nobody has used for longest. False: all are in use."""
+        idle = [(upstream.idle_since, key) for key, (upstream, _) in self._open.items() if upstream.streams == 0]
+        if not idle:
+            return False
+        self._open.pop(min(idle)[1])[0].close()
+        return True
+
+    @property
+    def size(self) -> int:
+        """How many are shared."""
+        return len(self._open)
+
+    def set_limit(self, most: int) -> None:
+        """Another limit, for what is shared from now on."""
+        self._most = most
 
     def retire(self, upstream: Http2Upstream) -> None:
         """Only finish what is under way on this connection."""

@@ -153,7 +153,7 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
         reused = upstream.sent > 0
         sent, received = upstream.sent, upstream.received
         session.upstream = upstream
-        exchange = Exchange(client, upstream, head, limits, treatment)
+        exchange = Exchange(client, upstream, head, limits, treatment, state.memory)
         session.begin(ask, exchange.stop)
         session.watch(limits.response_s, exchange.expire, exchange.patience)
         exchange.start(ask.path, ask.authority, budget, treated.body)
@@ -205,7 +205,7 @@ async def _relay_upgraded(
     sent_before, received_before = upstream.sent - sent, upstream.received - received
     tunnel = Tunnel(session.client, upstream, budget)
     if treatment is not None:
-        tunnel.watch_down(treatment.leak_detector(), "secret-in-response")
+        tunnel.guard_down(treatment.leak_guard(), "secret-in-response")
     session.stop_transfer = tunnel.stop
     session.watch_idle(tunnel.stop)
     upstream.buffer = (exchange.upgraded or b"") + upstream.buffer  # what came while this task was being woken

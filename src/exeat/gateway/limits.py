@@ -23,6 +23,7 @@ class Limits:
     max_header_bytes: int = _limit(65_536, "size of a request or response head")
     max_headers: int = _limit(128, "header fields of a request")
     max_idle_upstreams: int = _limit(256, "idle upstream connections kept for reuse")
+    max_body_memory: int = _limit(268_435_456, "memory for unpacking bodies and reading them whole, of all together")
     max_upload: int = _limit(0, "bytes that a sandbox may send in all; 0 is no limit")
     first_byte_s: float = _limit(60.0, "from accepting a connection to its first byte")
     head_s: float = _limit(30.0, "from the first byte of a request head, or TLS hello, to its last")

@@ -14,6 +14,7 @@ from exeat.gateway.channel import Channel
 from exeat.gateway.splice import Splice
 
 if TYPE_CHECKING:
+    from exeat.secrets.guard import LeakGuard
     from exeat.secrets.misuse import Detector
 
 _SPLICE_AFTER_BYTES: Final = 1024 * 1024
@@ -23,7 +24,7 @@ _CAN_SPLICE: Final = hasattr(os, "splice")
 class _Pump:
     """One direction."""
 
-    __slots__ = ("_budget", "_copied", "_source", "_splice", "_target", "_tunnel", "ended", "watch")
+    __slots__ = ("_budget", "_copied", "_source", "_splice", "_target", "_tunnel", "ended", "guard", "watch")
 
     def __init__(self, tunnel: Tunnel, source: Channel, target: Channel, budget: Budget | None) -> None:
         self._tunnel = tunnel
@@ -34,6 +35,7 @@ class _Pump:
         self._splice: Splice | None = None
         self.ended = False
         self.watch: tuple[Detector, str] | None = None  # what must not pass, and the note if it would
+        self.guard: tuple[LeakGuard, str] | None = None  # the same, with nothing of it sent before it is recognised
 
     def start(self) -> None:
         """Take over the source, with what it has sent so far."""
@@ -53,11 +55,20 @@ class _Pump:
                 self._tunnel.seen = tuple(sorted(names))
                 self._tunnel.stop(note)
                 return
+        if self.guard is not None:
+            guard, note = self.guard
+            data = guard.feed(data)
+            if guard.found:
+                self._tunnel.seen = guard.found
+                self._tunnel.stop(note)
+                return
+            if not data:
+                return
         if self._budget is not None:
             if not self._budget.spend(len(data)):
                 self._tunnel.stop("upload-budget-spent")
                 return
-        elif self.watch is None:
+        elif self.watch is None and self.guard is None:
             self._copied += len(data)
         self._target.write(data)
         if self._copied > _SPLICE_AFTER_BYTES and _CAN_SPLICE:
@@ -88,6 +99,8 @@ class _Pump:
     def on_eof(self) -> None:
         if not self.ended:
             self.ended = True
+            if self.guard is not None and (rest := self.guard[0].finish()):
+                self._target.write(rest)
             if not self._tunnel.close_if_ended():
                 self._target.write_eof()
 
@@ -116,9 +129,9 @@ class Tunnel:
         """Cut the tunnel when the client sends what the detector looks for. Without one it is blind."""
         self._up.watch = (detector, note) if detector is not None else None
 
-    def watch_down(self, detector: Detector | None, note: str) -> None:
-        """The same for what the server sends."""
-        self._down.watch = (detector, note) if detector is not None else None
+    def guard_down(self, guard: LeakGuard | None, note: str) -> None:
+        """Cut the tunnel before the client gets any of what the guard looks for."""
+        self._down.guard = (guard, note) if guard is not None else None
 
     def open_down(self) -> None:
         """Let the server speak: some protocols begin that way, and nothing it says can leak what is inside."""

@@ -17,6 +17,7 @@ from exeat.gateway.budget import Budgets
 from exeat.gateway.counters import Counters
 from exeat.gateway.http2_pool import Http2Pool
 from exeat.gateway.limits import Limits
+from exeat.gateway.memory import BodyMemory
 from exeat.gateway.pool import Key, Pool
 from exeat.gateway.resolve import Resolver
 from exeat.gateway.synthetic import SyntheticNames
@@ -196,7 +197,7 @@ class State:
     ) -> None:
         self.interception = interception
         self.sessions: set[Session] = set()
-        self.http2_pool = Http2Pool()
+        self.http2_pool = Http2Pool(limits.max_idle_upstreams)
         self.sandbox = sandbox
         self.jail = jail
         self.limits = limits
@@ -206,6 +207,7 @@ class State:
         self.names = names  # where connections are redirected to us: what our own addresses stand for
         self.pool = Pool(limits.max_idle_upstreams, limits.upstream_idle_s)
         self.budgets = Budgets(limits.max_upload)
+        self.memory = BodyMemory(limits.max_body_memory)
         self.counters = Counters()
         self.loop = asyncio.get_running_loop()
         self.own_ports: frozenset[int] = frozenset()  # where we listen ourselves: never a destination
@@ -216,6 +218,8 @@ class State:
         self.limits = limits
         self.budgets.set_limit(limits.max_upload)
         self.pool.set_limits(limits.max_idle_upstreams, limits.upstream_idle_s)
+        self.http2_pool.set_limit(limits.max_idle_upstreams)
+        self.memory.set_limit(limits.max_body_memory)
         self.resolver.timeout_s = limits.dns_s
 
     def set_policy(self, policy: Policy) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ProtocolError
 from exeat.gateway.admission import deny_inside
+from exeat.gateway.memory import Loan
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.session import Session
 from exeat.gateway.state import Ask, State
@@ -19,14 +20,19 @@ from exeat.wire.http1 import RequestHead
 if TYPE_CHECKING:
     from exeat.secrets.treatment import Treatment
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_MEGABYTE: Final = 1024 * 1024
 
 
 class Treated(NamedTuple):
-    """How a request goes on: changed by `treatment`, if at all, and with `body` if it had to be read whole."""
+    """How a request goes on: changed by `treatment`, if at all, and with `body` if it had to be read whole.
+
+    `loan` is the memory for that, given back when nobody has this any more.
+    """
 
     treatment: Treatment | None = None
     body: bytes | None = None
+    loan: Loan | None = None
 
 
 UNTREATED: Final = Treated()
@@ -48,13 +54,16 @@ async def treat(session: Session, ask: Ask, head: RequestHead) -> Treated | Refu
     if isinstance(treated, Misuse):
         return refuse_misuse(state, ask, treated.names)
     body: bytes | None = None
+    loan: Loan | None = None
     if treated.whole_body:
+        loan = state.memory.whole.lend()
         try:
-            body = treated.seal(await _read_whole_body(session, head, treated.whole_body))
+            body = treated.seal(await _read_whole_body(session, head, treated.whole_body, loan))
         except MisuseError as error:
             return refuse_misuse(state, ask, error.names)
+        _hold(loan, body)  # a value may be longer than what stood for it
     ask.record.secrets = treated.names
-    return Treated(treated, body)
+    return Treated(treated, body, loan)
 
 
 def refuse_misuse(state: State, ask: Ask, names: tuple[str, ...]) -> Refusal:
@@ -67,24 +76,70 @@ def refuse_misuse(state: State, ask: Ask, names: tuple[str, ...]) -> Refusal:
     return Refusal(403, f"{', '.join(names)} must not be sent to {ask.place}{over}", "http_request_denied")
 
 
-async def _read_whole_body(session: Session, head: RequestHead, most: int) -> bytes:
-    """A request's body, of at most `most` bytes. Raises ProtocolError."""
+async def _read_whole_body(session: Session, head: RequestHead, most: int, loan: Loan) -> bytes:
+    """A request's body, of at most `most` bytes. Raises ProtocolError, and then holds nothing of it."""
+    collected = bytearray()  # not a list: a body can come in single bytes
+    try:
+        await _collect(session, head, most, loan, collected)
+        return bytes(collected)
+    except BaseException:
+        # The error keeps this frame as long as somebody answers it.
+        collected.clear()
+        loan.close()
+        raise
+
+
+async def _collect(session: Session, head: RequestHead, most: int, loan: Loan, collected: bytearray) -> None:
     client = session.client
     if head.length is not None and head.length > most:
-        raise ProtocolError(f"the request body must be read whole and is over {most} bytes", status=413)
+        raise _too_long(most)
     body: BodyDecoder = ChunkedBody() if head.chunked else LengthBody(head.length or 0)
     if head.expect_continue and not body.done:
         client.write(_CONTINUE)
-    session.watch(session.state.limits.idle_s, client.abort, lambda: session.state.limits.idle_s)
-    parts: list[bytes] = []
-    size = 0
+    timer = _ReadingTime(session)
     while not body.done:
         if not client.buffer and not await client.more():
             raise ProtocolError("the request body was cut off")
         data, client.buffer = client.buffer, b""
-        parts += body.feed(data)
-        size = sum(map(len, parts)) if len(parts) < 64 else size + len(data)
-        if size > most:
-            raise ProtocolError(f"the request body must be read whole and is over {most} bytes", status=413)
+        for part in body.feed(data):
+            collected += part
+        if len(collected) > most:
+            raise _too_long(most)
+        _hold(loan, collected)
+        timer.check(len(collected))
     client.buffer = body.rest + client.buffer
-    return b"".join(parts)
+
+
+def _hold(loan: Loan, body: bytes | bytearray) -> None:
+    """Borrow for a body that is there twice: as it was read, and as it is sent."""
+    if not loan.grow_to(2 * len(body)):
+        raise ProtocolError("too many request bodies are being read whole at the same time", status=503)
+
+
+def _too_long(most: int) -> ProtocolError:
+    return ProtocolError(f"the request body must be read whole and is over {most} bytes", status=413)
+
+
+class _ReadingTime:
+    """The time to read a body whole: `head_s` for each megabyte. A trickle of bytes puts nothing off."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._due = 0  # when the time is set anew
+        self._is_over = False
+        self.check(0)
+
+    def check(self, size: int) -> None:
+        """So much has come. Raises ProtocolError if that took too long."""
+        if self._is_over:
+            raise self._late()
+        if size >= self._due:
+            self._due = size + _MEGABYTE
+            self._session.watch(self._session.state.limits.head_s, self._expire)
+
+    def _expire(self) -> None:
+        self._is_over = True  # whoever waits may have been woken just now, and hears of it at the next check
+        self._session.client.wake(self._late())
+
+    def _late(self) -> ProtocolError:
+        return ProtocolError("the request body took too long", status=408)

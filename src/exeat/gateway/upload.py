@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from exeat.errors import ExeatError
 from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
+from exeat.gateway.memory import BodyMemory
 from exeat.gateway.refusal import Refusal
 from exeat.wire.body import BodyDecoder, encode_chunk, encode_last_chunk
 
@@ -42,6 +43,7 @@ class Upload:
         chunked: bool,
         budget: Budget | None,
         treatment: Treatment | None,
+        memory: BodyMemory | None = None,
     ) -> None:
         self._exchange = exchange
         self._client = client
@@ -51,6 +53,8 @@ class Upload:
         self._budget = budget
         self._treatment = treatment
         self._filter = treatment.body if treatment is not None else None
+        if self._filter is not None and memory is not None:
+            self._filter.borrow((memory.watching if self._filter.only_watches else memory.unpacking).lend())
         self.finished = False
 
     def on_data(self, data: bytes) -> None:
@@ -73,6 +77,7 @@ class Upload:
             if self._chunked:
                 out.append(encode_last_chunk(trailers))
             self.finished = True
+            self.close()
             self._client.push_to(None)
             self._client.buffer = body.rest
         if out:
@@ -89,3 +94,8 @@ class Upload:
     def on_eof(self) -> None:
         if not self.finished:
             self._exchange.fail(Refusal(400, "the request body was cut off", "http_request_error"), "client-left")
+
+    def close(self) -> None:
+        """Nothing more of it is wanted."""
+        if self._filter is not None:
+            self._filter.close()

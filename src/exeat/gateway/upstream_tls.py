@@ -110,7 +110,7 @@ def explain_break(error: Exception, ask: Ask, known: Refusal, channel: Channel) 
 def _open_http2(state: State, ask: Ask, channel: Channel) -> Channel:
     from exeat.gateway.http2_back import Http2Upstream  # noqa: PLC0415 - loaded with the interception
 
-    upstream = Http2Upstream(channel, state.limits)
+    upstream = Http2Upstream(channel, state.limits, state.counters)
     upstream.start()
     stream = upstream.open_stream()
     if state.policy is ask.policy:

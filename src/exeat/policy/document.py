@@ -28,6 +28,9 @@ INTERCEPT_MODES = ("needed", "all", "none")
 _ALL_KEYS = "allow, deny, hosts, limits, intercept and secrets"
 _MODES = '"needed", "all" or "none"'
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+# Keys in tomllib's messages: any of them could be a credential.
+_TOML_NAME = re.compile(r"\(.*\)|(?<=inline table key ).*")
+_PLAIN = re.compile(r"[A-Za-z_]{1,32}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -145,7 +148,7 @@ def _load_json(text: str, filename: str) -> object:
         # Parsers disagree on which of two equal keys counts, so whoever reviewed the file may have read the other.
         place = Positions(text, json=True).repeated
         where = f"{filename}:{place.line}:{place.column}" if place else f"{filename}:1"
-        raise ConfigError(f"the key {shown(repeated[0])} is there twice", where=where, expected="each key once")
+        raise ConfigError(f"{_named(repeated[0])} is there twice", where=where, expected="each key once")
     return data
 
 
@@ -162,8 +165,13 @@ def _load_toml(text: str, filename: str) -> object:
             last = text.removesuffix("\n")
             line, column = found[1] or last.count("\n") + 1, found[2] or len(last) - last.rfind("\n")
             where = f"{filename}:{line}:{column}"
-        problem = _ascii(message[: found.start()] if found else message)
+        problem = _TOML_NAME.sub("it", _ascii(message[: found.start()] if found else message))
         raise ConfigError(f"not valid TOML: {problem}", where=where) from None
+
+
+def _named(key: str) -> str:
+    """A key for an error text, unless it could be a credential in the wrong place."""
+    return f"the key {shown(key)}" if _PLAIN.fullmatch(key) else "a key"
 
 
 def _ascii(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from exeat.errors import ConfigError, JailError
+from exeat.errors import ConfigError, JailError, StartError
 from exeat.jail.cover import Cover
 from exeat.jail.inmate import Spec
 from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE, Trust, View
@@ -115,11 +115,26 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
             raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
     files = (settings.audit, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
     hidden = [path for path in files if path and _can_be_hidden(path)]
+    for path in prepared.hidden:
+        _refuse_second_name(path)
     view = View(list(settings.unix), hidden, [home])
     if prepared.trust is not None:
         trust = prepared.trust
         view.trust = Trust(trust.bundle, trust.own, trust.java, trust.subject_hash)
     return view
+
+
+def _refuse_second_name(path: str) -> None:
+    """Of a file with a value in it: only names that are known can be hidden."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return  # gone, or out of the command's reach as well
+    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        raise StartError(
+            f"{path!r} holds a secret and has a second name (a hard link), by which the command could read it",
+            detail="remove the other name, or name a file that has one",
+        )
 
 
 def _is_socket(path: str) -> bool:

@@ -21,6 +21,9 @@ from exeat.run.terminal import Terminal
 def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     """Run the command to its end. Gives the exit status for our own process."""
     remember_signals()
+    if settings.may_intercept:
+        # A secret's command may take long. While nothing else has begun, Ctrl-C does what it always does.
+        gatekeeper.preparations()
     terminal = Terminal()
     # To stop at once when the terminal says so would mean to stop again at the news of the command's stop.
     signals = open_signalfd((*FOR_COMMAND, *STOPPING))

@@ -10,11 +10,12 @@ import os
 import signal
 import socket
 import sys
+import time
 from typing import TYPE_CHECKING, NoReturn
 
 from exeat.errors import ConfigError, ExeatError
 from exeat.run.preparations import NOTHING, PREPARED, Preparations, receive_preparations
-from exeat.run.scrubbing import scrub_environment
+from exeat.run.scrubbing import ClosedMemory, scrub_environment
 
 if TYPE_CHECKING:
     from exeat.jail.network import HostPorts, Sockets
@@ -30,6 +31,8 @@ _FAILED = b"E"
 _MAX_PACKET = 128 * 1024
 _MAX_FILES = 4
 _STOP_S = 10.0
+_LEAVE_S = 1.0
+_LOOK_S = 0.005
 
 Blocked = tuple[str, int, str]  # where, how often, what would let it through
 
@@ -64,14 +67,20 @@ class Gatekeeper:
 
         From here on this process no longer has what its variables held of them.
         """
-        self.loopback_places()
         if self._prepared is None:
-            data, files, _, _ = socket.recv_fds(self.socket, _MAX_PACKET, _MAX_FILES)
-            if data[:1] != PREPARED:
-                self._understand(data, PREPARED)
-            self._prepared = receive_preparations(files)
-            scrub_environment(self._prepared.dropped)
+            with ClosedMemory():
+                self._prepared = self._receive_preparations()
+        self.loopback_places()  # they come first, and also where there is nothing to prepare
         return self._prepared
+
+    def _receive_preparations(self) -> Preparations:
+        self.loopback_places()
+        data, files, _, _ = socket.recv_fds(self.socket, _MAX_PACKET, _MAX_FILES)
+        if data[:1] != PREPARED:
+            self._understand(data, PREPARED)
+        prepared = receive_preparations(files)
+        scrub_environment(prepared.dropped)
+        return prepared
 
     def serve(self, sockets: Sockets, *, jail: str, credentials: tuple[str, str] | None = None) -> None:
         """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own."""
@@ -123,11 +132,22 @@ class Gatekeeper:
         self.socket.close()
         if self.pid:
             try:
+                if self._prepared is None:
+                    self._ask_to_leave()
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
             except (ProcessLookupError, ChildProcessError):
                 pass
             self.pid = 0
+
+    def _ask_to_leave(self) -> None:
+        """It may be waiting for a secret's command, which has to end with it."""
+        os.kill(self.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _LEAVE_S
+        while time.monotonic() < deadline:
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return
+            time.sleep(_LOOK_S)
 
 
 def _live(settings: RunSettings, control: socket.socket) -> NoReturn:
@@ -136,6 +156,7 @@ def _live(settings: RunSettings, control: socket.socket) -> NoReturn:
     try:
         parent = os.getppid()
         os.setsid()  # signals of the terminal are for the command
+        signal.signal(signal.SIGTERM, _leave)
         if sys.platform == "linux":  # elsewhere the end of the control socket is all there is
             from exeat.jail import libc  # noqa: PLC0415 - Linux only
 
@@ -154,6 +175,11 @@ def _live(settings: RunSettings, control: socket.socket) -> NoReturn:
         _tell(control, _FAILED, "the gateway could not start", f"{type(error).__name__}: {error}")
     finally:
         os._exit(status)
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    """By way of every `finally`: what was started is ended."""
+    raise SystemExit
 
 
 def _tell(control: socket.socket, kind: bytes, *fields: str) -> None:

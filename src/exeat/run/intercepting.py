@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +13,7 @@ from exeat.run.scrubbing import scrub_environment
 from exeat.secrets.codings import load_codings
 from exeat.secrets.config import VARIABLE
 from exeat.secrets.model import Secret, SecretSpec
-from exeat.secrets.values import fetch, files_to_hide, variables_to_drop
+from exeat.secrets.values import end_commands, fetch, files_to_hide, variables_to_drop
 from exeat.secrets.vault import Vault
 from exeat.sources import Loaded
 from exeat.trust.authority import Authority, Contexts
@@ -72,6 +73,12 @@ class Intercepting:
         self._trust.context(HTTP1)  # 25 ms, while the jail is being built; the others when they are needed
         mode = Intercept(self._loaded.intercept)
         return Interception(mode, Vault(self.secrets), Contexts(self._authority), self._trust.context)
+
+    def end_renewals(self, renewals: Sequence[asyncio.Task[None]]) -> None:
+        """Nobody waits for them any more, nor for the commands that they have started."""
+        for renewal in renewals:
+            renewal.cancel()
+        end_commands()
 
     @property
     def environ(self) -> dict[str, str]:

@@ -10,6 +10,30 @@ from collections.abc import Iterable
 _ENV_START, _ENV_END = 47, 48  # of /proc/self/stat, counted from the field behind the program's name
 
 
+class ClosedMemory:
+    """While it lasts there is no core file of this process, and nobody of the same user looks into it."""
+
+    def __enter__(self) -> None:
+        self._before = self._get()
+        self._set(0)
+
+    def __exit__(self, *error: object) -> None:
+        self._set(self._before)
+
+    def _get(self) -> int:
+        if sys.platform != "linux":
+            return 0
+        from exeat.jail.libc import PR_GET_DUMPABLE, prctl  # noqa: PLC0415 - Linux only
+
+        return prctl(PR_GET_DUMPABLE)
+
+    def _set(self, value: int) -> None:
+        if sys.platform == "linux" and value in (0, 1):  # 2 is the kernel's to set
+            from exeat.jail.libc import PR_SET_DUMPABLE, prctl  # noqa: PLC0415 - Linux only
+
+            prctl(PR_SET_DUMPABLE, value)
+
+
 def scrub_environment(names: Iterable[str]) -> None:
     """Forget these variables: in `os.environ`, in the memory it was read from, and in /proc/self/environ."""
     wanted = {os.fsencode(name) for name in names}

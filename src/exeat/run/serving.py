@@ -45,6 +45,8 @@ class _Handed(NamedTuple):
 
 def serve_run(settings: RunSettings, control: socket.socket) -> None:
     """Until the other side closes its end. Raises ConfigError for rules that cannot be used."""
+    if settings.may_intercept:
+        _keep_to_itself()  # from here on there may be values in memory
     loaded = settings.load()
     control.send(RULES + "\0".join(_loopback_places(loaded.policy)).encode())
     intercepting = _prepare(settings, loaded, control) if settings.may_intercept else None
@@ -63,7 +65,6 @@ def _prepare(settings: RunSettings, loaded: Loaded, control: socket.socket) -> I
         return None
     from exeat.run.intercepting import Intercepting  # noqa: PLC0415 - takes 100 ms to load
 
-    _keep_to_itself()
     intercepting = Intercepting(loaded, settings.upstream_ca)
     send_preparations(control, intercepting.preparations())
     return intercepting
@@ -153,8 +154,8 @@ async def _serve(
     control.send(READY)
     await over.wait()
     loop.remove_reader(control.fileno())
-    for renewal in renewals:
-        renewal.cancel()
+    if intercepting is not None:
+        intercepting.end_renewals(renewals)
     await gateway.settle(_SETTLE_S)
     await gateway.aclose()
     control.setblocking(True)

@@ -21,6 +21,7 @@ from exeat.jail.signals import remember_signals, restore_signals
 from exeat.run.environment import build_environment, caller_environment
 from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.log import RunLog
+from exeat.run.preparations import Preparations
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
 from exeat.run.signal_source import SignalSource
@@ -52,32 +53,24 @@ def run_with_variables(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
 def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str, wrap: Wrap) -> int:
     """Start a gateway, run the command that `wrap` makes with its variables set, and stop the gateway."""
     remember_signals()
+    prepared = gatekeeper.preparations()
     terminal = Terminal()
     log = RunLog(settings.audit)
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(_BACKLOG)
-    port = listener.getsockname()[1]
-    # Every user of the machine can connect to the port; only the command knows this.
-    password = os.urandom(16).hex()
-    prepared = gatekeeper.preparations()
-    trust = TrustFolder(prepared)
-    inherited = caller_environment()
-    environ = build_environment(
-        inherited,
-        settings.env,
-        clean=settings.clean_env,
-        proxy_url=f"http://{_USER}:{password}@127.0.0.1:{port}" if settings.proxy_env else None,
-        own_loopback=False,
-        kept_sockets=os.environ.values(),  # no socket is hidden, so their names stay
-        placeholders=prepared.placeholders,
-        trust=trust.variables(inherited),
-    )
-    argv = wrap(settings.argv, port)
-    signals = SignalSource(has_terminal=terminal.exists)
+    trust = signals = None
     try:
         # Nothing starts that could not be put on record.
         try:
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(_BACKLOG)
+            port = listener.getsockname()[1]
+            # Every user of the machine can connect to the port; only the command knows this.
+            password = os.urandom(16).hex()
+            trust = TrustFolder(prepared)
+            url = f"http://{_USER}:{password}@127.0.0.1:{port}"
+            environ = _environment(settings, url, prepared, trust)
+            argv = wrap(settings.argv, port)
+            signals = SignalSource(has_terminal=terminal.exists)
             gatekeeper.serve(Sockets([listener], [], [], []), jail=jail, credentials=(_USER, password))
         except BaseException:
             log.discard()
@@ -94,10 +87,26 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
             print_summary(blocked)
         return status
     finally:
-        trust.remove()
-        signals.close()
+        if trust is not None:
+            trust.remove()
+        if signals is not None:
+            signals.close()
         terminal.give_back()
         terminal.close()
+
+
+def _environment(settings: RunSettings, url: str, prepared: Preparations, trust: TrustFolder) -> dict[str, str]:
+    inherited = caller_environment()
+    return build_environment(
+        inherited,
+        settings.env,
+        clean=settings.clean_env,
+        proxy_url=url if settings.proxy_env else None,
+        own_loopback=False,
+        kept_sockets=os.environ.values(),  # no socket is hidden, so their names stay
+        placeholders=prepared.placeholders,
+        trust=trust.variables(inherited),
+    )
 
 
 def _run(

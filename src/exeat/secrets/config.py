@@ -86,6 +86,9 @@ def value_fault(value: bytes) -> str:
         return "the value is over 64 KiB"
     if bad := _CONTROL.search(value):
         return f"the value has a control character at byte {bad.start() + 1} of {len(value)}"
+    if value != value.strip(b" "):
+        # A server takes them away from a header and repeats the rest, which would not be known for the value.
+        return "the value has a blank at its beginning or its end"
     return ""
 
 

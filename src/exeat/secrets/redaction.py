@@ -6,10 +6,10 @@ Only values that were given out in this run are looked for. What cannot be found
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from exeat.errors import ProtocolError
-from exeat.secrets.codings import Decoder, make_decoder
+from exeat.secrets.codings import Decoder, Loan, make_decoder
 from exeat.secrets.forms import reflected_forms
 from exeat.secrets.lines import (
     CONTENT_ENCODING,
@@ -31,17 +31,21 @@ _GRPC_ENCODING = line_named(b"grpc-encoding")
 
 def forms_of(secret: Secret) -> dict[bytes, None]:
     """All forms of all values that a secret had in this run, in order."""
-    return dict.fromkeys(form for value in secret.all_values for form in reflected_forms(value))
+    # A header's value loses the blanks at its ends on the way, and is told without them.
+    values = dict.fromkeys(each for value in secret.all_values for each in (value, value.strip(b" ")))
+    return dict.fromkeys(form for value in values for form in reflected_forms(value))
 
 
 class Redaction:
     """The values of some secrets and what stands in for them, made ready. Shared by all responses until one changes."""
 
-    __slots__ = ("_fitted", "table")
+    __slots__ = ("_fitted", "_names", "table")
 
     def __init__(self, secrets: Iterable[Secret]) -> None:
         pairs: dict[bytes, bytes] = {}
+        self._names: dict[bytes, str] = {}
         for secret in secrets:
+            self._names[secret.placeholder] = secret.name
             for form in forms_of(secret):
                 pairs.setdefault(form, secret.placeholder)
         self.table = ReplacementTable(pairs)
@@ -54,6 +58,13 @@ class Redaction:
             pairs = {form: name[: len(form)].ljust(len(form), b"*") for form, name in self.table.pairs.items()}
             self._fitted = ReplacementTable(pairs)
         return self._fitted
+
+    def names_in(self, data: bytes) -> tuple[str, ...]:
+        """The names of the secrets of which a value is in the data, sorted."""
+        table = self.table
+        if not table.may_match(data):
+            return ()
+        return tuple(sorted({self._names[table.pairs[form]] for _, form in table.matches(data)}))
 
     def clean(self, data: bytes) -> bytes:
         """One piece of text without any value in it."""
@@ -81,9 +92,14 @@ Current = Callable[[], Redaction | None]
 
 
 class ResponseFilter:
-    """The body of one response. Secrets that are given out while it is under way are taken from the rest of it."""
+    """The body of one response. Secrets that are given out while it is under way are taken from the rest of it.
+
+    `close` is to be called when nothing more will be fed, whatever the reason: it gives back what was borrowed.
+    """
 
     __slots__ = ("_current", "_decoder", "_fitted", "_redaction", "_replacer")
+
+    only_watches = False
 
     def __init__(self, current: Current, decoder: Decoder | None, *, fitted: bool) -> None:
         self._current = current
@@ -92,8 +108,27 @@ class ResponseFilter:
         self._redaction: Redaction | None = None
         self._replacer: StreamReplacer | None = None
 
+    @property
+    def unpacks(self) -> bool:
+        """May much come of little? Then it is better taken in pieces."""
+        return self._decoder is not None
+
+    def borrow(self, loan: Loan) -> None:
+        """Take no more memory than can be had there."""
+        if self._decoder is not None:
+            self._decoder.borrow(loan)
+
+    def close(self) -> None:
+        if self._decoder is not None:
+            self._decoder.close()
+
     def feed(self, data: bytes) -> bytes:
         return self._clean(data if self._decoder is None else self._decoder.feed(data))
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """The same, piece by piece. Nothing else may be fed before the last was taken."""
+        for piece in (data,) if self._decoder is None else self._decoder.pieces(data):
+            yield self._clean(piece)
 
     def finish(self) -> bytes:
         rest = b"" if self._decoder is None else self._clean(self._decoder.finish())
@@ -116,24 +151,22 @@ def begin_response(current: Current, head: ResponseHead) -> ResponseFilter | Non
     """Clean the head, and give the filter for the body if there is a body to look through. For places with secrets.
 
     The body is decoded, so its length and coding are taken from the head; one that cannot be decoded raises
-    ProtocolError. A gRPC body keeps its lengths: they stand in front of each message.
+    ProtocolError. A gRPC body keeps its lengths: they stand in front of each message. While nothing has been given
+    out a body of a known length keeps that too. But something may be before its end, so it goes through a filter,
+    which costs next to nothing until then.
     """
     redaction = current()
     if redaction is not None:
         redaction.clean_head(head)
     if head.length == 0 and not head.chunked:
         return None
-    if redaction is None and head.length is not None:
-        # Nothing has been given out. But a stream without an end may still be running when something is.
-        return None
     coding = content_coding(head.passed)
-    fitted = is_grpc(head.passed)
+    grpc = is_grpc(head.passed)
     decoder = _decoder_for(head, coding) if coding else None
-    unseen = (coding and decoder is None) or (fitted and first_value(head.passed, _GRPC_ENCODING) not in _PLAIN)
-    if unseen:
-        if redaction is None:
-            return None
+    if (coding and decoder is None) or (grpc and first_value(head.passed, _GRPC_ENCODING) not in _PLAIN):
+        # Whether or not anything has been given out: what is refused must not depend on what else is going on.
         raise ProtocolError("response in a coding that cannot be searched for secrets", status=502)
+    fitted = grpc or (redaction is None and decoder is None and head.length is not None)
     if decoder is not None or not fitted:
         head.passed = without(without(head.passed, CONTENT_ENCODING), CONTENT_LENGTH)
         head.length = None

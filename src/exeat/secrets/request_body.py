@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from exeat.errors import ProtocolError
-from exeat.secrets.codings import Decoder, Encoder, make_decoder, make_encoder
+from exeat.secrets.codings import Decoder, Encoder, Loan, make_decoder, make_encoder
 from exeat.secrets.forms import escape_for
 from exeat.secrets.ledger import Ledger
 from exeat.secrets.lines import CONTENT_TYPE, content_coding, first_value, is_grpc
@@ -22,11 +22,21 @@ _PIECE: Final = 64 * 1024
 
 
 class BodyFilter(Protocol):
-    """Something that a body goes through. Both raise ProtocolError or MisuseError to stop the request."""
+    """Something that a body goes through. `feed` and `finish` raise ProtocolError or MisuseError to stop the request.
+
+    `only_watches`: it changes nothing, and does with less memory than it would like to have. `close` is to be called
+    when nothing more will be fed, whatever the reason: it gives back what was borrowed.
+    """
+
+    only_watches: bool
+
+    def borrow(self, loan: Loan) -> None: ...
 
     def feed(self, data: bytes) -> bytes: ...
 
     def finish(self) -> bytes: ...
+
+    def close(self) -> None: ...
 
 
 def watch_body(plan: Plan, passed: bytes) -> BodyFilter | None:
@@ -92,40 +102,56 @@ def _watch(plan: Plan) -> _Watch | None:
 class _Watcher:
     """Passes a body on as it is. One that is coded is decoded to be looked at.
 
-    What has a coding that we do not know, or is not what its coding says, is looked at as it is and passed: all that
-    could go unseen is a string that is worth nothing.
+    What has a coding that we do not know, or is not what its coding says, is looked at as it is and passed, and so is
+    what there is no memory to decode: all that could go unseen is a string that is worth nothing.
     """
 
     __slots__ = ("_decoder", "_watch")
+
+    only_watches = True
 
     def __init__(self, watch: _Watch, decoder: Decoder | None) -> None:
         self._watch = watch
         self._decoder = decoder
 
+    def borrow(self, loan: Loan) -> None:
+        if self._decoder is not None:
+            self._decoder.borrow(loan)
+
     def feed(self, data: bytes) -> bytes:
+        if self._decoder is not None:
+            try:
+                for plain in self._decoder.pieces(data):
+                    self._watch.look(plain)
+            except ProtocolError:
+                self.close()
         if self._decoder is None:
             self._watch.look(data)
-            return data
-        try:
-            plain = self._decoder.feed(data)
-        except ProtocolError:
-            self._decoder = None
-            return data
-        self._watch.look(plain)
         return data
 
     def finish(self) -> bytes:
         return b""
 
+    def close(self) -> None:
+        if self._decoder is not None:
+            self._decoder.close()
+            self._decoder = None
+
 
 class _GrpcWatcher:
     __slots__ = ("_detector", "_inner")
+
+    only_watches = True
 
     def __init__(self, inner: BodyFilter | None, secrets: Sequence[Secret]) -> None:
         spellings = spell_plainly(secrets)
         assert spellings is not None, "there are secrets for the body"
         self._detector = Detector(spellings)
         self._inner = inner
+
+    def borrow(self, loan: Loan) -> None:
+        if self._inner is not None:
+            self._inner.borrow(loan)
 
     def feed(self, data: bytes) -> bytes:
         if self._detector.seen(data):
@@ -135,11 +161,17 @@ class _GrpcWatcher:
     def finish(self) -> bytes:
         return b""
 
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
 
 class _Substituter:
     """Puts values into a body that is not coded."""
 
     __slots__ = ("_counted", "_ledger", "_replacer", "_secrets", "_watch")
+
+    only_watches = False
 
     def __init__(
         self, secrets: Sequence[Secret], replaced: dict[bytes, bytes], ledger: Ledger, watch: _Watch | None
@@ -149,6 +181,12 @@ class _Substituter:
         self._ledger = ledger
         self._watch = watch
         self._counted: dict[bytes, int] = {}
+
+    def borrow(self, loan: Loan) -> None:
+        """It holds next to nothing."""
+
+    def close(self) -> None:
+        """It has borrowed nothing."""
 
     def feed(self, data: bytes) -> bytes:
         if self._watch is not None:
@@ -175,14 +213,29 @@ class _Recoder:
 
     __slots__ = ("_decoder", "_encoder", "_inner")
 
+    only_watches = False
+
     def __init__(self, decoder: Decoder, inner: BodyFilter, encoder: Encoder) -> None:
         self._decoder = decoder
         self._inner = inner
-        self._encoder = encoder
+        self._encoder: Encoder | None = encoder
+
+    def borrow(self, loan: Loan) -> None:
+        if self._encoder is not None:
+            self._decoder.reserved = self._encoder.memory
+        self._decoder.borrow(loan)
 
     def feed(self, data: bytes) -> bytes:
-        return self._encoder.feed(self._inner.feed(self._decoder.feed(data)))
+        assert self._encoder is not None, "not closed"
+        # Piece by piece: what is packed again is small, what lies between is not.
+        encode, inner = self._encoder.feed, self._inner
+        return b"".join([encode(inner.feed(piece)) for piece in self._decoder.pieces(data)])
 
     def finish(self) -> bytes:
+        assert self._encoder is not None, "not closed"
         rest = self._inner.feed(self._decoder.finish()) + self._inner.finish()
         return self._encoder.feed(rest) + self._encoder.finish()
+
+    def close(self) -> None:
+        self._decoder.close()
+        self._encoder = None

@@ -1,16 +1,18 @@
 """What happens to one request and its response on account of secrets.
 
 A request to a place that a secret is bound to gets the value in place of the placeholder. One that carries a
-placeholder anywhere else is stopped. A response loses every value that was given out in this run.
+placeholder anywhere else is stopped. A response of a host that may have secrets, at whatever port and with TLS or
+without, loses every value that was given out in this run.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from exeat.secrets.guard import LeakGuard
 from exeat.secrets.ledger import Ledger
-from exeat.secrets.misuse import Detector, Misuse, MisuseError
-from exeat.secrets.model import Secret
+from exeat.secrets.misuse import Misuse, MisuseError
+from exeat.secrets.model import Secret, Where
 from exeat.secrets.plan import Plan
 from exeat.secrets.redaction import ResponseFilter, begin_response
 from exeat.secrets.request_body import (
@@ -49,9 +51,10 @@ def treat_request(
     misuse = find_misuse(plan, head, path, authority)
     if misuse is not None:
         return misuse
-    if not bound and (plan.watched is None or not head.has_body):
+    is_searched = bool(bound) or vault.is_known_to(authority)
+    if not is_searched and (plan.watched is None or not head.has_body):
         return None
-    return Treatment(vault, plan, head, path, authority)
+    return Treatment(vault, plan, head, path, authority, is_searched=is_searched)
 
 
 class Treatment:
@@ -65,9 +68,11 @@ class Treatment:
     __slots__ = (
         "_authority",
         "_head",
+        "_is_searched",
         "_ledger",
         "_plan",
         "_signature",
+        "_trailers_done",
         "_vault",
         "body",
         "keeps_length",
@@ -76,8 +81,12 @@ class Treatment:
         "whole_body",
     )
 
-    def __init__(self, vault: Vault, plan: Plan, head: RequestHead, path: bytes, authority: bytes) -> None:
+    def __init__(
+        self, vault: Vault, plan: Plan, head: RequestHead, path: bytes, authority: bytes, *, is_searched: bool
+    ) -> None:
         self._vault = vault
+        self._is_searched = is_searched  # the response
+        self._trailers_done = not head.chunked
         self._plan = plan
         self._head = head
         self._authority = authority
@@ -90,6 +99,8 @@ class Treatment:
         self.whole_body = 0
         if plan.bound:
             self._treat_head()
+        elif is_searched:
+            self.passed = ask_for_what_we_read(self.passed)
         if head.has_body and self.whole_body == 0:
             self._treat_body()
 
@@ -131,6 +142,7 @@ class Treatment:
 
     def seal(self, body: bytes) -> bytes:
         """The body to send. To be called once, with all of it, if `whole_body` asks for it."""
+        self._trailers_done = True  # they are not sent
         if self._signature is not None:
             watcher = watch_body(self._plan, self._head.passed)
             if watcher is not None:
@@ -149,6 +161,7 @@ class Treatment:
         misuse = find_misuse_in_trailers(self._plan, trailers)
         if misuse is not None:
             raise MisuseError(misuse)
+        self._trailers_done = True
         return treat_trailers(self._plan, trailers, self._ledger)
 
     def begin_response(self, head: ResponseHead) -> ResponseFilter | None:
@@ -156,16 +169,23 @@ class Treatment:
 
         The head says how the body is to be sent on, and no longer how it comes: look at that before.
         """
+        if not self._is_searched:
+            return None
+        plan = self._plan
+        # What the rest of the request may yet put in can be in the answer, which begins now.
         if self.body is not None and not self.keeps_length:
-            # What the rest of the request may yet put in can be in the answer, which begins now.
-            for secret in self._plan.body:
+            for secret in plan.body:
                 self._vault.note_injected(secret)
-        return begin_response(self._vault.redaction, head) if self._plan.bound else None
+        if not self._trailers_done and plan.headers is not None:
+            for secret in plan.bound:
+                if Where.HEADERS in secret.spec.where:
+                    self._vault.note_injected(secret)
+        return begin_response(self._vault.redaction, head)
 
     def redact_trailers(self, trailers: Headers) -> Headers:
-        redaction = self._vault.redaction() if self._plan.bound else None
+        redaction = self._vault.redaction() if self._is_searched else None
         return trailers if redaction is None else redaction.clean_trailers(trailers)
 
-    def leak_detector(self) -> Detector | None:
-        """For what follows a change of protocols. None: there is nothing to look for."""
-        return self._vault.leak_detector(self._plan.bound)
+    def leak_guard(self) -> LeakGuard | None:
+        """For what follows a change of protocols. None: the place is not looked at."""
+        return LeakGuard(self._vault.redaction) if self._is_searched else None

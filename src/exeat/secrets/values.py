@@ -28,6 +28,7 @@ _LINE_END: Final = 2  # bytes; not a part of the value
 _STEP_S: Final = 0.05  # how often a silent command is asked whether it has ended
 _KILL_S: Final = 5.0
 _TRIES: Final = 20
+_running: Final[set[subprocess.Popen[bytes]]] = set()  # commands, in any thread
 
 
 def read_secrets_file(path: str) -> tuple[str, int]:
@@ -216,13 +217,14 @@ def _run(spec: SecretSpec, argv: tuple[str, ...], environ: Mapping[str, str]) ->
         )
     except OSError as error:
         raise _fault(spec, f"its command cannot be started: {error.strerror}", "a program in PATH") from None
+    _running.add(process)
     try:
         output = _output_until(process, deadline)
     finally:
+        _running.discard(process)
         if process.poll() is None:
-            # Not waited for yet, so the number is still its own. One that runs as another user cannot be ended.
-            with suppress(OSError, subprocess.TimeoutExpired):
-                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                _kill(process)
                 process.wait(_KILL_S)
         if process.stdout is not None:
             process.stdout.close()
@@ -235,6 +237,19 @@ def _run(spec: SecretSpec, argv: tuple[str, ...], environ: Mapping[str, str]) ->
     if process.returncode > 0:
         raise _fault(spec, f"its command ended with status {process.returncode}", "exit status 0")
     return output
+
+
+def end_commands() -> None:
+    """End those that are at work now, in whatever thread, with all that they have started."""
+    for process in tuple(_running):
+        if process.poll() is None:
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Not waited for yet, so the number is still its own. One that runs as another user cannot be ended."""
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _output_until(process: subprocess.Popen[bytes], deadline: float) -> bytes | None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from exeat.policy import Host, Name, Rule
+from exeat.policy import Host, Name, Rule, split_authority
 from exeat.policy.policy import RuleIndex
-from exeat.secrets.misuse import Detector, Spellings, spell_plainly
+from exeat.secrets.misuse import Detector, spell_plainly
 from exeat.secrets.model import Secret
 from exeat.secrets.plan import Plan
-from exeat.secrets.redaction import Redaction, forms_of
+from exeat.secrets.redaction import Redaction
 
 # Below a wildcard there are as many hosts as a program likes to name.
 _KEPT_PLACES: Final = 4_096
@@ -32,6 +32,7 @@ class Vault:
         "_plans",
         "_redacted",
         "_redaction",
+        "_trusted",
         "placeholders",
         "secrets",
     )
@@ -47,6 +48,7 @@ class Vault:
         self._by_rule = by_rule
         self._index = RuleIndex(by_rule)
         self._places: dict[tuple[Host, int], tuple[Secret, ...]] = {}
+        self._trusted: dict[bytes, bool] = {}
         self._plans: dict[tuple[tuple[Secret, ...], bool], Plan] = {}
         self._injected: dict[Secret, None] = {}
         self._redaction: Redaction | None = None
@@ -63,10 +65,24 @@ class Vault:
         return bound
 
     def _find_bound(self, host: Host, port: int) -> tuple[Secret, ...]:
-        rules: Iterator[Rule]
-        rules = self._index.for_name(host.text) if isinstance(host, Name) else self._index.for_address(host.ip)
-        bound = {secret for rule in rules if rule.has_port(port) for secret in self._by_rule[rule]}
+        bound = {secret for rule in self._rules_for(host) if rule.has_port(port) for secret in self._by_rule[rule]}
         return tuple(secret for secret in self.secrets if secret in bound)
+
+    def _rules_for(self, host: Host) -> Iterator[Rule]:
+        return self._index.for_name(host.text) if isinstance(host, Name) else self._index.for_address(host.ip)
+
+    def is_known_to(self, authority: bytes) -> bool:
+        """May the host have a secret, at any port? Then it can tell it at every port, and without TLS too.
+
+        `authority` is a host that has been read already, with its port or without.
+        """
+        known = self._trusted.get(authority)
+        if known is None:
+            if len(self._trusted) >= _KEPT_PLACES:
+                self._trusted.clear()
+            host, _ = split_authority(authority.decode("ascii"))
+            known = self._trusted[authority] = any(True for _ in self._rules_for(host))
+        return known
 
     def plan(self, bound: tuple[Secret, ...], *, secure: bool) -> Plan:
         """What is to be done with requests to a place with these secrets."""
@@ -103,11 +119,6 @@ class Vault:
             secret for secret in self.secrets if secret.spec.refuse_wrong_host and secret.name not in names
         )
         return None if spellings is None else Detector(spellings)
-
-    def leak_detector(self, bound: Iterable[Secret]) -> Detector | None:
-        """Finds values that were given out, or that may yet be at this place, in a stream that cannot be changed."""
-        names = {form: secret.name for secret in dict.fromkeys((*self._injected, *bound)) for form in forms_of(secret)}
-        return Detector(Spellings(names)) if names else None
 
     def __repr__(self) -> str:
         return f"<vault of {len(self.secrets)} secrets>"

@@ -8,6 +8,7 @@ how the bytes were cut never changes the result.
 from __future__ import annotations
 
 import re
+import sys
 from typing import Final
 
 from exeat.errors import ProtocolError
@@ -78,11 +79,16 @@ class UntilClose:
 
 
 class ChunkedBody:
-    """A chunked body: payload out, chunk extensions dropped, trailers kept."""
+    """A chunked body: payload out, chunk extensions dropped, trailers kept.
 
-    __slots__ = ("_buffer", "_left", "_state", "_trailer_bytes", "done", "rest", "trailers")
+    `max_trailers`: their bytes in all, one of them may have as many. None is for text of our own, which was bounded
+    when it came and may have grown since.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_buffer", "_left", "_max_trailers", "_state", "_trailer_bytes", "done", "rest", "trailers")
+
+    def __init__(self, max_trailers: int | None = _MAX_TRAILERS) -> None:
+        self._max_trailers = sys.maxsize if max_trailers is None else max_trailers
         self._buffer = b""
         self._left = 0
         self._state = _ChunkState.SIZE
@@ -116,7 +122,7 @@ class ChunkedBody:
                     payload.append(data[start:end])
                     position = end + 2
                     continue
-            end = data.find(b"\r\n", position, position + _MAX_CHUNK_LINE + 2)
+            end = data.find(b"\r\n", position, position + self._max_line + 2)
             if end < 0:
                 self._keep_partial_line(data[position:])
                 break
@@ -127,9 +133,13 @@ class ChunkedBody:
             self.rest = data[position:]
         return payload
 
+    @property
+    def _max_line(self) -> int:
+        return self._max_trailers if self._state is _ChunkState.TRAILER else _MAX_CHUNK_LINE
+
     def _keep_partial_line(self, partial: bytes) -> None:
         # The CR at the end may be half of the line's ending, which does not count.
-        if len(partial) - partial.endswith(b"\r") > _MAX_CHUNK_LINE:
+        if len(partial) - partial.endswith(b"\r") > self._max_line:
             raise ProtocolError("over-long line in a chunked body")
         # A bare LF can only be refused now: later the line would look complete to another reader.
         if b"\n" in partial or b"\r" in partial[:-1]:
@@ -159,7 +169,7 @@ class ChunkedBody:
     def _take_trailer(self, line: bytes) -> None:
         self._trailer_bytes += len(line)
         matched = _TRAILER_LINE.fullmatch(line)
-        if matched is None or self._trailer_bytes > _MAX_TRAILERS:
+        if matched is None or self._trailer_bytes > self._max_trailers:
             raise ProtocolError("malformed or oversized trailers")
         low = matched[1].lower()
         if low not in _NEVER_TRAILER and not low.startswith(b"proxy-"):

@@ -233,7 +233,7 @@ class ResponseReader(MessageReader):
         if response.status < 200:
             return Head(headers, interim=True), None
         if response.chunked:
-            return Head(headers), ChunkedBody()
+            return Head(headers), ChunkedBody(max_trailers=None)
         return Head(headers), LengthBody(response.length) if response.length is not None else UntilClose()
 
 
@@ -258,7 +258,9 @@ class RequestReader(MessageReader):
             headers.append((b"te", b"trailers"))
         if request.expect is not None:
             headers.append((b"expect", request.expect))
-        return Head(headers), ChunkedBody() if request.chunked else LengthBody(request.length or 0)
+        if request.chunked:
+            return Head(headers), ChunkedBody(max_trailers=None)
+        return Head(headers), LengthBody(request.length or 0)
 
 
 def _guarded(name: bytes, value: bytes) -> tuple[bytes, bytes]:

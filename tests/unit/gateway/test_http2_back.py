@@ -14,10 +14,12 @@ from h2.settings import SettingCodes
 from hypothesis import HealthCheck, given, settings
 
 from exeat.gateway.channel import Channel
+from exeat.gateway.counters import Counters
 from exeat.gateway.http2_back import Http2Upstream
 from exeat.gateway.http2_link import STREAM_WINDOW
 from exeat.gateway.http2_stream import QUEUE_HIGH_BYTES
 from exeat.gateway.limits import Limits
+from exeat.gateway.outgoing import NotProcessed
 from tests.unit.gateway.http2_peers import Headers, Message, Peer, Pipe, run
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
@@ -66,7 +68,7 @@ class Reader:
 @contextlib.asynccontextmanager
 async def upstream(limits: Limits | None = None, **options: Any) -> AsyncIterator[tuple[Http2Upstream, Server]]:
     pipe = Pipe(asyncio.get_running_loop())
-    made = Http2Upstream(pipe.channel, limits or Limits())
+    made = Http2Upstream(pipe.channel, limits or Limits(), Counters())
     server = Server(pipe, **options)
     made.start()
     await server.settle(3)
@@ -300,8 +302,29 @@ def test_a_server_that_resets_a_stream() -> None:
             server.h2.reset_stream(1, ErrorCodes.REFUSED_STREAM)
             server.answer(3, end=True)
             await server.until(lambda: bool(first.lost) and b"200" in second.text)
-            assert isinstance(first.lost[0], ConnectionResetError)
+            assert isinstance(first.lost[0], NotProcessed)
             assert second.lost == []
+            third = open_stream(made)
+            await server.until(lambda: 5 in server.messages)
+            server.h2.reset_stream(5, ErrorCodes.CANCEL)
+            await server.until(lambda: bool(third.lost))
+            assert isinstance(third.lost[0], ConnectionResetError)
+            assert not isinstance(third.lost[0], NotProcessed)  # it may have been
+
+    run(main)
+
+
+def test_a_defect_is_counted() -> None:
+    """Text that an exchange never writes, for example."""
+
+    async def main() -> None:
+        async with upstream() as (made, server):
+            reader = open_stream(made, b"nonsense\r\n\r\n")
+            await asyncio.sleep(0)
+            assert reader.lost
+            assert made.counters.internal_errors == 1
+            assert made.usable
+            assert not server.messages
 
     run(main)
 
@@ -364,8 +387,8 @@ def test_goaway_fails_what_the_server_has_not_seen_and_lets_the_rest_finish() ->
             goaway(server, 1)
             await asyncio.sleep(0)
             assert not made.usable
-            assert isinstance(second.lost[0], ConnectionResetError)
-            assert isinstance(unsent.lost[0], ConnectionResetError)
+            assert isinstance(second.lost[0], NotProcessed)
+            assert isinstance(unsent.lost[0], NotProcessed)
             assert first.lost == []
             server.answer(1)
             server.h2.send_data(1, b"last words", end_stream=True)
@@ -574,7 +597,7 @@ def test_it_works_over_a_socket() -> None:
         listening = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         _, channel = await loop.create_connection(lambda: Channel(loop), "127.0.0.1", port)
-        made = Http2Upstream(channel, Limits())
+        made = Http2Upstream(channel, Limits(), Counters())
         made.start()
         readers = [open_stream(made) for _ in range(100)]
         assert not made.usable

@@ -13,6 +13,7 @@ import pytest
 from h2.errors import ErrorCodes
 
 from exeat.gateway.channel import Channel
+from exeat.gateway.counters import Counters
 from exeat.gateway.http2_back import Http2Upstream
 from exeat.gateway.http2_link import STREAM_WINDOW
 from exeat.gateway.limits import Limits
@@ -39,7 +40,7 @@ class Both:
     ) -> tuple[Channel, IPAddress]:
         if not (self.upstreams and self.upstreams[-1].usable):
             pipe = Pipe(loop)
-            upstream = Http2Upstream(pipe.channel, Limits())
+            upstream = Http2Upstream(pipe.channel, Limits(), Counters())
             upstream.start()
             self.upstreams.append(upstream)
             server = Peer(pipe, client=False)

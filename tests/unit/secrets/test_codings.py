@@ -309,3 +309,96 @@ for name in codings.KNOWN:
 assert set(sys.modules) == before, set(sys.modules) - before
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=50)
+
+
+# Memory that is shared
+
+
+class Lent:
+    """A loan of a memory with so much in it."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.size = 0
+
+    def grow_to(self, size: int) -> bool:
+        if max(size, self.size) > self.most:
+            return False
+        self.size = max(size, self.size)
+        return True
+
+    def close(self) -> None:
+        self.size = 0
+
+
+def wide_brotli(data: bytes, window: int) -> bytes:
+    packer = brotli.Compressor(quality=5, lgwin=window)
+    return bytes(packer.process(data) + packer.flush())
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_pieces_are_of_a_bounded_size(kind: str) -> None:
+    """And are all of the body, in order."""
+    coding, pack = PACKED[kind]
+    body = Random(7).randbytes(300_000) + bytes(3_000_000) + Random(8).randbytes(300_000)
+    decoder = decoder_for(coding)
+    pieces = list(decoder.pieces(pack(body)))
+    assert b"".join(pieces) == body
+    assert decoder.finish() == b""
+    assert len(pieces) > 3
+    assert max(map(len, pieces)) <= 1 * MIB
+
+
+@pytest.mark.parametrize("window", range(10, 25))
+def test_brotli_borrows_the_window_that_it_fills(window: int) -> None:
+    lent = Lent(1 << 30)
+    decoder = decoder_for(b"br")
+    decoder.borrow(lent)
+    decoder.feed(wide_brotli(bytes(15 * MIB), window))
+    assert 1 << window <= lent.size <= (1 << window) + 64 * 1024
+    decoder.close()
+    assert lent.size == 0
+
+
+def test_a_short_body_borrows_little() -> None:
+    """Whatever window it asks for, as long as it is a usual one."""
+    for coding, packed in ((b"br", wide_brotli(b"short", 22)), (b"zstd", zstd.compress(b"short"))):
+        lent = Lent(70_000)
+        decoder = decoder_for(coding)
+        decoder.borrow(lent)
+        assert decoder.feed(packed) == b"short"
+        assert 0 < lent.size <= 70_000
+
+
+@pytest.mark.parametrize(
+    ("coding", "packed"),
+    [
+        (b"br", wide_brotli(b"short", 24)),
+        (b"br", wide_brotli(bytes(9 * MIB), 22)),
+        (b"zstd", zstd.compress(bytes(9 * MIB))),
+    ],
+)
+def test_what_there_is_no_memory_for_is_not_unpacked(coding: bytes, packed: bytes) -> None:
+    lent = Lent(3 * MIB)
+    decoder = decoder_for(coding)
+    decoder.borrow(lent)
+    with pytest.raises(ProtocolError) as caught:
+        decoder.feed(packed)
+    assert caught.value.status == 503
+    assert lent.size <= 3 * MIB
+
+
+def test_every_coding_of_a_chain_borrows() -> None:
+    lent = Lent(1 << 30)
+    decoder = decoder_for(b"br, br")
+    decoder.borrow(lent)
+    decoder.feed(wide_brotli(wide_brotli(Random(1).randbytes(1_000), 24), 24))
+    assert lent.size >= 2 << 24
+
+
+def test_a_decoder_that_is_closed_unpacks_nothing() -> None:
+    """It must not pass on what it no longer reads."""
+    decoder = decoder_for(b"gzip")
+    decoder.close()
+    with pytest.raises(RuntimeError):
+        decoder.feed(gzip.compress(b"a"))

@@ -348,6 +348,9 @@ def test_no_damage_to_a_file_brings_the_value_out(cut: int, junk: str) -> None:
     [
         (b"x", True),
         (b"with space", True),
+        (b" x", False),
+        (b"x ", False),
+        (b" ", False),
         ("\u00fc\u20ac".encode(), True),
         (b"\xff\x80", True),
         (b"x" * 65_536, True),

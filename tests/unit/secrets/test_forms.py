@@ -159,6 +159,72 @@ def test_forms_are_distinct_long_enough_and_begin_with_the_value(value: bytes) -
     assert min(map(len, forms)) >= 8
 
 
+BASE64 = "c2Vj/mV0L+ZhbHVlLTAxMjM0NTY3ODk="
+NUMBERS = ("\\u%04x", "\\u%04X", "%%%02X", "%%%02x", "&#%d;", "&#x%X;", "&#x%x;")
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("chosen", ["=", "/", "+", "=/", "=+", "/+", "=/+"])
+def test_any_choice_of_special_characters_may_be_escaped(number: str, chosen: str) -> None:
+    form = "".join([number % ord(each) if each in chosen else each for each in BASE64])
+    forms = reflected_forms(BASE64.encode())
+    assert form.encode() in forms
+    if "\\u" in number:
+        assert form.replace("/", "\\/").encode() in forms
+
+
+@given(st.sets(st.sampled_from("!#$&'()*+,/:;=?@[]~"), min_size=1, max_size=5), st.data())
+def test_any_choice_of_reserved_characters_may_be_percent_encoded(present: set[str], data: st.DataObject) -> None:
+    chosen = data.draw(st.sets(st.sampled_from(sorted(present))))
+    text = "".join([f"key{each}" for each in sorted(present)]) + "0123456"
+    for number in ("%%%02X", "%%%02x"):
+        form = "".join([number % ord(each) if each in chosen else each for each in text])
+        assert form.encode() in reflected_forms(text.encode())
+
+
+ENCODED = {
+    "Gson": ({"=": "\\u003d", "'": "\\u0027", "&": "\\u0026", "<": "\\u003c", ">": "\\u003e", '"': '\\"'}),
+    "PHP's JSON, for HTML": (
+        {"'": "\\u0027", "&": "\\u0026", "<": "\\u003C", ">": "\\u003E", '"': "\\u0022", "/": "\\/"}
+    ),
+    "serialize-javascript": {"<": "\\u003C", ">": "\\u003E", "/": "\\u002F", '"': '\\"'},
+    "PHP's HTML": {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#039;"},
+    "Handlebars": (
+        {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;", "`": "&#x60;", "=": "&#x3D;"}
+    ),
+    "Rack": {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;", "/": "&#x2F;"},
+    "all as numbers": {each: f"&#x{ord(each):X};" for each in "&<>\"'`=/+ "},
+}
+
+
+@pytest.mark.parametrize("table", ENCODED.values(), ids=ENCODED.keys())
+def test_a_value_with_every_special_character_in_it(table: dict[str, str]) -> None:
+    """There are too many for every choice of them: then it is what encoders are known to do."""
+    text = "p<a>s&s'w\"o`r=d/0+1 2"
+    forms = reflected_forms(text.encode())
+    assert "".join([table.get(each, each) for each in text]).encode() in forms
+    assert len(forms) <= 200
+
+
+@pytest.mark.parametrize("style", ["&#%d;", "&#x%X;", "&#x%x;"])
+def test_base64_in_markup(style: str) -> None:
+    encoded = b64encode(b"\xfb\xff\xfe\xfb\xff\xbf~~\0").decode()[:10]
+    for chosen in ("+", "/", "+/"):
+        form = "".join([style % ord(each) if each in chosen else each for each in encoded]).encode()
+        assert any(each.startswith(form) for each in reflected_forms(b"\xfb\xff\xfe\xfb\xff\xbf~~"))
+
+
+@given(st.binary(max_size=300) | st.text(tricky, max_size=200).map(str.encode))
+def test_there_are_never_too_many_forms(value: bytes) -> None:
+    assert len(reflected_forms(value)) <= 200
+
+
+def test_the_forms_of_a_long_value_are_bounded_in_bytes() -> None:
+    forms = reflected_forms(b"{\"k\": 'a/b+c=<d>&e~f'}, " * 2_900)
+    assert 20 <= len(forms) <= 200
+    assert sum(map(len, forms)) <= 8 << 20
+
+
 def test_a_plain_token_has_few_forms() -> None:
     """Every form costs time in every response: those that are the same as others must not be there twice."""
     assert len(reflected_forms(TOKEN)) == 10

@@ -14,6 +14,7 @@ from exeat.errors import ProtocolError
 from exeat.policy import Name
 from exeat.secrets.codings import KNOWN, make_encoder
 from exeat.secrets.forms import reflected_forms
+from exeat.secrets.model import Where
 from exeat.secrets.treatment import Treatment, treat_request
 from exeat.secrets.vault import Vault
 from exeat.wire.http1 import ResponseHead
@@ -154,8 +155,12 @@ def test_nothing_is_done_while_nothing_was_given_out() -> None:
     treatment = treat(Vault([TOKEN]), request())
     head = response(b"Content-Length: 23", b"X: " + VALUE)
     before = dict(head.__dict__)
-    assert treatment.begin_response(head) is None
+    body = treatment.begin_response(head)
     assert head.__dict__ == before
+    assert body is not None
+    data = b"a" + VALUE
+    assert body.feed(data) is data, "passed on, not looked at"
+    assert body.finish() == b""
     assert treatment.redact_trailers([(b"X", VALUE)]) == [(b"X", VALUE)]
 
 
@@ -186,6 +191,67 @@ def test_a_stream_that_began_before_is_cleaned_of_what_was_given_out_since(codin
     assert body.feed(encoder.finish()) + body.finish() == b""
 
 
+@given(cuts=cut_points)
+def test_a_counted_body_that_began_before_keeps_its_length(cuts: list[int]) -> None:
+    vault = Vault([TOKEN])
+    text = b"before %b after" % VALUE
+    head = response(b"Content-Length: %d" % (len(text) + 6))
+    body = treat(vault, request()).begin_response(head)
+    assert body is not None
+    assert (head.length, head.chunked) == (len(text) + 6, False)
+    assert body.feed(b"begin ") == b"begin "
+    asked(vault)
+    cleaned = through(body, cut(text, cuts))
+    assert cleaned == text.replace(VALUE, PLACEHOLDER[: len(VALUE)].ljust(len(VALUE), b"*"))
+
+
+@pytest.mark.parametrize("coding", KNOWN)
+def test_a_counted_coded_body_is_decoded_from_the_start(coding: bytes) -> None:
+    vault = Vault([TOKEN])
+    data = packed(coding, b"x" * 2_000 + VALUE)
+    head = response(b"Content-Encoding: " + coding, b"Content-Length: %d" % len(data))
+    body = treat(vault, request()).begin_response(head)
+    assert body is not None
+    assert (head.length, head.chunked, lines_of(head.passed)) == (None, True, [])
+    began = body.feed(data[:4])
+    asked(vault)
+    assert began + body.feed(data[4:]) + body.finish() == b"x" * 2_000 + PLACEHOLDER
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        (b"HTTP/1.1 200 OK", [b"Content-Encoding: compress"]),
+        (b"HTTP/1.1 206 Partial Content", [b"Content-Encoding: gzip"]),
+        (b"HTTP/1.1 200 OK", [b"Content-Type: application/grpc", b"grpc-encoding: gzip"]),
+    ],
+)
+@pytest.mark.parametrize("framing", [CHUNKED, b"Content-Length: 100"])
+def test_what_could_not_be_searched_later_is_refused_at_once(line: bytes, fields: list[bytes], framing: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        treat(Vault([TOKEN]), request()).begin_response(response(*fields, framing, line=line))
+    assert caught.value.status == 502
+
+
+def test_what_trailers_may_put_in_counts_as_given_out() -> None:
+    """Its answer may have begun by then."""
+    vault = Vault([TOKEN, make_secret("QUERY", where=[Where.QUERY], value=b"not-for-headers-0123")])
+    treatment = treat(vault, request(CHUNKED, method=b"POST"))
+    assert not vault.has_injected
+    head = response(b"X-Echo: %b not-for-headers-0123" % VALUE, b"Content-Length: 100")
+    body = treatment.begin_response(head)
+    assert lines_of(head.passed) == [b"X-Echo: %b not-for-headers-0123" % PLACEHOLDER]
+    assert through(body, [VALUE]) == PLACEHOLDER
+
+
+def test_trailers_that_came_before_the_answer_count_as_what_they_are() -> None:
+    vault = Vault([TOKEN])
+    treatment = treat(vault, request(CHUNKED, method=b"POST"))
+    assert treatment.treat_request_trailers([(b"X", b"y")]) == [(b"X", b"y")]
+    treatment.begin_response(response(CHUNKED))
+    assert not vault.has_injected
+
+
 def test_events_are_not_delayed() -> None:
     body = asked().begin_response(response(b"Content-Type: text/event-stream", CHUNKED))
     assert body is not None
@@ -207,6 +273,23 @@ def test_a_place_without_secrets_costs_nothing() -> None:
     bound = vault.bound_to(Name("other.test"), 443)
     assert bound == ()
     assert treat_request(vault, bound, request(), b"/", secure=True, authority=b"other.test") is None
+
+
+@pytest.mark.parametrize(("authority", "secure"), [(b"api.good.test", False), (b"api.good.test:8443", True)])
+def test_the_same_host_elsewhere_is_searched_too(authority: bytes, secure: bool) -> None:
+    """Over plain HTTP or at another port nothing is put in, and what was given out is taken out."""
+    vault = Vault([TOKEN])
+    head = request(b"Accept-Encoding: gzip, exi", b"Sec-WebSocket-Extensions: x")
+    treatment = treat_request(vault, (), head, b"/", secure=secure, authority=authority)
+    assert isinstance(treatment, Treatment)
+    assert lines_of(treatment.passed) == [b"Accept-Encoding: gzip"]
+    asked(vault)
+    answer = response(b"X: " + VALUE, CHUNKED)
+    assert through(treatment.begin_response(answer), [VALUE]) == PLACEHOLDER
+    assert lines_of(answer.passed) == [b"X: " + PLACEHOLDER]
+    assert treatment.redact_trailers([(b"X", VALUE)]) == [(b"X", PLACEHOLDER)]
+    assert treatment.leak_guard() is not None
+    assert treatment.names == ()
 
 
 # gRPC

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Sequence
 from urllib.parse import parse_qs
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
+from exeat.gateway.memory import Memory
 from exeat.secrets.codings import KNOWN, make_decoder, make_encoder
 from exeat.secrets.misuse import MisuseError
 from exeat.secrets.model import Where
+from exeat.secrets.request_body import BodyFilter
 from exeat.secrets.treatment import Treatment
 from exeat.secrets.vault import Vault
 from tests.unit.secrets.samples import VALUE, make_secret, request, response, through, treat
@@ -230,3 +233,65 @@ def test_the_right_place_for_one_secret_is_watched_for_the_others() -> None:
     body = b"x" + OTHER.placeholder
     with pytest.raises(MisuseError):
         posted(body=body).seal(body)
+
+
+# Memory that is shared
+
+
+def lend(treatment: Treatment, memory: Memory) -> BodyFilter:
+    assert treatment.body is not None
+    treatment.body.borrow(memory.lend())
+    return treatment.body
+
+
+@pytest.mark.parametrize("coding", [b"br", b"zstd"])
+def test_a_body_that_is_only_watched_is_passed_on_where_there_is_no_memory(coding: bytes) -> None:
+    """It is then looked at as it is, and what was borrowed is given back."""
+    memory = Memory(2 << 20)
+    treatment = posted(b"Content-Encoding: " + coding, vault=Vault([OTHER, make_secret("MORE", where=[Where.HEADERS])]))
+    watcher = lend(treatment, memory)
+    assert watcher.only_watches
+    large = packed(coding, bytes(9 << 20))
+    assert watcher.feed(large) == large
+    assert memory.used == 0
+    with pytest.raises(MisuseError):
+        watcher.feed(OTHER.placeholder)
+
+
+def test_a_body_that_is_only_watched_borrows_until_it_is_closed() -> None:
+    memory = Memory(2 << 20)
+    treatment = posted(b"Content-Encoding: br", vault=Vault([OTHER, make_secret("MORE", where=[Where.HEADERS])]))
+    watcher = lend(treatment, memory)
+    watcher.feed(packed(b"br", b"a")[:-1])
+    assert memory.used > 0
+    watcher.close()
+    assert memory.used == 0
+
+
+@pytest.mark.parametrize("coding", KNOWN)
+def test_a_body_that_is_packed_again_borrows_for_both(coding: bytes) -> None:
+    memory = Memory(1 << 30)
+    through = lend(posted(b"Content-Encoding: " + coding), memory)
+    assert not through.only_watches
+    through.feed(packed(coding, PLACEHOLDER))
+    assert memory.used > 1 << 20
+    through.close()
+    assert memory.used == 0
+
+
+def test_a_body_that_cannot_be_packed_again_for_lack_of_memory_is_refused() -> None:
+    """It cannot be passed on with the placeholder in it, unseen."""
+    through = lend(posted(b"Content-Encoding: br"), Memory(1 << 20))
+    with pytest.raises(ProtocolError) as caught:
+        through.feed(packed(b"br", PLACEHOLDER))
+    assert caught.value.status == 503
+
+
+def test_a_filter_that_nobody_has_any_more_gives_back() -> None:
+    memory = Memory(1 << 30)
+    treatment = posted(b"Content-Encoding: br")
+    lend(treatment, memory).feed(packed(b"br", PLACEHOLDER))
+    assert memory.used > 0
+    del treatment
+    gc.collect()
+    assert memory.used == 0

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 
 from exeat.policy import Address, Host, Name
-from exeat.secrets.forms import reflected_forms
 from exeat.secrets.vault import Vault
 from tests.unit.secrets.samples import VALUE, make_secret
 from tests.unit.wire.mutation import cut, cut_points
@@ -109,16 +108,31 @@ def test_there_is_no_detector_without_anything_to_detect() -> None:
     assert Vault([]).placeholder_detector() is None
     assert Vault([make_secret()]).placeholder_detector(["TOKEN"]) is None
     assert Vault([make_secret(refuse_wrong_host=False)]).placeholder_detector() is None
-    assert Vault([make_secret()]).leak_detector(()) is None
 
 
-@pytest.mark.parametrize("form", reflected_forms(VALUE))
-def test_a_leak_in_an_upgraded_stream_is_seen_byte_by_byte(form: bytes) -> None:
-    secret = make_secret()
-    detector = Vault([secret]).leak_detector([secret])
-    assert detector is not None
-    assert not detector.seen(b"\x81\x05hello" + form[:-1])
-    assert detector.seen(form[-1:])
+@pytest.mark.parametrize(
+    ("rule", "authority", "known"),
+    [
+        ("api.good.test:443", b"api.good.test", True),
+        ("api.good.test:443", b"api.good.test:8080", True),
+        ("api.good.test:443", b"good.test", False),
+        ("*.wild.test:443", b"a.wild.test:80", True),
+        ("10.0.0.5:8443 private", b"10.0.0.5", True),
+        ("10.0.0.5:8443 private", b"10.0.0.6:8443", False),
+        ("[fd00::5]:8443 private", b"[fd00::5]:80", True),
+    ],
+)
+def test_a_host_with_a_secret_is_known_at_every_port(rule: str, authority: bytes, known: bool) -> None:
+    vault = Vault([make_secret(hosts=[rule])])
+    for _ in range(2):  # the second time from memory
+        assert vault.is_known_to(authority) is known
+
+
+def test_many_authorities_cost_bounded_memory() -> None:
+    vault = Vault([make_secret(hosts=["*.wild.test:443"])])
+    for number in range(5_000):
+        assert vault.is_known_to(b"h%d.wild.test" % number)
+    assert len(vault._trusted) <= 4_096
 
 
 def test_nothing_shows_a_value() -> None:

@@ -253,6 +253,17 @@ def test_a_switch_of_protocols_is_refused() -> None:
         ResponseReader(to_head=False).feed(b"HTTP/1.1 101 X\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 
 
+@pytest.mark.parametrize("reader", [ResponseReader(to_head=False), RequestReader()], ids=["response", "request"])
+def test_trailers_that_have_grown(reader: MessageReader) -> None:
+    """What stands in for a value is longer than the value, so no limit for what comes in can be one for this."""
+    first = b"POST / HTTP/1.1\r\nHost: good.test" if isinstance(reader, RequestReader) else b"HTTP/1.1 200 OK"
+    value = b"a" * 40_000
+    text = first + b"\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-T: " + value + b"\r\n\r\n"
+    last = [*reader.feed(text[:20_000]), *reader.feed(text[20_000:])][-1]
+    assert isinstance(last, End)
+    assert last.trailers == [(b"x-t", value)]
+
+
 def test_a_request_in_text() -> None:
     reader = RequestReader()
     text = (

@@ -127,7 +127,7 @@ MALFORMED = [
     b"0\r\nX\xff: y\r\n\r\n",
     b"0\r\nGET / HTTP/1.1\r\n\r\n",
     b"5;" + b"a" * 1_023 + b"\r\nhello\r\n0\r\n\r\n",
-    b"0\r\nX: " + b"a" * 1_022 + b"\r\n\r\n",
+    b"0\r\nX: " + b"a" * 16_382 + b"\r\n\r\n",
     b"0\r\n" + TRAILERS_TOO_LONG + b"\r\n",
 ]
 
@@ -299,10 +299,31 @@ def test_a_line_that_never_ends_is_refused_after_a_bounded_number_of_bytes(start
     """I2, I6: sizes, extensions and trailers cannot be used to fill memory."""
     decoder = ChunkedBody()
     decoder.feed(start)
-    line = b"X:" if start[:1] == b"0" else b"5;"
+    line, most = (b"X:", 16_384) if start[:1] == b"0" else (b"5;", 1_024)
+    decoder.feed(line + b"a" * (most - 4))
     with pytest.raises(ProtocolError):
-        for byte in line + b"a" * 1_023:
-            decoder.feed(bytes((byte,)))
+        for _ in range(3):
+            decoder.feed(b"a")
+
+
+def test_one_trailer_may_have_all_the_room_there_is() -> None:
+    """`grpc-status-details-bin` is often over a kilobyte."""
+    value = b"a" * (16_384 - len(b"X: "))
+    whole = b"0\r\nX: %b\r\n\r\n" % value
+    for cuts in ([], [5, 1_030, 9_000], [len(whole) - 3]):
+        assert decode_chunked(whole, cuts) == Outcome(b"", [(b"X", value)], True, b"")
+    assert decode_chunked(b"0\r\nX: %b\r\nY: z\r\n\r\n" % value) is None
+
+
+def test_text_of_our_own_has_no_limit_for_its_trailers() -> None:
+    """They were bounded when they came, and may have grown since; a size is bounded all the same."""
+    value = b"a" * 100_000
+    decoder = ChunkedBody(max_trailers=None)
+    decoder.feed(b"0\r\nX: " + value)
+    decoder.feed(b"\r\n\r\n")
+    assert (decoder.done, decoder.trailers) == (True, [(b"X", value)])
+    with pytest.raises(ProtocolError):
+        ChunkedBody(max_trailers=None).feed(b"5;" + b"a" * 1_023)
 
 
 @given(data=st.binary(max_size=60), length=st.integers(1, 70), cuts=cut_points)
