@@ -46,7 +46,7 @@ def read_head(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> bytes:
 def receive_all(conn: socket.socket) -> bytes:
     """Until the end, orderly or not."""
     received = bytearray()
-    conn.settimeout(5)
+    conn.settimeout(2)
     try:
         while data := conn.recv(65536):
             received += data
@@ -88,7 +88,7 @@ def test_a_websocket_frame_in_two_packets_gives_no_part_of_a_value(
     with scene.open() as conn:
         conn.sendall(UPGRADE % scene.placeholder())
         received = bytearray()
-        conn.settimeout(5)
+        conn.settimeout(2)
         while b"got: " not in received:
             received += conn.recv(65536)
         go_on.set()
@@ -186,7 +186,7 @@ def test_an_answer_that_began_before_the_value_was_given_out(
     scene = start_intercepted(secrets=for_good(), handler=handle)
     with scene.open() as slow, scene.open() as other:
         slow.sendall(b"GET /wait HTTP/1.1\r\nHost: good.test\r\nConnection: close\r\n\r\n")
-        slow.settimeout(5)
+        slow.settimeout(2)
         received = bytearray(slow.recv(65536) if framing.startswith(b"Conn") else b"")
         while scene.origin.connections < 1:
             time.sleep(0.01)
@@ -218,7 +218,7 @@ def test_a_counted_answer_that_began_before_the_trailers_came(start_intercepted:
     with scene.open() as conn:
         conn.sendall(b"POST / HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n")
         received = bytearray()
-        conn.settimeout(5)
+        conn.settimeout(2)
         while len(received) < 90_000:
             received += conn.recv(65536)
         conn.sendall(b"0\r\nX-Key: %b\r\n\r\n" % scene.placeholder())

@@ -9,7 +9,7 @@ import pytest
 from tests.escape.soak import difference
 from tests.support.escape import JAILS_AND_CALLERS, Stage
 
-RUNS = 25
+RUNS = 12
 
 
 @pytest.mark.parametrize(("jail", "caller"), JAILS_AND_CALLERS)

@@ -299,23 +299,6 @@ def test_servers_that_answer_badly(start_origin: StartOrigin) -> None:
         assert hits_in_files([folder], hoard.needles, but=hoard.files) == {}
 
 
-def test_a_value_that_loses_its_blanks_on_the_way(start_origin: StartOrigin) -> None:
-    """A server reads a header without the blanks around its value, and so tells another value than it was sent."""
-    origin: Origin = start_origin(tls_saying(b"HTTP/1.1 200 %s\r\nX-Told: %s\r\nContent-Length: 33\r\n\r\n%s"))
-    with workshop(None) as folder:
-        hoard = Hoard(folder, origin.port, [])
-        path = folder / "s.json"
-        path.write_text(spec(value=f" {VALUE} ", hosts=[f"{HOST}:{origin.port}"]))
-        hoard.options += ("--secrets", str(path))
-        hoard.names = ("KEY",)
-        with SecretRun(folder, hoard, command=hoard.use(origin.port)) as run:
-            run.wait_for("ready")
-            assert run.finish() == 0
-        assert VALUE.encode() in origin.heads[0]
-        assert " 200 " in run.out
-        assert hits_in_files([folder], NEEDLES, but=[path]) == {}
-
-
 def test_servers_that_are_not_to_be_trusted(start_origin: StartOrigin) -> None:
     """Nobody there, another's certificate, an unknown authority, no TLS, another host, no TLS asked for."""
     named_otherwise: Origin = start_origin(tls_echo("other.test"))

@@ -20,6 +20,7 @@ _KEPT_IN_RUN = ("current-system", "booted-system", "opengl-driver", "opengl-driv
 # Where display servers listen. Hidden whole: the next one to start would not be in the list of what listens now.
 _SOCKET_FOLDERS = ("/tmp/.X11-unix", "/tmp/.ICE-unix", "/tmp/.font-unix", "/tmp/.XIM-unix")  # noqa: S108
 _SAFE = MS_NOSUID | MS_NODEV
+_TRIES = 20
 _RESOLV_CONF = "# Names are answered by exeat.\nnameserver 127.0.0.1\n"
 _SSH_CONFIGS = "/etc/ssh/ssh_config.d"
 _OWN = "/run/exeat"
@@ -109,11 +110,16 @@ def _folders_to_cover(view: View, runtime_dir: str | None, uid: int) -> list[str
 
 
 def _hide(path: str) -> None:
-    try:
-        mount(BLANK, path, None, MS_BIND)
-    except FileNotFoundError:
-        if os.path.lexists(path):  # else its owner has removed it meanwhile, and there is nothing to hide
-            raise
+    for left in reversed(range(_TRIES)):
+        try:
+            mount(BLANK, path, None, MS_BIND)
+        except FileNotFoundError:
+            if not os.path.lexists(path):
+                return  # its owner has removed it meanwhile, and there is nothing to hide
+            if not left:
+                raise  # otherwise there is another one by now
+        else:
+            return
 
 
 def _cover(folder: str, mode: int) -> None:
