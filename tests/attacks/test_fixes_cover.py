@@ -165,9 +165,7 @@ def test_the_command_cannot_lead_the_cover_away(tmp_path: Path) -> None:
     bait.write_text("bait")
     script = LOOK.format(inside="ln -sfn bait link; sleep 0.3")
     command = ["sh", "-c", script, "sh", str(place.link), str(place.key), str(place.other)]
-    with Running(
-        tmp_path, "--secrets", str(place.link), command=command, stdin=subprocess.PIPE, cwd=tmp_path
-    ) as run:
+    with Running(tmp_path, "--secrets", str(place.link), command=command, stdin=subprocess.PIPE, cwd=tmp_path) as run:
         run.wait_for("done")
         assert COMMON not in run.out
         replace_key(place)
@@ -178,7 +176,7 @@ def test_the_command_cannot_lead_the_cover_away(tmp_path: Path) -> None:
 
 def cover_of(run: Running) -> Process:
     """The third child, which is neither the gateway nor in the jail: the last one that was made."""
-    gateway, cover = sorted(run._children(in_jail=False), key=lambda pid: started(pid))
+    gateway, cover = sorted(run._children(in_jail=False), key=started)
     assert gateway != cover
     return Process(cover)
 
@@ -220,7 +218,15 @@ def test_a_second_way_to_the_folder_stays_closed(tmp_path: Path) -> None:
     config = tmp_path / "secrets.json"
     config.write_text(json.dumps({"KEY": {"file": str(place.key), "hosts": ["api.test"]}}))
     command = ["sh", "-c", LOOK.format(inside="ls again;"), "sh", str(again / "key"), str(place.key), str(place.other)]
-    before = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', str(place.keys), str(again)]
+    before = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        'mount --bind "$0" "$1" && shift && exec "$@"',
+        str(place.keys),
+        str(again),
+    ]
     with Running(
         tmp_path, "--secrets", str(config), command=command, before=before, stdin=subprocess.PIPE, cwd=tmp_path
     ) as run:
@@ -243,7 +249,9 @@ def test_a_view_of_its_own_does_not_help_the_command(uid: int | None) -> None:
         inside = 'unshare --user --map-root-user --mount sh -c \'mkfifo go; read x <go; cat "$0"; echo nested\' "$1" & '
         with looking(place, named=place.key, seen=place.key, inside=inside, uid=uid) as run:
             replace_key(place)
-            wait_until(lambda: (folder / "go").exists() or run.process.poll() is not None or "unshare" in run.errors, "it")
+            wait_until(
+                lambda: (folder / "go").exists() or run.process.poll() is not None or "unshare" in run.errors, "it"
+            )
             assert run.process.stdin is not None
             if (folder / "go").exists():
                 time.sleep(0.4)
@@ -252,5 +260,21 @@ def test_a_view_of_its_own_does_not_help_the_command(uid: int | None) -> None:
             out = finish(run)
             errors = run.errors
     assert "nested" in out or "unshare" in errors  # it was tried
+    assert OTHER in out
+    assert COMMON not in out
+
+
+def test_a_folder_that_the_command_moved_is_still_watched(tmp_path: Path) -> None:
+    """Whoever renews the key has the folder open, and so writes where it is now."""
+    place = Place(tmp_path, None)
+    opened = os.open(place.keys, os.O_PATH)
+    try:
+        with looking(place, named=place.key, seen=tmp_path / "before" / "key", inside="mv keys before;") as run:
+            (tmp_path / "new").write_text(SECOND)
+            os.rename(tmp_path / "new", "key", dst_dir_fd=opened)
+            assert (tmp_path / "before" / "key").read_text() == SECOND
+            out = finish(run)
+    finally:
+        os.close(opened)
     assert OTHER in out
     assert COMMON not in out

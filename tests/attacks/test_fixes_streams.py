@@ -12,8 +12,16 @@ import time
 
 import pytest
 
-from tests.attacks.test_secrets_leaks import REAL, SWITCHED, UPGRADE, WITH_KEY, for_good, longest_part, read_head
-from tests.attacks.test_secrets_leaks import receive_all
+from tests.attacks.test_secrets_leaks import (
+    REAL,
+    SWITCHED,
+    UPGRADE,
+    WITH_KEY,
+    for_good,
+    longest_part,
+    read_head,
+    receive_all,
+)
 from tests.support.doors import read_reply
 from tests.support.http2_wire import Http2Client
 from tests.support.intercepted import Intercepted, StartIntercepted, read_until

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-LOOK = "cat {0}; echo looked; read line; cat {0}; ls {1}"
+# The wait: it is covered again soon, not at once.
+LOOK = "cat {0}; echo looked; read line; sleep 0.5; cat {0}; ls {1}"
 
 
 def replace_it(path: Path) -> None:

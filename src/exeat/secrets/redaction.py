@@ -97,11 +97,12 @@ class ResponseFilter:
     `close` is to be called when nothing more will be fed, whatever the reason: it gives back what was borrowed.
     """
 
-    __slots__ = ("_current", "_decoder", "_fitted", "_redaction", "_replacer")
+    __slots__ = ("_current", "_decoder", "_fitted", "_messages", "_redaction", "_replacer")
 
     only_watches = False
 
-    def __init__(self, current: Current, decoder: Decoder | None, *, fitted: bool) -> None:
+    def __init__(self, current: Current, decoder: Decoder | None, *, fitted: bool, messages: bool = False) -> None:
+        self._messages = _MessageEnds() if messages else None
         self._current = current
         self._decoder = decoder
         self._fitted = fitted
@@ -135,6 +136,7 @@ class ResponseFilter:
         return rest if self._replacer is None else rest + self._replacer.finish()
 
     def _clean(self, data: bytes) -> bytes:
+        end = self._messages.feed(data) if self._messages is not None else 0
         redaction = self._current()
         if redaction is None:
             return data
@@ -142,9 +144,42 @@ class ResponseFilter:
             held = b"" if self._replacer is None else self._replacer.held
             self._redaction = redaction
             self._replacer = StreamReplacer(redaction.fitted if self._fitted else redaction.table)
-            data = held + data
-        assert self._replacer is not None
-        return self._replacer.feed(data)
+            data, end = held + data, end + len(held) if end else 0
+        replacer = self._replacer
+        assert replacer is not None
+        if not end:
+            return replacer.feed(data)
+        # The other side may wait for an answer to the message: the end of it is not held back.
+        return replacer.feed(data[:end]) + replacer.finish() + replacer.feed(data[end:])
+
+
+class _MessageEnds:
+    """Where the messages of a gRPC body end. No value lies across two unbroken: there is a zero between them."""
+
+    __slots__ = ("_head", "_is_lost", "_left")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0
+        self._is_lost = False  # it is something else
+
+    def feed(self, data: bytes) -> int:
+        """How many of these bytes there are up to the last end of a message among them; 0 if there is none."""
+        at = end = 0
+        while at < len(data) and not self._is_lost:
+            if self._left:
+                step = min(self._left, len(data) - at)
+                self._left -= step
+            else:
+                step = min(5 - len(self._head), len(data) - at)
+                self._head += data[at : at + step]
+                self._is_lost = self._head[0] not in (0, 1, 0x80)
+                if len(self._head) == 5:
+                    self._left, self._head = int.from_bytes(self._head[1:], "big"), b""
+            at += step
+            if not (self._left or self._head or self._is_lost):
+                end = at
+        return end
 
 
 def begin_response(current: Current, head: ResponseHead) -> ResponseFilter | None:
@@ -171,7 +206,7 @@ def begin_response(current: Current, head: ResponseHead) -> ResponseFilter | Non
         head.passed = without(without(head.passed, CONTENT_ENCODING), CONTENT_LENGTH)
         head.length = None
         head.chunked = True
-    return ResponseFilter(current, decoder, fitted=fitted)
+    return ResponseFilter(current, decoder, fitted=fitted, messages=grpc)
 
 
 _PLAIN = (b"", b"identity")

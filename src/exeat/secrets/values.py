@@ -168,9 +168,11 @@ def variables_to_drop(specs: Iterable[SecretSpec]) -> frozenset[str]:
 
 
 def files_to_hide(specs: Iterable[SecretSpec]) -> tuple[str, ...]:
-    """The files that hold values, which the command must not see; links followed."""
-    files = (os.path.realpath(spec.source.file) for spec in specs if spec.source.file is not None)
-    return tuple(dict.fromkeys(files))
+    """The files that hold values, which the command must not see: as they are named, for a link may lead elsewhere
+    later, and with links followed, for a link may be turned away from them.
+    """
+    named = [spec.source.file for spec in specs if spec.source.file is not None]
+    return tuple(dict.fromkeys(each for path in named for each in (path, os.path.realpath(path))))
 
 
 def _fault(spec: SecretSpec, problem: str, expected: str) -> ConfigError:
