@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 test: setup  ## run all tests
-	$(BIN)/python -m pytest
+	@bash scripts/run-tests $(BIN)/python
 
 lint: setup  ## types, style, import directions
 	$(BIN)/ruff check .

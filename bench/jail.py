@@ -54,11 +54,11 @@ def serve_command(run: list[str], audit: str, port: int | str) -> list[str]:
 
 
 def _namespaces(pid: int | str) -> list[Path]:
-    return [Path(f"/proc/{pid}/ns/{kind}").readlink() for kind in ("net", "pid")]
+    return [Path(f"/proc/{pid}/ns/{kind}").readlink() for kind in ("net", "pid", "mnt")]
 
 
 def gateway_of(warden: int) -> int:
-    """The one process under `exeat run` that lives outside the jail."""
+    """The one process under `exeat run` that lives outside the jail; who keeps files hidden there sees its files."""
     outside = []
     for pid in process_tree(warden)[1:]:
         try:

@@ -12,8 +12,21 @@ from tests.support.gate import Gate
 from tests.support.origin import Handler, Origin
 from tests.support.redirected import Namespace, Namespaces, require
 
+# Jails, ports 80 and 443, packet rules, real programs: one such test at a time. All others may run beside them.
+_ON_THE_MACHINE = (
+    "escape/", "clients/", "unit/jail/", "unit/run/", "unit/attack/", "integration/test_run", "integration/test_demo",
+    "attacks/test_jail", "attacks/test_fixes_cover", "attacks/test_secrets_files", "threats/test_web_ports",
+)  # fmt: skip
+
 StartGate = Callable[..., Gate]
 StartOrigin = Callable[..., Origin]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).as_posix().startswith(_ON_THE_MACHINE):
+            item.add_marker("machine")
 
 
 @pytest.fixture(scope="session")
