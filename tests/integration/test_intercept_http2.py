@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from exeat.gateway.spoken import HTTP1
 from tests.support import tls_peers
 from tests.support.answers import parse_answers
 from tests.support.doors import read_reply
@@ -211,7 +212,7 @@ def test_secrets_are_put_in_and_taken_out(client: str, offer: str, start_interce
     server = Http2Server(echo)
     scene = start(start_intercepted, server, offer, secrets=SECRETS)
     if client == "http/1.1" and offer != "h2 only":
-        scene.interception.speaks_only_h2.add(("good.test", 443))
+        scene.interception.spoken.refused(("good.test", 443), HTTP1)
     key = scene.placeholder()
     body = b'{"key": "%b"}' % key
     if client == "h2":

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from exeat.gateway.channel import Channel
-from exeat.gateway.interception import Alpn, Intercept, Interception
+from exeat.gateway.interception import Intercept, Interception
 from exeat.gateway.resolve import IPAddress
+from exeat.gateway.spoken import Alpn
 from exeat.policy import Policy, build_policy
 from exeat.secrets.config import parse_secrets
 from exeat.secrets.model import Secret

@@ -16,7 +16,7 @@ from exeat.gateway.dial import DialError, dial
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.resolve import IPAddress, ResolveError, is_own_address
 from exeat.gateway.state import Ask, Place, State
-from exeat.gateway.upstream_tls import DIFFERENT_HTTP, ProtocolRefused, offer_for, secure_upstream, turn_offer
+from exeat.gateway.upstream_tls import DIFFERENT_HTTP, ProtocolRefused, secure_upstream
 from exeat.policy import (
     Address,
     AddressClass,
@@ -80,7 +80,7 @@ def _denial_sentence(place: Place, decision: Decision) -> str:
         case Reason.METHOD_NOT_LISTED | Reason.PATH_NOT_LISTED:
             return f"{place} is allowed, but not with this method or path"
         case Reason.NEEDS_INTERCEPTION:
-            return f"{place} is limited to some methods or paths, which cannot be judged inside a tunnel"
+            return f"{place} is limited to some methods or paths, and this gateway does not look into TLS to judge them"
         case _:
             return f"{place} is not allowed; to allow it: --allow {rule}"
 
@@ -133,11 +133,11 @@ def still_allowed(state: State, ask: Ask) -> bool:
     return not address or judge_addresses(state, ask.target, place, decision, (ip_address(address),)) is None
 
 
-async def commit(state: State, ask: Ask) -> Refusal | None:
-    """Write the record of an allowed request; without it the request is refused."""
+async def commit(state: State, ask: Ask, reason: str = "") -> Refusal | None:
+    """Write the record of what is allowed; without it it is refused. `reason`: another than the decision's."""
     record, decision = ask.record, ask.decision
     record.verdict = "allow"
-    record.reason = decision.reason
+    record.reason = reason or decision.reason
     record.rule = decision.rule.text if decision.rule is not None else ""
     try:
         await state.journal.commit(record.encode("decision"))
@@ -149,17 +149,8 @@ async def commit(state: State, ask: Ask) -> Refusal | None:
 
 
 async def admit_interception(state: State, ask: Ask) -> Refusal | None:
-    """Write the record of a tunnel to be looked into: nothing is dialled for it, each request is decided anew."""
-    record, decision = ask.record, ask.decision
-    record.verdict, record.reason = "allow", "intercepted"
-    record.rule = decision.rule.text if decision.rule is not None else ""
-    try:
-        await state.journal.commit(record.encode("decision"))
-    except AuditError:
-        state.counters.decided("deny", "audit-failed", record.host)
-        return _CLOSED_BY_AUDIT
-    state.counters.decided("allow", record.reason, record.host)
-    return None
+    """The record of a tunnel to be looked into: nothing is dialled for it, and each request is decided anew."""
+    return await commit(state, ask, "intercepted")
 
 
 async def open_upstream(state: State, ask: Ask, *, reuse: bool = False, repeatable: bool = False) -> Channel | Refusal:
@@ -237,11 +228,13 @@ async def _dial(state: State, ask: Ask, addresses: Sequence[IPAddress], *, again
         return end(state, record, Refusal(status, f"{place}: {error.public}", error.kind))
     record.address = str(ip)
     if ask.secure:
-        offer = offer_for(state, ask)
+        assert state.interception is not None
+        spoken = state.interception.spoken
+        offer = spoken.offer(place.key, prefers_h2=ask.prefers_h2)
         try:
             secured = await secure_upstream(state, ask, channel, offer)
         except ProtocolRefused:
-            turn_offer(state, ask, offer)
+            spoken.refused(place.key, offer)
             if again:
                 return await _dial(state, ask, addresses, again=False)
             secured = DIFFERENT_HTTP

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from exeat.errors import HostError
 from exeat.gateway.counters import OTHER_HOSTS, Blocked, Counters
+from exeat.gateway.refusal import CERTIFICATE_REFUSED, SECRET_IN_RESPONSE, WRONG_HOST
 from exeat.policy import Reason, Target, rule_to_allow, split_authority
 
 _UNKNOWN_PORT = 443  # of a name that was only looked up: the rule for it then covers the web ports
@@ -14,9 +15,9 @@ _OTHER_WORDS: dict[str, str] = {
     Reason.DENIED_BY_RULE: "denied by a rule",
     Reason.METHOD_NOT_LISTED: "not with this method",
     Reason.PATH_NOT_LISTED: "not with this path",
-    "certificate-refused": "the program does not trust exeat's certificate; no-intercept on the rule leaves it alone",
-    "secret-in-response": "the server sent a secret back over a WebSocket, where it cannot be taken out",
-    "secret-to-wrong-host": "a placeholder was sent where its secret may not go",
+    CERTIFICATE_REFUSED: "the program does not trust exeat's certificate; no-intercept on the rule leaves it alone",
+    SECRET_IN_RESPONSE: "the server sent a secret back over a WebSocket, where it cannot be taken out",
+    WRONG_HOST: "a placeholder was sent where its secret may not go",
     Reason.NEEDS_INTERCEPTION: "limited to methods or paths, which cannot be judged inside a tunnel",
 }
 

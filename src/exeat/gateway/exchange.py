@@ -18,7 +18,7 @@ from exeat.gateway.limits import Limits
 from exeat.gateway.memory import BodyMemory
 from exeat.gateway.outgoing import NotProcessed, encode_request, websocket_accept
 from exeat.gateway.pacing import Pacer
-from exeat.gateway.refusal import Refusal
+from exeat.gateway.refusal import WRONG_HOST, Refusal
 from exeat.gateway.upload import OVER_BUDGET, Upload
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
 from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head
@@ -330,7 +330,7 @@ class Exchange:
             self.fail(Refusal(error.status, error.public, "http_request_error"), "bad-request-body")
         else:
             self.misused = getattr(error, "names", ())
-            self.fail(Refusal(403, error.public, "http_request_denied"), "secret-to-wrong-host")
+            self.fail(Refusal(403, error.public, "http_request_denied"), WRONG_HOST)
 
     def expire(self) -> None:
         """Nothing has moved for too long."""

@@ -11,11 +11,9 @@ from typing import Final
 from h2.errors import ErrorCodes
 from h2.events import RequestReceived
 
-from exeat.audit import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.admission import malformed
 from exeat.gateway.allowance import Allowance
-from exeat.gateway.channel import Channel
 from exeat.gateway.http2_link import MAX_STREAMS, Link
 from exeat.gateway.http2_stream import Stream
 from exeat.gateway.session import Session
@@ -44,20 +42,6 @@ async def serve_http2(session: Session, serve: Serve, bound: Place | None = None
         raise
     finally:
         await front.finish()
-
-
-class _StreamSession(Session):
-    """The session of one stream. Its requests are numbered with all others of the connection."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: Session, client: Channel) -> None:
-        super().__init__(connection.state, client, connection.number)
-        self._connection = connection
-        self.draining = connection.draining
-
-    def new_record(self, protocol: str, method: str) -> Record:
-        return self._connection.new_record(protocol, method)
 
 
 class _FrontStream(Stream):
@@ -202,7 +186,9 @@ class _Front(Link):
         self.carried[stream.id] = stream
         self._session.watch(math.inf, self.channel.abort)  # streams have time limits of their own
         stream.begin_message(text, ended=ended)
-        session = _StreamSession(self._session, stream.channel)
+        connection = self._session
+        session = Session(self._state, stream.channel, connection.number, requests=connection.requests)
+        session.draining = connection.draining
         self._state.sessions.add(session)
         task = session.task = self.loop.create_task(self._serve_stream(session))
         self._tasks.add(task)

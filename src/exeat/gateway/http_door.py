@@ -18,7 +18,7 @@ from exeat.gateway.admission import (
 from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
 from exeat.gateway.exchange import Exchange, is_repeatable
-from exeat.gateway.refusal import Refusal
+from exeat.gateway.refusal import SECRET_IN_RESPONSE, Refusal
 from exeat.gateway.relay import Tunnel
 from exeat.gateway.session import Session
 from exeat.gateway.state import Ask, Place, State
@@ -163,7 +163,7 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
         fresh = await reopen_upstream(state, ask)
         if isinstance(fresh, Refusal):
             session.live = session.stop_transfer = session.upstream = None
-            return await _refuse(session, head, fresh)
+            return await _refuse(session, head, fresh, read=treated.body is not None)
         upstream = fresh
     sent, received = upstream.sent - sent, upstream.received - received
     if treatment is not None:
@@ -205,7 +205,7 @@ async def _relay_upgraded(
     sent_before, received_before = upstream.sent - sent, upstream.received - received
     tunnel = Tunnel(session.client, upstream, budget)
     if treatment is not None:
-        tunnel.guard_down(treatment.leak_guard(), "secret-in-response")
+        tunnel.guard_down(treatment.leak_guard(), SECRET_IN_RESPONSE)
     session.stop_transfer = tunnel.stop
     session.watch_idle(tunnel.stop)
     upstream.buffer = (exchange.upgraded or b"") + upstream.buffer  # what came while this task was being woken

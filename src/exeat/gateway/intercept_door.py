@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 
 from exeat.gateway.http_door import serve_http
+from exeat.gateway.refusal import CERTIFICATE_REFUSED
 from exeat.gateway.session import Session
 from exeat.gateway.tls import secure_channel
 from exeat.gateway.tunnel_door import Inner
@@ -21,7 +22,6 @@ _CERTIFICATE_ALERTS = (
     "CERTIFICATE_EXPIRED",
     "UNSUPPORTED_CERT",
 )
-REFUSED_BY_CLIENT = "certificate-refused"
 
 
 async def serve_inner(session: Session, inner: Inner) -> None:
@@ -46,10 +46,12 @@ async def _serve_tls(session: Session, inner: Inner) -> str:
         context = await interception.server_context(place.host, place.key)
         protocol = await secure_channel(client, context, server_side=True)
     except ssl.SSLError as error:
-        reason = error.reason or "TLS failed"
+        from exeat.trust.roots import handshake_reason  # noqa: PLC0415 - loaded with the interception
+
+        reason = handshake_reason(error) or "TLS failed"
         client.close()
         if any(alert in reason for alert in _CERTIFICATE_ALERTS):
-            state.counters.block(place.host_text, place.port, REFUSED_BY_CLIENT)
+            state.counters.block(place.host_text, place.port, CERTIFICATE_REFUSED)
             return f"the client refused our certificate: {reason}"
         return f"no TLS with the client: {reason}"
     except OSError:

@@ -10,19 +10,12 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Final
 
+from exeat.gateway.spoken import Alpn, Spoken
 from exeat.policy import Decision, Host, Policy, Reason, is_exempt
 from exeat.secrets.model import Secret
 from exeat.secrets.vault import Vault
 from exeat.trust.authority import HTTP1_FIRST, HTTP2_FIRST, Contexts
-
-HTTP1: Final = ("http/1.1",)
-HTTP2: Final = ("h2",)
-EITHER: Final = ("h2", "http/1.1")
-_MAX_LEARNT: Final = 4_096  # below a wildcard there are as many places as a program likes
-
-Alpn = tuple[str, ...]
 
 
 class Intercept(StrEnum):
@@ -47,10 +40,7 @@ class Interception:
         self.vault = vault
         self._contexts = contexts
         self._upstream_context = upstream_context
-        # What servers have shown. One that does not speak HTTP/2 is better asked in HTTP/1.1 from the client on: it
-        # costs half, and git 2.39 hangs now and then when it pushes over HTTP/2, to any server.
-        self.speaks_only_h2: set[tuple[str, int]] = set()
-        self.speaks_only_http1: set[tuple[str, int]] = set()
+        self.spoken = Spoken()
 
     def bound(self, host: Host, port: int) -> tuple[Secret, ...]:
         return self.vault.bound_to(host, port)
@@ -69,18 +59,11 @@ class Interception:
 
     async def server_context(self, host: Host, place: tuple[str, int]) -> ssl.SSLContext:
         """The context with a certificate for this host. A new one is made off the loop: it takes a millisecond."""
-        protocols = HTTP1_FIRST if place in self.speaks_only_http1 else HTTP2_FIRST
+        protocols = HTTP1_FIRST if self.spoken.is_http1_only(place) else HTTP2_FIRST
         known = self._contexts.held(host, protocols)
         if known is not None:
             return known
         return await asyncio.get_running_loop().run_in_executor(None, self._contexts.obtain, host, protocols)
-
-    def learn(self, place: tuple[str, int], offer: Alpn, agreed: str | None) -> None:
-        """What a server has agreed to, of what it was offered."""
-        if "h2" in offer and agreed != "h2" and len(self.speaks_only_http1) < _MAX_LEARNT:
-            self.speaks_only_http1.add(place)
-        elif agreed == "h2":
-            self.speaks_only_http1.discard(place)
 
     def upstream_context(self, alpn: Alpn) -> ssl.SSLContext:
         return self._upstream_context(alpn)

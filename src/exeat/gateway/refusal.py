@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from exeat.wire.socks5 import Reply
+
+# Reasons on record that no rule gave.
+WRONG_HOST: Final = "secret-to-wrong-host"
+SECRET_IN_RESPONSE: Final = "secret-in-response"  # noqa: S105 - a reason, not a password
+CERTIFICATE_REFUSED: Final = "certificate-refused"
 
 
 @dataclass(frozen=True, slots=True)

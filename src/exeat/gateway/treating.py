@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from exeat.errors import ProtocolError
 from exeat.gateway.admission import deny_inside
 from exeat.gateway.memory import Loan
-from exeat.gateway.refusal import Refusal
+from exeat.gateway.refusal import WRONG_HOST, Refusal
 from exeat.gateway.session import Session
 from exeat.gateway.state import Ask, State
-from exeat.gateway.tunnel_door import WRONG_HOST
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody
 from exeat.wire.http1 import RequestHead
 

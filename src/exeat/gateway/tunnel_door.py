@@ -15,6 +15,7 @@ from exeat.audit import Record
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.admission import deny_inside
 from exeat.gateway.channel import Channel
+from exeat.gateway.refusal import WRONG_HOST
 from exeat.gateway.relay import Tunnel
 from exeat.gateway.session import Session
 from exeat.gateway.state import Ask, Place
@@ -28,7 +29,6 @@ TLS_ACCESS_DENIED: Final = b"\x15\x03\x03\x00\x02\x02\x31"
 RELAY: Final = "relay"
 HTTP: Final = "http"
 INTERCEPT: Final = "intercept"
-WRONG_HOST: Final = "secret-to-wrong-host"
 
 
 class Speech(Enum):

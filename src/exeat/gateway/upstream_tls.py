@@ -12,37 +12,14 @@ from exeat.gateway.state import Ask, State
 from exeat.gateway.tls import secure_channel
 
 if TYPE_CHECKING:
-    from exeat.gateway.interception import Alpn
+    from exeat.gateway.spoken import Alpn
 
 _NO_SUCH_PROTOCOL: Final = ("TLSV1_ALERT_NO_APPLICATION_PROTOCOL", "NO_APPLICATION_PROTOCOL")
 DIFFERENT_HTTP: Final = Refusal(502, "cannot agree with the server on a version of HTTP", "tls_protocol_error")
-_MAX_LEARNT: Final = 4_096  # below a wildcard there are as many places as a program likes
 
 
 class ProtocolRefused(Exception):  # noqa: N818 - not a failure: another version of HTTP may do
     """The server does not speak what was offered."""
-
-
-def offer_for(state: State, ask: Ask) -> Alpn:
-    """What to offer the server. An HTTP/1.1 client gets HTTP/1.1 if it can be had: nothing is to be translated then."""
-    from exeat.gateway.interception import EITHER, HTTP1, HTTP2  # noqa: PLC0415 - loaded with the interception
-
-    assert state.interception is not None
-    if ask.place.key in state.interception.speaks_only_h2:
-        return HTTP2
-    return EITHER if ask.prefers_h2 else HTTP1
-
-
-def turn_offer(state: State, ask: Ask, offer: Alpn) -> None:
-    """Offer the other version of HTTP to this server from now on: what it spoke once it may speak no longer."""
-    assert state.interception is not None
-    known = state.interception.speaks_only_h2
-    if "http/1.1" not in offer:
-        known.discard(ask.place.key)
-        return
-    if len(known) >= _MAX_LEARNT:
-        known.clear()
-    known.add(ask.place.key)
 
 
 async def secure_upstream(state: State, ask: Ask, channel: Channel, offer: Alpn) -> Channel | Refusal:
@@ -72,7 +49,7 @@ async def secure_upstream(state: State, ask: Ask, channel: Channel, offer: Alpn)
     except BaseException:
         channel.abort()
         raise
-    interception.learn(place.key, offer, agreed)
+    interception.spoken.learn(place.key, offer, agreed)
     if agreed == "h2":
         return _open_http2(state, ask, channel)
     if "http/1.1" not in offer:

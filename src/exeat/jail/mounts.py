@@ -14,6 +14,7 @@ from exeat.jail.hostsockets import is_socket
 from exeat.jail.kernelfs import read_only
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
 from exeat.jail.mounttable import MountTable
+from exeat.trust.files import TrustFiles
 
 # Not state but programs (NixOS) and removable disks; they hold no sockets of services.
 _KEPT_IN_RUN = ("current-system", "booted-system", "opengl-driver", "opengl-driver-32", "wrappers", "media")
@@ -29,18 +30,6 @@ BUNDLE = f"{_OWN}/ca-bundle.pem"  # whom the command trusts, if TLS is looked in
 OWN_CERTIFICATE = f"{_OWN}/ca.pem"
 
 
-class Trust:
-    """Descriptors of certificates to put in the place of the system's: all of them, ours alone, and a Java store."""
-
-    __slots__ = ("bundle", "java", "own", "subject_hash")
-
-    def __init__(self, bundle: int, own: int, java: int, subject_hash: str) -> None:
-        self.bundle = bundle
-        self.own = own
-        self.java = java
-        self.subject_hash = subject_hash
-
-
 class View:
     """What the caller wants to see or not: host sockets to keep, files and folders to hide, whom to trust."""
 
@@ -50,7 +39,7 @@ class View:
         self.sockets = sockets
         self.hidden_files = hidden_files
         self.hidden_folders = hidden_folders
-        self.trust: Trust | None = None
+        self.trust: TrustFiles | None = None
 
 
 def build_view(

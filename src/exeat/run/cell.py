@@ -8,7 +8,7 @@ import stat
 from exeat.errors import ConfigError, JailError, StartError
 from exeat.jail.cover import Cover
 from exeat.jail.inmate import Spec
-from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE, Trust, View
+from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE, View
 from exeat.jail.network import GATEWAY_PORT, Sockets
 from exeat.jail.warden import Warden
 from exeat.run.environment import build_environment, caller_environment
@@ -118,9 +118,7 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
     for path in prepared.hidden:
         _refuse_second_name(path)
     view = View(list(settings.unix), hidden, [home])
-    if prepared.trust is not None:
-        trust = prepared.trust
-        view.trust = Trust(trust.bundle, trust.own, trust.java, trust.subject_hash)
+    view.trust = prepared.trust
     return view
 
 

@@ -6,9 +6,10 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 
-from exeat.gateway.interception import HTTP1, Intercept, Interception
+from exeat.gateway.interception import Intercept, Interception
+from exeat.gateway.spoken import HTTP1
 from exeat.policy import Name, Pattern, Policy, Reason, Rule, Scope, Target, decide, is_exempt
-from exeat.run.preparations import Preparations, TrustFiles, file_in_memory
+from exeat.run.preparations import Preparations
 from exeat.run.scrubbing import scrub_environment
 from exeat.secrets.codings import load_codings
 from exeat.secrets.config import VARIABLE
@@ -17,8 +18,10 @@ from exeat.secrets.values import end_commands, fetch, files_to_hide, variables_t
 from exeat.secrets.vault import Vault
 from exeat.sources import Loaded
 from exeat.trust.authority import Authority, Contexts
+from exeat.trust.files import TrustFiles
 from exeat.trust.roots import UpstreamTrust, find_caller_roots, find_system_roots
 from exeat.trust.store import certificates_of, combined_bundle, java_key_store, subject_hash
+from exeat.trust.unnamed_file import file_in_memory
 
 # Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
 NEEDED_LATER = (

@@ -9,24 +9,11 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 
+from exeat.trust.files import TrustFiles
+from exeat.trust.unnamed_file import file_in_memory
+
 PREPARED = b"T"
 _MAX_FILES = 4
-
-
-class TrustFiles:
-    """Descriptors of what the command is to trust: the roots with ours, ours alone, and both as a Java key store."""
-
-    __slots__ = ("bundle", "java", "own", "subject_hash")
-
-    def __init__(self, bundle: int, own: int, java: int, subject_hash: str) -> None:
-        self.bundle = bundle
-        self.own = own
-        self.java = java
-        self.subject_hash = subject_hash
-
-    def close(self) -> None:
-        for descriptor in (self.bundle, self.own, self.java):
-            os.close(descriptor)
 
 
 class Preparations:
@@ -86,18 +73,3 @@ def receive_preparations(files: Sequence[int]) -> Preparations:
         data = json.load(file)
     trust = TrustFiles(files[1], files[2], files[3], data["hash"]) if len(files) == _MAX_FILES else None
     return Preparations(data["placeholders"], data["dropped"], data["hidden"], data["said"], trust)
-
-
-def file_in_memory(content: bytes) -> int:
-    """A file without a name that holds this, to be passed on by its descriptor."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("exeat", os.MFD_CLOEXEC)
-    else:
-        import tempfile  # noqa: PLC0415 - not on Linux
-
-        descriptor, path = tempfile.mkstemp()
-        os.unlink(path)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    return descriptor

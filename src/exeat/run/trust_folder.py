@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 
 from exeat.errors import StartError
-from exeat.run.preparations import Preparations, TrustFiles
+from exeat.run.preparations import Preparations
+from exeat.trust.files import TrustFiles
 
 _NAMES = ("ca-bundle.pem", "ca.pem", "cacerts")
 

@@ -18,25 +18,40 @@ def unnamed_file(content: bytes) -> Iterator[str]:
     It leads over /proc/self or /dev/fd, which a process may follow for itself even when it cannot be dumped.
     """
     has_memory = hasattr(os, "memfd_create")
-    descriptor = _filled_memory(content) if has_memory else _filled_pipe(content)
+    descriptor = file_in_memory(content) if has_memory else _filled_pipe(content)
     try:
         yield f"/proc/self/fd/{descriptor}" if has_memory else f"/dev/fd/{descriptor}"
     finally:
         os.close(descriptor)
 
 
-def _filled_memory(content: bytes) -> int:
-    try:
-        descriptor = os.memfd_create("exeat", os.MFD_CLOEXEC | _NOEXEC_SEAL)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        descriptor = os.memfd_create("exeat", os.MFD_CLOEXEC)  # before Linux 6.3
+def file_in_memory(content: bytes) -> int:
+    """A file without a name that holds this, to be passed on by its descriptor. Elsewhere than on Linux it is on disk,
+    for a moment with a name: not for keys.
+    """
+    descriptor = _make_memory() if hasattr(os, "memfd_create") else _make_unlinked()
     try:
         _write_all(descriptor, content)
     except BaseException:
         os.close(descriptor)
         raise
+    return descriptor
+
+
+def _make_memory() -> int:
+    try:
+        return os.memfd_create("exeat", os.MFD_CLOEXEC | _NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.memfd_create("exeat", os.MFD_CLOEXEC)  # before Linux 6.3
+
+
+def _make_unlinked() -> int:
+    import tempfile  # noqa: PLC0415 - not on Linux
+
+    descriptor, path = tempfile.mkstemp()
+    os.unlink(path)
     return descriptor
 
 
