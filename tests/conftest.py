@@ -15,7 +15,7 @@ from tests.support.redirected import Namespace, Namespaces, require
 # Jails, ports 80 and 443, packet rules, real programs: one such test at a time. All others may run beside them.
 _ON_THE_MACHINE = (
     "escape/", "clients/", "unit/jail/", "unit/run/", "unit/attack/", "integration/test_run", "integration/test_demo",
-    "attacks/test_jail", "attacks/test_fixes_cover", "attacks/test_secrets_files", "threats/test_web_ports",
+    "attacks/test_jail", "attacks/test_kept_run", "attacks/test_fixes_cover", "attacks/test_secrets_files", "threats/test_web_ports",
 )  # fmt: skip
 
 StartGate = Callable[..., Gate]

@@ -14,9 +14,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from exeat.audit import EventStream
-    from exeat.errors import AuditError, ConfigError, ExeatError, HostError, StartError
+    from exeat.embed.finished import Finished, ManagerClosedError, RunTimeoutError
+    from exeat.embed.sandbox_manager import SandboxManager
+    from exeat.errors import AuditError, ConfigError, ExeatError, HostError, JailError, StartError
     from exeat.gateway.gateway import Gateway
     from exeat.gateway.limits import Limits
+    from exeat.gateway.questions import Question
     from exeat.policy import Decision, Policy, Target, canonical_host, decide
     from exeat.sources import make_policy
 
@@ -26,10 +29,16 @@ _HOMES = {
     "Decision": "exeat.policy",
     "EventStream": "exeat.audit",
     "ExeatError": "exeat.errors",
+    "Finished": "exeat.embed.finished",
     "Gateway": "exeat.gateway.gateway",
     "HostError": "exeat.errors",
+    "JailError": "exeat.errors",
     "Limits": "exeat.gateway.limits",
+    "ManagerClosedError": "exeat.embed.finished",
     "Policy": "exeat.policy",
+    "Question": "exeat.gateway.questions",
+    "RunTimeoutError": "exeat.embed.finished",
+    "SandboxManager": "exeat.embed.sandbox_manager",
     "StartError": "exeat.errors",
     "Target": "exeat.policy",
     "canonical_host": "exeat.policy",
@@ -43,10 +52,16 @@ __all__ = [
     "Decision",
     "EventStream",
     "ExeatError",
+    "Finished",
     "Gateway",
     "HostError",
+    "JailError",
     "Limits",
+    "ManagerClosedError",
     "Policy",
+    "Question",
+    "RunTimeoutError",
+    "SandboxManager",
     "StartError",
     "Target",
     "__version__",

@@ -23,6 +23,7 @@ from exeat.policy import (
     parse_host_mapping,
     parse_rule,
 )
+from exeat.policy.listing import parse_listing
 
 if TYPE_CHECKING:
     from exeat.secrets.model import SecretSpec
@@ -124,12 +125,14 @@ def _parse_options(texts: Iterable[str], option: str, *, deny: bool) -> list[Rul
 
 
 def load_document(path: str) -> PolicyDocument:
-    """Read a policy file. A missing or unreadable file is an error, never an empty policy."""
+    """Read a policy file, or a list of rules in a .txt file. A missing or unreadable file is an error, never empty."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ConfigError("not a regular file", where=path, expected="a policy in TOML or JSON")
+                raise ConfigError(
+                    "not a regular file", where=path, expected="a policy in TOML or JSON, or an allowlist in .txt"
+                )
             raw = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(
@@ -142,6 +145,8 @@ def load_document(path: str) -> PolicyDocument:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError("not UTF-8", where=f"{path}:{line}", expected="text in UTF-8") from None
+    if path.lower().endswith(".txt"):
+        return PolicyDocument(parse_listing(text, path), (), {})
     return parse_document(text, path)
 
 

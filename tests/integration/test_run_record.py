@@ -243,6 +243,9 @@ def test_exeats_own_folder_is_hidden(variable: str, uid: int | None) -> None:
         home = folder / "state" / below
         home.mkdir(parents=True)
         (home / "secret").write_text("x")
+        if uid is not None:
+            for path in (home, *home.parents[: len(home.relative_to(folder).parts)]):
+                os.chown(path, uid, uid)
         env = {key: value for key, value in environment().items() if key != "XDG_STATE_HOME"}
         env[variable] = str(folder / "state")
         command = ["sh", "-c", f"ls -A {home} | wc -l; (echo y > {home}/new) 2>/dev/null; true"]

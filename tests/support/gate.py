@@ -14,6 +14,7 @@ import uvloop
 
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
+from exeat.gateway.questions import Ask
 from exeat.policy import Policy
 from exeat.sources import make_policy
 from tests.support.redirected import Listeners, Namespace
@@ -59,6 +60,8 @@ class Gate:
         credentials: tuple[str, str] | None = None,
         audit_target: str | None = None,
         inside: Namespace | None = None,
+        ask: Ask | None = None,
+        ask_timeout_s: float = 30.0,
     ) -> None:
         self.audit = audit
         self._inside = inside
@@ -78,6 +81,8 @@ class Gate:
             redirected=inside is not None,
             dns_udp=jail.dns_udp,
             dns_tcp=jail.dns_tcp,
+            ask=ask,
+            ask_timeout_s=ask_timeout_s,
         )
         self._thread.call(self.gateway.start())
         self.port = self.gateway.port

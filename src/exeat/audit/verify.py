@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,10 +25,13 @@ _MAX_PIECE_BYTES = 256 * 1024
 _LOCK_TRIES = 500
 
 
-def verify_files(paths: Sequence[str], *, expect_head: str | None = None) -> Verification:
+def verify_files(
+    paths: Sequence[str], *, expect_head: str | None = None, on_line: Callable[[bytes], None] | None = None
+) -> Verification:
     """Check log files, oldest first, as one log. Raises OSError if one cannot be read.
 
     A single path brings its rotated siblings (`.N` … `.1`) with it. Reads piece by piece, whatever the size.
+    `on_line` is given each line as it goes by, with its newline; one that is too long to be ours comes in pieces.
     """
     files = [Path(path) for path in paths]
     if len(files) == 1:
@@ -40,6 +43,8 @@ def verify_files(paths: Sequence[str], *, expect_head: str | None = None) -> Ver
         with file.open("rb") as opened:
             for piece in _pieces(opened):
                 checker.feed(piece)
+                if on_line is not None:
+                    on_line(piece)
     return checker.result()
 
 

@@ -25,6 +25,16 @@ def check(policy: Policy, intercept: str, text: str, *, method: str, as_json: bo
     return 0 if explanation.decision.allowed else 1
 
 
+def sandbox_lists(name: str | None) -> tuple[str, ...]:
+    """The list of a named sandbox as one more policy file. Raises ConfigError if there is no such sandbox."""
+    if name is None:
+        return ()
+    from exeat.sandbox.folder import open_sandbox  # noqa: PLC0415 - most checks are without a sandbox
+
+    with open_sandbox(name) as folder:
+        return (folder.allowlist_path,)
+
+
 def parse_target(text: str, method: str) -> tuple[Target, Target | None]:
     """What `exeat check` was asked about, and the request inside if it is a tunnel to a web server.
 

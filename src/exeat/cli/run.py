@@ -7,18 +7,36 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from exeat.errors import ConfigError
 from exeat.run.settings import JAILS
 
 if TYPE_CHECKING:
+    from exeat.sandbox.folder import SandboxFolder
     from exeat.sources import RuleSources
 
 
 _SECRETS = b"EXEAT_SECRETS_JSON"
+_ASK_S, _MAX_ASK_S = 30.0, 3600.0
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Everything but the policy options, which other commands have too."""
     parser.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="the command, after --")
+    sandbox = parser.add_argument_group("sandbox")
+    sandbox.add_argument(
+        "--name", metavar="N", help="run in the sandbox N, which keeps a list of rules and a log; see exeat proxy"
+    )
+    sandbox.add_argument(
+        "--ask", action="store_true", help="ask about hosts that no rule lists: here, or by exeat proxy approve"
+    )
+    sandbox.add_argument(
+        "--ask-timeout", metavar="S", type=float, help="deny it without an answer in S seconds (default: 30)"
+    )
+    sandbox.add_argument("--ask-fd", metavar="N", type=int, default=-1, help=argparse.SUPPRESS)
+    sandbox.add_argument(
+        "--learn", action="store_true", help="let through what no rule lists, then print the rules that it needs"
+    )
+    sandbox.add_argument("--learn-out", metavar="FILE", help="write them there: TOML, or a list if it ends in .txt")
     secrets = parser.add_argument_group(
         "secrets", "the command gets placeholders; EXEAT_SECRETS_JSON and a policy file count too"
     )
@@ -69,6 +87,10 @@ def run_command(
     # Bytes as they are: a copy in text would stay in this process's memory when it is done with.
     has_secrets = bool(options.secrets or os.environb.get(_SECRETS))
     argv = options.command[1:] if options.command[:1] == ["--"] else options.command
+    _refuse_contradictions(options)
+    folder, listed = _open_sandbox(options.name) if options.name is not None else (None, "")
+    rules += listed
+    every_rule += listed
     return run(
         RunSettings(
             argv,
@@ -83,11 +105,43 @@ def run_command(
             or "methods=" in every_rule
             or "paths=" in every_rule,
             jail=options.jail,
-            audit=options.audit,
+            audit=folder.audit_path if folder is not None else options.audit,
             env=tuple(options.env),
             clean_env=options.clean_env,
             proxy_env=not options.no_proxy_env,
             unix=tuple(options.unix),
             quiet=options.quiet,
+            folder=folder,
+            ask=options.ask or options.ask_fd >= 0,
+            ask_s=options.ask_timeout or _ASK_S,
+            ask_fd=options.ask_fd,
+            learn=options.learn or options.learn_out is not None,
+            learn_out=options.learn_out,
         )
     )
+
+
+def _refuse_contradictions(options: argparse.Namespace) -> None:
+    if options.name is not None and options.audit is not None:
+        raise ConfigError(
+            "a sandbox with a name has a log of its own", where="--audit", expected="--name or --audit; exeat proxy log"
+        )
+    asks = options.ask or options.ask_fd >= 0
+    if asks and (options.learn or options.learn_out is not None):
+        raise ConfigError("what is let through is not asked about", where="--learn", expected="--ask or --learn")
+    if options.ask_timeout is not None and not (asks and 0 < options.ask_timeout <= _MAX_ASK_S):
+        raise ConfigError(
+            "not a time to wait for an answer",
+            where=f"--ask-timeout {options.ask_timeout:g}",
+            expected="more than 0 and at most 3600 seconds, with --ask",
+        )
+
+
+def _open_sandbox(name: str) -> tuple[SandboxFolder, str]:
+    """The sandbox's folder, made if there is none, and its list as text."""
+    from exeat.sandbox.folder import open_sandbox  # noqa: PLC0415 - for sandboxes with a name
+    from exeat.sandbox.names import check_name  # noqa: PLC0415
+    from exeat.sandbox.store import read_allowlist  # noqa: PLC0415
+
+    folder = open_sandbox(check_name(name), create=True)
+    return folder, f" {read_allowlist(folder).text}"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from exeat.cli.help_text import HelpText
 from exeat.policy.document import POLICY_KEYS, is_json, parse_data, parse_document
 from exeat.policy.host import shown
 from exeat.secrets.config import combine, parse_secrets, parse_secrets_table
@@ -38,7 +39,7 @@ exit status: 0 usable, 2 not"""
 
 def add_secrets_actions(parser: argparse.ArgumentParser) -> None:
     """The options of `exeat secrets`."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True, prog="exeat secrets")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, prog="exeat secrets")
     check = actions.add_parser(
         "check",
         help="say what secrets a file has, and what is wrong with it",
@@ -46,7 +47,7 @@ def add_secrets_actions(parser: argparse.ArgumentParser) -> None:
         "value is, to which hosts it may go and in what part of a request. Values are\n"
         "not fetched and never shown.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpText,
     )
     check.add_argument("files", metavar="FILE", nargs="+", help="secrets, or a policy with secrets; taken together")
     check.set_defaults(run=lambda options, arguments: check_files(options.files))

@@ -121,7 +121,10 @@ class DnsDoor:
             return _give(query, _LOCALHOST)
         policy = self._state.policy  # of this moment: it may be swapped between two queries
         if not could_allow(policy, name):
-            return self._refuse(query, unreachable(policy, name))
+            denial = unreachable(policy, name)
+            if self._state.questions is None or not self._state.questions.may_ask(denial):
+                return self._refuse(query, denial)
+            # Somebody may allow it, but only who connects is worth a question. Until then nothing leaves.
         if query.qtype not in (QType.A, QType.AAAA):
             return Rcode.NOERROR, ()  # the name is there, and has nothing of this type
         addresses = self._names.addresses(name.text)

@@ -26,11 +26,12 @@ from exeat.gateway.resolve import Lookup, Resolver
 from exeat.gateway.session import Session
 from exeat.gateway.state import Credentials, State
 from exeat.gateway.synthetic import SyntheticNames
-from exeat.policy import Policy
+from exeat.policy import Policy, Rule, build_policy
 from exeat.wire.reply import encode_reply
 
 if TYPE_CHECKING:
     from exeat.gateway.interception import Interception
+    from exeat.gateway.questions import Ask
 
 _log = logging.getLogger("exeat")
 _SWEEP_S: Final = 1.0
@@ -45,6 +46,8 @@ class Gateway:
     then are of a network namespace that has no other way out. `dns_udp` and `dns_tcp` are bound sockets of it, on which
     DNS is answered, and on `dropped` the kernel tells which packets were dropped there. All sockets given are the
     gateway's from `start` on. `interception`: look into TLS where secrets or rules on methods and paths ask for it.
+
+    `ask` is called about every place that no rule lists. A yes becomes a rule. No answer in `ask_timeout_s` is a no.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class Gateway:
         dns_tcp: Sequence[socket.socket] = (),
         dropped: Sequence[socket.socket] = (),
         interception: Interception | None = None,
+        ask: Ask | None = None,
+        ask_timeout_s: float = 30.0,
     ) -> None:
         if (dns_udp or dns_tcp) and not redirected:
             raise ValueError("DNS is answered only where connections are redirected")
@@ -88,6 +93,9 @@ class Gateway:
         self._dns_sockets = dns_udp, dns_tcp
         self._dropped_sockets = dropped
         self._interception = interception
+        self._ask = ask
+        self._ask_timeout_s = ask_timeout_s
+        self._granted: list[Rule] = []  # by answers to questions
         self._dns: DnsDoor | None = None
         self._drop_log: DropLog | None = None
         self._servers: list[asyncio.Server] = []
@@ -116,6 +124,10 @@ class Gateway:
             names=SyntheticNames(time.monotonic) if self._redirected else None,
             interception=self._interception,
         )
+        if self._ask is not None:
+            from exeat.gateway.questions import Questions  # noqa: PLC0415 - for those who ask
+
+            self._state.questions = Questions(self._ask, self._ask_timeout_s, self.grant)
         loop = self._loop = asyncio.get_running_loop()
         try:
             if self._listeners is not None:
@@ -194,6 +206,8 @@ class Gateway:
         if self._drop_log is not None:
             self._drop_log.close()
             self._drop_log = None
+        if self.state.questions is not None:
+            self.state.questions.close()
         for session in list(self.state.sessions):
             session.drain()
         if drain_s > 0:
@@ -347,12 +361,30 @@ class Gateway:
 
     async def set_policy(self, policy: Policy, limits: Limits | None = None) -> int:
         """Put another policy in force. Gives the number of connections that it no longer allows, which are cut."""
-        self.state.set_policy(policy)
+        self._put_in_force(policy)
         if limits is not None:
             self.state.set_limits(limits)
         cut = sum(session.revoke_if_denied() for session in list(self.state.sessions))
         self.state.journal.append(encode_event("reload", gateway=self.id, rules=len(policy.rules), cut=cut))
         return cut
+
+    def grant(self, rule: Rule, by: str) -> None:
+        """Allow what a rule says, too, until the gateway stops: the answer to a question. Denials still beat it."""
+        self._granted.append(rule)
+        self._put_in_force(self.policy)
+        self.state.journal.append(encode_event("grant", gateway=self.id, rule=rule.text, by=by))
+
+    @property
+    def granted(self) -> tuple[Rule, ...]:
+        """The rules that follow from answers to questions."""
+        return tuple(self._granted)
+
+    def _put_in_force(self, policy: Policy) -> None:
+        if self._granted:
+            policy = build_policy((*policy.rules, *self._granted), policy.hosts)
+        self.state.set_policy(policy)
+        if self.state.questions is not None:
+            self.state.questions.on_new_policy(self.state)
 
 
 def _queue_length(listener: socket.socket) -> int:

@@ -84,8 +84,10 @@ async def _serve_place(session: Session, where: str, serve_inner: ServeInner) ->
         malformed(state, record, error)
         session.client.reset()
         return
+    if state.questions is not None and not place.decision.allowed:
+        place = await state.questions.settle(session, place)
     inner: Inner | None = None
-    if place.decision.allowed and place.port != 443 and await _speaks_http_already(session.client):
+    if _takes_http(place) and place.decision.allowed and await _speaks_http_already(session.client):
         place = state.find(authority, 0)  # the policy may have changed meanwhile
         await serve_http(session, place, PROTOCOL_HTTP)
         return
@@ -107,9 +109,14 @@ async def _serve_place(session: Session, where: str, serve_inner: ServeInner) ->
 
 
 def _takes_http(place: Place) -> bool:
-    """May an HTTP request to this place be allowed? Some may where a tunnel may not; on port 443 HTTP is not spoken."""
+    """May an HTTP request to this place be allowed? Some may where a tunnel may not; on port 443 HTTP is not spoken.
+
+    What is meant for a proxy is not for us to serve.
+    """
     decision = place.decision
-    return place.port != 443 and (decision.allowed or decision.reason is Reason.NEEDS_INTERCEPTION)
+    if place.port == 443 or place.is_proxy:
+        return False
+    return decision.allowed or decision.reason is Reason.NEEDS_INTERCEPTION
 
 
 async def _listen(session: Session, *, patient: bool) -> First:

@@ -25,6 +25,7 @@ from exeat.policy import Decision, Host, Policy, Rule, Target, decide, split_aut
 
 if TYPE_CHECKING:
     from exeat.gateway.interception import Interception
+    from exeat.gateway.questions import Questions
     from exeat.gateway.session import Session
     from exeat.secrets.model import Secret
 
@@ -79,6 +80,12 @@ class Place:
             if self.looks_into_tls:
                 self.bound = interception.bound(host, port)
         self._pool_key = _pool_key(self.key, self.decision, secure=False)
+
+    @property
+    def is_proxy(self) -> bool:
+        """Its rule says that it is a proxy: what is sent there is passed on unread."""
+        rule = self.decision.rule
+        return rule is not None and rule.proxy
 
     def pool_key(self, decision: Decision, *, secure: bool = False) -> Key:
         if decision is self.decision and not secure:
@@ -196,6 +203,7 @@ class State:
         interception: Interception | None = None,
     ) -> None:
         self.interception = interception
+        self.questions: Questions | None = None  # where somebody may be asked about what no rule lists
         self.sessions: set[Session] = set()
         self.http2_pool = Http2Pool(limits.max_idle_upstreams)
         self.sandbox = sandbox

@@ -103,6 +103,8 @@ def judge_first(first: First, place: Place) -> str:
             if not _agrees(first.server_name, place):
                 return "sni-mismatch"
             return INTERCEPT if place.looks_into_tls else RELAY
+        case Speech.HTTP | Speech.OTHER if place.is_proxy:
+            return RELAY
         case Speech.HTTP | Speech.OTHER if place.port == 443:
             return "not-tls"
         case Speech.HTTP:

@@ -46,21 +46,42 @@ def identities(paths: Iterable[str]) -> frozenset[Identity]:
     return frozenset(found)
 
 
-def close_ways_out(hidden: frozenset[Identity] = frozenset()) -> None:
-    """Close what is inherited by the next program and is not plainly harmless. `hidden` files are not."""
+class Hidden:
+    """What the command must not have open: some files, and all that is in some folders, by whatever name."""
+
+    def __init__(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
+        self._files = identities(files)
+        self._folders = tuple(folders)
+        self._in_folders: frozenset[Identity] | None = None  # looked for if there is something to compare
+
+    def holds(self, number: int) -> bool:
+        found = os.fstat(number)
+        if self._in_folders is None:
+            self._in_folders = identities(
+                os.path.join(top, name)
+                for folder in self._folders
+                for top, _, names in os.walk(os.path.realpath(folder))
+                for name in names
+            )
+        return (found.st_dev, found.st_ino) in self._files | self._in_folders
+
+
+def close_ways_out(hidden: Hidden | None = None) -> None:
+    """Close what is inherited by the next program and is not plainly harmless. What is `hidden` is not."""
+    hidden = hidden or Hidden()
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
         try:
             if number <= 2 or not os.get_inheritable(number):
                 continue
-            if not _is_harmless(number) or _identity(number) in hidden:
+            if not _is_harmless(number) or hidden.holds(number):
                 os.close(number)
         except OSError as error:
             if error.errno != errno.EBADF:  # the one that listed the directory
                 raise
     for number, name in enumerate(_STREAMS):
         mode = os.fstat(number).st_mode
-        if stat.S_ISREG(mode) and _identity(number) in hidden:
+        if stat.S_ISREG(mode) and hidden.holds(number):
             raise OSError(
                 errno.EPERM, f"{name} is a file that is hidden from the command; put a pipe between: cat ... |"
             )
@@ -80,11 +101,6 @@ def _is_plain_stream(number: int) -> bool:
         except OSError:
             return False
         return stream.family == socket.AF_UNIX and stream.type in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
-
-
-def _identity(number: int) -> Identity:
-    found = os.fstat(number)
-    return found.st_dev, found.st_ino
 
 
 def _is_harmless(number: int) -> bool:

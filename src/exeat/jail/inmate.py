@@ -36,12 +36,23 @@ _NAMESPACES = libc.CLONE_NEWNS | libc.CLONE_NEWPID | libc.CLONE_NEWIPC
 # How long the two halves of a signal to the group, to the warden and to the keeper, can be apart.
 _GROUP_MS = 50
 _MAX_PACKET = 65_536
+_TIOCSCTTY = 0x540E  # the same on every machine that there is a jail for
+
+
+class OwnTerminal:
+    """A terminal for the command, kept apart from its caller's by somebody in between."""
+
+    __slots__ = ("descriptor", "hidden")
+
+    def __init__(self, descriptor: int, hidden: int) -> None:
+        self.descriptor = descriptor
+        self.hidden = hidden  # the device number of the caller's, which the command must not reach by any name
 
 
 class Spec:
     """What to run and how: everything that is decided before the first fork."""
 
-    __slots__ = ("argv", "cwd", "environ", "new_session", "own_network", "run_as", "to_host", "view")
+    __slots__ = ("argv", "cwd", "environ", "new_session", "own_network", "run_as", "terminal", "to_host", "view")
 
     def __init__(
         self,
@@ -53,6 +64,7 @@ class Spec:
         own_network: bool,
         run_as: tuple[int, int] | None = None,
         new_session: bool = False,
+        terminal: OwnTerminal | None = None,
         to_host: list[HostPorts] | None = None,
     ) -> None:
         self.argv = argv
@@ -63,6 +75,7 @@ class Spec:
         self.run_as = run_as  # uid and gid, where they are not the caller's
         self.to_host = to_host or []  # loopback places that mean the host's, not the jail's own
         self.new_session = new_session  # no terminal: keep the command's signals to itself
+        self.terminal = terminal  # in the place of the caller's; the keeper leads its session
 
 
 class _StepError(Exception):
@@ -88,7 +101,7 @@ def build(spec: Spec, control: socket.socket) -> NoReturn:
 def _build(spec: Spec, control: socket.socket) -> None:
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        descriptors.close_ways_out(descriptors.identities(spec.view.hidden_files))
+        descriptors.close_ways_out(descriptors.Hidden(spec.view.hidden_files, spec.view.hidden_folders))
     except OSError as error:
         raise _StepError("descriptors", error) from None
     uid, is_root = os.getuid(), os.geteuid() == 0
@@ -112,6 +125,8 @@ def _build(spec: Spec, control: socket.socket) -> None:
             is_root=is_root,
         )
         kernelfs.close_doors(mounts.BLANK, is_root=is_root)
+        if spec.terminal is not None:
+            kernelfs.hide_terminal(spec.terminal.hidden, mounts.BLANK)
         kernelfs.give_own_terminals()  # its descriptor stays open in the keeper
         if spec.run_as is not None:
             from exeat.jail.own_user import furnish  # noqa: PLC0415 - root's jail only
@@ -186,6 +201,8 @@ def keep(spec: Spec, control: socket.socket, *, is_root: bool) -> NoReturn:
         for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
         signals = open_signalfd([signal.SIGCHLD, *FOR_COMMAND])
+        if spec.terminal is not None:
+            _lead_session(spec.terminal)
         control.send(READY)
         # The word to go comes when the builder is gone and the warden is our parent, not before.
         if not control.recv(1):
@@ -196,12 +213,21 @@ def keep(spec: Spec, control: socket.socket, *, is_root: bool) -> NoReturn:
         command = os.fork()
         if command == 0:
             _become_command(spec, control)
-        _Watch(command, signals, control, shares_group=not spec.new_session).go_on()
+        _Watch(command, signals, control, spec).go_on()
     except _StepError as problem:
         _report_failure(control, problem.step, problem.error)
     except BaseException as problem:
         _report_failure(control, "keep", OSError(0, f"{type(problem).__name__}: {problem}"))
     os._exit(1)
+
+
+def _lead_session(terminal: OwnTerminal) -> None:
+    """Be to the command what a shell is to a job: without a parent in its session it could not be stopped (Ctrl-Z)."""
+    try:
+        os.setsid()
+        libc.call("ioctl", terminal.descriptor, _TIOCSCTTY, 0)
+    except OSError as error:
+        raise _StepError("terminal", error) from None
 
 
 def _settle(spec: Spec, *, is_root: bool) -> None:
@@ -241,6 +267,9 @@ def _become_command(spec: Spec, control: socket.socket) -> NoReturn:
     try:
         if spec.new_session:
             os.setsid()
+        if spec.terminal is not None:
+            os.setpgid(0, 0)
+            os.tcsetpgrp(spec.terminal.descriptor, os.getpid())  # SIGTTOU is ignored until the next line
         restore_signals()
         shared_network = not spec.own_network
         # Also keeps signals inside: the command is in its caller's process group, and so is who else runs in that job.
@@ -269,11 +298,12 @@ def _is_in_path(spec: Spec) -> bool:
 class _Watch:
     """The keeper's work while the command runs."""
 
-    def __init__(self, command: int, signals: int, control: socket.socket, *, shares_group: bool) -> None:
+    def __init__(self, command: int, signals: int, control: socket.socket, spec: Spec) -> None:
         self._command = command
         self._signals = signals
         self._control = control
-        self._shares_group = shares_group
+        self._leads_session = spec.terminal is not None
+        self._shares_group = not spec.new_session and not self._leads_session
         self._seen: dict[int, float] = {}  # signals that came to the whole group, and when
 
     def go_on(self) -> NoReturn:
@@ -310,7 +340,10 @@ class _Watch:
                 self._take_signals()
             if time.monotonic() - self._seen.pop(number, -math.inf) < 1.0:
                 return
-        os.kill(self._command, number)
+        if self._leads_session and number in (signal.SIGCONT, signal.SIGTSTP):
+            os.killpg(self._command, number)  # as a shell does for a job
+        else:
+            os.kill(self._command, number)
 
     def _reap(self) -> None:
         """Collect everything that has ended. When that is the command, it is over."""

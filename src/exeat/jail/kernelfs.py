@@ -23,6 +23,8 @@ _TO_READ_ONLY = (
 )  # fmt: skip
 # Settings of the kernel that root's program could use to have a program of its choice started outside (core_pattern).
 _PROC_OF_ROOT = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
+_CONSOLES, _SCREENS = 4, 7  # device numbers: /dev/tty1 and /dev/ttyS0; /dev/vcs1
+_FIRST_SERIAL = 64
 _ROOT_DEVICES = ("mem", "kmem", "port", "kmsg", "console")
 
 
@@ -85,6 +87,31 @@ def mount_proc(*, is_root: bool) -> None:
             if os.path.exists(path):
                 mount(path, path, None, MS_BIND)
                 read_only(path)
+
+
+def hide_terminal(device: int, blank: str) -> None:
+    """Take the caller's terminal away, by whatever name: the command has one of its own. For the builder.
+
+    Terminals under /dev/pts are left to `give_own_terminals`. A console can also be reached as the one that is shown
+    just now, and by its screen's memory.
+    """
+    for point in MountTable().of_kind("devpts"):
+        if point == "/dev/pts" or not os.path.exists(point):
+            continue
+        if os.path.isdir(point):
+            mount("exeat", point, "tmpfs", _SAFE | MS_RDONLY, "mode=555")
+        else:
+            mount(blank, point, None, MS_BIND)  # /dev/console in a container is such a one
+    is_console = os.major(device) == _CONSOLES and os.minor(device) < _FIRST_SERIAL
+    with os.scandir("/dev") as entries:
+        nodes = [entry for entry in entries if not entry.is_symlink() and not entry.is_dir()]
+    for node in nodes:
+        found = node.stat(follow_symlinks=False)
+        if not stat.S_ISCHR(found.st_mode):
+            continue
+        is_alias = found.st_rdev == os.makedev(_CONSOLES, 0) or os.major(found.st_rdev) == _SCREENS
+        if found.st_rdev == device or (is_console and is_alias):
+            mount(blank, node.path, None, MS_BIND)
 
 
 def give_own_terminals() -> int:

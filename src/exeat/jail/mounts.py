@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Mapping
 
+from exeat.jail.hiding import HiddenFolders
 from exeat.jail.hostsockets import is_socket
 from exeat.jail.kernelfs import read_only
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
@@ -26,6 +27,7 @@ _RESOLV_CONF = "# Names are answered by exeat.\nnameserver 127.0.0.1\n"
 _SSH_CONFIGS = "/etc/ssh/ssh_config.d"
 _OWN = "/run/exeat"
 BLANK = f"{_OWN}/hidden"  # what is put over what is not to be seen
+_PINS = f"{_OWN}/pins"
 BUNDLE = f"{_OWN}/ca-bundle.pem"  # whom the command trusts, if TLS is looked into
 OWN_CERTIFICATE = f"{_OWN}/ca.pem"
 
@@ -54,13 +56,17 @@ def build_view(
     # All that leads to a socket or a hidden file, found before anything is covered.
     to_hide = {each for path in sockets for each in (path, *table.other_paths(path))}
     hidden_files = {each for path in view.hidden_files for each in table.other_paths(os.path.realpath(path))}
+    hidden_folders = HiddenFolders(view.hidden_folders, table)
+    hidden_folders.cover()
     # By descriptor, so that they can be put back after their folder was covered.
     kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.sockets]
     kept_paths = {os.path.realpath(path) for path in view.sockets}
     _cover_run(uid)
     os.mkdir(_OWN, 0o755)
     os.close(os.open(BLANK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))
-    for folder in _folders_to_cover(view, environ.get("XDG_RUNTIME_DIR"), uid):
+    os.mkdir(_PINS, 0o000)
+    hidden_folders.pin(_PINS)
+    for folder in _folders_to_cover(environ.get("XDG_RUNTIME_DIR"), uid):
         _cover(folder, 0o700)
     for path in to_hide:
         if is_socket(path) and os.path.realpath(path) not in kept_paths:
@@ -83,10 +89,9 @@ def build_view(
     read_only(_OWN)
 
 
-def _folders_to_cover(view: View, runtime_dir: str | None, uid: int) -> list[str]:
+def _folders_to_cover(runtime_dir: str | None, uid: int) -> list[str]:
     """Whole folders. A link is left alone: anybody could have put it there, to have something else covered."""
     folders = [folder for folder in _SOCKET_FOLDERS if not os.path.islink(folder)]
-    folders += view.hidden_folders
     if runtime_dir and not os.path.realpath(runtime_dir).startswith("/run/"):
         try:
             found = os.stat(runtime_dir)

@@ -13,6 +13,7 @@ class Mount(NamedTuple):
     root: str  # the part of the file system that is mounted
     point: str
     kind: str
+    upper: str = ""  # of an overlay: the folder that holds what is written to it
 
 
 class MountTable:
@@ -29,13 +30,17 @@ class MountTable:
 
     def locate(self, path: str) -> tuple[str, str]:
         """The device that a path without links is on, and where there."""
+        found = self._mount_of(path)
+        return found.device, _joined(found.root, _rest(path, found.point))
+
+    def _mount_of(self, path: str) -> Mount:
         found = Mount("", "", "", "")
         for mount in self._mounts:
             if _is_below(path, mount.point) and len(mount.point) >= len(
                 found.point
             ):  # of equal ones the last is on top
                 found = mount
-        return found.device, _joined(found.root, _rest(path, found.point))
+        return found
 
     def paths_of(self, device: str, inside: str) -> list[str]:
         """Every path that leads to this place of this device, as far as nothing else is mounted over it."""
@@ -50,11 +55,35 @@ class MountTable:
         real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
         return self.paths_of(*self.locate(real))
 
+    def parts_elsewhere(self, folder: str) -> list[tuple[str, str]]:
+        """Where something that is in this folder, without links, is mounted by itself: mount point, and path in it."""
+        device, inside = self.locate(folder)
+        return [
+            (mount.point, _joined(folder, _rest(mount.root, inside)))
+            for mount in self._mounts
+            if mount.device == device and mount.root != inside and _is_below(mount.root, inside)
+        ]
+
+    def beneath(self, path: str) -> str:
+        """Where the content of a path without links lies if its file system is an overlay over others; else ""."""
+        mount = self._mount_of(path)
+        return _joined(mount.upper, _joined(mount.root, _rest(path, mount.point)).lstrip("/")) if mount.upper else ""
+
 
 def _parse(line: str) -> Mount:
     fields = line.split(" ")
-    kind = fields[fields.index("-", 6) + 1]  # optional fields end with a dash
-    return Mount(fields[2], _unescaped(fields[3]), _unescaped(fields[4]), kind)
+    dash = fields.index("-", 6)  # optional fields end with it
+    kind = fields[dash + 1]
+    upper = _upper(fields[dash + 3]) if kind == "overlay" and len(fields) > dash + 3 else ""
+    return Mount(fields[2], _unescaped(fields[3]), _unescaped(fields[4]), kind, upper)
+
+
+def _upper(options: str) -> str:
+    for option in options.split(","):
+        name, _, value = option.partition("=")
+        if name == "upperdir" and value.startswith("/"):
+            return _unescaped(value)
+    return ""
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -49,6 +49,7 @@ def build_profile(
     """
     if not 0 < port < 65_536:
         raise ValueError(f"no port: {port}")
+    hidden_files, hidden_folders = list(hidden_files), list(hidden_folders)
     lines = [
         "(version 1)",
         "(allow default)",
@@ -67,8 +68,19 @@ def build_profile(
         "(deny lsopen)",
         *(f"(deny file-read* file-write* (literal {quote(path)}))" for path in hidden_files),
         *(f"(deny file-read* file-write* (subpath {quote(path)}))" for path in hidden_folders),
+        # Rules go by path: what is moved has another one. To move a folder is to unlink it.
+        *(f"(deny file-write-unlink (literal {quote(path)}))" for path in _above(*hidden_files, *hidden_folders)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _above(*paths: str) -> list[str]:
+    """All folders on the way to these, each once."""
+    found: dict[str, None] = {}
+    for path in paths:
+        while (path := os.path.dirname(path)) not in ("/", ""):
+            found[path] = None
+    return list(found)
 
 
 def quote(value: str) -> str:

@@ -57,6 +57,10 @@ class Warden:
     def hidden_files(self) -> list[str]:
         return self._spec.view.hidden_files
 
+    @property
+    def hidden_folders(self) -> list[str]:
+        return self._spec.view.hidden_folders
+
     def start_building(self) -> None:
         """Fork the builder and come back at once: there is other work to do meanwhile. Call with one thread only."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -21,7 +21,7 @@ _UNITS = {
     "GiB": 1024**3,
 }
 _METHOD = re.compile(r"[A-Z][A-Z0-9!#$%&'*+.^_`~-]{0,31}")  # RFC 9110 §5.6.2 token, upper case, no "|"
-_KNOWN = "private, force, no-intercept, allow_sni_mismatch, methods=GET|HEAD, paths=/a/**|/b or max_upload=10MB"
+_KNOWN = "private, force, proxy, no-intercept, allow_sni_mismatch, methods=GET|HEAD, paths=/a/**|/b or max_upload=10MB"
 
 
 class RuleError(ExeatError):
@@ -41,6 +41,7 @@ class Options:
     force: bool = False
     allow_sni_mismatch: bool = False
     no_intercept: bool = False
+    proxy: bool = False
     methods: frozenset[str] | None = None
     paths: tuple[str, ...] | None = None
     max_upload: int | None = None
@@ -62,13 +63,15 @@ def read_option(options: Options, word: str, offset: int) -> None:
             options.allow_sni_mismatch = True
         case "no-intercept", "":
             options.no_intercept = True
+        case "proxy", "":
+            options.proxy = True
         case "methods", "=":
             options.methods = _read_methods(value, value_at)
         case "paths", "=":
             options.paths = _read_paths(value, value_at)
         case "max_upload", "=":
             options.max_upload = _read_size(value, value_at)
-        case (("private" | "force" | "allow_sni_mismatch" | "no-intercept"), "="):
+        case (("private" | "force" | "allow_sni_mismatch" | "no-intercept" | "proxy"), "="):
             raise RuleError(f"the option {key} takes no value", value_at - 1, key)
         case (("methods" | "paths" | "max_upload"), _):
             raise RuleError(f"the option {key} needs a value", offset, _KNOWN)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
+from typing import NamedTuple
 
 Ports = tuple[tuple[int, int], ...]
 
@@ -12,8 +13,7 @@ WEB_PORTS: Ports = ((80, 80), (443, 443))  # what a rule without ports means
 ALL_PORTS: Ports = ((1, 65535),)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Where a setting was written, so that a verdict can be traced to the line that gave it.
 
     `item` counts from 1 in settings that have no lines: `--allow #2`, `PROXY_ALLOWLIST item 2`.
@@ -49,8 +49,7 @@ class Scope(StrEnum):
     NETWORK = "network"  # 10.0.0.0/8, [::1]: addresses, and never a name that resolves to one
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(NamedTuple):
     """The host part of a rule. `name` is canonical and has no star; `network` is set for NETWORK only."""
 
     scope: Scope
@@ -97,6 +96,8 @@ class Rule:
     allow_sni_mismatch: bool = field(default=False, compare=False)
     force: bool = field(default=False, compare=False)
     no_intercept: bool = field(default=False, compare=False)
+    # What is there is a proxy, and it decides: requests to it pass unread, whatever host they name.
+    proxy: bool = field(default=False, compare=False)
     # Follows from a secret that may go there. A rule that somebody wrote for the same place counts instead.
     implied: bool = field(default=False, compare=False)
     text: str = field(init=False)
@@ -115,6 +116,8 @@ class Rule:
             words.append("force")
         if self.no_intercept:
             words.append("no-intercept")
+        if self.proxy:
+            words.append("proxy")
         if self.methods is not None:
             words.append(f"methods={'|'.join(sorted(self.methods))}")
         if self.paths is not None:
@@ -142,3 +145,30 @@ def ports_text(ports: Ports) -> str:
     if ports == ALL_PORTS:
         return ":*"
     return ":" + ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ports)
+
+
+def plain_rule(deny: bool, pattern: Pattern, ports: Ports, source: Source, text: str) -> Rule:
+    """A rule without options whose canonical text is known already: 0.9 µs, where working it out takes 2.3."""
+    rule = _new(Rule)
+    _set_deny(rule, deny)
+    _set_pattern(rule, pattern)
+    _set_ports(rule, ports)
+    _set_source(rule, source)
+    _set_text(rule, text)
+    _set_private(rule, False)
+    _set_methods(rule, None)
+    _set_paths(rule, None)
+    _set_max_upload(rule, None)
+    _set_allow_sni_mismatch(rule, False)
+    _set_force(rule, False)
+    _set_no_intercept(rule, False)
+    _set_proxy(rule, False)
+    _set_implied(rule, False)
+    return rule
+
+
+_new = object.__new__
+(
+    _set_deny, _set_pattern, _set_ports, _set_source, _set_private, _set_methods, _set_paths, _set_max_upload,
+    _set_allow_sni_mismatch, _set_force, _set_no_intercept, _set_proxy, _set_implied, _set_text,
+) = (vars(Rule)[each.name].__set__ for each in fields(Rule))  # fmt: skip

@@ -7,12 +7,14 @@ import stat
 
 from exeat.errors import ConfigError, JailError, StartError
 from exeat.jail.cover import Cover
-from exeat.jail.inmate import Spec
+from exeat.jail.folder_watch import FolderWatch
+from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE, View
 from exeat.jail.network import GATEWAY_PORT, Sockets
 from exeat.jail.warden import Warden
 from exeat.run.environment import build_environment, caller_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.own_folders import hold_own_folders, is_in_own_folder
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
@@ -28,29 +30,49 @@ class Cell:
         self.credentials: tuple[str, str] | None = None  # of the gateway, for those who come to it as to a proxy
         hidden = warden.hidden_files
         self.cover = Cover(hidden, warden.namespaces) if hidden else None
+        self.folder_watch = FolderWatch(warden.hidden_folders)
+
+    def exposures(self) -> dict[int, JailError]:
+        """Descriptors that become readable when something is no longer hidden, and the error to end the run with."""
+        found = {}
+        if self.cover is not None:
+            found[self.cover.descriptor] = JailError(
+                "the files with secrets and rules are no longer kept hidden", detail="their guard ended"
+            )
+        if self.folder_watch.descriptor >= 0:
+            found[self.folder_watch.descriptor] = JailError(
+                "exeat's own folder was moved or removed while the command ran",
+                detail="it cannot be hidden any more, and the command could make another in its place",
+            )
+        return found
 
     def close(self) -> None:
         """Nothing of a network namespace is left when its processes are gone."""
+        self.folder_watch.close()
         if self.cover is not None:
             self.cover.close()
             self.cover = None
 
 
-def open_cell(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool) -> Cell:
+def open_cell(
+    settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool, terminal: OwnTerminal | None = None
+) -> Cell:
     """Build the jail that was asked for. `auto`: netns, or nft if that cannot be had and we are root; never env."""
     if settings.jail in ("auto", "netns"):
         try:
-            return _open_netns(settings, gatekeeper, new_session=new_session)
+            return _open_netns(settings, gatekeeper, new_session=new_session, terminal=terminal)
         except JailError as error:
             if settings.jail == "netns" or not error.is_missing or os.geteuid() != 0:
                 raise
             say(f"{error.public} ({error.detail}); taking the nft jail instead")
     from exeat.run.nft_cell import open_nft_cell  # noqa: PLC0415 - root only, and rare
 
-    return open_nft_cell(settings, gatekeeper, new_session=new_session)
+    return open_nft_cell(settings, gatekeeper, new_session=new_session, terminal=terminal)
 
 
-def _open_netns(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool) -> Cell:
+def _open_netns(
+    settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool, terminal: OwnTerminal | None = None
+) -> Cell:
     # Reading the rules takes longer than building, so both go on at the same time, unless a rule changes the jail.
     to_host = gatekeeper.loopback_places() if settings.may_name_loopback else []
     prepared = gatekeeper.preparations() if settings.may_intercept else NOTHING
@@ -61,6 +83,7 @@ def _open_netns(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: b
         build_view(settings, prepared),
         own_network=True,
         new_session=new_session,
+        terminal=terminal,
         to_host=to_host,
     )
     warden = Warden(spec)
@@ -107,17 +130,24 @@ def mounted_trust(prepared: Preparations) -> dict[str, str]:
 
 def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
     """Hide from the command what decides about it: its rules, its log, exeat's own state."""
-    home = state_folder()
+    own = hold_own_folders(is_named=settings.folder is not None)
+    if is_in_own_folder(working_directory(), own):
+        raise ConfigError(
+            "the working directory is in exeat's own folder, which is hidden from the command",
+            where="exeat run",
+            expected="cd to another folder",
+        )
     for path in settings.unix:
         if not os.path.isabs(path) or not _is_socket(path):
             raise ConfigError("no such socket", where=f"--unix {path}", expected="the full path of a Unix socket")
-        if os.path.realpath(path).startswith(f"{os.path.realpath(home)}/"):
+        if is_in_own_folder(path, own):
             raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
-    files = (settings.audit, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
-    hidden = [path for path in files if path and _can_be_hidden(path)]
+    files = (settings.audit, settings.learn_out, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
+    # What is in a hidden folder is hidden with it.
+    hidden = [path for path in files if path and _can_be_hidden(path) and not is_in_own_folder(path, own)]
     for path in prepared.hidden:
         _refuse_second_name(path)
-    view = View(list(settings.unix), hidden, [home])
+    view = View(list(settings.unix), hidden, own)
     view.trust = prepared.trust
     return view
 
@@ -149,12 +179,3 @@ def _can_be_hidden(path: str) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and not path.startswith(("/dev/", "/proc/")))
-
-
-def state_folder() -> str:
-    """Where exeat keeps what it stores."""
-    given = os.environ.get("EXEAT_HOME")
-    if given:
-        return given
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return f"{base}/exeat"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 
-from exeat.errors import JailError
+from exeat.jail.inmate import OwnTerminal
 from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, remember_signals
 from exeat.jail.warden import Event
 from exeat.run.cell import Cell, open_cell
@@ -27,21 +26,26 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     terminal = Terminal()
     # To stop at once when the terminal says so would mean to stop again at the news of the command's stop.
     signals = open_signalfd((*FOR_COMMAND, *STOPPING))
-    log = RunLog(settings.audit)
+    log = RunLog(settings.log_in_reach)
     try:
-        cell = open_cell(settings, gatekeeper, new_session=not terminal.exists)
+        terminal.ask_here(gatekeeper.asking)
+        own = OwnTerminal(*terminal.own) if terminal.own is not None else None
+        cell = open_cell(settings, gatekeeper, new_session=not terminal.exists, terminal=own)
     except BaseException:
         log.discard()
+        terminal.close()
         raise
     try:
         ended = _run_in(cell, gatekeeper, terminal, signals, quiet=settings.quiet)
+        terminal.end_questions()
+        cell.folder_watch.end()
         blocked = gatekeeper.stop()
         if ended.note:
             say(ended.note)
         log.check()
         if blocked and not settings.quiet:
             terminal.give_back()
-            print_summary(blocked)
+            print_summary(blocked, settings.name)
         return ended.value
     finally:
         cell.close()
@@ -55,39 +59,45 @@ def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int
         gatekeeper.serve(cell.sockets, jail=cell.kind, credentials=cell.credentials)
         announce(gatekeeper.preparations(), quiet=quiet)
         seal_imports()
+        terminal.begin()
         cell.warden.release()
-        return _attend(cell, gatekeeper, signals, has_terminal=terminal.exists)
+        return _attend(cell, gatekeeper, signals, terminal)
     except BaseException:
         cell.warden.kill()
         raise
 
 
-def _attend(cell: Cell, gatekeeper: Gatekeeper, signals: int, *, has_terminal: bool) -> Event:
+def _attend(cell: Cell, gatekeeper: Gatekeeper, signals: int, terminal: Terminal) -> Event:
     """Wait for the command's end, passing signals on and stopping when it stops."""
     poll = select.poll()
     warden = cell.warden
     control = warden.control.fileno()
-    watched = cell.cover.descriptor if cell.cover is not None else -1
-    for descriptor in (control, signals, gatekeeper.socket.fileno(), watched):
+    exposures = cell.exposures()
+    relay = terminal.watched
+    for descriptor in (control, signals, gatekeeper.socket.fileno(), *exposures, relay):
         if descriptor >= 0:
             poll.register(descriptor, select.POLLIN)
     while True:
         for descriptor, _ in poll.poll():
             if descriptor == signals:
                 for number, code, _ in read_signalfd(signals):
-                    if _concerns_command(number, code, has_terminal=has_terminal):
+                    if _concerns_command(number, code, has_terminal=terminal.is_shared):
                         warden.pass_signal(number)
-            elif descriptor == watched:
-                raise JailError(
-                    "the files with secrets and rules are no longer kept hidden", detail="their guard ended"
-                )
+                    elif number == signal.SIGTSTP and not terminal.is_shared and terminal.exists:
+                        warden.pass_signal(number)  # from a process: the keys are in the command's own terminal
+            elif descriptor in exposures:
+                raise exposures[descriptor]
             elif descriptor == control:
                 event = warden.receive()
                 if event is not None and event.kind == "ended":
                     return event
                 if event is not None:
-                    os.kill(os.getpid(), signal.SIGSTOP)  # so that the shell sees its job stopped
+                    terminal.suspend()
                     warden.pass_signal(signal.SIGCONT)  # only we are told to go on if it has a session of its own
+                    terminal.begin()
+            elif descriptor == relay:
+                poll.unregister(descriptor)
+                terminal.lose()
             else:
                 poll.unregister(descriptor)
                 say(GATEWAY_GONE)

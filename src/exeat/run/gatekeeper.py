@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 RULES = b"L"
 READY = b"R"
 BLOCKED = b"B"
+LEARNED = b"K"
 _BAD_RULES = b"C"
 _FAILED = b"E"
 
@@ -45,11 +46,21 @@ class Gatekeeper:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._places: list[HostPorts] | None = None
         self._prepared: Preparations | None = None if settings.may_intercept else NOTHING
+        self._learns = settings.learn
+        self.learned = ""  # after `stop`: a policy for what was let through
+        self.asking, asked = _open_questions(settings)  # where it asks about what no rule lists, for the terminal
+        self.can_ask = asked is not None or settings.folder is not None
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
-            _live(settings, theirs)
+            if self.asking is not None:
+                self.asking.close()
+            _live(settings, theirs, asked)
         theirs.close()
+        if asked is not None:
+            asked.close()
+        if settings.folder is not None:
+            settings.folder.close()  # nothing of it in the process that starts the command
         self.socket = ours
 
     def loopback_places(self) -> list[HostPorts]:
@@ -107,10 +118,20 @@ class Gatekeeper:
             fields = self._expect(BLOCKED).split("\0")
             for where, count, advice in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
                 blocked.append((where, int(count), advice))
+            if self._learns:
+                self.learned = self._receive_learned()
         except (OSError, ValueError, ExeatError):
             pass
         self.kill()
         return blocked
+
+    def _receive_learned(self) -> str:
+        data, files, _, _ = socket.recv_fds(self.socket, _MAX_PACKET, _MAX_FILES)
+        if data[:1] != LEARNED:
+            return self._understand(data, LEARNED)
+        with open(files[0], encoding="utf-8") as file:
+            file.seek(0)
+            return file.read()
 
     def _expect(self, kind: bytes) -> str:
         return self._understand(self.socket.recv(_MAX_PACKET), kind)
@@ -150,7 +171,23 @@ class Gatekeeper:
             time.sleep(_LOOK_S)
 
 
-def _live(settings: RunSettings, control: socket.socket) -> NoReturn:
+def _open_questions(settings: RunSettings) -> tuple[socket.socket | None, socket.socket | None]:
+    """Both ends of the way from the gateway to the terminal, if there is one and it is to be asked there."""
+    if settings.ask_fd >= 0:
+        try:
+            return None, socket.socket(fileno=settings.ask_fd)
+        except OSError as error:
+            raise ConfigError(
+                f"not a socket: {error.strerror}", where=f"--ask-fd {settings.ask_fd}", expected="an open descriptor"
+            ) from None
+    if not settings.ask:
+        return None, None
+    from exeat.run.terminal import is_at_hand  # noqa: PLC0415 - for those who ask
+
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) if is_at_hand() else (None, None)
+
+
+def _live(settings: RunSettings, control: socket.socket, asked: socket.socket | None) -> NoReturn:
     """The gateway's process, from the fork on."""
     status = 1
     try:
@@ -165,7 +202,7 @@ def _live(settings: RunSettings, control: socket.socket) -> NoReturn:
                 os._exit(1)
         from exeat.run.serving import serve_run  # noqa: PLC0415 - takes 100 ms, in this process only
 
-        serve_run(settings, control)
+        serve_run(settings, control, asked)
         status = 0
     except ConfigError as error:
         _tell(control, _BAD_RULES, error.public, error.where, error.expected)

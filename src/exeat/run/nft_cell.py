@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from exeat.jail.inmate import Spec
+from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.nft import Fence, open_fenced_sockets, raise_fence
 from exeat.jail.own_user import HOME, NAME, TMPDIR
 from exeat.jail.warden import Warden
@@ -32,7 +32,9 @@ class NftCell(Cell):
         self.fence.remove()
 
 
-def open_nft_cell(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool) -> NftCell:
+def open_nft_cell(
+    settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool, terminal: OwnTerminal | None = None
+) -> NftCell:
     """Build the jail: rules first, so that there is no moment in which a process of the uid is not held by them."""
     prepared = gatekeeper.preparations() if settings.may_intercept else NOTHING
     view = build_view(settings, prepared)
@@ -46,6 +48,7 @@ def open_nft_cell(settings: RunSettings, gatekeeper: Gatekeeper, *, new_session:
             own_network=False,
             run_as=(fence.uid, fence.uid),
             new_session=new_session,
+            terminal=terminal,
         )
         warden = Warden(spec)
         warden.start_building()

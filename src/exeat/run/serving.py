@@ -16,20 +16,24 @@ from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.gateway.resolve import load_system_resolver
 from exeat.policy import Policy
-from exeat.run.gatekeeper import BLOCKED, READY, RULES
+from exeat.run.gatekeeper import BLOCKED, LEARNED, READY, RULES
 from exeat.run.preparations import Preparations, send_preparations
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
 from exeat.sources import Loaded
+from exeat.trust.unnamed_file import file_in_memory
 
 if TYPE_CHECKING:
     from exeat.run.intercepting import Intercepting
+    from exeat.run.oversight import Oversight
+    from exeat.run.stored import StoredRules
 
 # Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
 _NEEDED_LATER = (
     "aiohappyeyeballs", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.punycode",
     "encodings.utf_8", "idna", "json", "hashlib", "traceback",
 )  # fmt: skip
+_NEEDED_TO_ROTATE = ("pathlib", "exeat.audit.rotate")
 _MAX_HANDED = 16
 _MAX_REPORTED = 100
 _SETTLE_S = 0.5
@@ -43,18 +47,27 @@ class _Handed(NamedTuple):
     sockets: dict[str, list[socket.socket]]
 
 
-def serve_run(settings: RunSettings, control: socket.socket) -> None:
-    """Until the other side closes its end. Raises ConfigError for rules that cannot be used."""
+def serve_run(settings: RunSettings, control: socket.socket, asked: socket.socket | None = None) -> None:
+    """Until the other side closes its end. Raises ConfigError for rules that cannot be used.
+
+    `asked`: somebody at the other end answers what no rule does.
+    """
     if settings.may_intercept:
         _keep_to_itself()  # from here on there may be values in memory
     loaded = settings.load()
+    stored: StoredRules | None = None
+    if settings.folder is not None:
+        from exeat.run.stored import StoredRules  # noqa: PLC0415 - for sandboxes with a name
+
+        stored = StoredRules(settings.folder, loaded.policy)
+        loaded = loaded._replace(policy=stored.policy)
     control.send(RULES + "\0".join(_loopback_places(loaded.policy)).encode())
     intercepting = _prepare(settings, loaded, control) if settings.may_intercept else None
     handed = _receive(control)
     if handed is None:
         return  # there will be no run
     raise_descriptor_limit()
-    run_in_loop(_serve(loaded, intercepting, handed, control, settings.audit))
+    run_in_loop(_serve(settings, loaded, intercepting, handed, control, stored, asked))
 
 
 def _prepare(settings: RunSettings, loaded: Loaded, control: socket.socket) -> Intercepting | None:
@@ -120,20 +133,28 @@ def _loopback_places(policy: Policy) -> list[str]:
 
 
 async def _serve(
+    settings: RunSettings,
     loaded: Loaded,
     intercepting: Intercepting | None,
     handed: _Handed,
     control: socket.socket,
-    audit: str | None,
+    stored: StoredRules | None,
+    asked: socket.socket | None,
 ) -> int:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     control.setblocking(False)
     sockets = handed.sockets
+    oversight: Oversight | None = None
+    if stored is not None or settings.mode:
+        from exeat.run.oversight import Oversight  # noqa: PLC0415 - for sandboxes with a name, and those who ask
+
+        oversight = Oversight(settings, stored, asked)
     gateway = Gateway(
         loaded.policy,
-        audit=audit,
-        audit_stays=True,
+        sandbox=settings.name,
+        audit=settings.audit,
+        audit_stays=settings.folder is None,  # that of a sandbox is out of the command's reach, and rotates
         limits=loaded.limits,
         jail=handed.jail,
         credentials=handed.credentials,
@@ -143,21 +164,28 @@ async def _serve(
         dns_tcp=sockets["dns"],
         dropped=sockets["log"],
         interception=intercepting.interception() if intercepting is not None else None,
+        ask=oversight.ask if oversight is not None else None,
+        ask_timeout_s=settings.ask_s,
     )
     await gateway.start()
+    if oversight is not None:
+        await oversight.start(gateway, handed.jail)
     loop.add_reader(control.fileno(), over.set)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, over.set)
     load_system_resolver()
     renewals = _begin_interception(gateway, intercepting) if intercepting is not None else []
-    seal_imports(_NEEDED_LATER)
+    seal_imports((*_NEEDED_LATER, *_NEEDED_TO_ROTATE) if settings.folder is not None else _NEEDED_LATER)
     control.send(READY)
     await over.wait()
     loop.remove_reader(control.fileno())
     if intercepting is not None:
         intercepting.end_renewals(renewals)
+    if oversight is not None:
+        oversight.stop_asking()
     await gateway.settle(_SETTLE_S)
     await gateway.aclose()
+    learned = await oversight.close() if oversight is not None else ""
     control.setblocking(True)
     fields = [
         str(field)
@@ -165,6 +193,8 @@ async def _serve(
         for field in (entry["where"], entry["count"], entry["advice"])
     ]
     control.send(BLOCKED + "\0".join(fields).encode())
+    if settings.learn:
+        socket.send_fds(control, [LEARNED], [file_in_memory(learned.encode())])
     return 0
 
 

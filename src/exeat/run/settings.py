@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from exeat.sandbox.folder import SandboxFolder
     from exeat.sources import Loaded
 
 JAILS = ("auto", "netns", "nft", "seatbelt", "env")
@@ -20,10 +21,16 @@ class RunSettings:
 
     __slots__ = (
         "argv",
+        "ask",
+        "ask_fd",
+        "ask_s",
         "audit",
         "clean_env",
         "env",
+        "folder",
         "jail",
+        "learn",
+        "learn_out",
         "load",
         "may_intercept",
         "may_name_loopback",
@@ -52,6 +59,12 @@ class RunSettings:
         proxy_env: bool = True,
         unix: tuple[str, ...] = (),
         quiet: bool = False,
+        folder: SandboxFolder | None = None,
+        ask: bool = False,
+        ask_s: float = 30.0,
+        ask_fd: int = -1,
+        learn: bool = False,
+        learn_out: str | None = None,
     ) -> None:
         self.argv = argv
         self.load = load
@@ -67,3 +80,22 @@ class RunSettings:
         self.proxy_env = proxy_env
         self.unix = unix
         self.quiet = quiet
+        self.folder = folder  # of the sandbox that the command runs in, if that has a name
+        self.ask = ask  # put what no rule lists to somebody who may decide
+        self.ask_s = ask_s
+        self.ask_fd = ask_fd  # where to ask, if that is a program that has started us
+        self.learn = learn  # let through what no rule lists, and say what that was
+        self.learn_out = learn_out
+
+    @property
+    def name(self) -> str:
+        return self.folder.name if self.folder is not None else ""
+
+    @property
+    def log_in_reach(self) -> str | None:
+        """The log, if the command could get at it. That of a sandbox is in a folder that is hidden as a whole."""
+        return self.audit if self.folder is None else None
+
+    @property
+    def mode(self) -> str:
+        return "learn" if self.learn else "ask" if self.ask else ""

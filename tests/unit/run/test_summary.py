@@ -9,7 +9,7 @@ from exeat.run.summary import print_summary
 
 def shown(*entries: tuple[str, int, str]) -> list[str]:
     out = io.StringIO()
-    print_summary(entries, out)
+    print_summary(entries, out=out)
     return out.getvalue().splitlines()
 
 
@@ -31,3 +31,9 @@ def test_twenty_are_shown_and_the_rest_is_counted() -> None:
     assert len(lines) == 22
     assert lines[-1] == "  and 5 more; --audit FILE records all"
     assert len(shown(*((f"h{number}.test", 2, "x") for number in range(20)))) == 21
+
+
+def test_a_sandbox_with_a_name_has_a_list_to_keep_a_rule_in() -> None:
+    out = io.StringIO()
+    print_summary([("a.test:443", 1, "--allow a.test")], "work", out)
+    assert out.getvalue().endswith("  to keep a rule: exeat proxy allow HOST --name work\n")

@@ -1,0 +1,167 @@
+"""`exeat proxy allow|block|list|reset`: the list of a sandbox. First the file, then the commands that run by it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from exeat.cli.screen import DIM, RED, coloured, confirmed, counted, has_colours, plain, say
+from exeat.errors import ConfigError
+from exeat.sandbox.folder import open_sandbox
+
+if TYPE_CHECKING:
+    from exeat.policy.rule import Rule
+    from exeat.sandbox.allowlist import Allowlist
+    from exeat.sandbox.changes import Change
+    from exeat.sandbox.folder import SandboxFolder
+
+
+def allow_rules(name: str, texts: Sequence[str]) -> int:
+    """Store rules. 1 if something is still denied, or a running command did not take it."""
+    from exeat.sandbox.changes import allow  # noqa: PLC0415 - `list` is to be quick
+    from exeat.sandbox.typed import read_allow  # noqa: PLC0415
+
+    for number, text in enumerate(texts, 1):
+        read_allow(text, number)  # a slip must not make a sandbox
+    with _open_or_make(name) as folder:
+        return _report(name, allow(folder, texts))
+
+
+def block_rules(name: str, texts: Sequence[str]) -> int:
+    """Take rules out, or store denials. 1 if something is still allowed, or a running command did not take it."""
+    from exeat.sandbox.changes import block  # noqa: PLC0415
+    from exeat.sandbox.typed import read_block  # noqa: PLC0415
+
+    for number, text in enumerate(texts, 1):
+        read_block(text, number)
+    with _open_or_make(name) as folder:
+        beside, problems = _rules_beside(name)
+        return _report(name, block(folder, texts, beside), problems)
+
+
+def reset_rules(name: str, *, empty: bool, yes: bool) -> int:
+    """Return to the shipped list, or to none. 1 if a person said no, or a running command did not take it."""
+    from exeat.sandbox.changes import reset  # noqa: PLC0415
+
+    with open_sandbox(name) as folder:
+        instead = "an empty one: nothing is allowed then" if empty else "the one that exeat comes with"
+        what = f'this replaces the list of the sandbox "{name}" ({_size(folder)}) by {instead}'
+        if not confirmed(what, yes=yes):
+            return 1
+        return _report(name, reset(folder, empty=empty))
+
+
+def list_rules(name: str, *, as_json: bool) -> int:
+    """Print the list."""
+    from exeat.sandbox.store import read_allowlist  # noqa: PLC0415
+
+    with open_sandbox(name) as folder:
+        found = read_allowlist(folder)
+    if as_json:
+        import json  # noqa: PLC0415 - 2 ms, and only now
+
+        rules = [{"line": rule.source.line, "text": rule.text, "deny": rule.deny} for rule in found.rules]
+        print(json.dumps({"name": name, "path": folder.allowlist_path, "rules": rules}, indent=2))
+        return 0
+    denials = sum(rule.deny for rule in found.rules)
+    also = f", {counted(denials, 'denial')} among them" if denials else ""
+    say(f"{name}: {counted(len(found.rules), 'rule')}{also}, in {plain(folder.allowlist_path)}")
+    if not found.rules:
+        say(f"nothing is allowed; to change that: exeat proxy allow --name {name} HOST")
+    for line in _lines(found, colours=has_colours(sys.stdout)):
+        say(line)
+    return 0
+
+
+def _lines(found: Allowlist, *, colours: bool) -> list[str]:
+    """Every line of the file with its number, rules in their canonical form."""
+    from exeat.policy.listing import rule_part  # noqa: PLC0415
+
+    rules = {rule.source.line: rule for rule in found.rules}
+    lines = found.text.removeprefix("\ufeff").split("\n")
+    width = len(str(len(lines)))
+    shown = []
+    for number, line in enumerate(lines, 1):
+        rule = rules.get(number)
+        text = line.strip()
+        if rule is not None:
+            comment = plain(text.removeprefix(rule_part(line)).strip())
+            behind = f"  {_dimmed(comment, colours=colours)}" if comment else ""
+            shown.append(f"{number:>{width}}  {_rule(rule, colours=colours)}{behind}")
+        elif text:
+            shown.append(f"{number:>{width}}  {_dimmed(plain(text), colours=colours)}")
+        elif shown and shown[-1]:  # blank lines keep groups apart; one will do
+            shown.append("")
+    while shown and not shown[-1]:
+        shown.pop()
+    return shown
+
+
+def _rule(rule: Rule, *, colours: bool) -> str:
+    if not rule.deny:
+        return f"allow  {rule.text}"
+    mark = coloured("deny", RED) if colours else "deny"
+    return f"{mark}   {rule.text.removeprefix('!')}"
+
+
+def _dimmed(text: str, *, colours: bool) -> str:
+    return coloured(text, DIM) if colours else text
+
+
+def _open_or_make(name: str) -> SandboxFolder:
+    folder = open_sandbox(name, create=True)
+    if folder.was_created:
+        say(f'made the sandbox "{name}", with the list that exeat comes with ({_size(folder)})')
+        say(f"  {plain(folder.allowlist_path)}")
+    return folder
+
+
+def _size(folder: SandboxFolder) -> str:
+    """How many rules there are. A list that cannot be read is no reason not to replace it."""
+    from exeat.sandbox.store import read_allowlist  # noqa: PLC0415
+
+    try:
+        return counted(len(read_allowlist(folder).rules), "rule")
+    except ConfigError:
+        return "it cannot be read now"
+
+
+def _rules_beside(name: str) -> tuple[list[Rule], list[str]]:
+    """What running commands were given beside the list: options, files, answers. A block has to beat these too.
+
+    One that cannot be read is no reason not to block, but it has to be said: it may still allow what is blocked.
+    """
+    from exeat.policy.grammar import parse_rule  # noqa: PLC0415
+    from exeat.policy.rule import Source  # noqa: PLC0415
+    from exeat.sandbox.client import running  # noqa: PLC0415
+
+    rules, problems = [], []
+    for text in sorted({text for each in running(name) for text in each.other_rules}):
+        try:
+            rules.append(parse_rule(text, Source("a running command")))
+        except ConfigError as error:
+            problems.append(
+                f"a running command has a rule that cannot be read here, and may still allow it: {error.public}"
+            )
+    return rules, problems
+
+
+def _report(name: str, change: Change, problems: Sequence[str] = ()) -> int:
+    """Say what was stored, have running commands take it, and say what came of it."""
+    from exeat.sandbox.client import tell  # noqa: PLC0415
+
+    for sentence in change.said:
+        say(plain(sentence))
+    told = tell(name)
+    if told.taken:
+        took = counted(told.taken, "running sandbox", "running sandboxes")
+        say(f"taken by {took}, {counted(told.closed, 'connection')} closed")
+    elif not told.failed:
+        say("no command is running in it")
+    for note in told.notes:
+        say(plain(note))
+    problems = (*change.still, *problems, *told.failed)
+    for problem in problems:
+        say(f"exeat: {plain(problem)}", error=True)
+    return 1 if problems else 0

@@ -1,0 +1,47 @@
+"""`exeat ui`: its options, and what it says. The page is in exeat.ui."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from exeat.errors import ConfigError
+
+
+def add_ui_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Show the sandboxes on a web page: what they decide as it happens, what was\n"
+        "blocked and the rule that would allow it, questions that wait, bytes per host.\n"
+        "The page can change the lists of sandboxes, as exeat proxy can."
+    )
+    parser.epilog = (
+        "The page is served to this machine only (127.0.0.1). The link has a key in it\n"
+        "that is new each time: whoever has the link can do what the page can do.\n"
+        "Ctrl-C ends it. exit status: 0; 1 if the port cannot be had"
+    )
+    parser.add_argument("--port", metavar="N", default="0", help="listen on port N; 0 takes any that is free (default)")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser as well")
+    parser.set_defaults(run=_show)
+
+
+def _show(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    from exeat.ui.main import serve_page  # noqa: PLC0415 - loaded when it is asked for, not for --help
+
+    return serve_page(_port(options.port), on_ready=_say, open_link=_open if options.open else None)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
+        raise ConfigError(f"{text!a} is not a port", where="--port", expected="a number from 0 to 65535")
+    return int(text)
+
+
+def _say(link: str) -> None:
+    print(f"The page is at\n\n  {link}\n\nWhoever has this link can change your sandboxes. Ctrl-C ends it.", flush=True)
+
+
+def _open(link: str) -> None:
+    import webbrowser  # noqa: PLC0415 - only for --open
+
+    if not webbrowser.open(link):
+        print("No browser could be opened: follow the link.", flush=True)

@@ -1,0 +1,1 @@
+"""exeat inside another program: a configuration in, commands run in a sandbox out."""

@@ -1,0 +1,233 @@
+"""`SandboxManager`: run commands in a sandbox from a program of your own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from exeat.embed.asker import Callback
+from exeat.embed.command_line import OUTER_PROXY, check_command, launcher, run_options
+from exeat.embed.configuration import Configuration, read_configuration
+from exeat.embed.execution import examine_jail, run_jailed, run_plain
+from exeat.embed.finished import Finished, ManagerClosedError
+from exeat.embed.running import Streams
+from exeat.embed.written import Given
+from exeat.errors import ConfigError, ExeatError
+
+_MAX_OUTPUT: Final = 64 * 1024 * 1024
+_MAX_ASK_S: Final = 3600.0
+_LOOK_S: Final = 0.01
+
+Argv = Sequence[str | os.PathLike[str]]
+
+
+class SandboxManager:
+    """Runs commands that reach what a configuration allows, and nothing else.
+
+    The configuration is a dict, JSON text, or the path of a JSON file. Every key may be left out:
+
+        {"sandbox": {
+            "enabled": true,              false: commands run as they are, without a sandbox
+            "allow_network": true,        false: nothing gets out, DNS included
+            "network": {
+                "allowed_domains": [],    rules, as everywhere in exeat; none: nothing is allowed
+                "denied_domains": [],     rules that beat every allowance
+                "hosts": {},              addresses for names, in the place of DNS
+                "proxy": "http://..."     this proxy decides, not exeat; the command reaches it and nothing else
+            },
+            "audit_log": "audit.jsonl",   every decision of every command
+            "name": "my-agent",           a sandbox that is kept: its own list and log, `exeat proxy` changes it
+            "jail": "auto",               as `exeat run --jail`
+            "secrets": "secrets.toml",    keys that commands use and never hold
+            "upstream_ca": "ca.pem"       trust these roots too when TLS is looked into
+        }}
+
+    Paths are relative to the folder of the file, else to the working directory of now. A key that is not known, a value
+    of another type, or settings that contradict each other raise ConfigError here. `warnings` says what is allowed but
+    may not be what was meant.
+
+    `ask` is called about places that no rule lists, with an `exeat.Question`; True lets the command through until it
+    ends. An `async` function is called in the loop of `run`, a plain one in a thread of its own, several at the same
+    time if several questions are open. An error, or no answer in `ask_timeout_s`, is a no.
+
+    Nothing outside is changed: no variable, no setting, and no program that was not started through it.
+    """
+
+    def __init__(self, configuration: Given, *, ask: Callback | None = None, ask_timeout_s: float = 30.0) -> None:
+        if ask is not None and not callable(ask):
+            raise ConfigError("not a function", where="ask", expected="a function that takes a question")
+        if not 0 < ask_timeout_s <= _MAX_ASK_S:
+            raise ConfigError("not a time to wait", where="ask_timeout_s", expected="more than 0, at most 3600 seconds")
+        self._configuration = read_configuration(configuration, asks=ask is not None)
+        self._ask = ask
+        self._ask_timeout_s = ask_timeout_s
+        self._closed = False
+        self._runs: dict[asyncio.Task[Finished], asyncio.AbstractEventLoop] = {}
+
+    @property
+    def configuration(self) -> Configuration:
+        return self._configuration
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the configuration may not have been meant to say."""
+        return self._configuration.warnings
+
+    def wrap(self, argv: Argv) -> list[str]:
+        """The command line that runs a command in the sandbox, for `subprocess` and the like. Works in any folder.
+
+        Standard streams, terminal, signals and exit status are the command's, as with `exeat run`. A proxy whose URL
+        has a password needs `env=manager.environ()` as well. With `ask` there would be nobody to answer: ConfigError.
+        """
+        command = check_command(argv)
+        if not self._configuration.enabled:
+            return command
+        if self._ask is not None:
+            raise ConfigError("questions can only be answered by run", where="wrap", expected="run, or no ask")
+        return [*launcher(), *run_options(self._configuration), "--", *command]
+
+    def environ(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment for a wrapped command line: `base`, else that of this process, and what it needs."""
+        values = dict(os.environ if base is None else base)
+        proxy = self._configuration.proxy
+        if self._configuration.enabled and proxy is not None and proxy.has_credentials:
+            values[OUTER_PROXY] = proxy.url
+        return values
+
+    async def run(
+        self,
+        argv: Argv,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        input: bytes | str | None = None,  # noqa: A002 - as subprocess.run has it
+        timeout_s: float | None = None,
+        capture: bool = True,
+        max_output: int = _MAX_OUTPUT,
+    ) -> Finished:
+        """Run a command to its end. As many as you like at the same time.
+
+        It has no terminal, and `input` for standard input, else nothing. `env` is all of its environment, else that of
+        this process. Of each stream `max_output` bytes are kept; with `capture` false it writes where this process
+        does.
+
+        If this is cancelled, the time is over (RunTimeoutError), the manager is closed (ManagerClosedError) or this
+        process dies, the command is ended with all that it has started. Raises ConfigError, JailError or StartError if
+        nothing was started, or if the sandbox did not hold.
+        """
+        command = check_command(argv)
+        if self._closed:
+            raise ManagerClosedError("the sandbox manager is closed")
+        streams = Streams(
+            cwd=cwd,
+            env=self.environ(env),
+            given=input.encode() if isinstance(input, str) else input,
+            capture=capture,
+            limit=max_output,
+        )
+        if self._configuration.enabled:
+            options = run_options(self._configuration)
+            work = run_jailed(options, command, streams, timeout_s, ask=self._ask, ask_timeout_s=self._ask_timeout_s)
+        else:
+            work = run_plain(command, streams, timeout_s)
+        inner = asyncio.create_task(work)
+        self._runs[inner] = asyncio.get_running_loop()
+        if self._closed:  # meanwhile, by another thread, which may not have seen this one
+            inner.cancel()
+        try:
+            return await inner
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and (task is None or not task.cancelling()):
+                raise ManagerClosedError("the sandbox manager was closed while the command ran") from None
+            raise
+        finally:
+            self._runs.pop(inner, None)
+
+    def run_sync(
+        self,
+        argv: Argv,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        input: bytes | str | None = None,  # noqa: A002
+        timeout_s: float | None = None,
+        capture: bool = True,
+        max_output: int = _MAX_OUTPUT,
+    ) -> Finished:
+        """As `run`, for programs and threads without an event loop. Where one runs it would stand still: ExeatError.
+
+        `ask` is called in this thread if it is an `async` function, in a thread of its own if not.
+        """
+        _refuse_in_loop("run_sync", "await manager.run(...)")
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            return runner.run(
+                self.run(
+                    argv,
+                    cwd=cwd,
+                    env=env,
+                    input=input,
+                    timeout_s=timeout_s,
+                    capture=capture,
+                    max_output=max_output,
+                )
+            )
+
+    async def start(self) -> None:
+        """Make sure that the jail can be had here. Raises JailError, which says what would help."""
+        self._closed = False
+        if self._configuration.enabled:
+            await examine_jail(self._configuration.jail)
+
+    async def aclose(self) -> None:
+        """End every command that still runs, and run no more."""
+        self._end_all()
+        while self._runs:  # noqa: ASYNC110 - they may be in loops of other threads
+            await asyncio.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        """As `aclose`, for programs without an event loop."""
+        _refuse_in_loop("close", "await manager.aclose()")
+        self._end_all()
+        while self._runs:
+            time.sleep(_LOOK_S)
+
+    def _end_all(self) -> None:
+        self._closed = True
+        for task, loop in list(self._runs.items()):
+            try:
+                loop.call_soon_threadsafe(task.cancel)
+            except RuntimeError:
+                self._runs.pop(task, None)  # its loop is closed, which ended the command
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __enter__(self) -> Self:
+        _refuse_in_loop("with", "async with")
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            runner.run(self.start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _refuse_in_loop(called: str, instead: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ExeatError(f"{called} would stop the event loop that runs in this thread; use {instead}")

@@ -1,0 +1,136 @@
+"""Folders that a command must not read, write, replace or make anew, whatever path it takes.
+
+A mount over a folder hides it. It does not hold what leads there: a folder that only contains a mount can be renamed,
+and then another can be made in its place. So everything on the way that the command could rename or remove is pinned:
+the kernel refuses that (EBUSY) for whatever is a mount point in the caller's namespace, at whatever place. The mounts
+that make it one lie in a heap, at a place of their own under a blank. So the way itself stays one file system for
+those who move or link files along it, which a mount on it would make two (EXDEV).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+
+from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, mount
+from exeat.jail.mounttable import MountTable
+
+_BARE = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY
+_MAX_LINKS = 40  # as the kernel
+_MAX_LAYERS = 8
+
+Identity = tuple[int, int]  # device and inode
+
+
+class HiddenFolders:
+    """All ways to some folders, found before anything is covered. Everything here raises OSError."""
+
+    def __init__(self, folders: Iterable[str], table: MountTable) -> None:
+        self._ways: dict[str, Identity] = {}
+        held: dict[str, None] = {}  # in order, and each once
+        for folder in folders:
+            self._find(os.path.realpath(folder), table, _MAX_LAYERS)
+            held |= dict.fromkeys(_parts_of_way(folder))
+        for way in self._ways:
+            if way == "/":
+                raise OSError(errno.EINVAL, "exeat's own folder is all there is; give it one with EXEAT_HOME")
+            held |= dict.fromkeys(_parts_of_way(way))
+        # By descriptor: /run, which may be on the way, is covered before there is a place for the heap.
+        self._held = [os.open(each, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC) for each in held]
+
+    def _find(self, folder: str, table: MountTable, layers: int) -> None:
+        own = _identity(folder)
+        for way in table.other_paths(folder):
+            self._add(way, own)
+        for way, part in table.parts_elsewhere(folder):
+            self._add(way, _identity(part))
+        beneath = table.beneath(folder)  # what an overlay shows has another inode there
+        if beneath and layers and os.path.isdir(beneath):
+            self._find(os.path.realpath(beneath), table, layers - 1)
+
+    def _add(self, way: str, target: Identity) -> None:
+        """A path that the table has found, unless another mount hides it."""
+        try:
+            if _identity(way) == target:
+                self._ways[way] = target
+        except OSError:
+            pass  # nothing is there, or nothing that can be reached
+
+    def cover(self) -> None:
+        """Put nothing over the folders. To be called first: they are to be what they were when they were found."""
+        covered: list[str] = []
+        for way, target in self._ways.items():
+            if any(way.startswith(f"{each}/") for each in covered):
+                continue  # hidden with the folder that it is in
+            found = os.stat(way)
+            if (found.st_dev, found.st_ino) != target:
+                raise OSError(errno.EAGAIN, f"{way} was replaced while the jail was being built; try again")
+            if stat.S_ISDIR(found.st_mode):
+                mount("exeat", way, "tmpfs", _BARE, "mode=500,size=4k")
+            else:
+                mount(os.devnull, way, None, MS_BIND)
+            covered.append(way)
+
+    def pin(self, heap: str) -> None:
+        """Make every part of the ways a mount point. `heap` is an empty folder, which becomes out of reach."""
+        for descriptor in self._held:
+            source = f"/proc/self/fd/{descriptor}"
+            if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+                mount(source, source, None, MS_BIND)  # on itself, and it is followed as before
+            else:
+                _heap_up(source, heap)
+            os.close(descriptor)
+        self._held.clear()
+        # Lies on the last of them as each lies on the one before.
+        mount("exeat", heap, "tmpfs", _BARE, "mode=000,size=4k")
+
+
+def _heap_up(source: str, heap: str) -> None:
+    try:
+        mount(source, heap, None, MS_BIND)
+    except OSError as error:
+        # In a user namespace a folder with mounts in it goes with them only: they may be there to hide something.
+        if error.errno != errno.EINVAL:
+            raise
+        mount(source, heap, None, MS_BIND | MS_REC)
+
+
+def _parts_of_way(path: str) -> list[str]:
+    """Every folder and link on the way to a folder that the command could rename or remove; not the folder itself."""
+    found = []
+    rest = path.split("/")[::-1]
+    at, links = "/", 0
+    while rest:
+        name = rest.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        here = f"{at.rstrip('/')}/{name}"
+        is_link = os.path.islink(here)
+        if (is_link or any(rest)) and _can_be_changed(at):
+            found.append(here)
+        if not is_link:
+            at = here
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        target = os.readlink(here)
+        if target.startswith("/"):
+            at = "/"
+        rest += target.split("/")[::-1]
+    return found
+
+
+def _can_be_changed(folder: str) -> bool:
+    """May somebody with our rights rename and remove what is in it, perhaps after a chmod?"""
+    return os.access(folder, os.W_OK) or os.stat(folder).st_uid == os.geteuid()
+
+
+def _identity(path: str) -> Identity:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino

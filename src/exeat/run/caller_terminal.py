@@ -1,0 +1,133 @@
+"""The terminal of whoever has started the run, in the hands of the one process that reads it (`relay.py`)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+import termios
+import tty
+from typing import Any
+
+_PIECE = 65_536
+_STALLED_S = 5.0  # a terminal that takes nothing for so long is not waited for any more
+_SIZE = struct.Struct("4H")
+
+
+class GoneError(Exception):
+    """The terminal is no longer there."""
+
+
+class Size:
+    """Rows, columns, and both in pixels, as the kernel has them."""
+
+    __slots__ = ("columns", "pixels", "rows")
+
+    def __init__(self, descriptor: int) -> None:
+        self.rows, self.columns, *self.pixels = _SIZE.unpack(
+            fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(_SIZE.size))
+        )
+
+    def put(self, descriptor: int, missing_rows: int = 0) -> None:
+        """Another terminal gets this size. The kernel tells the programs on it, if it is new."""
+        rows = max(self.rows - missing_rows, 0)
+        fcntl.ioctl(descriptor, termios.TIOCSWINSZ, _SIZE.pack(rows, self.columns, *self.pixels))
+
+
+class CallerTerminal:
+    """Raw while it is ours, and as it was found otherwise. Nothing here waits, except `write_out`."""
+
+    def __init__(self, descriptor: int) -> None:
+        """`descriptor` is of a file that nobody else has open: it becomes one that does not wait."""
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.waiting = bytearray()  # to be shown
+        self._modes: list[Any] | None = None  # as they were before ours
+        self._raw: list[Any] = []  # ours
+
+    @property
+    def is_taken(self) -> bool:
+        """Are the keys ours?"""
+        return self._modes is not None
+
+    def _is_foreground(self) -> bool:
+        try:
+            return os.tcgetpgrp(self.descriptor) == os.getpgrp()
+        except OSError:
+            raise GoneError from None
+
+    def take(self) -> bytes:
+        """Every key as it is, if the terminal is ours just now. In the background it is not.
+
+        Gives the lines that were typed before. The rest of what was typed can still be read.
+        """
+        if not self._is_foreground():
+            self._modes = None
+            return b""
+        typed = b""
+        if self._modes is None:
+            self._modes = termios.tcgetattr(self.descriptor)
+            if self._modes[3] & termios.ICANON:
+                typed = self._read_lines(self._modes[6][termios.VEOF])
+        tty.setraw(self.descriptor, termios.TCSANOW)
+        self._raw = termios.tcgetattr(self.descriptor)
+        return typed
+
+    def _read_lines(self, end: bytes) -> bytes:
+        """While the kernel still knows lines: it would forget where one was ended by Ctrl-D."""
+        lines = b""
+        try:
+            while len(lines) < _PIECE:
+                line = os.read(self.descriptor, _PIECE)
+                lines += line if line.endswith(b"\n") else line + end
+                if not line and os.tcgetpgrp(self.descriptor) != os.getpgrp():
+                    break
+        except OSError:
+            pass  # no more of them
+        return lines
+
+    def give_back(self) -> None:
+        """As it was found, unless a shell that has it back already has changed it: then that is what counts."""
+        if self._modes is None:
+            return
+        try:
+            if termios.tcgetattr(self.descriptor) == self._raw:
+                termios.tcsetattr(self.descriptor, termios.TCSANOW, self._modes)
+        except termios.error:
+            pass  # it has gone
+        self._modes = None
+
+    def read(self) -> bytes:
+        """What was typed; empty if nothing was. Raises GoneError."""
+        try:
+            data = os.read(self.descriptor, _PIECE)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            if self._is_foreground():
+                raise GoneError from None
+            self._modes = None  # in the background since
+            return b""
+        if not data:
+            raise GoneError
+        return data
+
+    def write(self) -> None:
+        """Show as much as it takes. Raises GoneError."""
+        try:
+            del self.waiting[: os.write(self.descriptor, self.waiting)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            raise GoneError from None
+
+    def write_out(self) -> bool:
+        """Show everything, as long as it takes any of it. False if it does not. Raises GoneError."""
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLOUT)
+        while self.waiting:
+            if not poll.poll(_STALLED_S * 1_000):
+                return False
+            self.write()
+        return True

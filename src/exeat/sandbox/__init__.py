@@ -1,0 +1,1 @@
+"""Sandboxes that stay: names, allowlists and logs on disk, and how running commands are told of changes."""

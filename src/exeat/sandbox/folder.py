@@ -1,0 +1,215 @@
+"""One folder for each sandbox: made, opened, listed, removed. Everything in it is reached through its descriptor."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from types import TracebackType
+
+from exeat.errors import ConfigError
+from exeat.policy.host import shown
+from exeat.sandbox.allowlist import default_allowlist
+from exeat.sandbox.files import file_fault, locked, remove_file, write_file
+from exeat.sandbox.home import make_folder, open_folder, open_home, ownership_fault, refusal, state_home
+from exeat.sandbox.names import check_name, is_name
+
+ALLOWLIST = "allowlist.txt"
+FRESH = ".allowlist.tmp"  # the next allowlist, until it is complete
+AUDIT = "audit.jsonl"
+LOCK = "lock"
+
+_UNFINISHED = ".new"  # a sandbox that is being made; no name starts with a dot
+_ALL_LOCK = ".lock"  # for making and removing
+_FILES = re.compile(
+    r"allowlist\.txt|\.allowlist\.tmp|audit\.jsonl(?:\.(?:[1-9][0-9]*|next))?|control(?:-[0-9]{1,2})?\.sock|lock"
+)
+
+
+class SandboxFolder:
+    """An open sandbox. `descriptor` is its folder, checked; `was_created` says that it was not there before.
+
+    The paths are for messages, and for those who open files by path and check what they opened.
+    """
+
+    def __init__(self, name: str, path: str, descriptor: int, *, was_created: bool = False) -> None:
+        self.name = name
+        self.path = path
+        self.descriptor = descriptor
+        self.was_created = was_created
+        self.allowlist_path = f"{path}/{ALLOWLIST}"
+        self.audit_path = f"{path}/{AUDIT}"
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __enter__(self) -> SandboxFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_sandbox(name: str, *, create: bool = False) -> SandboxFolder:
+    """Open a sandbox; with `create`, make it with the default list if it is not there. Raises ConfigError."""
+    check_name(name)
+    path = _path(name)
+    within = _open_all(create=create)
+    if within is None:
+        raise _no_such(name, [])
+    was_created = False
+    try:
+        try:
+            descriptor = open_folder(name, path, within)
+        except FileNotFoundError:
+            if not create:
+                raise _no_such(name, _names(within)) from None
+            was_created = _make(name, within)
+            descriptor = open_folder(name, path, within)
+    finally:
+        os.close(within)
+    folder = SandboxFolder(name, path, descriptor, was_created=was_created)
+    try:
+        for file in (ALLOWLIST, AUDIT, LOCK):
+            _check_file(folder, file)
+    except BaseException:
+        folder.close()
+        raise
+    return folder
+
+
+def list_sandboxes() -> list[str]:
+    """The names of all sandboxes, in order. What is not a folder of ours with a proper name is not one."""
+    within = _open_all(create=False)
+    if within is None:
+        return []
+    try:
+        return _names(within)
+    finally:
+        os.close(within)
+
+
+def remove_sandbox(name: str) -> None:
+    """Remove a sandbox with its list and its log. The caller has made sure that nothing runs in it.
+
+    Only files that sandboxes have are removed; if there is anything else in it, nothing is.
+    """
+    check_name(name)
+    within = _open_all(create=False)
+    if within is None:
+        raise _no_such(name, [])
+    try:
+        with locked(within, _ALL_LOCK, _path(_ALL_LOCK)):
+            try:
+                _remove(name, within)
+            except FileNotFoundError:
+                raise _no_such(name, _names(within)) from None
+    finally:
+        os.close(within)
+
+
+def _path(name: str) -> str:
+    return f"{state_home()}/sandboxes/{name}"
+
+
+def _open_all(*, create: bool) -> int | None:
+    """A descriptor of the folder that holds all sandboxes; None if there is none."""
+    home = open_home(create=create)
+    if home is None:
+        return None
+    path = f"{state_home()}/sandboxes"
+    try:
+        return open_folder("sandboxes", path, home)
+    except FileNotFoundError:
+        if not create:
+            return None
+        make_folder("sandboxes", path, home)
+        return open_folder("sandboxes", path, home)
+    finally:
+        os.close(home)
+
+
+def _make(name: str, within: int) -> bool:
+    """Make a sandbox under another name, then give it its own: a crash never leaves one without a list.
+
+    False: somebody else made it in this moment.
+    """
+    with locked(within, _ALL_LOCK, _path(_ALL_LOCK)):
+        try:
+            os.close(open_folder(name, _path(name), within))
+        except FileNotFoundError:
+            pass
+        else:
+            return False
+        try:
+            _remove(_UNFINISHED, within)  # left by one that died
+        except FileNotFoundError:
+            pass
+        make_folder(_UNFINISHED, _path(_UNFINISHED), within)
+        descriptor = open_folder(_UNFINISHED, _path(_UNFINISHED), within)
+        try:
+            write_file(descriptor, LOCK, FRESH, b"", _path(name))
+            write_file(descriptor, ALLOWLIST, FRESH, default_allowlist().encode("utf-8"), _path(name))
+        finally:
+            os.close(descriptor)
+        os.rename(_UNFINISHED, name, src_dir_fd=within, dst_dir_fd=within)
+        os.fsync(within)
+    return True
+
+
+def _remove(name: str, within: int) -> None:
+    descriptor = open_folder(name, _path(name), within)
+    try:
+        names = os.listdir(descriptor)
+        strange = sorted(each for each in names if not _FILES.fullmatch(each) or _is_folder(each, descriptor))
+        if strange:
+            more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+            raise ConfigError(
+                f"not removed: {shown(strange[0])}{more} in it is not exeat's",
+                where=_path(name),
+                expected="that to be moved away first",
+            )
+        for each in names:
+            remove_file(descriptor, each)
+    finally:
+        os.close(descriptor)
+    try:
+        os.rmdir(name, dir_fd=within)
+    except OSError as error:
+        raise ConfigError(f"not removed: {error.strerror}", where=_path(name), expected="to be tried again") from None
+
+
+def _is_folder(name: str, within: int) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode)
+
+
+def _check_file(folder: SandboxFolder, name: str) -> None:
+    try:
+        found = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    # A full log has two names for a moment, until a new one takes its place.
+    if fault := file_fault(found, one_name=name != AUDIT):
+        raise refusal(f"{folder.path}/{name}", fault)
+
+
+def _names(within: int) -> list[str]:
+    with os.scandir(within) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if is_name(entry.name)
+            and entry.is_dir(follow_symlinks=False)
+            and not ownership_fault(entry.stat(follow_symlinks=False))
+        )
+
+
+def _no_such(name: str, names: list[str]) -> ConfigError:
+    some = f"one of {', '.join(names[:8])}{', …' if len(names) > 8 else ''}, or " if names else ""
+    return ConfigError(
+        f"there is no sandbox {name}", where="--name", expected=f"{some}exeat run --name {name} …, which makes it"
+    )

@@ -1,0 +1,143 @@
+"""The folder that holds all that exeat keeps, and how folders in it are opened: as checked descriptors.
+
+The command that is to be confined runs as the same user. It must never choose what is behind a name here. So links
+are not followed, and what is not ours, not a folder or writable by others is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from exeat.errors import ConfigError
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_LINKS = 40  # as the kernel
+_BY_EFFECTIVE_ID = os.access in os.supports_effective_ids
+
+
+def state_home() -> str:
+    """Where exeat keeps what it stores: a full path. Nothing is made or looked at."""
+    given = os.environ.get("EXEAT_HOME")
+    if given:
+        if not given.startswith("/") or not given.strip("/"):
+            from exeat.policy.host import shown  # noqa: PLC0415 - 25 ms, and every run asks for this path
+
+            raise ConfigError(
+                f"{shown(given)} is not a place for exeat's files",
+                where="EXEAT_HOME",
+                expected="a full path, such as /home/me/exeat",
+            )
+        return given.rstrip("/")
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if not base.startswith("/"):  # the XDG specification: a relative path is to be ignored
+        base = os.path.expanduser("~/.local/state")
+    if not base.startswith("/"):
+        raise ConfigError("there is no home directory", where="HOME", expected="HOME or EXEAT_HOME, as a full path")
+    return f"{base.rstrip('/')}/exeat"
+
+
+def open_home(*, create: bool) -> int | None:
+    """A descriptor of the folder; None if it is not there and not to be made. Raises ConfigError if it is not safe."""
+    path = state_home()
+    _refuse_links(path)
+    try:
+        return open_folder(path, path)
+    except FileNotFoundError:
+        if not create:
+            return None
+    _make_folders(path)
+    try:
+        return open_folder(path, path)
+    except FileNotFoundError:
+        raise refusal(path, "a part of the way to it leads nowhere") from None
+
+
+def open_folder(name: str, shown_as: str, within: int | None = None) -> int:
+    """A descriptor of a folder of ours. FileNotFoundError if it is not there, ConfigError for what is not ours."""
+    try:
+        descriptor = os.open(name, _DIRECTORY, dir_fd=within)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        kind = error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)
+        raise refusal(shown_as, "it is a link or not a folder" if kind else f"{error.strerror}") from None
+    fault = ownership_fault(os.fstat(descriptor))
+    if fault:
+        os.close(descriptor)
+        raise refusal(shown_as, fault)
+    return descriptor
+
+
+def make_folder(name: str, shown_as: str, within: int | None = None) -> None:
+    """Make a folder with mode 0700, whatever the umask. What is there already is left as it is."""
+    # A mode that was too narrow could only be changed by path, and so perhaps that of another folder.
+    before = os.umask(0o077)
+    try:
+        os.mkdir(name, 0o700, dir_fd=within)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be made: {error.strerror}", where=shown_as, expected="EXEAT_HOME in a place that you may write to"
+        ) from None
+    finally:
+        os.umask(before)
+
+
+def ownership_fault(found: os.stat_result) -> str:
+    """What is wrong with the owner or the mode; "" if nothing is."""
+    if found.st_uid != os.geteuid():
+        return f"it belongs to uid {found.st_uid}, and you are uid {os.geteuid()}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "others may write to it (chmod go-w)"
+    return ""
+
+
+def refusal(path: str, fault: str) -> ConfigError:
+    """The error for what must not be used."""
+    return ConfigError(f"not used: {fault}", where=path, expected="exeat's own, a regular file or folder of yours")
+
+
+def _make_folders(path: str) -> None:
+    """The folder and whatever is missing on the way to it."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for each in reversed(missing):
+        make_folder(each, each)
+
+
+def _refuse_links(path: str) -> None:
+    """Refuse a way that the command could turn: a link in a folder that we may write to, wherever links lead.
+
+    A link in a folder that is not ours to write to, such as /home -> /var/home, is part of the system and is followed.
+    """
+    rest = path.split("/")[::-1]
+    at, links = "", 0  # the way so far, without links; "" is the root
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            at = at.rpartition("/")[0]
+        if part in ("", ".", ".."):
+            continue
+        here = f"{at}/{part}"
+        try:
+            target = os.readlink(here)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                return  # nothing there; if it is something else, opening it will say so
+            at = here
+            continue
+        links += 1
+        if links > _MAX_LINKS or os.access(at or "/", os.W_OK, effective_ids=_BY_EFFECTIVE_ID):
+            raise ConfigError(
+                f"{here} is a symbolic link, and a command that runs as you could turn it",
+                where=path,
+                expected=f"EXEAT_HOME={os.path.realpath(path)}, the way without links",
+            )
+        if target.startswith("/"):
+            at = ""
+        rest += target.split("/")[::-1]

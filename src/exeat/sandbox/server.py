@@ -1,0 +1,137 @@
+"""The end of the control socket that is in the gateway's process. It answers its own user and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from exeat.errors import ExeatError, StartError
+from exeat.sandbox.control import MAX_MESSAGE, MAX_SOCKETS, reachable_path, socket_name
+from exeat.sandbox.files import locked
+from exeat.sandbox.folder import LOCK, SandboxFolder
+
+_log = logging.getLogger("exeat")
+_PATIENCE_S: Final = 5.0
+_MAX_REQUEST: Final = 64 * 1024
+
+Said = dict[str, Any]
+Actions = Mapping[str, Callable[[Said], Awaitable[Said]]]
+
+
+class ControlServer:
+    """Serves one running command. `actions` are the words that it understands, and what is done about each."""
+
+    def __init__(self, folder: SandboxFolder, actions: Actions) -> None:
+        """Takes a socket at once, so that no other command takes it. Raises StartError."""
+        self._folder = folder
+        self._actions = actions
+        self._server: asyncio.Server | None = None
+        try:
+            self._name, self._listener = _take_socket(folder)
+        except OSError as error:
+            raise StartError(f"cannot listen in {folder.path}: {error.strerror or error}") from None
+        self._found = os.stat(self._name, dir_fd=folder.descriptor, follow_symlinks=False)
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, sock=self._listener, limit=_MAX_REQUEST)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self._listener.close()
+        with suppress(OSError):
+            found = os.stat(self._name, dir_fd=self._folder.descriptor, follow_symlinks=False)
+            if os.path.samestat(found, self._found):
+                os.unlink(self._name, dir_fd=self._folder.descriptor)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if _is_ours(writer.get_extra_info("socket")):
+                async with asyncio.timeout(_PATIENCE_S):
+                    request = await reader.readuntil(b"\n")
+                writer.write(_encode(await self._answer(request)))
+                async with asyncio.timeout(_PATIENCE_S):
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, data: bytes) -> Said:
+        try:
+            request = json.loads(data)
+            action = self._actions.get(request["op"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return {"ok": False, "error": "not a request"}
+        if action is None:
+            return {"ok": False, "error": "this command does not understand that; is it of another version of exeat?"}
+        try:
+            return {"ok": True, **await action(request)}
+        except ExeatError as error:
+            return {"ok": False, "error": str(error)}
+        except Exception:
+            _log.exception("a control request could not be answered")
+            return {"ok": False, "error": "it failed; the reason is on the standard error of that command"}
+
+
+def _encode(said: Said) -> bytes:
+    data = json.dumps(said).encode() + b"\n"
+    return data if len(data) <= MAX_MESSAGE else b'{"ok":false,"error":"the answer is too long"}\n'
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """Is it our own user, or root? The folder keeps others out as well; this does not rest on it."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    size = struct.calcsize("3i")
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return uid in (os.geteuid(), 0)
+
+
+def _take_socket(folder: SandboxFolder) -> tuple[str, socket.socket]:
+    """The first name that no running command has. Under a lock: two that start at once must not take the same."""
+    with locked(folder.descriptor, LOCK, f"{folder.path}/{LOCK}"):
+        for number in range(1, MAX_SOCKETS + 1):
+            name = socket_name(number)
+            path = reachable_path(folder.descriptor, folder.path, name)
+            if not _is_taken(path):
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder.descriptor)
+                return name, _bind(path)
+    raise StartError(f"{MAX_SOCKETS} commands run in this sandbox already")
+
+
+def _is_taken(path: str) -> bool:
+    """Does somebody answer there? A socket that was left by one that was killed refuses."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except BlockingIOError:
+            return True  # so many wait that another would have to wait too
+        return True
+
+
+def _bind(path: str) -> socket.socket:
+    """Never with wider rights than 0600, not for a moment."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    old = os.umask(0o177)
+    try:
+        listener.bind(path)
+        listener.listen(64)
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.umask(old)
+    return listener

@@ -1,0 +1,97 @@
+"""What the buttons do: the same as `exeat proxy allow|block|approve|deny`, by the same code. Blocking; for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from exeat.errors import ConfigError
+from exeat.policy import Source, parse_rule
+from exeat.policy.rule import Scope
+from exeat.sandbox import changes, client
+from exeat.sandbox.folder import open_sandbox
+from exeat.sandbox.store import read_allowlist, update_allowlist
+
+Asked = Mapping[str, object]
+Said = dict[str, object]
+
+
+def allow(asked: Asked) -> Said:
+    """Add a rule: `exactly` the one that was shown, or what somebody typed, read as the command line reads it."""
+    name, rule = _text(asked, "sandbox"), _text(asked, "rule")
+    with open_sandbox(name) as folder:
+        exactly = _flag(asked, "exactly")
+        change = changes.store_rule(folder, rule) if exactly else changes.allow(folder, [rule])
+    return _came_of(change, name)
+
+
+def block(asked: Asked) -> Said:
+    """Take a rule that allows out of the list, and deny what a wider one would still allow."""
+    name = _text(asked, "sandbox")
+    rule = parse_rule(_text(asked, "rule"), Source("rule"))
+    # As typed, a name means its subdomains too. Here a rule is meant as it is written in the list.
+    typed = f"={rule.text}" if rule.pattern.scope is Scope.EXACT else rule.text
+    others = [
+        parse_rule(text, Source("a running command"))
+        for command in client.running(name)
+        for text in command.other_rules
+    ]
+    with open_sandbox(name) as folder:
+        change = changes.block(folder, [typed], others)
+    return _came_of(change, name)
+
+
+def remove(asked: Asked) -> Said:
+    """Take a rule that denies out of the list. Nothing is allowed by that which another rule does not allow."""
+    name = _text(asked, "sandbox")
+    rule = parse_rule(_text(asked, "rule"), Source("rule"))
+    if not rule.deny:
+        raise ConfigError(f"{rule} allows: block it", where="rule")
+    with open_sandbox(name) as folder:
+        was_there = rule in read_allowlist(folder).rules
+        update_allowlist(folder, lambda listed: listed.without(rule))
+    return _came_of(changes.Change((f"removed {rule}" if was_there else f"{rule} was not there",), was_there), name)
+
+
+def answer(asked: Asked) -> Said:
+    """Answer a question that waits."""
+    said = client.answer(
+        _text(asked, "sandbox"), _text(asked, "id"), allow=_flag(asked, "allow"), always=_flag(asked, "always")
+    )
+    return {"said": [said]}
+
+
+ACTIONS: Final[Mapping[str, Callable[[Asked], Said]]] = {
+    "/api/allow": allow,
+    "/api/block": block,
+    "/api/remove": remove,
+    "/api/answer": answer,
+}
+
+
+def _came_of(change: changes.Change, name: str) -> Said:
+    """Running commands are told even if the list is as before: one that could not be told then is told now."""
+    told = client.tell(name)
+    return {
+        "said": list(change.said),
+        "still": list(change.still),
+        "taken": told.taken,
+        "closed": told.closed,
+        "notes": list(told.notes),
+        "failed": list(told.failed),
+    }
+
+
+def _text(asked: Asked, name: str) -> str:
+    value = asked.get(name)
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} is missing")
+    return value
+
+
+def _flag(asked: Asked, name: str) -> bool:
+    """Nothing that is merely true: a yes must be said."""
+    value = asked.get(name, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is neither true nor false")
+    return value

@@ -1,0 +1,57 @@
+"""Who may ask. Any page that a browser shows can send requests to loopback; only ours may have an answer.
+
+Four walls against a page of another origin, so that none has to hold alone: the token, which is in the link and nowhere
+else; the name that the browser believes to talk to (a name that was turned to 127.0.0.1 is not ours); where the browser
+says that the request comes from; and a content type that no form can send. No answer ever has a CORS header.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from typing import Final, NamedTuple
+
+from exeat.wire.http1 import RequestHead
+
+ADDRESS: Final = "127.0.0.1"
+_NAMES: Final = (ADDRESS, "localhost")
+# Fields that are judged here. One that comes twice could be read in two ways.
+_JUDGED: Final = (b"origin", b"authorization", b"content-type", b"sec-fetch-site")
+
+
+class Refusal(NamedTuple):
+    """A status, and a sentence that says no more than what is wrong with the request."""
+
+    status: int
+    text: str
+
+
+class Guard:
+    """Judges heads. Holds the token; nothing else needs it but the link."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self._hosts = tuple(f"{name}:{port}".encode("ascii") for name in _NAMES)
+        self._authorization = f"Bearer {token}".encode("ascii")
+
+    def judge(self, head: RequestHead, *, needs_token: bool) -> Refusal | None:
+        """None if the request may be answered. What it asks for is not looked at here."""
+        if head.host not in self._hosts:
+            return Refusal(421, "this is not the address of this page")
+        if head.upgrade or head.method not in (b"GET", b"POST"):
+            return Refusal(405, "only GET and POST are understood here")
+        fields = dict(lowered := [(name.lower(), value) for name, value in head.headers])
+        counts = Counter(name for name, _ in lowered)
+        if any(counts[name] > 1 for name in _JUDGED):
+            return Refusal(400, "a header field is repeated")
+        if fields.get(b"origin", own := b"http://" + head.host) != own:
+            return Refusal(403, "this page answers nobody but itself")
+        # `none`: the user typed the address or followed the link from a terminal. That is how the page is opened, and
+        # never how its script asks.
+        from_where = (b"same-origin",) if needs_token else (b"same-origin", b"none")
+        if fields.get(b"sec-fetch-site", b"same-origin") not in from_where:
+            return Refusal(403, "this page answers nobody but itself")
+        if needs_token and not hmac.compare_digest(fields.get(b"authorization", b""), self._authorization):
+            return Refusal(401, "the token is missing or wrong: open the link that exeat ui printed")
+        if head.method == b"POST" and fields.get(b"content-type", b"").lower() != b"application/json":
+            return Refusal(415, "send application/json")
+        return None

@@ -1,0 +1,568 @@
+"""The page's server over raw sockets: who is answered, what the page is told, what its buttons do."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from exeat.sandbox.folder import open_sandbox, remove_sandbox
+from exeat.ui import server as server_module
+from tests.support.running import environment
+from tests.support.scene import wait_until
+from tests.support.ui_scene import TOKEN, Scene, allowed, blocked
+
+EVIL = '<img src=x onerror="window.owned=1">'
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def said(self) -> Any:
+        return json.loads(self.body)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(server_module, "TICK_S", 0.04)  # so that tests wait less
+    with Scene(tmp_path / "home") as made:
+        yield made
+
+
+def exchange(scene: Scene, data: bytes) -> Answer:
+    """Send these bytes and read to the end of the connection."""
+    with socket.create_connection(("127.0.0.1", scene.port), 10) as peer:
+        peer.sendall(data)
+        received = b""
+        while more := peer.recv(65_536):
+            received += more
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *lines = head.decode("ascii").split("\r\n")
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    assert not [name for name in headers if name.startswith("access-control-")], "never a CORS header, in no answer"
+    assert "set-cookie" not in headers
+    return Answer(int(first.split(" ")[1]), headers, body)
+
+
+def ask(scene: Scene, target: str = "/", *, method: str = "GET", body: bytes = b"", **changed: str | None) -> Answer:
+    """A request as the page sends it, with some fields changed (None: left out)."""
+    fields: dict[str, str | None] = {"Host": f"127.0.0.1:{scene.port}"}
+    if target.startswith("/api/"):
+        fields |= {"Authorization": f"Bearer {TOKEN}", "Sec-Fetch-Site": "same-origin"}
+    if method == "POST":
+        fields |= {"Content-Type": "application/json", "Content-Length": str(len(body)), "Origin": scene.origin}
+    fields |= {name.replace("_", "-").title(): value for name, value in changed.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items() if value is not None)
+    return exchange(scene, f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body)
+
+
+def act(scene: Scene, path: str, *, expect: int = 200, **asked: Any) -> Any:
+    answer = ask(scene, path, method="POST", body=json.dumps(asked).encode())
+    assert answer.status == expect, answer.said
+    return answer.said
+
+
+class Live:
+    """The stream that a page holds, read message by message."""
+
+    def __init__(self, scene: Scene, query: str = "") -> None:
+        self.peer = socket.create_connection(("127.0.0.1", scene.port), 10)
+        host = f"127.0.0.1:{scene.port}"
+        self.peer.sendall(
+            f"GET /api/live{query} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+        )
+        self.file = self.peer.makefile("rb")
+        self.status = int(self.file.readline().split(b" ")[1])
+        while self.file.readline() != b"\r\n":
+            pass
+        self.messages: list[dict[str, Any]] = []
+
+    def until(self, is_so: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """The next message of which this is true."""
+        while size := int(self.file.readline(), 16):
+            message: dict[str, Any] = json.loads(self.file.read(size))
+            self.file.readline()
+            self.messages.append(message)
+            if is_so(message):
+                return message
+        raise AssertionError(f"the stream ended: {self.messages[-3:]}")
+
+    def close(self) -> None:
+        self.file.close()
+        self.peer.close()
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def test_the_page_comes_with_all_guards_and_asks_for_nothing_elsewhere(scene: Scene) -> None:
+    """Strict headers on the page, on its parts and on refusals; nothing inline, nothing from another place."""
+    page = ask(scene, "/").body.decode()
+    parts = re.findall(r'(?:src|href)="(/[^"#]*)"', page)
+    assert {"/page.js", "/page.css"} <= set(parts)
+    for target in ("/", *parts, "/text.js", "/nothing", "/api/live"):
+        answer = ask(scene, target, authorization=None)
+        assert answer.status == {"/nothing": 401, "/api/live": 401}.get(target, 200)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        for part in ("frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'", "script-src 'self'"):
+            assert part in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    sources = [path.read_text() for path in map(Path, map(str, files("exeat.ui").iterdir())) if path.suffix != ".py"
+               and path.is_file()]  # fmt: skip
+    assert len(sources) >= 8
+    for source in sources:
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|https?://(?!pypi\.org/<)", source
+        )
+    assert not re.search(r"<script(?! type=\"module\" src=)| on[a-z]+=|style=", page)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:{port}", 200), ("localhost:{port}", 200),
+        ("evil.test:{port}", 421), ("127.0.0.1", 421), ("127.0.0.1:1", 421), ("localhost", 421),
+        ("127.0.0.1.evil.test:{port}", 421), ("evil.test", 421), ("[::1]:{port}", 421), ("127.1:{port}", 421),
+        ("user@127.0.0.1:{port}", 421), ("127.0.0.1:{port},evil.test", 421), ("localhost.:{port}", 421),
+        ("2130706433:{port}", 421), ("", 421),
+    ],
+)  # fmt: skip
+def test_only_its_own_name_is_answered(scene: Scene, host: str, status: int) -> None:
+    """DNS rebinding: a name of somebody else's that leads here is not ours, even with the right token."""
+    host = host.format(port=scene.port)
+    assert ask(scene, "/", host=host).status == status
+    assert ask(scene, "/api/nothing", host=host).status == (404 if status == 200 else status)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "page", "api"),
+    [
+        ("origin", None, 200, 404), ("origin", "http://127.0.0.1:{port}", 200, 404),
+        ("origin", "null", 403, 403), ("origin", "http://127.0.0.1:1", 403, 403), ("origin", "", 403, 403),
+        ("origin", "https://127.0.0.1:{port}", 403, 403), ("origin", "http://localhost:{port}", 403, 403),
+        ("origin", "http://evil.test", 403, 403), ("origin", "http://127.0.0.1:{port}.evil.test", 403, 403),
+        ("sec_fetch_site", None, 200, 404), ("sec_fetch_site", "same-origin", 200, 404),
+        ("sec_fetch_site", "none", 200, 403), ("sec_fetch_site", "same-site", 403, 403),
+        ("sec_fetch_site", "cross-site", 403, 403), ("sec_fetch_site", "anything", 403, 403),
+        ("authorization", "Bearer " + TOKEN, 200, 404), ("authorization", None, 200, 401),
+        ("authorization", "Bearer " + TOKEN[:-1], 200, 401), ("authorization", "Bearer " + TOKEN + "T", 200, 401),
+        ("authorization", "bearer " + TOKEN, 200, 401), ("authorization", "Basic " + TOKEN, 200, 401),
+        ("authorization", "Bearer", 200, 401), ("authorization", "Bearer \xff", 200, 401),
+    ],
+)  # fmt: skip
+def test_who_is_answered(scene: Scene, field: str, value: str | None, page: int, api: int) -> None:
+    """The page itself is no secret to this user's browser; everything behind it needs origin and token."""
+    changed: dict[str, Any] = {field: value and value.format(port=scene.port)}
+    assert ask(scene, "/", **changed).status == page
+    assert ask(scene, "/api/nothing", **changed).status == api
+
+
+def test_a_token_anywhere_else_is_none(scene: Scene) -> None:
+    """In the address or in a cookie it would end up in logs, or be sent by other pages."""
+    assert ask(scene, f"/api/live?token={TOKEN}", authorization=None).status == 401
+    assert ask(scene, "/api/live", authorization=None, cookie=f"token={TOKEN}").status == 401
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", None,
+             "text/plain; application/json", "application/jsonp"],
+)  # fmt: skip
+def test_what_a_form_can_send_is_refused(scene: Scene, kind: str | None) -> None:
+    """Only application/json, which another origin cannot send without asking first, and asking is refused."""
+    with open_sandbox("demo", create=True) as folder:
+        body = json.dumps({"sandbox": "demo", "rule": "evil.test", "exactly": True}).encode()
+        assert ask(scene, "/api/allow", method="POST", body=body, content_type=kind).status == 415
+        assert "evil.test" not in Path(folder.allowlist_path).read_text()
+        assert ask(scene, "/api/allow", method="POST", body=body).status == 200
+        assert "evil.test" in Path(folder.allowlist_path).read_text()
+
+
+def test_other_methods_and_upgrades_are_refused(scene: Scene) -> None:
+    """No preflight is ever answered with a yes, and there is no WebSocket, whoever asks."""
+    for method in ("OPTIONS", "HEAD", "PUT", "DELETE", "PATCH"):
+        answer = ask(scene, "/api/allow", method=method, access_control_request_method="POST")
+        assert answer.status == 405, method
+    for origin in (scene.origin, "http://evil.test"):
+        upgraded = ask(
+            scene, "/api/live", connection="Upgrade", upgrade="websocket", origin=origin,
+            sec_websocket_version="13", sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ==",
+        )  # fmt: skip
+        assert upgraded.status == 405
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        ("GET / HTTP/1.1\r\nHost: {own}\r\nHost: evil.test\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: {own}\r\nOrigin: http://{own}\r\nOrigin: http://evil.test\r\n\r\n", 400),
+        ("GET /api/x HTTP/1.1\r\nHost: {own}\r\nAuthorization: Bearer x\r\nAuthorization: {good}\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.0\r\n\r\n", 421),
+        ("GET http://{own}/ HTTP/1.1\r\nHost: {own}\r\nAuthorization: {good}\r\n\r\n", 404),
+        ("GET /../page.js HTTP/1.1\r\nHost: {own}\r\nAuthorization: {good}\r\n\r\n", 404),
+        ("GET /%70age.js HTTP/1.1\r\nHost: {own}\r\nAuthorization: {good}\r\n\r\n", 404),
+        ("GET /server.py HTTP/1.1\r\nHost: {own}\r\nAuthorization: {good}\r\n\r\n", 404),
+        ("GET /api/live?sandbox=../x HTTP/1.1\r\nHost: {own}\r\nAuthorization: {good}\r\n\r\n", 404),
+        ("GET /api/live?sandbox=-x HTTP/1.1\r\nHost: {own}\r\nAuthorization: {good}\r\n\r\n", 404),
+        ("GET /api/allow HTTP/1.1\r\nHost: {own}\r\nAuthorization: {good}\r\n\r\n", 404),
+        ("nonsense\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: {own}\r\nX: {long}\r\n\r\n", 431),
+        ("POST /api/allow HTTP/1.1\r\nHost: {own}\r\nAuthorization: {good}\r\nContent-Type: application/json\r\n"
+         "Content-Length: 99999999\r\n\r\n", 413),
+        ("POST /api/allow HTTP/1.1\r\nHost: {own}\r\nAuthorization: {good}\r\nContent-Type: application/json\r\n"
+         "Transfer-Encoding: chunked\r\n\r\n", 400),
+        ("POST /api/allow HTTP/1.1\r\nHost: {own}\r\nAuthorization: {good}\r\nContent-Type: application/json\r\n"
+         "Content-Length: 5\r\n\r\n[1,2]", 400),
+        ("POST /api/allow HTTP/1.1\r\nHost: {own}\r\nAuthorization: {good}\r\nContent-Type: application/json\r\n"
+         "Content-Length: 5\r\n\r\n{{{{{{{{{{", 400),
+    ],
+)  # fmt: skip
+def test_odd_requests(scene: Scene, request_head: str, status: int) -> None:
+    """What could be read in two ways, what is too large, what is not there: a plain refusal each."""
+    text = request_head.format(own=f"127.0.0.1:{scene.port}", good=f"Bearer {TOKEN}", long="x" * 20_000)
+    assert exchange(scene, text.encode()).status == status
+
+
+def test_loopback_only(scene: Scene) -> None:
+    """It listens on 127.0.0.1 and on nothing else, not even on another address of this machine."""
+    assert ask(scene, "/").status == 200
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.2", scene.port), 5):
+        pass
+
+
+def test_nobody_can_hold_it_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that says nothing is let go, and there is a limit to how many there are at a time."""
+    monkeypatch.setattr(server_module, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(server_module, "_MAX_CONNECTIONS", 2)
+    silent = [socket.create_connection(("127.0.0.1", scene.port), 10) for _ in range(3)]
+    assert sorted(peer.recv(13) for peer in silent) == [b"", b"", b"HTTP/1.1 503 "]
+    for peer in silent:
+        peer.close()
+    assert ask(scene, "/").status == 200
+
+
+def test_what_a_page_is_told(scene: Scene) -> None:
+    """Sandboxes, the one that is looked at, its past, and then what happens, as it happens."""
+    command = scene.run("demo", f"sh -c {EVIL}")
+    command.status["other_rules"] = ["own.test"]
+    with open_sandbox("quiet", create=True):
+        pass
+    scene.log("demo", allowed("good.test", number=1, received=500), blocked(EVIL, number=2),
+              blocked("api.x.test", number=3, port=8443), events={"start": {"pid": 1}})  # fmt: skip
+    with Live(scene, "?sandbox=demo") as live:
+        demo, quiet = live.until(lambda said: "sandboxes" in said)["sandboxes"]
+        assert (demo["name"], demo["running"], demo["jails"], demo["modes"]) == ("demo", 1, ["netns"], ["ask"])
+        assert (quiet["name"], quiet["running"], quiet["used"]) == ("quiet", 0, None)
+        sandbox = live.until(lambda said: "sandbox" in said)["sandbox"]
+        assert sandbox["commands"][0]["command"] == f"sh -c {EVIL}"
+        assert sandbox["commands"][0]["other_rules"] == ["own.test"]
+        assert {"text", "line", "deny"} == set(sandbox["rules"][0])
+        first = live.until(lambda said: "rows" in said)
+        assert first["first"] is True
+        start, decision, end, evil, odd_port = first["rows"]
+        assert start["said"] == "A command started."
+        assert (decision["ended"], end["ended"], decision["request"]) == (False, True, end["request"])
+        assert (end["sent"], end["received"], end["rule"]) == (800, 500, "good.test")
+        assert (evil["host"], evil["offers"], evil["allowed"]) == (EVIL, [], False)
+        assert odd_port["offers"] == ["api.x.test:8443", ".api.x.test:8443"]
+        scene.log("demo", blocked("late.test", number=4))
+        later = live.until(lambda said: "rows" in said)
+        assert ([row["host"] for row in later["rows"]], later["first"]) == (["late.test"], False)
+        command.ask(7, "asked.test")
+        question = live.until(lambda said: said.get("questions"))["questions"][0]
+        assert (question["sandbox"], question["id"], question["rule"]) == ("demo", "1-7", "asked.test")
+        assert 0 < question["left_s"] <= 30
+        act(scene, "/api/answer", sandbox="demo", id="1-7", allow=True, always=False)
+        live.until(lambda said: said.get("questions") == [])
+        assert command.answers == [(7, True, False)]
+
+
+def test_questions_of_other_sandboxes_are_told_too(scene: Scene) -> None:
+    """A question does not wait until somebody looks at its sandbox."""
+    with open_sandbox("demo", create=True):
+        pass
+    scene.run("other", "sleep 1").ask(1, "asked.test")
+    with Live(scene, "?sandbox=demo") as live:
+        question = live.until(lambda said: said.get("questions"))["questions"][0]
+        assert question["sandbox"] == "other"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "reason", "offers", "inside"),
+    [
+        ("a.test", 443, "not-listed", ["a.test", ".a.test"], False),
+        ("a.test", 8080, "port-not-listed", ["a.test:8080", ".a.test:8080"], False),
+        ("co.uk", 443, "not-listed", ["co.uk"], False),
+        ("192.0.2.7", 443, "address-not-listed", ["192.0.2.7"], True),
+        ("8.8.8.8", 53, "address-not-listed", ["8.8.8.8:53"], False),
+        ("10.0.0.1", 80, "address-not-listed", ["10.0.0.1"], True),
+        ("2606:4700::1", 443, "address-not-listed", ["[2606:4700::1]"], False),
+        ("a.test", 443, "denied-by-rule", [], False),
+        ("a.test", 443, "private-address", [], False),
+        ("not a host", 443, "not-listed", [], False),
+        ("", 0, "not-listed", [], False),
+    ],
+)  # fmt: skip
+def test_which_rule_would_help(
+    scene: Scene, host: str, port: int, reason: str, offers: list[str], inside: bool
+) -> None:
+    """A rule is offered only where it helps, as it would stand in the list, and none for everybody's names."""
+    scene.log("demo", blocked(host, number=1, port=port, reason=reason))
+    with Live(scene, "?sandbox=demo") as live:
+        row = live.until(lambda said: "rows" in said)["rows"][0]
+    assert (row["offers"], row["inside"]) == (offers, inside)
+
+
+def test_of_a_long_log_only_the_end_is_read(scene: Scene) -> None:
+    """The past is bounded, and lines that come during the first look are told once."""
+    scene.log("demo", *(blocked(f"n{number}.test", number=number) for number in range(2500)))
+    with Live(scene, "?sandbox=demo") as live:
+        rows = live.until(lambda said: "rows" in said)["rows"]
+        assert (len(rows), rows[0]["host"], rows[-1]["host"]) == (2000, "n500.test", "n2499.test")
+        scene.log("demo", blocked("next.test", number=1))
+        assert [row["host"] for row in live.until(lambda said: "rows" in said)["rows"]] == ["next.test"]
+
+
+def test_a_sandbox_that_comes_goes_and_comes_again(scene: Scene) -> None:
+    """The page may wait for a sandbox; one that is removed is said to be gone, and a new one begins anew."""
+    with Live(scene, "?sandbox=demo") as live:
+        assert live.until(lambda said: "sandboxes" in said)["sandboxes"] == []
+        assert "no sandbox demo" in live.until(lambda said: "sandbox" in said)["sandbox"]["problem"]
+        scene.log("demo", blocked("one.test", number=1))
+        assert live.until(lambda said: said.get("rows"))["rows"][0]["host"] == "one.test"
+        live.until(lambda said: "rules" in said.get("sandbox", {}) and "problem" not in said["sandbox"])
+        remove_sandbox("demo")
+        live.until(lambda said: "problem" in said.get("sandbox", {}))
+        scene.log("demo", blocked("two.test", number=1))
+        again = live.until(lambda said: said.get("rows"))
+        assert (again["first"], [row["host"] for row in again["rows"]]) == (True, ["two.test"])
+
+
+def test_a_folder_that_cannot_be_trusted_is_a_sentence_and_not_an_end(scene: Scene) -> None:
+    """Somebody else could write to it: it says so, and shows nothing of it."""
+    with open_sandbox("demo", create=True) as folder:
+        Path(folder.allowlist_path).chmod(0o666)
+    with Live(scene, "?sandbox=demo") as live:
+        assert live.until(lambda said: "sandboxes" in said)["sandboxes"][0]["problem"]
+        assert live.until(lambda said: "sandbox" in said)["sandbox"]["problem"]
+
+
+def test_the_newest_pages_are_served(scene: Scene) -> None:
+    """A browser has six connections to a server; pages must not use them all up. The oldest is told, and ends."""
+    pages = [Live(scene) for _ in range(5)]
+    assert pages[0].until(lambda said: "elsewhere" in said) == {"elsewhere": True}
+    assert pages[0].file.readline() == b"0\r\n"
+    for page in pages[1:]:
+        assert page.until(lambda said: "sandboxes" in said)
+    for page in pages:
+        page.close()
+
+
+def test_allow_block_and_remove(scene: Scene) -> None:
+    """The buttons change the list as `exeat proxy` does, and running commands take it at once."""
+    command = scene.run("demo", "sleep 1")
+    listed = Path(command.folder.allowlist_path)
+    said = act(scene, "/api/allow", sandbox="demo", rule="api.x.test", exactly=True)
+    assert (said["taken"], said["closed"], said["failed"], command.reloads) == (1, 1, [], 1)
+    assert listed.read_text().endswith("\napi.x.test\n")
+    act(scene, "/api/allow", sandbox="demo", rule="typed.test")
+    assert listed.read_text().endswith("\napi.x.test\n.typed.test\n")
+    act(scene, "/api/block", sandbox="demo", rule="api.x.test")
+    assert listed.read_text().endswith("\n.typed.test\n")
+    assert "api.x.test" not in listed.read_text()
+    act(scene, "/api/allow", sandbox="demo", rule="in.typed.test", exactly=True)
+    act(scene, "/api/block", sandbox="demo", rule="in.typed.test")
+    denial = next(line for line in listed.read_text().splitlines() if line.startswith("!in.typed.test"))
+    act(scene, "/api/remove", sandbox="demo", rule=denial)
+    assert "in.typed.test" not in listed.read_text()
+    assert "allows: block it" in act(scene, "/api/remove", expect=409, sandbox="demo", rule=".typed.test")["error"]
+    assert listed.read_text().endswith("\n.typed.test\n")
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/api/allow", {}),
+        ("/api/allow", {"sandbox": "demo"}),
+        ("/api/allow", {"sandbox": "demo", "rule": 7}),
+        ("/api/allow", {"sandbox": "demo", "rule": "*"}),
+        ("/api/allow", {"sandbox": "demo", "rule": "a.test\n*"}),
+        ("/api/allow", {"sandbox": "demo", "rule": "a.test # x\nb.test", "exactly": True}),
+        ("/api/allow", {"sandbox": "demo", "rule": "a.test", "exactly": "yes"}),
+        ("/api/allow", {"sandbox": "nowhere", "rule": "a.test"}),
+        ("/api/allow", {"sandbox": "../demo", "rule": "a.test"}),
+        ("/api/block", {"sandbox": "demo", "rule": "<b>"}),
+        ("/api/answer", {"sandbox": "demo", "id": "1-99", "allow": True, "always": False}),
+        ("/api/answer", {"sandbox": "demo", "id": "1-1", "allow": 1, "always": False}),
+        ("/api/answer", {"sandbox": "demo", "id": "1-1", "allow": "true", "always": False}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said_and_changes_nothing(scene: Scene, path: str, asked: dict[str, Any]) -> None:
+    """Nothing is guessed, and nothing that is merely true is a yes."""
+    command = scene.run("demo", "sleep 1")
+    command.ask(1, "asked.test")
+    before = Path(command.folder.allowlist_path).read_text()
+    assert act(scene, path, expect=409, **asked)["error"]
+    assert Path(command.folder.allowlist_path).read_text() == before
+    assert (command.answers, list(command.questions)) == ([], [1])
+
+
+def test_a_link_that_others_may_see_is_good_once(scene: Scene) -> None:
+    """What stands in the list of processes opens one page. A second use is taken for what it is."""
+    ticket = scene.ticket.issue()
+    for wrong in ("", "x", ticket[:-1], None, 7):
+        act(scene, "/api/open", expect=401, ticket=wrong)
+    foreign = ask(
+        scene, "/api/open", method="POST", body=json.dumps({"ticket": ticket}).encode(), origin="http://evil.test"
+    )
+    assert foreign.status == 403
+    assert act(scene, "/api/open", ticket=ticket) == {"token": TOKEN}
+    assert scene.thefts == 0
+    act(scene, "/api/open", expect=401, ticket=ticket)
+    assert scene.thefts == 1
+
+
+def test_a_page_that_leaves_is_forgotten(scene: Scene) -> None:
+    """No descriptor stays open for a page that is gone."""
+    scene.log("demo", blocked("a.test", number=1))
+    descriptors = Path("/proc/self/fd")
+    with Live(scene, "?sandbox=demo") as live:
+        live.until(lambda said: "rows" in said)
+        assert _audit_files(descriptors) > 0
+    wait_until(lambda: not _audit_files(descriptors), "the log is closed")
+
+
+def _audit_files(descriptors: Path) -> int:
+    found = 0
+    for each in descriptors.iterdir():
+        try:
+            found += str(each.readlink()).endswith("audit.jsonl")
+        except OSError:
+            continue
+    return found
+
+
+def test_colours_can_be_read() -> None:
+    """Text has a contrast of at least 4.5 (WCAG AA) on all that it stands on, edges and bars 3, in both schemes."""
+    css = files("exeat.ui").joinpath("page.css").read_text()
+    schemes = [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", part)) for part in css.split("@media", 2)[:2]]
+    assert [len(scheme) for scheme in schemes] == [11, 11]
+    for scheme in schemes:
+        for text in ("ink", "quiet", "accent", "stop"):
+            for ground in ("paper", "sheet", "accent-wash"):
+                assert _contrast(scheme[text], scheme[ground]) >= 4.5, (text, ground)
+        assert _contrast(scheme["accent-ink"], scheme["accent"]) >= 4.5
+        for edge in ("edge", "accent"):
+            assert min(_contrast(scheme[edge], scheme[ground]) for ground in ("paper", "sheet")) >= 3, edge
+
+
+def _contrast(one: str, other: str) -> float:
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@contextmanager
+def exeat_ui(home: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, "-m", "exeat", "ui", *options]
+    given = environment(EXEAT_HOME=str(home), COLUMNS="80")
+    with subprocess.Popen(argv, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        yield child
+        child.kill()
+
+
+def test_the_command_prints_a_link_that_works_and_ends_quietly(tmp_path: Path) -> None:
+    """The link has a new key each time, behind the #. Ctrl-C is the way to end it, and no error."""
+    keys = set()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with exeat_ui(tmp_path) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "The page is at\n"
+            child.stdout.readline()
+            link = re.fullmatch(r"  http://(127\.0\.0\.1:\d+)/#([\w-]{43})\n", child.stdout.readline())
+            assert link is not None
+            keys.add(link[2])
+            for key, status in ((link[2], b"404"), ("x" * 43, b"401")):
+                with socket.create_connection(("127.0.0.1", int(link[1].partition(":")[2])), 10) as peer:
+                    peer.sendall(
+                        f"GET /x HTTP/1.1\r\nHost: {link[1]}\r\nAuthorization: Bearer {key}\r\n\r\n".encode("ascii")
+                    )
+                    assert peer.recv(12).split(b" ")[1] == status
+            child.send_signal(number)
+            assert "Ctrl-C ends it" in child.stdout.read()
+            assert child.stderr is not None
+            assert (child.wait(20), child.stderr.read()) == (0, "")
+    assert len(keys) == 2
+
+
+def test_a_port_that_cannot_be_had_is_said(scene: Scene, tmp_path: Path) -> None:
+    """Taken, and no port at all: a sentence and an exit status each."""
+    for port, status, sentence in (
+        (str(scene.port), 1, f"cannot listen on 127.0.0.1:{scene.port}"), ("99999", 2, "--port"), ("-1", 2, "--port"),
+        ("http", 2, "--port"),
+    ):  # fmt: skip
+        with exeat_ui(tmp_path, f"--port={port}") as child:
+            out, errors = child.communicate(timeout=20)
+        assert (child.returncode, out) == (status, "")
+        assert sentence in errors
+        assert "Traceback" not in errors
+
+
+def test_a_browser_that_is_opened_gets_a_link_for_once(tmp_path: Path) -> None:
+    """The key never stands in a list of processes; and when the link comes twice, the page ends and says why."""
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf "%s" "$1" > {tmp_path}/link.new && mv {tmp_path}/link.new {tmp_path}/link\n')
+    browser.chmod(0o755)
+    argv = [sys.executable, "-m", "exeat", "ui", "--open"]
+    given = environment(EXEAT_HOME=str(tmp_path / "home"), BROWSER=f"{browser} %s")
+    with subprocess.Popen(argv, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            wait_until((tmp_path / "link").exists, "a link was opened")
+            link = re.fullmatch(r"http://(127\.0\.0\.1:(\d+))/#open=([\w-]{43})", (tmp_path / "link").read_text())
+            assert link is not None
+            answers = []
+            for _ in range(2):
+                body = json.dumps({"ticket": link[3]})
+                with socket.create_connection(("127.0.0.1", int(link[2])), 10) as peer:
+                    peer.sendall(
+                        f"POST /api/open HTTP/1.1\r\nHost: {link[1]}\r\nContent-Type: application/json\r\n"
+                        f"Content-Length: {len(body)}\r\n\r\n{body}".encode("ascii")
+                    )
+                    answers.append(peer.makefile("rb").read())
+            out, errors = child.communicate(timeout=20)
+        finally:
+            child.kill()
+    token = json.loads(answers[0].partition(b"\r\n\r\n")[2])["token"]
+    assert f"/#{token}" in out
+    assert token != link[3]
+    assert token.encode() not in answers[1]
+    assert child.returncode == 1
+    assert "used twice" in errors

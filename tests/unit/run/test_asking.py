@@ -1,0 +1,151 @@
+"""The open questions of a run: whoever answers first is heard, and nothing but an answer is one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from exeat.errors import ConfigError, ExeatError
+from exeat.gateway.questions import Answer, Question
+from exeat.run.asking import Panel
+
+QUESTION = Question(3, "a.test", 443, "a.test", inside=False)
+
+
+def play(scene: Callable[[Panel, socket.socket], Awaitable[None]], store: Callable[[str], None] | None = None) -> None:
+    """A panel with somebody at the other end of its channel."""
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.settimeout(10)
+        panel = Panel(30.0, store)
+        panel.listen(ours, "terminal")
+        with theirs:
+            await scene(panel, theirs)
+        panel.close()
+
+    asyncio.run(run())
+
+
+async def begin(panel: Panel) -> asyncio.Task[Answer]:
+    task = asyncio.get_running_loop().create_task(panel.ask(QUESTION))
+    await asyncio.sleep(0)
+    return task
+
+
+def heard(channel: socket.socket) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(channel.recv(65536))
+    return message
+
+
+def test_a_question_and_its_answer_over_the_channel() -> None:
+    async def scene(panel: Panel, there: socket.socket) -> None:
+        asked = await begin(panel)
+        assert heard(there) == {
+            "ask": 3, "host": "a.test", "port": 443, "rule": "a.test", "inside": False, "wait_s": 30.0,
+            "can_store": False,
+        }  # fmt: skip
+        there.send(b'{"answer": 3, "allow": true}')
+        assert await asked == Answer(True, "terminal")
+        assert heard(there) == {"gone": 3}
+        assert panel.questions() == []
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [b"x", b"[]", b"{}", b'{"answer":4,"allow":true}', b'{"answer":"3","allow":true}', b'{"answer":3}', b"[" * 9999,
+     b'{"answer":[],"allow":true}', b'{"answer":3,"allow":true,"always":true}'],
+)  # fmt: skip
+def test_what_is_not_an_answer_leaves_the_question_open(packet: bytes) -> None:
+    """Also a yes for good where there is nothing to keep it in."""
+
+    async def scene(panel: Panel, there: socket.socket) -> None:
+        asked = await begin(panel)
+        there.send(packet)
+        there.send(b'{"answer":3,"allow":false}')
+        assert await asked == Answer(False, "terminal")
+
+    play(scene)
+
+
+@pytest.mark.parametrize("allow", [1, "true", "yes", None, {}])
+def test_a_yes_is_true_and_nothing_else(allow: object) -> None:
+    async def scene(panel: Panel, there: socket.socket) -> None:
+        asked = await begin(panel)
+        there.send(json.dumps({"answer": 3, "allow": allow}).encode())
+        assert await asked == Answer(False, "terminal")
+
+    play(scene)
+
+
+def test_the_first_answer_counts() -> None:
+    """Whoever comes later hears that there is no such question any more."""
+
+    async def scene(panel: Panel, there: socket.socket) -> None:
+        asked = await begin(panel)
+        assert panel.answer(3, allow=False, always=False, by="control") == "a.test is denied until this command ends"
+        with pytest.raises(ExeatError, match="no such question"):
+            panel.answer(3, allow=True, always=False, by="terminal")
+        assert await asked == Answer(False, "control")
+
+    play(scene)
+
+
+def test_for_good() -> None:
+    """Kept before it is said; what cannot be kept is no answer."""
+    kept: list[str] = []
+
+    def store(rule: str) -> None:
+        if len(kept) == 2:
+            raise ConfigError("no space left")
+        kept.append(rule)
+
+    async def scene(panel: Panel, there: socket.socket) -> None:
+        for allow, word in ((True, "allowed"), (False, "denied")):
+            asked = await begin(panel)
+            assert panel.answer(3, allow=allow, always=True, by="control") == f"a.test is {word} always"
+            assert await asked == Answer(allow, "control")
+        asked = await begin(panel)
+        with pytest.raises(ConfigError):
+            panel.answer(3, allow=True, always=True, by="control")
+        assert not asked.done()
+        assert len(panel.questions()) == 1
+        panel.answer(3, allow=False, always=False, by="control")
+        assert not (await asked).allow
+
+    play(scene, store)
+    assert kept == ["a.test", "!a.test"]
+
+
+def test_a_question_that_nobody_waits_for_is_taken_back() -> None:
+    async def scene(panel: Panel, there: socket.socket) -> None:
+        asked = await begin(panel)
+        assert "ask" in heard(there)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert heard(there) == {"gone": 3}
+
+    play(scene)
+
+
+def test_a_listener_that_leaves_or_does_not_listen_harms_nobody() -> None:
+    async def scene(panel: Panel, there: socket.socket) -> None:
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        for _ in range(2_000):  # more than its buffer holds: nothing waits for it
+            asked = await begin(panel)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+        there.close()
+        await asyncio.sleep(0.01)
+        asked = await begin(panel)
+        panel.answer(3, allow=True, always=False, by="control")
+        assert (await asked).allow
+
+    play(scene)

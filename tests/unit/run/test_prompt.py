@@ -1,0 +1,166 @@
+"""What a question looks like, and what answers it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from exeat.run.prompt import (
+    Key,
+    Question,
+    Screen,
+    answered_line,
+    key_of,
+    question_lines,
+    read_packet,
+    split_reports,
+    visible,
+    write_answer,
+)
+
+NAMED = Question(3, "api.x.test", 443, "api.x.test", inside=False, wait_s=30.0, can_store=True)
+UNNAMED = NAMED._replace(can_store=False)
+
+
+def packet(**changes: object) -> bytes:
+    said = {"ask": 3, "host": "api.x.test", "port": 443, "rule": "api.x.test", "inside": False}
+    return json.dumps(said | {"wait_s": 30.0, "can_store": True} | changes).encode()
+
+
+def test_what_the_gateway_says_is_read() -> None:
+    found = read_packet(packet())
+    assert found is not None
+    assert found.question == NAMED
+    gone = read_packet(b'{"gone": 3}')
+    assert gone is not None
+    assert gone.gone == 3
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"ask": 1}', packet(port="x"), b"[" * 100_000, b"\xff"])
+def test_what_is_no_message_is_nothing(data: bytes) -> None:
+    assert read_packet(data) is None
+
+
+def test_what_is_not_known_to_be_outside_is_inside() -> None:
+    found = read_packet(packet(inside=None))
+    assert found is not None
+    assert found.question is not None
+    assert found.question.inside
+
+
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [
+        (b"o", Key(allow=True)),
+        (b"O", Key(allow=True)),
+        (b"n", Key(allow=False)),
+        (b"a", Key(allow=True, always=True)),
+        (b"e", Key(allow=False, always=True)),
+        (b"\x1b", Key(allow=False)),
+        (b"\x03", Key(allow=False, passed_on=b"\x03")),
+        (b"\x1b[99;5u", Key(allow=False, passed_on=b"\x1b[99;5u")),
+        *((each, None) for each in (b"y", b"\r", b"\n", b" ", b"oo", b"o\r", b"\x1bo", b"\x1b[111u", b"\xc3\xb3", b"")),
+    ],
+)
+def test_one_key_is_one_answer(data: bytes, key: Key | None) -> None:
+    assert key_of(data, NAMED) == key
+    if key is not None:
+        expected = {"answer": 3, "allow": key.allow, "always": key.always}
+        assert json.loads(write_answer(NAMED, key)) == expected
+
+
+def test_without_a_list_nothing_is_for_always() -> None:
+    assert key_of(b"a", UNNAMED) is None
+    assert key_of(b"e", UNNAMED) is None
+    assert "lways" not in "".join(question_lines(UNNAMED, 30.0))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b"\x1b]11;rgb:aaaa/eeee/0000\x07",
+        b"\x1b]11;rgb:aaaa/eeee/0000\x1b\\",
+        b"\x1bP1$r0m\x1b\\",
+        b"\x1b[?62;1;4c",
+        b"\x1b[>41;354;0c",
+        b"\x1b[24;80R",
+        b"\x1b[<35;20;10M",
+        b"\x1b[Mano",
+        b"\x1b[I",
+    ],
+)
+def test_what_a_terminal_says_by_itself_is_no_key(report: bytes) -> None:
+    """A program can make it say such things, with letters of its choice in them."""
+    assert split_reports(report) == (report, b"")
+    assert split_reports(b"o" + report) == (report, b"o")
+    assert split_reports(report[:-1])[0] == b""
+    assert key_of(split_reports(report[:-1])[1], NAMED) is None
+
+
+def test_text_of_others_is_harmless() -> None:
+    assert visible("a\x1b[2J\r\n\u202eb\\") == "a\\u{1b}[2J\\u{d}\\u{a}\\u{202e}b\\u{5c}"
+    shown = visible("x" * 5_000 + ".evil.test")
+    assert len(shown) < 1_100
+    assert shown.endswith(".evil.test")
+
+
+def test_an_address_is_written_as_one_and_marked() -> None:
+    question = NAMED._replace(host="fd00::1", rule="fd00::1", inside=True)
+    first, second, *_ = question_lines(question, 12.4)
+    assert first == "exeat: allow [fd00::1]:443?  (12 s)"
+    assert "CAREFUL" in second
+    assert "about: *.x.test" in "".join(question_lines(NAMED._replace(rule="*.x.test"), 1.0))
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (Key(allow=True), "is allowed for this run"),
+        (Key(allow=True, always=True), "is allowed always"),
+        (Key(allow=False), "is denied for this run"),
+        (Key(allow=False, always=True), "is never allowed"),
+    ],
+)
+def test_what_came_of_it_is_said(key: Key, words: str) -> None:
+    assert answered_line(NAMED, key) == f"exeat: api.x.test:443 {words}"
+
+
+def screen(**changes: bool) -> Screen:
+    how = {"is_dumb": False, "is_raw": False, "is_full": False, "is_fresh": True} | changes
+    return Screen(columns=40, rows=10, **how)
+
+
+def test_a_terminal_that_can_nothing_gets_plain_text() -> None:
+    shown = screen(is_dumb=True, is_raw=True, is_full=True, is_fresh=False)
+    text = shown.open(["one", "x" * 50]) + shown.again("two") + shown.close("three")
+    assert text == b"\r\none\r\n" + b"x" * 39 + b"\r\n" + b"x" * 11 + b"\r\ntwo\r\nthree\r\n"
+
+
+def test_beside_a_plain_program_the_outcome_stays() -> None:
+    shown = screen()
+    assert shown.open(["one"]).endswith(b"\x1b[2K\x1b[1mone\x1b[m")
+    assert shown.close("three") == b"\r\x1b[2Kthree\r\n"
+    assert not shown.leaves_holes
+
+
+def test_below_a_line_that_is_edited_nothing_stays() -> None:
+    """Room is made first, so that the place to come back to does not scroll away."""
+    shown = screen(is_raw=True)
+    assert b"\n\n\x1b[2A\x1b7" in shown.open(["one", "two"])
+    assert shown.close("three") == b"\r\x1b[2K\x1b[A\x1b[2K\x1b8"
+    assert not shown.leaves_holes
+
+
+def test_on_a_full_screen_the_last_lines_are_taken() -> None:
+    shown = screen(is_raw=True, is_full=True)
+    text = shown.open(["one", "two"])
+    assert b"\x1b[9;1H\x1b[2K\x1b[1mone\x1b[m\x1b[10;1H\x1b[2Ktwo" in text
+    assert b"\n" not in text
+    assert shown.close("three").endswith(b"\x1b8")
+    assert shown.leaves_holes
+
+
+def test_a_sequence_that_the_command_has_left_open_is_ended_first() -> None:
+    for shown in (screen(), screen(is_raw=True), screen(is_full=True)):
+        assert shown.open(["one"]).startswith(b"\x18\x1b\\")
