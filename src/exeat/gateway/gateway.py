@@ -20,6 +20,7 @@ from exeat.gateway.connection import serve_connection
 from exeat.gateway.counters import Counters
 from exeat.gateway.dns_door import DnsDoor
 from exeat.gateway.dropped import DropLog
+from exeat.gateway.endpoint import proxy_url, proxy_variables
 from exeat.gateway.limits import Limits
 from exeat.gateway.original import find_destination
 from exeat.gateway.resolve import Lookup, Resolver
@@ -331,29 +332,16 @@ class Gateway:
     @property
     def url_without_login(self) -> str:
         """Where the gateway listens, fit for a log."""
-        host, port = self.addresses[0]
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return proxy_url(*self.addresses[0])
 
     @property
     def url(self) -> str:
         """Where the gateway listens, for a client that takes a proxy URL; with credentials if it wants some."""
-        if self._credentials is None:
-            return self.url_without_login
-        from urllib.parse import quote  # noqa: PLC0415 - not on the way of a run
-
-        login = f"{quote(self._credentials.user, safe='')}:{quote(self._credentials.password, safe='')}@"
-        return self.url_without_login.replace("://", f"://{login}", 1)
+        return proxy_url(*self.addresses[0], self._credentials)
 
     def environ(self) -> dict[str, str]:
-        """Proxy variables for a child, in both cases. Empty NO_PROXY: nothing goes round the gateway."""
-        values = {
-            "HTTP_PROXY": self.url,
-            "HTTPS_PROXY": self.url,
-            "ALL_PROXY": self.url,
-            "NO_PROXY": "",
-        }
-        return values | {name.lower(): value for name, value in values.items()}
+        """Proxy variables for a child."""
+        return proxy_variables(self.url)
 
     def events(self, *, max_queued: int = 10_000) -> EventStream:
         """The audit events from now on: `async for event in gateway.events()`. Ends when the gateway stops."""

@@ -19,10 +19,8 @@ from exeat.policy import (
     Reason,
     Rule,
     Source,
-    Target,
     classify,
     parse_rule,
-    rule_to_allow,
 )
 
 if TYPE_CHECKING:
@@ -133,7 +131,8 @@ class Questions:
         inside = isinstance(place.host, Address) and (
             classify(place.host.ip) is not AddressClass.PUBLIC or is_own_address(place.host.ip)
         )
-        rule = rule_to_allow(Target(place.host, place.port))
+        # For this port alone, 80 and 443 too: a yes to one must not undo a no to the other.
+        rule = f"{place.host.authority}:{place.port}"
         found = self._open[place.key] = _Open(Question(self._number, place.host_text, place.port, rule, inside))
         found.task = asyncio.get_running_loop().create_task(self._decide(found))
         return found

@@ -80,7 +80,7 @@ class Served:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)  # transports close in the next turns of the loop
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
