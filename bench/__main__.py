@@ -14,6 +14,7 @@ from bench.install import say
 from bench.intercept import INTERCEPT_ROWS, measure_intercept
 from bench.interceptors import interceptors
 from bench.jail import measure_jail
+from bench.kept import measure_kept
 from bench.peers import Exeat, Mitmproxy, Peer, SandboxRuntime, all_peers
 from bench.process import HERE, WORK, BenchError, raise_descriptor_limit
 from bench.rows import EXTRA_ROWS, ROWS, Effort, Results, compare, measure_memory, measure_rules
@@ -103,6 +104,8 @@ def main(argv: list[str]) -> int:
                     measure_startup(options.exeat, effort, results, with_srt=with_srt)
                 if "jail" in chosen:
                     measure_jail(options.exeat, effort, results, web=web)
+                if "kept" in chosen:
+                    measure_kept(options.exeat, effort, results, port=origin.PLAIN_PORT)
     except BenchError as error:
         say(f"bench: {error}")
         return 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench.figures import figures
 from bench.report_intercept import intercept_tables, intercept_targets
+from bench.report_kept import kept_table, kept_targets
 from bench.report_run import jail_tables, jail_targets, startup_table, startup_targets
 from bench.rows import DIRECT, IDLE_TUNNELS, ROWS, RULE_COUNTS, Effort, Results, Row
 from bench.tables import against, row_table
@@ -60,6 +61,7 @@ def targets(results: Results) -> Iterator[str]:
     yield from startup_targets(results)
     yield from jail_targets(results)
     yield from intercept_targets(results)
+    yield from kept_targets(results)
     yield ""
 
 
@@ -108,6 +110,7 @@ def page(results: Results, rows: list[Row], effort: Effort, command: str, origin
     lines += exeat_only(results)
     lines += startup_table(results, effort)
     lines += jail_tables(results, effort)
+    lines += kept_table(results, effort)
     lines += ["## How to read this", "", NOTES, ""]
     problems = [f"- {name}: left out, {reason}" for name, reason in results.left_out.items()]
     problems += [f"- {peer}, row {row}: {reason}" for (row, peer), reason in results.failures.items()]

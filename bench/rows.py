@@ -40,7 +40,7 @@ ROWS = (
     Row("connect", "CONNECT, TLS handshake and one request, new each time", "tunnel-new"),
     Row("bulk", "CONNECT and TLS, a large download over one connection", "tunnel", connections=1),
 )
-EXTRA_ROWS = ("memory", "rules", "startup", "jail")
+EXTRA_ROWS = ("memory", "rules", "startup", "jail", "kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,7 @@ class Results:
     samples: dict[tuple[str, str], list[Sample]] = field(default_factory=dict)
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
     starts: dict[str, list[Start]] = field(default_factory=dict)
+    kept: dict[str, list[float]] = field(default_factory=dict)  # milliseconds
 
     def take(self, row: str, peer: str, work: Callable[[], Sample], unit: str = "CPU s") -> None:
         """Run one measurement. A failure is kept and ends that peer's turns in this row."""

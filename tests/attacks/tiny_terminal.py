@@ -1,7 +1,7 @@
 """What a person sees of some bytes on a terminal: as much of one as it takes to play tricks with it.
 
 Follows xterm where others agree with it: scroll regions, margins, colours that a program may change, output that goes
-to a printer or waits for the end of a picture, and pictures that lie over the text.
+to a printer or waits for the end of a picture, letters of double width, and pictures that lie over the text.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class TinyTerminal:
         self._left, self._right = 0, columns - 1
         self._own_colours = {10: "ink", 11: "paper"}
         self._is_coloured = self._prints = self._waits = self._has_margins = False
+        self._wraps = True
+        self._wide: set[int] = set()  # rows
         self._picture: range = range(0)
 
     def _blank(self) -> list[list[tuple[str, bool]]]:
@@ -60,6 +62,8 @@ class TinyTerminal:
                 self._picture = range(self._row, self._row + int(height[1])) if height else range(0)
             elif letter is not None:
                 self._put(letter)
+            elif found[0] in (b"\x1b#5", b"\x1b#6"):
+                self._wide = (self._wide - {self._row}) | ({self._row} if found[0] == b"\x1b#6" else set())
             elif found[0] == b"\x1b7":
                 self._saved = self._row, self._column
             elif found[0] == b"\x1b8":
@@ -70,6 +74,8 @@ class TinyTerminal:
         match mark, final:
             case "", "H":
                 self._row, self._column = max(first, 1) - 1, max((*values, 1)[1], 1) - 1
+            case "", "G":
+                self._column = max(first, 1) - 1
             case "", "A":
                 self._row = max(self._row - max(first, 1), self._top if self._row >= self._top else 0)
             case "", "K":
@@ -92,6 +98,8 @@ class TinyTerminal:
                     self._has_margins = is_on
                     if not is_on:
                         self._left, self._right = 0, self._columns - 1
+                if 7 in values:
+                    self._wraps = is_on
                 if 2026 in values:
                     self._waits = is_on
 
@@ -108,15 +116,18 @@ class TinyTerminal:
         elif letter == b"\n":
             self._feed()
         elif letter >= b" ":
-            if self._column > self._right:
+            last = min(self._right, self._columns // 2 - 1) if self._row in self._wide else self._right
+            if self._column > last and self._wraps:
                 self._column = self._left
                 self._feed()
+            self._column = min(self._column, last)
             self._cells[self._row][self._column] = letter.decode("latin-1"), self._is_coloured
             self._column += 1
 
     def _feed(self) -> None:
         if self._row == self._bottom:
             del self._cells[self._top]
+            self._wide = {row - 1 for row in self._wide if row > 0}  # good enough: the region is all of it then
             self._cells.insert(self._bottom, [(" ", False)] * self._columns)
         elif self._row < self._rows - 1:
             self._row += 1
