@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from exeat.audit import EventStream
-    from exeat.embed.finished import Finished, ManagerClosedError, RunTimeoutError
+    from exeat.embed.finished import Finished, ManagerClosedError, RunLostError, RunTimeoutError
     from exeat.embed.sandbox_manager import SandboxManager
     from exeat.errors import AuditError, ConfigError, ExeatError, HostError, JailError, StartError
     from exeat.gateway.gateway import Gateway
@@ -37,6 +37,7 @@ _HOMES = {
     "ManagerClosedError": "exeat.embed.finished",
     "Policy": "exeat.policy",
     "Question": "exeat.gateway.questions",
+    "RunLostError": "exeat.embed.finished",
     "RunTimeoutError": "exeat.embed.finished",
     "SandboxManager": "exeat.embed.sandbox_manager",
     "StartError": "exeat.errors",
@@ -60,6 +61,7 @@ __all__ = [
     "ManagerClosedError",
     "Policy",
     "Question",
+    "RunLostError",
     "RunTimeoutError",
     "SandboxManager",
     "StartError",

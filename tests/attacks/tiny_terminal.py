@@ -85,7 +85,9 @@ class TinyTerminal:
             case "", "m":
                 self._is_coloured = 38 in values
             case "", "r":
-                self._top, self._bottom = (max(first, 1) - 1, (*values, self._rows)[1] - 1) if first else (0, self._rows - 1)
+                self._top, self._bottom = (
+                    (max(first, 1) - 1, (*values, self._rows)[1] - 1) if first else (0, self._rows - 1)
+                )
                 self._row = self._column = 0
             case "", "s" if self._has_margins and len(values) == 2:
                 self._left, self._right = first - 1, values[1] - 1

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
-from exeat.embed.finished import Finished, ManagerClosedError, RunTimeoutError
+from exeat.embed.finished import Finished, ManagerClosedError, RunLostError, RunTimeoutError
 from exeat.embed.sandbox_manager import SandboxManager
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
 from exeat.gateway.questions import Question
@@ -30,6 +31,7 @@ from tests.support.running import (
     PYTHON,
     Process,
     as_user,
+    children_of,
     descendants_of,
     exeat,
     folder_of,
@@ -271,6 +273,21 @@ def test_the_death_of_the_program_is_the_death_of_what_it_runs() -> None:
     assert child.returncode == -signal.SIGKILL
 
 
+def test_when_exeat_is_killed_nobody_says_that_nothing_was_started() -> None:
+    """The command had begun. What it had written is not lost, and nothing of it is left."""
+    others = set(descendants_of(os.getpid()))
+    with ThreadPoolExecutor(1) as pool:
+        command = ["sh", "-c", "echo ready; sleep 70416"]
+        future = pool.submit(SandboxManager({"sandbox": {}}).run_sync, command)
+        wait_until(lambda: bool(sleepers(70_416)), "the command")
+        launcher = next(pid for pid in children_of(os.getpid()) if pid not in others)
+        os.kill(launcher, signal.SIGKILL)
+        with pytest.raises(RunLostError, match="ended by signal 9") as error:
+            future.result(30)
+    assert error.value.finished.stdout == b"ready\n"
+    wait_until(lambda: not sleepers(70_416), "all to end")
+
+
 def test_questions_go_to_the_callback(run: Callable[..., Any], origin: Origin) -> None:
     """In the caller's loop. A yes lets through; a no, an error and silence do not. Each is asked once."""
     asked: list[Question] = []
@@ -357,13 +374,14 @@ def test_a_jail_that_cannot_be_had_is_said_at_the_start() -> None:
         manager.run_sync(["true"])
 
 
-def test_a_command_gets_a_placeholder_for_a_secret(tmp_path: Path) -> None:
+def test_a_command_gets_a_placeholder_for_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The value stays in the program's environment: it is not in the command's, and on no command line."""
     file = tmp_path / "secrets.toml"
     file.write_text('[API_KEY]\nenv = "API_KEY"\nhosts = ["api.test"]\n')
     file.chmod(0o600)
+    monkeypatch.setenv("API_KEY", "sk-the-value-itself-0123456789")
     manager = SandboxManager({"sandbox": {"secrets": str(file)}})
-    done = manager.run_sync(["printenv", "API_KEY"], env=os.environ | {"API_KEY": "sk-the-value-itself-0123456789"})
+    done = manager.run_sync(["printenv", "API_KEY"])
     assert done.returncode == 0
     assert "the-value" not in done.text
     assert "API_KEY is a placeholder" in done.said
@@ -383,18 +401,23 @@ def test_two_at_once_share_one_log(origin: Origin, tmp_path: Path) -> None:
     assert exeat(argv=[sys.executable, "-m", "exeat", "audit", "verify", str(log)]).status == 0
 
 
-def test_a_sandbox_with_a_name_has_its_own_list_and_log(origin: Origin, tmp_path: Path) -> None:
-    """The list counts beside the rules of the configuration, and the log is the sandbox's."""
+def test_a_sandbox_with_a_name_has_its_own_list_and_log(
+    origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list counts beside the rules of the configuration, and the log is the sandbox's. Where they are is settled
+    when the manager is made."""
     folder = tmp_path / "home" / "sandboxes" / "work"
+    monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "home"))
     manager = SandboxManager(allowing(origin, name="work"))
-    env = os.environ | {"EXEAT_HOME": str(tmp_path / "home")}
-    assert "sandbox work is new" in manager.run_sync(["true"], env=env).said
+    monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "later"))
+    assert "sandbox work is new" in manager.run_sync(["true"]).said
     with (folder / "allowlist.txt").open("a") as file:
         file.write(f"listed.test:{origin.port}\n")
-    done = manager.run_sync(reach(origin, "good.test", "other.test", "listed.test"), env=env)
+    done = manager.run_sync(reach(origin, "good.test", "other.test", "listed.test"))
     assert ["200" in line for line in done.text.splitlines()][:2] == [True, False]
     log = (folder / "audit.jsonl").read_text()
     assert '"rule":"listed.test:' in log  # allowed, though there is no such host
+    assert not (tmp_path / "later").exists()
 
 
 ORDINARY = """

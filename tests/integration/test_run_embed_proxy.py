@@ -48,7 +48,8 @@ def test_the_proxy_decides_and_is_all_that_there_is(proxy: Gate, origin: Origin,
     if named != "localhost":
         network["hosts"] = {named: "127.0.0.1"}
     manager = SandboxManager({"sandbox": {"network": network}})
-    done = manager.run_sync(commands(origin))
+    given = None if named == "localhost" else {"PATH": os.environ["PATH"], "HTTP_PROXY": "http://another.test"}
+    done = manager.run_sync(commands(origin), env=given)
     assert done.text.splitlines() == ["200 000", "200 200", "403 000", "000 000", "000 000"], done
     assert len(origin.heads) == 2
     wrapped = manager.wrap(["curl", "-sS", f"http://good.test:{origin.port}/"])

@@ -293,9 +293,9 @@ def test_what_a_page_is_told(scene: Scene) -> None:
         assert ([row["host"] for row in later["rows"]], later["first"]) == (["late.test"], False)
         command.ask(7, "asked.test")
         question = live.until(lambda said: said.get("questions"))["questions"][0]
-        assert (question["sandbox"], question["id"], question["rule"]) == ("demo", "1-7", "asked.test")
+        assert (question["sandbox"], question["id"], question["rule"]) == ("demo", "1-ab12-7", "asked.test")
         assert 0 < question["left_s"] <= 30
-        act(scene, "/api/answer", sandbox="demo", id="1-7", allow=True, always=False)
+        act(scene, "/api/answer", sandbox="demo", id="1-ab12-7", allow=True, always=False)
         live.until(lambda said: said.get("questions") == [])
         assert command.answers == [(7, True, False)]
 
@@ -383,7 +383,7 @@ def test_the_newest_pages_are_served(scene: Scene) -> None:
 
 def test_allow_block_and_remove(scene: Scene) -> None:
     """The buttons change the list as `exeat proxy` does, and running commands take it at once."""
-    command = scene.run("demo", "sleep 1")
+    command = scene.run("demo", "sleep 1", mode="")
     listed = Path(command.folder.allowlist_path)
     said = act(scene, "/api/allow", sandbox="demo", rule="api.x.test", exactly=True)
     assert (said["taken"], said["closed"], said["failed"], command.reloads) == (1, 1, [], 1)
@@ -402,6 +402,34 @@ def test_allow_block_and_remove(scene: Scene) -> None:
     assert listed.read_text().endswith("\n.typed.test\n")
 
 
+def test_buttons_reckon_with_running_commands(scene: Scene) -> None:
+    """With one that learns, with rules beside the list, and with one that says what is not understood: a block holds,
+    an allow frees nothing else, and what is not sure is said."""
+    command = scene.run("demo", "sleep 1", mode="learn")
+    listed = Path(command.folder.allowlist_path)
+    listed.write_text("a.test\n")
+    assert act(scene, "/api/block", sandbox="demo", rule="a.test")["failed"] == []
+    assert listed.read_text() == "!a.test:*\n"
+    command.status["mode"] = ""
+    command.status["other_rules"] = ["a.test:22", "10.0.0.1"]
+    assert act(scene, "/api/allow", sandbox="demo", rule="=a.test:443")["still"] == []
+    assert listed.read_text() == "!a.test:1-442\n!a.test:444-65535\na.test:443\n"
+    listed.write_text("!*\n")
+    for exactly in (True, False):
+        said = act(scene, "/api/allow", sandbox="demo", rule="* force", exactly=exactly)
+        assert said["still"] == ["line 1 (!*) still denies it"]
+    listed.write_text("a.test\n")
+    command.status["other_rules"] = ["a.test from=the-future"]
+    said = act(scene, "/api/block", sandbox="demo", rule="a.test")
+    assert "may still allow it" in said["failed"][0]
+    assert listed.read_text() == "!a.test:*\n"
+    listed.write_text("a.test\n")
+    del command.status["other_rules"]
+    said = act(scene, "/api/block", sandbox="demo", rule="a.test")
+    assert said["failed"] == ["a running command does not say what it allows, and may still allow it"]
+    assert listed.read_text() == "!a.test:*\n"
+
+
 @pytest.mark.parametrize(
     ("path", "asked"),
     [
@@ -415,9 +443,9 @@ def test_allow_block_and_remove(scene: Scene) -> None:
         ("/api/allow", {"sandbox": "nowhere", "rule": "a.test"}),
         ("/api/allow", {"sandbox": "../demo", "rule": "a.test"}),
         ("/api/block", {"sandbox": "demo", "rule": "<b>"}),
-        ("/api/answer", {"sandbox": "demo", "id": "1-99", "allow": True, "always": False}),
-        ("/api/answer", {"sandbox": "demo", "id": "1-1", "allow": 1, "always": False}),
-        ("/api/answer", {"sandbox": "demo", "id": "1-1", "allow": "true", "always": False}),
+        ("/api/answer", {"sandbox": "demo", "id": "1-ab12-99", "allow": True, "always": False}),
+        ("/api/answer", {"sandbox": "demo", "id": "1-ab12-1", "allow": 1, "always": False}),
+        ("/api/answer", {"sandbox": "demo", "id": "1-ab12-1", "allow": "true", "always": False}),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_and_changes_nothing(scene: Scene, path: str, asked: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ class Command:
 
     async def _pending(self, _: dict[str, Any]) -> dict[str, Any]:
         left = [each | {"left_s": each["until"] - time.monotonic()} for each in self.questions.values()]
-        return {"questions": left, "command": self.status["command"]}
+        return {"questions": left, "run": "ab12", "command": self.status["command"]}
 
     async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         question = self.questions.pop(request["number"], None)

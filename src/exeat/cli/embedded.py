@@ -3,8 +3,13 @@
 What the manager was told is all that counts: rules, files and secrets that the environment names are not read here.
 So a sandbox without network has none, whatever the program that embeds it was started with.
 
-    embedded.py [--parent=PID] [--report=FD] [--outer-proxy] run OPTION... -- CMD
-    embedded.py [--report=FD] examine JAIL
+The command's environment is not ours. It comes apart from it, and decides nothing outside of the jail.
+
+    embedded.py [OWN] --parent=PID --report=FD [--environ=FD,BYTES] run OPTION... -- CMD
+    embedded.py [OWN] --wrapped run OPTION... -- CMD
+    embedded.py --parent=PID --report=FD examine JAIL
+
+OWN is [--own=NAME[=VALUE]]... [--outer-proxy].
 """
 
 # On the start-up path of a run, where pathlib alone costs 5 ms.
@@ -14,12 +19,25 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 from typing import NoReturn
+
+Environ = dict[bytes, bytes]
 
 # What other ways to start exeat take from the environment. EXEAT_HOME only says where things are.
 _NOT_READ = ("PROXY_ALLOWLIST", "EXEAT_POLICY", "EXEAT_ADD_HOSTS", "EXEAT_SECRETS_JSON")
 _OUTER_PROXY = "EXEAT_OUTER_PROXY"
 _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+# Variables that make libraries and interpreters load other code, or resolve names otherwise. Not for what we start
+# outside of the jail, nor for libraries that we have not loaded yet.
+_CODE_PREFIXES = (b"LD_", b"DYLD_", b"PYTHON", b"OPENSSL_")
+_CODE_NAMES = frozenset((
+    b"GCONV_PATH", b"LOCPATH", b"GLIBC_TUNABLES", b"HOSTALIASES", b"LOCALDOMAIN", b"RES_OPTIONS", b"BASH_ENV", b"ENV",
+    b"SHELLOPTS", b"BASHOPTS", b"NODE_OPTIONS", b"NODE_PATH", b"PERL5OPT", b"PERL5LIB", b"PERLLIB", b"RUBYOPT",
+    b"RUBYLIB", b"JAVA_TOOL_OPTIONS", b"_JAVA_OPTIONS", b"JDK_JAVA_OPTIONS",
+))  # fmt: skip
+# Of each text of an error. All of them together must fit into what the manager keeps of a report's end.
+_MAX_TEXT = 2_000
 
 
 def _find_exeat() -> None:
@@ -35,21 +53,31 @@ def _find_exeat() -> None:
 
 def start(arguments: list[str]) -> NoReturn:
     """Do what the arguments say, and end."""
-    given = {}
+    given, own = {}, []
     while arguments and arguments[0].startswith("--"):
         name, _, value = arguments.pop(0).partition("=")
         given[name] = value
+        if name == "--own":
+            own.append(value)
     if "--parent" in given:
         _end_with(int(given["--parent"]))
-    _forget_settings()
+    environ: Environ | None = None
+    if "--environ" in given:
+        environ = _read_environ(given["--environ"])
+    elif "--wrapped" in given:
+        environ = _take_apart()
+    _set_own(own)
+    _forget_settings(environ)
     if "--outer-proxy" in given:
-        _take_outer_proxy()
+        _take_outer_proxy(environ)
     if "--report" in given:
-        _report_to(int(given["--report"]), arguments)
+        _report_to(int(given["--report"]), arguments, environ)
+    from argparse import Namespace  # noqa: PLC0415
+
     from exeat.cli.main import console  # noqa: PLC0415
 
     sys.argv[1:] = arguments
-    console()
+    console(Namespace(environ=environ))
 
 
 def _end_with(parent: int) -> None:
@@ -64,31 +92,85 @@ def _end_with(parent: int) -> None:
         os._exit(2)
 
 
-def _forget_settings() -> None:
+def _read_environ(place: str) -> Environ:
+    """What the manager hands over for the command: as /proc has it. All of it, or nothing is started.
+
+    Freed memory keeps its content, and there may be a secret's value in it. So there is one copy, which can be wiped.
+    """
+    descriptor, length = map(int, place.split(","))
+    data = bytearray(length)
+    environ = {}
+    with open(descriptor, "rb", buffering=0) as file, memoryview(data) as view:
+        filled = 0
+        while filled < length and (count := file.readinto(view[filled:])):
+            filled += count
+        if filled < length:
+            print("exeat: the command's environment has not come through", file=sys.stderr)
+            os._exit(2)
+        start = 0
+        while start < length:
+            equals, end = data.index(b"=", start), data.index(b"\0", start)
+            environ[bytes(view[start:equals])] = bytes(view[equals + 1 : end])
+            start = end + 1
+    data[:] = bytes(length)
+    return environ
+
+
+def _take_apart() -> Environ:
+    """Whoever starts a wrapped command chooses one environment for both. All of it is the command's; what we keep of
+    it loads no code. The dynamic loader has read it before us: its variables have had their effect on this process.
+    """
+    from exeat.run.environment import sets_locale_itself  # noqa: PLC0415
+
+    environ = dict(os.environb)
+    if environ.get(b"LC_CTYPE") == b"C.UTF-8" and sets_locale_itself():
+        del environ[b"LC_CTYPE"]
+    for name in environ:
+        if name.startswith(_CODE_PREFIXES) or name in _CODE_NAMES:
+            del os.environb[name]
+    return environ
+
+
+def _set_own(own: list[str]) -> None:
+    """Variables of ours that the manager has decided on: NAME=VALUE, or a NAME that is not to be set."""
+    for item in own:
+        name, equals, value = item.partition("=")
+        if equals:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
+
+
+def _forget_settings(environ: Environ | None) -> None:
     from exeat.run.scrubbing import scrub_environment  # noqa: PLC0415
 
-    scrub_environment(name for name in _NOT_READ if name in os.environ)
+    scrub_environment([name for name in _NOT_READ if name in os.environ or name.encode() in (environ or {})], environ)
 
 
-def _take_outer_proxy() -> None:
+def _take_outer_proxy(environ: Environ | None) -> None:
     """A proxy whose URL has a password comes by the environment: everybody can read a command line."""
     url = os.environ.pop(_OUTER_PROXY, None)
     if url is None:
         print("exeat: the proxy is not in the environment: start this with env=manager.environ()", file=sys.stderr)
         os._exit(2)
-    for name in _PROXY_NAMES:
-        os.environ[name] = os.environ[name.lower()] = url
+    for name in (each for upper in _PROXY_NAMES for each in (upper, upper.lower())):
+        if environ is None:
+            os.environ[name] = url
+        else:
+            environ[name.encode()] = os.fsencode(url)
 
 
-def _report_to(descriptor: int, arguments: list[str]) -> NoReturn:
+def _report_to(descriptor: int, arguments: list[str], environ: Environ | None) -> NoReturn:
     """Say everything there, apart from what the command says; at the end, behind a NUL, what went wrong as JSON.
 
     Without that end nothing is known of how the run went, and so it did not go well.
     """
     import json  # noqa: PLC0415 - when it is needed nothing can be loaded any more
+    from argparse import Namespace  # noqa: PLC0415
 
     from exeat.cli.main import build_parser  # noqa: PLC0415
     from exeat.errors import ExeatError  # noqa: PLC0415
+    from exeat.run.sealing import is_sealed  # noqa: PLC0415
 
     os.set_inheritable(descriptor, False)
     report = sys.stderr = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
@@ -98,18 +180,25 @@ def _report_to(descriptor: int, arguments: list[str]) -> NoReturn:
             _examine(arguments[1])
             status = 0
         else:
-            options = build_parser("run").parse_args(arguments)
+            options = build_parser("run").parse_args(arguments, Namespace(environ=environ))
             status = options.run(options, arguments)
     except (ExeatError, SystemExit, Exception) as error:
-        fields = {name: str(getattr(error, name, "")) for name in ("public", "detail", "where", "expected", "fix")}
-        fields |= {"kind": type(error).__name__, "text": str(error)}
+        fields = _describe(error, is_sealed)
     except KeyboardInterrupt:
         status = 130
     try:
-        report.write("\0" + json.dumps(fields))
+        report.write("\0" + json.dumps(fields, ensure_ascii=False))
         report.flush()
     finally:
         os._exit(status)
+
+
+def _describe(error: BaseException, is_sealed: Callable[[], bool]) -> dict[str, str]:
+    """`started`: it came when the command ran, or had run."""
+    names = ("public", "detail", "where", "expected", "fix")
+    texts: Mapping[str, str] = {name: str(getattr(error, name, "")) for name in names} | {"text": str(error)}
+    fields = {name: text[:_MAX_TEXT] for name, text in texts.items()}
+    return fields | {"kind": type(error).__name__, "started": "yes" if is_sealed() else ""}
 
 
 def _examine(jail: str) -> None:

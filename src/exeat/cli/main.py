@@ -13,10 +13,13 @@ from exeat.cli.help_text import HelpText
 from exeat.errors import ConfigError, ExeatError, JailError
 
 
-def console() -> NoReturn:
-    """The program `exeat`. Ends at once: taking an interpreter apart in order costs 5 ms, and nothing here needs it."""
+def console(given: argparse.Namespace | None = None) -> NoReturn:
+    """The program `exeat`. Ends at once: taking an interpreter apart in order costs 5 ms, and nothing here needs it.
+
+    `given` is what is said by no argument.
+    """
     try:
-        status = main()
+        status = main(given=given)
     except KeyboardInterrupt:  # so early that nothing was started
         status = 130
     for stream in (sys.stdout, sys.stderr):
@@ -28,9 +31,9 @@ def console() -> NoReturn:
     os._exit(status)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, given: argparse.Namespace | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
+    options = build_parser(arguments[0] if arguments else "").parse_args(arguments, given)
     try:
         status: int = options.run(options, arguments)
     except (ConfigError, JailError) as error:

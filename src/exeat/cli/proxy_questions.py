@@ -43,6 +43,8 @@ def answer_questions(name: str, wanted: Sequence[str], *, allow: bool, always: b
         say(f"exeat: {counted(len(found), 'question')} are open: say which, by ID or host", error=True)
         _print_table(found, error=True)
         return 1
+    if not wanted:
+        _print_table(found, error=False)  # what is answered now: it may not be what was shown before
     status = 0
     meant: dict[str, None] = {}
     for text in wanted:

@@ -19,25 +19,29 @@ if TYPE_CHECKING:
 
 def allow_rules(name: str, texts: Sequence[str]) -> int:
     """Store rules. 1 if something is still denied, or a running command did not take it."""
-    from exeat.sandbox.changes import allow  # noqa: PLC0415 - `list` is to be quick
+    from exeat.sandbox.beside import look_beside  # noqa: PLC0415 - `list` is to be quick
+    from exeat.sandbox.changes import allow  # noqa: PLC0415
     from exeat.sandbox.typed import read_allow  # noqa: PLC0415
 
     for number, text in enumerate(texts, 1):
         read_allow(text, number)  # a slip must not make a sandbox
     with _open_or_make(name) as folder:
-        return _report(name, allow(folder, texts))
+        beside = look_beside(name)
+        return _report(name, allow(folder, texts, beside.rules, unlisted=beside.lets_through))
 
 
 def block_rules(name: str, texts: Sequence[str]) -> int:
     """Take rules out, or store denials. 1 if something is still allowed, or a running command did not take it."""
+    from exeat.sandbox.beside import look_beside  # noqa: PLC0415
     from exeat.sandbox.changes import block  # noqa: PLC0415
     from exeat.sandbox.typed import read_block  # noqa: PLC0415
 
     for number, text in enumerate(texts, 1):
         read_block(text, number)
     with _open_or_make(name) as folder:
-        beside, problems = _rules_beside(name)
-        return _report(name, block(folder, texts, beside), problems)
+        beside = look_beside(name)
+        change = block(folder, texts, beside.rules, unlisted=beside.may_let_through)
+        return _report(name, change, beside.problems)
 
 
 def reset_rules(name: str, *, empty: bool, yes: bool) -> int:
@@ -125,26 +129,6 @@ def _size(folder: SandboxFolder) -> str:
         return counted(len(read_allowlist(folder).rules), "rule")
     except ConfigError:
         return "it cannot be read now"
-
-
-def _rules_beside(name: str) -> tuple[list[Rule], list[str]]:
-    """What running commands were given beside the list: options, files, answers. A block has to beat these too.
-
-    One that cannot be read is no reason not to block, but it has to be said: it may still allow what is blocked.
-    """
-    from exeat.policy.grammar import parse_rule  # noqa: PLC0415
-    from exeat.policy.rule import Source  # noqa: PLC0415
-    from exeat.sandbox.client import running  # noqa: PLC0415
-
-    rules, problems = [], []
-    for text in sorted({text for each in running(name) for text in each.other_rules}):
-        try:
-            rules.append(parse_rule(text, Source("a running command")))
-        except ConfigError as error:
-            problems.append(
-                f"a running command has a rule that cannot be read here, and may still allow it: {error.public}"
-            )
-    return rules, problems
 
 
 def _report(name: str, change: Change, problems: Sequence[str] = ()) -> int:

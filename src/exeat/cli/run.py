@@ -107,6 +107,7 @@ def run_command(
             jail=options.jail,
             audit=folder.audit_path if folder is not None else options.audit,
             env=tuple(options.env),
+            environ=getattr(options, "environ", None),  # by no option: see exeat.cli.embedded
             clean_env=options.clean_env,
             proxy_env=not options.no_proxy_env,
             unix=tuple(options.unix),

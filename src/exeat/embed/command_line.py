@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import exeat
 from exeat.embed.configuration import Configuration
 from exeat.errors import ConfigError, StartError
+from exeat.sandbox.home import state_home
 
 OUTER_PROXY = "EXEAT_OUTER_PROXY"  # the variable by which a proxy's URL goes that has a password
 
+# Where exeat finds its files, the programs of secrets, and whom it trusts. Not for those to choose who choose the
+# environment of a command. No value of these is a secret.
+_OWN = ("HOME", "XDG_STATE_HOME", "PATH", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _LAUNCHER = str(Path(exeat.__file__).absolute().parent / "cli" / "embedded.py")
 
 
@@ -25,6 +29,44 @@ def check_command(argv: Sequence[str | os.PathLike[str]]) -> list[str]:
     if len(command) < len(texts) or not command or not command[0]:
         raise ConfigError("not a command", where="argv", expected="a list of strings without NUL; the program first")
     return command
+
+
+def check_environ(env: Mapping[str, str]) -> bytes:
+    """A command's environment as /proc has it. Raises ConfigError if it is none."""
+    expected = "a mapping of strings without NUL; no name is empty or has = in it"
+    try:
+        items = [(os.fsencode(name), os.fsencode(value)) for name, value in env.items()]
+    except (TypeError, AttributeError, UnicodeEncodeError):
+        raise ConfigError("not an environment", where="env", expected=expected) from None
+    for name, value in items:
+        if not name or b"=" in name or b"\0" in name + value:
+            raise ConfigError("not an environment", where="env", expected=expected)
+    return b"".join(b"%b=%b\0" % item for item in items)
+
+
+def find_state(configuration: Configuration) -> str:
+    """Where exeat keeps its state; "" if that is nowhere, and nothing is to be kept. Raises ConfigError."""
+    try:
+        return state_home()
+    except ConfigError:
+        if configuration.enabled and (configuration.name or os.environ.get("EXEAT_HOME")):
+            raise
+        return ""
+
+
+def own_options(state: str, *, wrapped: bool = False) -> list[str]:
+    """For the launcher: what its own environment is to be, whatever it is started with.
+
+    It has that of this process, and then nothing but the state folder is said. If it is `wrapped`, its environment is
+    chosen by somebody else, for the command.
+    """
+    values = {name: os.environ.get(name) for name in _OWN} if wrapped else {}
+    if state:
+        values["EXEAT_HOME"] = state
+    elif wrapped:
+        values["EXEAT_HOME"] = None
+    words = [f"--own={name}" if value is None else f"--own={name}={value}" for name, value in values.items()]
+    return [*words, "--wrapped"] if wrapped else words
 
 
 def launcher(*options: str) -> list[str]:

@@ -6,14 +6,12 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from exeat.embed.asker import Asker, Callback
 from exeat.embed.command_line import launcher
-from exeat.embed.finished import Finished, RunTimeoutError, read_report
+from exeat.embed.finished import Finished, RunTimeoutError, read_fault, read_report
 from exeat.embed.running import Child, Streams
-
-_SHOWN: Final = 2_000  # characters of what a launcher wrote that ended too early
 
 
 async def run_plain(command: Sequence[str], streams: Streams, timeout_s: float | None) -> Finished:
@@ -29,15 +27,20 @@ async def run_jailed(
     *,
     ask: Callback | None,
     ask_timeout_s: float,
+    environ: bytes | None = None,
 ) -> Finished:
-    """In the sandbox that the options describe. Raises ExeatError if it could not be had, or did not hold."""
+    """In the sandbox that the options describe. Raises ExeatError if it could not be had, or did not hold.
+
+    `environ` is the command's environment, if that is not the launcher's.
+    """
     if ask is None:
-        return await _launch([*options, "--", *command], streams, timeout_s)
+        return await _launch([*options, "--", *command], streams, timeout_s, environ)
     asker = Asker(ask)
     try:
         passed = asker.passed.fileno()
         asking = ("--ask", f"--ask-timeout={ask_timeout_s:g}", f"--ask-fd={passed}")
-        return await _launch([*options, *asking, "--", *command], replace(streams, passed=(passed,)), timeout_s)
+        words = [*options, *asking, "--", *command]
+        return await _launch(words, replace(streams, passed=(passed,)), timeout_s, environ)
     finally:
         asker.close()
 
@@ -47,16 +50,37 @@ async def examine_jail(jail: str) -> None:
     await _launch(["examine", jail], Streams(cwd="/"), None)
 
 
-async def _launch(words: Sequence[str], streams: Streams, timeout_s: float | None) -> Finished:
+async def _launch(
+    words: Sequence[str], streams: Streams, timeout_s: float | None, environ: bytes | None = None
+) -> Finished:
     launched = launcher(f"--parent={os.getpid()}")
-    report = os.pipe()
-    wrote = await _run([*launched, f"--report={report[1]}", *words], replace(streams, report=report), timeout_s)
-    said, fault = read_report(wrote.report)
+    report, *handing = _open_pipes(1 if environ is None else 2)
+    launched.append(f"--report={report[1]}")
+    streams = replace(streams, report=report)
+    if environ is not None:
+        # With its length: its end is not for everybody to see who holds the other end of the pipe by chance.
+        launched.append(f"--environ={handing[0][0]},{len(environ)}")
+        streams = replace(streams, handing=handing[0], handed=environ)
+    wrote = await _run([*launched, *words], streams, timeout_s)
+    said, end = read_report(wrote.report)
+    finished = wrote.finished(said)
+    fault = read_fault(end, finished)
     if fault is not None:
-        if not fault.detail and not said:
-            fault.detail = wrote.stderr[-_SHOWN:].decode(errors="replace")
         raise fault
-    return wrote.finished(said)
+    return finished
+
+
+def _open_pipes(count: int) -> list[tuple[int, int]]:
+    pipes: list[tuple[int, int]] = []
+    try:
+        for _ in range(count):
+            pipes.append(os.pipe())  # noqa: PERF401 - those that there are have to be closed
+    except OSError:
+        for pipe in pipes:
+            os.close(pipe[0])
+            os.close(pipe[1])
+        raise
+    return pipes
 
 
 class _Wrote(NamedTuple):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
+
+_SHOWN: Final = 2_000  # characters of what a launcher wrote that ended too early
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +43,56 @@ class RunTimeoutError(ExeatError, TimeoutError):
         self.finished = finished
 
 
+class RunLostError(ExeatError):
+    """The command was started, or may have been, and how it ended is not known.
+
+    `finished` is what it had written by then; its `returncode` says nothing.
+    """
+
+    def __init__(self, public: str, finished: Finished, *, detail: str = "") -> None:
+        super().__init__(public, detail=detail)
+        self.finished = finished
+
+
 class ManagerClosedError(ExeatError):
     """The manager was closed, and what it ran was ended."""
 
 
-def read_report(data: bytes) -> tuple[str, ExeatError | None]:
-    """What exeat said beside the command, and the error that ended it, if one did."""
-    said, _, end = data.partition(b"\0")
-    return said.decode(errors="replace"), _read_fault(end)
+def read_report(data: bytes) -> tuple[str, str | None]:
+    """What exeat said beside the command, and how it says that the run went: None if it did not come to that."""
+    said, mark, end = data.rpartition(b"\0")
+    if not mark:
+        return data.decode(errors="replace"), None
+    return said.decode(errors="replace"), end.decode(errors="replace")
 
 
-def _read_fault(data: bytes) -> ExeatError | None:
+def read_fault(end: str | None, finished: Finished) -> ExeatError | None:
+    """The error that ended a run, if one did. `finished` is what is known of the command otherwise."""
+    names = ("kind", "started", "text", "public", "detail", "where", "expected", "fix")
     try:
-        fault: dict[str, Any] = json.loads(data)
+        fault: dict[str, Any] = json.loads(end or "")
         if not fault["kind"]:
             return None
-        texts = {name: str(fault[name]) for name in ("kind", "text", "public", "detail", "where", "expected", "fix")}
+        texts = {name: str(fault[name]) for name in names}
     except (ValueError, KeyError, TypeError):
-        return StartError("exeat has ended without saying how")
+        return _without_end(finished)
+    kind = f"{texts['kind']}: {texts['text']}"
     match texts["kind"]:
+        case "JailError":  # it could not be had, or it did not hold, which the text says
+            return JailError(texts["public"], detail=texts["detail"], fix=texts["fix"])
+        case _ if texts["started"]:
+            public = texts["public"] or "exeat failed while the command ran"
+            return RunLostError(public, finished, detail=texts["detail"] or kind)
         case "ConfigError":
             return ConfigError(texts["public"], where=texts["where"], expected=texts["expected"])
-        case "JailError":
-            return JailError(texts["public"], detail=texts["detail"], fix=texts["fix"])
         case _:
-            kind = f"{texts['kind']}: {texts['text']}"
             return StartError(texts["public"] or "exeat could not run the command", detail=texts["detail"] or kind)
+
+
+def _without_end(finished: Finished) -> ExeatError:
+    """Once it has come to run a command, exeat says how that went, unless it is killed."""
+    wrote = finished.stderr[-_SHOWN:].decode(errors="replace") if not finished.said else ""
+    if finished.returncode < 0:
+        how = f"exeat was ended by signal {-finished.returncode}, and the command with it, if it had been started"
+        return RunLostError(how, finished, detail=wrote)
+    return StartError("exeat has ended without saying how", detail=wrote)

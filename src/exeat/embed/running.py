@@ -18,34 +18,49 @@ from typing import Final
 
 GRACE_S: Final = 2.0  # for a command that is asked to end
 _LAST_S: Final = 5.0  # for the kernel, after SIGKILL
+_REPORT: Final = 1024 * 1024  # bytes of a report that are kept; by what the command does it can become long
+REPORT_END: Final = 128 * 1024  # of these the last, in which it is said how the run went
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What a process is started with. `report` is a pipe whose write end it gets, `passed` what it gets besides."""
+    """What a process is started with. `passed` is what it gets besides its three streams.
+
+    `report` is a pipe whose write end it gets; `handing` one whose read end it gets, with `handed` to be read there.
+    """
 
     cwd: str | os.PathLike[str] | None = None
     env: Mapping[str, str] | None = field(default=None, repr=False)
     given: bytes | None = field(default=None, repr=False)  # standard input
     capture: bool = True
     report: tuple[int, int] | None = None
+    handing: tuple[int, int] | None = None
+    handed: bytes = field(default=b"", repr=False)
     passed: Sequence[int] = ()
     limit: int = 64 * 1024  # bytes of each stream that are kept
 
 
 class _Collector(asyncio.Protocol):
-    """Keeps what comes, up to a limit. The rest is read and dropped: nothing that it runs can fill our memory."""
+    """Keeps what comes, up to a limit. The rest is read and dropped: nothing that it runs can fill our memory.
 
-    def __init__(self, limit: int, ended: asyncio.Future[None]) -> None:
+    With `end`, so many of the last bytes are kept as well.
+    """
+
+    def __init__(self, limit: int, ended: asyncio.Future[None], end: int = 0) -> None:
         self.data = bytearray()
+        self.last = bytearray()
         self.truncated = False
         self.ended = ended
         self._limit = limit
+        self._end = end
 
     def data_received(self, data: bytes) -> None:
         room = self._limit - len(self.data)
         self.data += data[:room]
-        self.truncated = self.truncated or len(data) > room
+        if len(data) > room:
+            self.last += data[room:]
+            self.truncated = self.truncated or len(self.last) > self._end
+            del self.last[: max(0, len(self.last) - self._end)]
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.ended.done():
@@ -65,16 +80,21 @@ class Child:
 
     async def start(self, argv: Sequence[str], streams: Streams) -> None:
         """Start it. Raises OSError. `close` whatever happens."""
-        reads, feed = self._spawn(argv, streams)
+        reads, feeds = self._spawn(argv, streams)
         self._exited = self._loop.create_task(self._wait())
         for name, descriptor in reads.items():
-            collector = self._collectors[name] = _Collector(streams.limit, self._loop.create_future())
+            ended = self._loop.create_future()
+            if name == "report":
+                collector = _Collector(_REPORT - REPORT_END, ended, REPORT_END)
+            else:
+                collector = _Collector(streams.limit, ended)
+            self._collectors[name] = collector
             await self._read(collector, descriptor)
-        if streams.given is not None:
-            self._ours.remove(feed)
-            transport, _ = await self._loop.connect_write_pipe(asyncio.Protocol, os.fdopen(feed, "wb", 0))
+        for descriptor, data in feeds.items():
+            self._ours.remove(descriptor)
+            transport, _ = await self._loop.connect_write_pipe(asyncio.Protocol, os.fdopen(descriptor, "wb", 0))
             self._transports.append(transport)
-            transport.write(streams.given)
+            transport.write(data)
             transport.write_eof()
 
     async def _read(self, collector: _Collector, descriptor: int) -> None:
@@ -82,21 +102,26 @@ class Child:
         transport, _ = await self._loop.connect_read_pipe(lambda: collector, os.fdopen(descriptor, "rb", 0))
         self._transports.append(transport)
 
-    def _spawn(self, argv: Sequence[str], streams: Streams) -> tuple[dict[str, int], int]:
-        """Gives the ends to read from, by name, and the one to write to."""
+    def _spawn(self, argv: Sequence[str], streams: Streams) -> tuple[dict[str, int], dict[int, bytes]]:
+        """Gives the ends to read from, by name, and those to write to, with what to write."""
         theirs: list[int] = []
         reads: dict[str, int] = {}
-        feed = -1
+        feeds: dict[int, bytes] = {}
         given, out, errors = subprocess.DEVNULL, None, None
         if streams.report is not None:
             reads["report"] = streams.report[0]
             self._ours.append(streams.report[0])
             theirs.append(streams.report[1])
+        if streams.handing is not None:
+            feeds[streams.handing[1]] = streams.handed
+            self._ours.append(streams.handing[1])
+            theirs.append(streams.handing[0])
         passed = (*streams.passed, *theirs)
         try:
             if streams.given is not None:
                 given, feed = os.pipe()
                 theirs.append(given)
+                feeds[feed] = streams.given
                 self._ours.append(feed)
             if streams.capture:
                 reads["stdout"], out = os.pipe()
@@ -118,7 +143,7 @@ class Child:
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
-        return reads, feed
+        return reads, feeds
 
     async def finish(self) -> int:
         """Wait until it has ended and has nothing more to say. Gives its exit status."""
@@ -156,11 +181,15 @@ class Child:
     def read(self, name: str) -> bytes:
         """What it has written there so far."""
         collector = self._collectors.get(name)
-        return bytes(collector.data) if collector is not None else b""
+        if collector is None:
+            return b""
+        gap = b"\n...\n" if collector.last and collector.truncated else b""
+        return bytes(collector.data) + gap + bytes(collector.last)
 
     @property
     def truncated(self) -> bool:
-        return any(each.truncated for each in self._collectors.values())
+        """Has the command written more than is kept? What exeat says of it is another matter."""
+        return any(each.truncated for name, each in self._collectors.items() if name != "report")
 
     def _kill(self) -> None:
         """Process and group: of a jail nothing is left without exeat, and without a jail most is in the group.

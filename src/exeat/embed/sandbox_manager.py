@@ -10,7 +10,15 @@ from types import TracebackType
 from typing import Final, Self
 
 from exeat.embed.asker import Callback
-from exeat.embed.command_line import OUTER_PROXY, check_command, launcher, run_options
+from exeat.embed.command_line import (
+    OUTER_PROXY,
+    check_command,
+    check_environ,
+    find_state,
+    launcher,
+    own_options,
+    run_options,
+)
 from exeat.embed.configuration import Configuration, read_configuration
 from exeat.embed.execution import examine_jail, run_jailed, run_plain
 from exeat.embed.finished import Finished, ManagerClosedError
@@ -54,6 +62,9 @@ class SandboxManager:
     ends. An `async` function is called in the loop of `run`, a plain one in a thread of its own, several at the same
     time if several questions are open. An error, or no answer in `ask_timeout_s`, is a no.
 
+    exeat itself, which holds the command, has the environment of this process: its secrets, its PATH, whom it trusts.
+    Where it keeps its state is settled here, by EXEAT_HOME, XDG_STATE_HOME and HOME of now.
+
     Nothing outside is changed: no variable, no setting, and no program that was not started through it.
     """
 
@@ -63,6 +74,7 @@ class SandboxManager:
         if not 0 < ask_timeout_s <= _MAX_ASK_S:
             raise ConfigError("not a time to wait", where="ask_timeout_s", expected="more than 0, at most 3600 seconds")
         self._configuration = read_configuration(configuration, asks=ask is not None)
+        self._state = find_state(self._configuration)
         self._ask = ask
         self._ask_timeout_s = ask_timeout_s
         self._closed = False
@@ -82,16 +94,25 @@ class SandboxManager:
 
         Standard streams, terminal, signals and exit status are the command's, as with `exeat run`. A proxy whose URL
         has a password needs `env=manager.environ()` as well. With `ask` there would be nobody to answer: ConfigError.
+
+        The environment that it is started with is the command's and, at first, exeat's own. State folder, PATH and
+        roots are those of this process nevertheless, and variables that load code (`PYTHONPATH`, `OPENSSL_CONF`,
+        `BASH_ENV`) are not kept. But the dynamic loader obeys `LD_PRELOAD` and the like before exeat begins, outside of
+        the jail, and the values of secrets come from there. So never let somebody else choose it: use `run` for that.
         """
         command = check_command(argv)
         if not self._configuration.enabled:
             return command
         if self._ask is not None:
             raise ConfigError("questions can only be answered by run", where="wrap", expected="run, or no ask")
-        return [*launcher(), *run_options(self._configuration), "--", *command]
+        own = own_options(self._state, wrapped=True)
+        return [*launcher(), *own, *run_options(self._configuration), "--", *command]
 
     def environ(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment for a wrapped command line: `base`, else that of this process, and what it needs."""
+        """The environment for a wrapped command line: `base`, else that of this process, and what it needs.
+
+        `base` is also for exeat itself; see `wrap`.
+        """
         values = dict(os.environ if base is None else base)
         proxy = self._configuration.proxy
         if self._configuration.enabled and proxy is not None and proxy.has_credentials:
@@ -112,26 +133,36 @@ class SandboxManager:
         """Run a command to its end. As many as you like at the same time.
 
         It has no terminal, and `input` for standard input, else nothing. `env` is all of its environment, else that of
-        this process. Of each stream `max_output` bytes are kept; with `capture` false it writes where this process
-        does.
+        this process; exeat itself, outside of the jail, never goes by `env`. Of each stream `max_output` bytes are
+        kept; with `capture` false it writes where this process does.
 
         If this is cancelled, the time is over (RunTimeoutError), the manager is closed (ManagerClosedError) or this
-        process dies, the command is ended with all that it has started. Raises ConfigError, JailError or StartError if
-        nothing was started, or if the sandbox did not hold.
+        process dies, the command is ended with all that it has started. Raises ConfigError, StartError or JailError if
+        nothing was started; JailError also if the jail did not hold, and RunLostError if exeat was killed, or failed
+        otherwise, while the command ran.
         """
         command = check_command(argv)
         if self._closed:
             raise ManagerClosedError("the sandbox manager is closed")
+        is_apart = env is not None and self._configuration.enabled
+        environ = check_environ(env) if env is not None else None
         streams = Streams(
             cwd=cwd,
-            env=self.environ(env),
+            env=self.environ(None if is_apart else env),
             given=input.encode() if isinstance(input, str) else input,
             capture=capture,
             limit=max_output,
         )
         if self._configuration.enabled:
-            options = run_options(self._configuration)
-            work = run_jailed(options, command, streams, timeout_s, ask=self._ask, ask_timeout_s=self._ask_timeout_s)
+            work = run_jailed(
+                [*own_options(self._state), *run_options(self._configuration)],
+                command,
+                streams,
+                timeout_s,
+                ask=self._ask,
+                ask_timeout_s=self._ask_timeout_s,
+                environ=environ,
+            )
         else:
             work = run_plain(command, streams, timeout_s)
         inner = asyncio.create_task(work)

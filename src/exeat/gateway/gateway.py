@@ -9,7 +9,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -361,6 +361,10 @@ class Gateway:
         self._granted.append(rule)
         self._put_in_force(self.policy)
         self.state.journal.append(encode_event("grant", gateway=self.id, rule=rule.text, by=by))
+
+    def forget(self, rules: Container[Rule]) -> None:
+        """Grant these no longer, from the next `set_policy` on."""
+        self._granted = [rule for rule in self._granted if rule not in rules]
 
     @property
     def granted(self) -> tuple[Rule, ...]:

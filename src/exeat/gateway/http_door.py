@@ -119,7 +119,7 @@ async def _serve_request(door: _Door, head: RequestHead) -> bool:
         return False
     if not decision.allowed:
         return await _refuse(session, head, deny(state, record, place, decision))
-    ask = Ask(state.policy, record, place, decision, head.method, path, secure=secure, prefers_h2=prefers_h2)
+    ask = Ask(record, place, decision, head.method, path, secure=secure, prefers_h2=prefers_h2)
     treated = UNTREATED
     if state.interception is not None:
         try:
@@ -241,7 +241,7 @@ async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
         return None
     if state.questions is not None and not place.decision.allowed:
         place = await state.questions.settle(session, place)
-    ask = Ask(state.policy, record, place, place.decision)
+    ask = Ask(record, place, place.decision)
     upstream = await (admit_interception(state, ask) if place.is_intercepted else open_upstream(state, ask))
     if isinstance(upstream, Refusal):
         # Closed even though the request was well formed: bytes sent ahead were meant for the tunnel.

@@ -135,7 +135,13 @@ class Questions:
         rule = f"{place.host.authority}:{place.port}"
         found = self._open[place.key] = _Open(Question(self._number, place.host_text, place.port, rule, inside))
         found.task = asyncio.get_running_loop().create_task(self._decide(found))
+        # Also of one that is given up before it has begun, of which `_decide` never hears.
+        found.task.add_done_callback(lambda _: self._forget(place.key, found))
         return found
+
+    def _forget(self, key: tuple[str, int], found: _Open) -> None:
+        if self._open.get(key) is found:
+            del self._open[key]
 
     async def _decide(self, found: _Open) -> None:
         question = found.question
@@ -149,7 +155,7 @@ class Questions:
             _log.exception("the question about %s:%d could not be answered", *key)
             return
         finally:
-            del self._open[key]
+            self._forget(key, found)
         allow, by = answer if isinstance(answer, Answer) else (answer, "callback")
         if allow is True:  # and nothing that is merely true
             self._grant(parse_rule(question.rule, Source("an answer")), by)

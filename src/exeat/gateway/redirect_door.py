@@ -91,6 +91,7 @@ async def _serve_place(session: Session, where: str, serve_inner: ServeInner) ->
         place = state.find(authority, 0)  # the policy may have changed meanwhile
         await serve_http(session, place, PROTOCOL_HTTP)
         return
+    place = state.find(authority, 0)  # the same here
     web = place.port in WEB_PORTS
     first = SILENT
     if web or place.is_intercepted or not place.decision.allowed:
@@ -156,7 +157,7 @@ async def _serve_at_once(session: Session, place: Place) -> Inner | None:
     state = session.state
     record = session.new_record(PROTOCOL, "CONNECT")
     record.host, record.port = place.key
-    ask = Ask(state.policy, record, place, place.decision)
+    ask = Ask(record, place, place.decision)
     upstream = await open_upstream(state, ask)
     if isinstance(upstream, Refusal):
         await _answer(session, await _listen(session, patient=False), upstream)
@@ -172,7 +173,7 @@ async def _serve_judged(session: Session, place: Place, first: First) -> Inner |
     record = session.new_record(PROTOCOL_HTTP if is_http else PROTOCOL, _method(session) if is_http else "CONNECT")
     record.host, record.port = place.key
     record.note = first.fault
-    ask = Ask(state.policy, record, place, decision)
+    ask = Ask(record, place, decision)
     verdict = judge_first(first, place)
     if verdict == INTERCEPT:
         refusal = await admit_interception(state, ask)

@@ -37,7 +37,7 @@ async def serve_socks(session: Session) -> Inner | None:
         return None
     if state.questions is not None and not place.decision.allowed:
         place = await state.questions.settle(session, place)
-    ask = Ask(state.policy, record, place, place.decision)
+    ask = Ask(record, place, place.decision)
     upstream = await (admit_interception(state, ask) if place.is_intercepted else open_upstream(state, ask))
     if isinstance(upstream, Refusal):
         client.write(socks5.encode_reply(upstream.socks_reply))

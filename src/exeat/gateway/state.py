@@ -52,12 +52,14 @@ class Place:
         "is_intercepted",
         "key",
         "looks_into_tls",
+        "policy",
         "port",
         "secure_authority",
         "where",
     )
 
     def __init__(self, policy: Policy, host: Host, port: int, interception: Interception | None = None) -> None:
+        self.policy = policy  # by which it was judged: there may be another one by now
         self.host = host
         self.host_text = str(host)
         self.port = port
@@ -107,7 +109,6 @@ class Ask:
 
     def __init__(
         self,
-        policy: Policy,
         record: Record,
         place: Place,
         decision: Decision,
@@ -117,7 +118,7 @@ class Ask:
         secure: bool = False,
         prefers_h2: bool = False,
     ) -> None:
-        self.policy = policy
+        self.policy = place.policy
         self.record = record
         self.place = place
         self.decision = decision

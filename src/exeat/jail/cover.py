@@ -35,7 +35,7 @@ class Cover:
     def __init__(self, paths: Iterable[str], namespaces: Sequence[int]) -> None:
         """`namespaces` are the jail's: of users, if it has one of its own, and of mounts. They are closed here."""
         table = MountTable()
-        ways = {each for path in paths for each in (path, *table.other_paths(os.path.realpath(path)))}
+        ways = {each for path in paths for each in (path, *table.every_path(os.path.realpath(path)))}
         self.descriptor, theirs = os.pipe()
         parent = os.getpid()
         self._pid = os.fork()

@@ -27,12 +27,14 @@ Identity = tuple[int, int]  # device and inode
 class HiddenFolders:
     """All ways to some folders, found before anything is covered. Everything here raises OSError."""
 
-    def __init__(self, folders: Iterable[str], table: MountTable) -> None:
+    def __init__(self, folders: Iterable[str], table: MountTable, obstacles: Iterable[str] = ()) -> None:
         self._ways: dict[str, Identity] = {}
         held: dict[str, None] = {}  # in order, and each once
         for folder in folders:
             self._find(os.path.realpath(folder), table, _MAX_LAYERS)
             held |= dict.fromkeys(_parts_of_way(folder))
+        for path in obstacles:
+            held |= dict.fromkeys(_parts_of_way(f"{path}/-"))  # as far as there are any, and the last of them too
         for way in self._ways:
             if way == "/":
                 raise OSError(errno.EINVAL, "exeat's own folder is all there is; give it one with EXEAT_HOME")
@@ -46,17 +48,22 @@ class HiddenFolders:
             self._add(way, own)
         for way, part in table.parts_elsewhere(folder):
             self._add(way, _identity(part))
-        beneath = table.beneath(folder)  # what an overlay shows has another inode there
-        if beneath and layers and os.path.isdir(beneath):
-            self._find(os.path.realpath(beneath), table, layers - 1)
+        for beneath in table.beneath(folder):  # what an overlay shows has another inode there
+            if layers and os.path.isdir(beneath):
+                self._find(os.path.realpath(beneath), table, layers - 1)
+        for point in table.points_below(folder):  # what is mounted into it lies somewhere else as well
+            if layers and os.path.isdir(point):
+                self._find(point, table, layers - 1)
 
     def _add(self, way: str, target: Identity) -> None:
         """A path that the table has found, unless another mount hides it."""
         try:
             if _identity(way) == target:
                 self._ways[way] = target
-        except OSError:
-            pass  # nothing is there, or nothing that can be reached
+        except OSError as error:
+            # Nothing is there, or nothing that can be reached. By a path that is too long it can, step by step.
+            if error.errno == errno.ENAMETOOLONG:
+                raise
 
     def cover(self) -> None:
         """Put nothing over the folders. To be called first: they are to be what they were when they were found."""
@@ -77,8 +84,8 @@ class HiddenFolders:
         """Make every part of the ways a mount point. `heap` is an empty folder, which becomes out of reach."""
         for descriptor in self._held:
             source = f"/proc/self/fd/{descriptor}"
-            if stat.S_ISLNK(os.fstat(descriptor).st_mode):
-                mount(source, source, None, MS_BIND)  # on itself, and it is followed as before
+            if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                mount(source, source, None, MS_BIND)  # on itself; a link is followed as before
             else:
                 _heap_up(source, heap)
             os.close(descriptor)
@@ -110,6 +117,8 @@ def _parts_of_way(path: str) -> list[str]:
             at = os.path.dirname(at)
             continue
         here = f"{at.rstrip('/')}/{name}"
+        if not os.path.lexists(here):
+            break
         is_link = os.path.islink(here)
         if (is_link or any(rest)) and _can_be_changed(at):
             found.append(here)

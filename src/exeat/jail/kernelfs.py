@@ -8,12 +8,14 @@ import resource
 import stat
 import struct
 
-from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REMOUNT, mount, syscall
+from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, MS_REMOUNT, mount, syscall
 from exeat.jail.mounttable import MountTable
 
 _SAFE = MS_NOSUID | MS_NODEV | MS_NOEXEC
 _SYS_MOUNT_SETATTR = 442  # the same on every machine
 _AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_ATTR_NODEV = 4
 _READ_ONLY = struct.pack("=QQQQ", 1, 0, 0, 0)
 
 # A control group can kill and freeze what is outside; sysfs and its kin go by uid, not by capability.
@@ -57,8 +59,33 @@ def close_doors(blank: str, *, is_root: bool) -> None:
             mount("mqueue", point, "mqueue", _SAFE)  # shows the queues of the jail's own IPC namespace
 
     if is_root:
+        _keep_devices_to_dev()
         for path in _devices_of_root():
             mount(blank, path, None, MS_BIND)
+
+
+def _keep_devices_to_dev() -> None:
+    """A file that stands for a disk can be anywhere: in a chroot, in a copy of /dev. Only in /dev it is one.
+
+    Before Linux 5.12 the kernel cannot do this for all mounts at once, and it stays as it is: docs/limits.md.
+    """
+    if not os.path.ismount("/dev"):
+        mount("/dev", "/dev", None, MS_BIND | MS_REC)
+    try:
+        _set_nodev("/", _ATTR_NODEV, 0, _AT_RECURSIVE)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return
+        raise
+    table = MountTable()
+    for point in {"/dev", *table.points_below("/dev"), *table.of_kind("devpts")}:
+        if os.path.lexists(point):
+            _set_nodev(point, 0, _ATTR_NODEV, 0)
+
+
+def _set_nodev(path: str, on: int, off: int, flags: int) -> None:
+    change = struct.pack("=QQQQ", on, off, 0, 0)
+    syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), flags, change, len(change))
 
 
 def _devices_of_root() -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from exeat.jail.hiding import HiddenFolders
 from exeat.jail.hostsockets import is_socket
@@ -35,12 +35,13 @@ OWN_CERTIFICATE = f"{_OWN}/ca.pem"
 class View:
     """What the caller wants to see or not: host sockets to keep, files and folders to hide, whom to trust."""
 
-    __slots__ = ("hidden_files", "hidden_folders", "sockets", "trust")
+    __slots__ = ("hidden_files", "hidden_folders", "obstacles", "sockets", "trust")
 
     def __init__(self, sockets: list[str], hidden_files: list[str], hidden_folders: list[str]) -> None:
         self.sockets = sockets
         self.hidden_files = hidden_files
         self.hidden_folders = hidden_folders
+        self.obstacles: list[str] = []  # paths that must not come to mean anything else
         self.trust: TrustFiles | None = None
 
 
@@ -55,8 +56,8 @@ def build_view(
     table = MountTable()
     # All that leads to a socket or a hidden file, found before anything is covered.
     to_hide = {each for path in sockets for each in (path, *table.other_paths(path))}
-    hidden_files = {each for path in view.hidden_files for each in table.other_paths(os.path.realpath(path))}
-    hidden_folders = HiddenFolders(view.hidden_folders, table)
+    hidden_files = {each for path in view.hidden_files for each in table.every_path(os.path.realpath(path))}
+    hidden_folders = HiddenFolders(view.hidden_folders, table, view.obstacles)
     hidden_folders.cover()
     # By descriptor, so that they can be put back after their folder was covered.
     kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.sockets]
@@ -66,7 +67,9 @@ def build_view(
     os.close(os.open(BLANK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))
     os.mkdir(_PINS, 0o000)
     hidden_folders.pin(_PINS)
-    for folder in _folders_to_cover(environ.get("XDG_RUNTIME_DIR"), uid):
+    # The caller's too: the command may have been given none, and could still find it.
+    runtime_dirs = {each for each in (environ.get("XDG_RUNTIME_DIR"), os.environ.get("XDG_RUNTIME_DIR")) if each}
+    for folder in _folders_to_cover(runtime_dirs, uid):
         _cover(folder, 0o700)
     for path in to_hide:
         if is_socket(path) and os.path.realpath(path) not in kept_paths:
@@ -89,17 +92,18 @@ def build_view(
     read_only(_OWN)
 
 
-def _folders_to_cover(runtime_dir: str | None, uid: int) -> list[str]:
+def _folders_to_cover(runtime_dirs: Iterable[str], uid: int) -> list[str]:
     """Whole folders. A link is left alone: anybody could have put it there, to have something else covered."""
     folders = [folder for folder in _SOCKET_FOLDERS if not os.path.islink(folder)]
-    if runtime_dir and not os.path.realpath(runtime_dir).startswith("/run/"):
+    for path in runtime_dirs:
         try:
-            found = os.stat(runtime_dir)
+            found = os.stat(path)
         except OSError:
-            found = None
+            continue
         # What the specification of XDG_RUNTIME_DIR asks for; anything else is some folder that was taken for it.
-        if found is not None and found.st_uid == uid and not found.st_mode & 0o077:
-            folders.append(runtime_dir)
+        is_one = found.st_uid == uid and not found.st_mode & 0o077
+        if is_one and not os.path.realpath(path).startswith("/run/"):
+            folders.append(path)
     return [folder for folder in folders if os.path.isdir(folder)]
 
 

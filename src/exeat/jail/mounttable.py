@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import NamedTuple
 
 PROC = "/proc"
@@ -13,7 +14,8 @@ class Mount(NamedTuple):
     root: str  # the part of the file system that is mounted
     point: str
     kind: str
-    upper: str = ""  # of an overlay: the folder that holds what is written to it
+    layers: tuple[str, ...] = ()  # of an overlay: the folders that it is made of, the one that is written to first
+    number: int = 0
 
 
 class MountTable:
@@ -22,6 +24,7 @@ class MountTable:
     def __init__(self, process: str = "self") -> None:
         with open(f"{PROC}/{process}/mountinfo", "rb") as table:
             lines = table.read().split(b"\n")
+        self._is_own = process == "self"
         self._mounts = [_parse(os.fsdecode(line)) for line in lines if line]
 
     def of_kind(self, *kinds: str) -> list[str]:
@@ -33,7 +36,15 @@ class MountTable:
         found = self._mount_of(path)
         return found.device, _joined(found.root, _rest(path, found.point))
 
+    def points_below(self, folder: str) -> list[str]:
+        """Where something is mounted in this folder, without links."""
+        return [mount.point for mount in self._mounts if mount.point != folder and _is_below(mount.point, folder)]
+
     def _mount_of(self, path: str) -> Mount:
+        number = _number_of_mount(path) if self._is_own else 0  # a deeper one may be hidden by one that came later
+        for mount in self._mounts:
+            if number and mount.number == number:
+                return mount
         found = Mount("", "", "", "")
         for mount in self._mounts:
             if _is_below(path, mount.point) and len(mount.point) >= len(
@@ -55,6 +66,14 @@ class MountTable:
         real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
         return self.paths_of(*self.locate(real))
 
+    def every_path(self, path: str, layers: int = 8) -> list[str]:
+        """As `other_paths`, and those that lead to it in the layers of an overlay."""
+        found = self.other_paths(path)
+        for beneath in self.beneath(path) if layers else ():
+            if os.path.lexists(beneath):
+                found += self.every_path(os.path.realpath(beneath), layers - 1)
+        return found
+
     def parts_elsewhere(self, folder: str) -> list[tuple[str, str]]:
         """Where something that is in this folder, without links, is mounted by itself: mount point, and path in it."""
         device, inside = self.locate(folder)
@@ -64,26 +83,49 @@ class MountTable:
             if mount.device == device and mount.root != inside and _is_below(mount.root, inside)
         ]
 
-    def beneath(self, path: str) -> str:
-        """Where the content of a path without links lies if its file system is an overlay over others; else ""."""
+    def beneath(self, path: str) -> list[str]:
+        """Where the content of a path without links may lie if its file system is an overlay over others."""
         mount = self._mount_of(path)
-        return _joined(mount.upper, _joined(mount.root, _rest(path, mount.point)).lstrip("/")) if mount.upper else ""
+        inside = _joined(mount.root, _rest(path, mount.point)).lstrip("/")
+        return [_joined(layer, inside) for layer in mount.layers]
 
 
 def _parse(line: str) -> Mount:
     fields = line.split(" ")
     dash = fields.index("-", 6)  # optional fields end with it
     kind = fields[dash + 1]
-    upper = _upper(fields[dash + 3]) if kind == "overlay" and len(fields) > dash + 3 else ""
-    return Mount(fields[2], _unescaped(fields[3]), _unescaped(fields[4]), kind, upper)
+    layers = _layers(fields[dash + 3]) if kind == "overlay" and len(fields) > dash + 3 else ()
+    return Mount(fields[2], _unescaped(fields[3]), _unescaped(fields[4]), kind, layers, int(fields[0]))
 
 
-def _upper(options: str) -> str:
+def _layers(options: str) -> tuple[str, ...]:
+    found: list[str] = []
     for option in options.split(","):
         name, _, value = option.partition("=")
-        if name == "upperdir" and value.startswith("/"):
-            return _unescaped(value)
-    return ""
+        if name == "upperdir":
+            found.insert(0, _unescaped(value))
+        elif name == "lowerdir":
+            # Between layers there is a colon, before those with data only two. One in a name has a backslash before it.
+            layers = re.split(r"(?<!\\)::?", _unescaped(value))
+            found += [re.sub(r"\\(.)", r"\1", layer) for layer in layers]
+        elif name in ("lowerdir+", "datadir+"):
+            found.append(_unescaped(value))
+    return tuple(layer for layer in found if layer.startswith("/"))
+
+
+def _number_of_mount(path: str) -> int:
+    """As the kernel numbers it in the table; 0 if there is nothing at this path."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        with open(f"{PROC}/self/fdinfo/{descriptor}", "rb") as file:
+            return int(file.read().partition(b"mnt_id:")[2].split(b"\n", 1)[0])
+    except (OSError, ValueError):
+        return 0
+    finally:
+        os.close(descriptor)
 
 
 def _is_below(path: str, folder: str) -> bool:

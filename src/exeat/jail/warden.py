@@ -133,7 +133,10 @@ class Warden:
 
     def receive(self) -> Event | None:
         """The next news from inside; None for news that changes nothing. Raises JailError."""
-        data = self.control.recv(_MAX_MESSAGE)
+        try:
+            data = self.control.recv(_MAX_MESSAGE)
+        except ConnectionResetError:  # the keeper has left without reading all of ours; its own last words come next
+            data = self.control.recv(_MAX_MESSAGE)
         match data[:1]:
             case kind if kind == STOPPED:
                 return Event("stopped", int(data[1:]))

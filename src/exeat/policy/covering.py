@@ -36,6 +36,34 @@ def ports_meet(one: Ports, other: Ports) -> bool:
     return any(low <= last and first <= high for low, high in one for first, last in other)
 
 
+def ports_without(wide: Ports, narrow: Ports) -> Ports:
+    """The ports of `wide` that are none of `narrow`."""
+    left = list(wide)
+    for first, last in narrow:
+        parts = (part for low, high in left for part in ((low, min(high, first - 1)), (max(low, last + 1), high)))
+        left = [(low, high) for low, high in parts if low <= high]
+    return tuple(left)
+
+
+def denial_covers(deny: Pattern, other: Pattern) -> bool:
+    """Whether a denial of the one is about every host of the other. `!*` is about addresses, too."""
+    return deny.scope is Scope.ANY or covers(deny, other)
+
+
+def denial_meets(deny: Pattern, other: Pattern) -> bool:
+    """Whether a denial of the one may stand against what a rule for the other allows.
+
+    A denied address is denied as what a name leads to, and as what an IPv6 address carries.
+    """
+    if deny.scope is Scope.ANY:
+        return True
+    if deny.network is None:
+        return meet(deny, other)
+    if other.network is None:
+        return True
+    return meet(deny, other) or (deny.network.version == 4 and other.network.version == 6)
+
+
 def allows_all_of(rule: Rule, other: Rule) -> bool:
     """Whether an allow rule makes another one needless: what that lets through, this lets through in the same way."""
     return (
@@ -52,7 +80,7 @@ def allows_all_of(rule: Rule, other: Rule) -> bool:
 def denies_all_of(rule: Rule, other: Rule) -> bool:
     """Whether a deny rule leaves nothing of what another rule is about. `!*` is about addresses, too."""
     return (
-        (rule.pattern.scope is Scope.ANY or covers(rule.pattern, other.pattern))
+        denial_covers(rule.pattern, other.pattern)
         and ports_cover(rule.ports, other.ports)
         and (not rule.conditional or (rule.methods, rule.paths) == (other.methods, other.paths))
     )

@@ -12,9 +12,9 @@ from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE, View
 from exeat.jail.network import GATEWAY_PORT, Sockets
 from exeat.jail.warden import Warden
-from exeat.run.environment import build_environment, caller_environment
+from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
-from exeat.run.own_folders import hold_own_folders, is_in_own_folder
+from exeat.run.own_folders import hold_own_folders, is_in_own_folder, what_stands_in_the_way
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
@@ -106,9 +106,8 @@ def working_directory() -> str:
 
 
 def command_environment(settings: RunSettings, proxy_url: str, prepared: Preparations) -> dict[str, str]:
-    inherited = caller_environment()
     return build_environment(
-        inherited,
+        inherited_environment(settings.environ),
         settings.env,
         clean=settings.clean_env,
         proxy_url=proxy_url if settings.proxy_env else None,
@@ -148,6 +147,7 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
     for path in prepared.hidden:
         _refuse_second_name(path)
     view = View(list(settings.unix), hidden, own)
+    view.obstacles = what_stands_in_the_way(own)
     view.trust = prepared.trust
     return view
 

@@ -68,14 +68,28 @@ def _is_passed_on(name: str, value: str, clean: bool, kept_sockets: set[str]) ->
     return not clean or name in _KEPT_WHEN_CLEAN or name.startswith("LC_")
 
 
+def inherited_environment(given: Mapping[bytes, bytes] | None) -> dict[str, str]:
+    """What the command's environment is made from: what was given for it, else the caller's."""
+    return caller_environment() if given is None else decoded(given)
+
+
+def decoded(environ: Mapping[bytes, bytes]) -> dict[str, str]:
+    """As `os.environ` has it."""
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}
+
+
 def caller_environment() -> dict[str, str]:
-    """The environment as we were started with it: Python sets LC_CTYPE by itself where there is no locale (PEP 538)."""
+    """The environment as we were started with it."""
     found = dict(os.environ)
-    if found.get("LC_CTYPE") == "C.UTF-8":
-        try:
-            with open("/proc/self/environ", "rb") as file:
-                if not any(item.startswith(b"LC_CTYPE=") for item in file.read().split(b"\0")):
-                    del found["LC_CTYPE"]
-        except OSError:
-            pass  # no such file: another system, where the command keeps the variable
+    if found.get("LC_CTYPE") == "C.UTF-8" and sets_locale_itself():
+        del found["LC_CTYPE"]
     return found
+
+
+def sets_locale_itself() -> bool:
+    """Is LC_CTYPE Python's doing (PEP 538: where there is no locale), and not of whoever started us?"""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            return not any(item.startswith(b"LC_CTYPE=") for item in file.read().split(b"\0"))
+    except OSError:
+        return False  # no such file: another system, where the command keeps the variable

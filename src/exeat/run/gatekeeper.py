@@ -47,6 +47,7 @@ class Gatekeeper:
         self._places: list[HostPorts] | None = None
         self._prepared: Preparations | None = None if settings.may_intercept else NOTHING
         self._learns = settings.learn
+        self._given = settings.environ
         self.learned = ""  # after `stop`: a policy for what was let through
         self.asking, asked = _open_questions(settings)  # where it asks about what no rule lists, for the terminal
         self.can_ask = asked is not None or settings.folder is not None
@@ -90,7 +91,7 @@ class Gatekeeper:
         if data[:1] != PREPARED:
             self._understand(data, PREPARED)
         prepared = receive_preparations(files)
-        scrub_environment(prepared.dropped)
+        scrub_environment(prepared.dropped, self._given)
         return prepared
 
     def serve(self, sockets: Sockets, *, jail: str, credentials: tuple[str, str] | None = None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from exeat.gateway.interception import Intercept, Interception
 from exeat.gateway.spoken import HTTP1
 from exeat.policy import Name, Pattern, Policy, Reason, Rule, Scope, Target, decide, is_exempt
+from exeat.run.environment import decoded
 from exeat.run.preparations import Preparations
 from exeat.run.scrubbing import scrub_environment
 from exeat.secrets.codings import load_codings
@@ -36,26 +37,31 @@ _WHOLE, _PART = 8, 16
 class Intercepting:
     """The secrets and certificates of one run. Made in two steps: what the jail needs comes first."""
 
-    def __init__(self, loaded: Loaded, upstream_ca: Sequence[str]) -> None:
-        """Raises ConfigError for a secret without a value, or roots that cannot be used."""
+    def __init__(self, loaded: Loaded, upstream_ca: Sequence[str], given: dict[bytes, bytes] | None = None) -> None:
+        """Raises ConfigError for a secret without a value, or roots that cannot be used.
+
+        `given` is the command's environment where that is not ours. No secret comes from there, and no trust.
+        """
         # No command that fetches a value has any use for what holds others.
         self._environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
         self._loaded = loaded
         self.secrets: tuple[Secret, ...] = fetch(loaded.secrets, self._environ) if loaded.secrets else ()
         self._trust = UpstreamTrust(upstream_ca, self._environ)
         self._authority = Authority(_permitted(loaded))
-        self._copies = _find_copies(self._environ, self.secrets)
+        self._passed_on = self._environ if given is None else decoded(given)
+        self._copies = _find_copies(self._passed_on, self.secrets)
+        self._own_copies = self._copies if given is None else _find_copies(self._environ, self.secrets)
         if loaded.secrets:
-            scrub_environment(self._dropped())
+            scrub_environment(self._dropped(), given)
 
     def _dropped(self) -> set[str]:
-        return {*variables_to_drop(self._loaded.secrets), *self._copies}
+        return {*variables_to_drop(self._loaded.secrets), *self._copies, *self._own_copies}
 
     def preparations(self) -> Preparations:
         loaded = self._loaded
         own = self._authority.certificate_pem
-        added = find_caller_roots(self._environ)  # by variables that will lead to our files
-        bundle = combined_bundle(find_system_roots(self._environ) + added, own)
+        added = find_caller_roots(self._passed_on)  # by variables that will lead to our files
+        bundle = combined_bundle(find_system_roots(self._passed_on) + added, own)
         trust = TrustFiles(
             file_in_memory(bundle),
             file_in_memory(combined_bundle(added, own)),

@@ -13,7 +13,7 @@ from exeat.jail.nft import Fence, open_fenced_sockets, raise_fence
 from exeat.jail.own_user import HOME, NAME, TMPDIR
 from exeat.jail.warden import Warden
 from exeat.run.cell import Cell, build_view, mounted_trust, working_directory
-from exeat.run.environment import build_environment, caller_environment
+from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
@@ -71,7 +71,8 @@ def open_nft_cell(
 
 def _environment(settings: RunSettings, uid: int, prepared: Preparations) -> dict[str, str]:
     """The caller's, with the user's own folders. No proxy variables: the gateway takes redirected connections only."""
-    inherited = {name: value for name, value in caller_environment().items() if name not in _CALLERS_FOLDERS}
+    found = inherited_environment(settings.environ)
+    inherited = {name: value for name, value in found.items() if name not in _CALLERS_FOLDERS}
     own = {"HOME": HOME, "TMPDIR": TMPDIR, "USER": NAME, "LOGNAME": NAME, "XDG_RUNTIME_DIR": f"/run/user/{uid}"}
     return build_environment(
         inherited | own,

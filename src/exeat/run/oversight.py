@@ -31,6 +31,8 @@ class Oversight:
         self._learning: Learning | None = None
         self._panel: Panel | None = None
         self._command = _shown(settings.argv)
+        # Numbers begin anew with every run: without this, an answer could be taken for that of another run's question.
+        self._tag = os.urandom(2).hex()
         self._started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         if settings.ask and (stored is not None or asked is not None):
             self._panel = Panel(settings.ask_s, stored.keep if stored is not None else None)
@@ -111,6 +113,7 @@ class Oversight:
         asker = self._gateway.state.questions
         return {
             "command": self._command,
+            "run": self._tag,
             "questions": [
                 {
                     "number": question.number,
@@ -131,6 +134,8 @@ class Oversight:
         number, allow, always = request.get("number"), request.get("allow"), request.get("always")
         if not (isinstance(number, int) and isinstance(allow, bool) and isinstance(always, bool)):
             raise ConfigError("not an answer", expected="number, allow and always")
+        if request.get("run") != self._tag:
+            raise ExeatError("there is no such question any more")
         return {"said": self._panel.answer(number, allow=allow, always=always, by=CONTROL)}
 
 

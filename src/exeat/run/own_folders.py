@@ -18,6 +18,32 @@ _NEEDED = ("/bin", "/dev", "/etc", "/lib", "/proc", "/run", "/sys", "/tmp", "/us
 _MAX_LINKS = 40  # as the kernel
 
 
+def what_stands_in_the_way(hidden: list[str]) -> list[str]:
+    """Of usual folders that cannot be made: what a command could remove, to make them itself. It is to be pinned.
+
+    Raises ConfigError where there is nothing to pin, only a folder that its owner could open with a chmod.
+    """
+    found = []
+    for path in _usual_folders():
+        if path in hidden or _what_needs(path) or _is_out_of_reach(path):
+            continue
+        if _is_blocked(path):
+            found.append(path)
+            continue
+        raise ConfigError(
+            "cannot be made now, but by a command that runs as you after a chmod, with rules of its own in it",
+            where=path,
+            expected="the folder above it to be writable",
+        )
+    return found
+
+
+def _is_blocked(path: str) -> bool:
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return not os.path.isdir(path)
+
+
 def hold_own_folders(*, is_named: bool) -> list[str]:
     """Make what is missing, and give the paths of all that are to be hidden. Nothing may start after a ConfigError.
 

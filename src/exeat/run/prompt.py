@@ -11,9 +11,16 @@ import re
 from typing import NamedTuple
 
 _MAX_TEXT = 1_024
-_START = b"\x18\x1b\\"  # whatever sequence the command has left open ends here
+# Whatever sequence the command has left open ends here, and so does what it may have done to what is written next:
+# output that goes to a printer or a status line, or waits for the end of a picture; pictures; colours of its own for
+# ink and paper; margins and scroll regions (these move the cursor, which is put back).
+_START = (
+    b"\x18\x1b\\\x1b[4i\x1b[0$}\x1b[?2026l\x1b_Ga=d\x1b\\\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\"
+    b"\x1b7\x1b[?69l\x1b[r\x1b8"
+)
 _PLAIN_LOOK = b"\x0f\x1b(B\x1b[m"  # letters as letters, and no attributes
-_SAVE, _RESTORE, _ERASE_LINE = b"\x1b7", b"\x1b8", b"\x1b[2K"
+_SAVE, _RESTORE = b"\x1b7", b"\x1b8"
+_ERASE_LINE = b"\x1b#5\x1b[2K"  # with letters of single width from then on
 
 # Keys that interrupt: a no, and the command gets them as well. Some programs have terminals spell Ctrl-C out.
 _INTERRUPTS = (b"\x03", b"\x1c", b"\x1b[99;5u", b"\x1b[27;5;99~")
@@ -194,7 +201,8 @@ class Screen:
         if self._is_below:
             room = b"\n" * self._height + b"\x1b[%dA" % self._height
             return start + room + _SAVE + _PLAIN_LOOK + b"\r\n" + shown
-        return start + _PLAIN_LOOK + (b"" if self._is_fresh else b"\r\n") + shown
+        # The cursor may be in any column of a line that has just begun.
+        return start + _PLAIN_LOOK + (b"\r" if self._is_fresh else b"\r\n") + shown
 
     def again(self, line: str) -> bytes:
         """Put something else in the last line."""

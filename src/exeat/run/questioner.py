@@ -61,6 +61,7 @@ class Questioner:
         self._noticed = 0  # the last question that was announced in the background
         self._note = ""
         self._deaf_until = 0.0
+        self._late_until = 0.0  # who was about to answer a question that has gone does not answer the next
 
     @property
     def descriptor(self) -> int:
@@ -103,9 +104,12 @@ class Questioner:
         asked = self._asked
         if asked is None or asked.question.number != number:
             self._waiting = [each for each in self._waiting if each[0].number != number]
-        elif asked.settle_by and asked.key is not None:
+            return
+        if asked.settle_by and asked.key is not None:
             self._close(answered_line(asked.question, asked.key), _DEAF_S)
-        elif time.monotonic() >= asked.until - _NEARLY_S:
+            return
+        self._late_until = time.monotonic() + _LATE_S
+        if time.monotonic() >= asked.until - _NEARLY_S:
             self._close(f"exeat: {asked.question.place}: time is over, so it is denied")
         else:
             self._close(f"exeat: {asked.question.place}: answered elsewhere, or nobody waits for it any more")
@@ -156,7 +160,8 @@ class Questioner:
         reports, keys = split_reports(data)
         self._to_command += reports
         if asked is not None and keys:
-            self._typed_at(asked, keys, now)
+            # What stands beside a report is the rest of one that is not known here, and no key.
+            self._typed_at(asked, data if reports else keys, now)
         elif is_control(keys):
             self._to_command += keys
 
@@ -198,7 +203,7 @@ class Questioner:
         if asked is None:
             return
         if not asked.listens_from and not self._shown:
-            asked.listens_from = now + _QUIET_S
+            asked.listens_from = max(now + _QUIET_S, self._late_until)
         if asked.settle_by and now >= asked.settle_by:
             if asked.key is not None and asked.key.always:
                 self._note = "the answer could not be kept in the list of this sandbox"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 
 _ENV_START, _ENV_END = 47, 48  # of /proc/self/stat, counted from the field behind the program's name
 
@@ -34,15 +34,18 @@ class ClosedMemory:
             prctl(PR_SET_DUMPABLE, value)
 
 
-def scrub_environment(names: Iterable[str]) -> None:
-    """Forget these variables: in `os.environ`, in the memory it was read from, and in /proc/self/environ."""
+def scrub_environment(names: Iterable[str], given: MutableMapping[bytes, bytes] | None = None) -> None:
+    """Forget these variables: in `os.environ`, in the memory it was read from, and in /proc/self/environ.
+
+    `given` is an environment for the command that is held beside our own. They are taken out of it as well.
+    """
     wanted = {os.fsencode(name) for name in names}
-    held = getattr(os.environ, "_data", {})
-    for name in wanted:
-        value = held.pop(name, None)
-        if isinstance(value, bytes) and sys.implementation.name == "cpython" and len(value) > 1:
-            # Freed memory keeps its content. Nobody else has this object: what is decoded from it is another.
-            ctypes.memset(id(value) + bytes.__basicsize__ - 1, 0, len(value))
+    for held in (getattr(os.environ, "_data", {}), given or {}):
+        for name in wanted:
+            value = held.pop(name, None)
+            if isinstance(value, bytes) and sys.implementation.name == "cpython" and len(value) > 1:
+                # Freed memory keeps its content. Nobody else has this object: what is decoded from it is another.
+                ctypes.memset(id(value) + bytes.__basicsize__ - 1, 0, len(value))
     if sys.platform == "linux" and wanted:
         _wipe_initial(wanted)
 

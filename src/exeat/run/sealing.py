@@ -10,7 +10,7 @@ import gc
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from importlib.machinery import BuiltinImporter, FrozenImporter
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 
 
 def forget_start_folder() -> None:
@@ -26,3 +26,8 @@ def seal_imports(needed_later: Iterable[str] = ()) -> None:
     sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
     gc.freeze()  # what is there now stays
     gc.enable()
+
+
+def is_sealed() -> bool:
+    """In the process that starts the command: has it been started, or was it about to be?"""
+    return PathFinder not in sys.meta_path

@@ -8,6 +8,7 @@ import sys
 
 from exeat.errors import ConfigError
 from exeat.jail.seatbelt import build_profile, why_not, wrap_command
+from exeat.run.environment import inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.settings import RunSettings
 from exeat.run.unconfined import run_beside_gateway
@@ -23,7 +24,8 @@ def run_in_seatbelt(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     view = build_view(settings)
     # sandbox-exec has an exit status of its own for what it cannot start: find out before.
     program = settings.argv[0]
-    found = program if os.path.dirname(program) else shutil.which(program)
+    path = inherited_environment(settings.environ).get("PATH")
+    found = program if os.path.dirname(program) else shutil.which(program, path=path)
     if found is None or not os.path.exists(found):
         sys.stderr.write(f"exeat: {program}: {os.strerror(2)}\n")
         return 127

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
 _NEEDED_LATER = (
     "aiohappyeyeballs", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.punycode",
-    "encodings.utf_8", "idna", "json", "hashlib", "traceback",
+    "encodings.utf_8", "idna", "idna.uts46data", "json", "hashlib", "traceback",
 )  # fmt: skip
 _NEEDED_TO_ROTATE = ("pathlib", "exeat.audit.rotate")
 _MAX_HANDED = 16
@@ -78,7 +78,7 @@ def _prepare(settings: RunSettings, loaded: Loaded, control: socket.socket) -> I
         return None
     from exeat.run.intercepting import Intercepting  # noqa: PLC0415 - takes 100 ms to load
 
-    intercepting = Intercepting(loaded, settings.upstream_ca)
+    intercepting = Intercepting(loaded, settings.upstream_ca, settings.environ)
     send_preparations(control, intercepting.preparations())
     return intercepting
 

@@ -27,6 +27,7 @@ class RunSettings:
         "audit",
         "clean_env",
         "env",
+        "environ",
         "folder",
         "jail",
         "learn",
@@ -55,6 +56,7 @@ class RunSettings:
         jail: str = "auto",
         audit: str | None = None,
         env: tuple[str, ...] = (),
+        environ: dict[bytes, bytes] | None = None,
         clean_env: bool = False,
         proxy_env: bool = True,
         unix: tuple[str, ...] = (),
@@ -76,6 +78,7 @@ class RunSettings:
         self.jail = jail
         self.audit = audit
         self.env = env
+        self.environ = environ  # for the command, in the place of our own; a secret's variables are taken out
         self.clean_env = clean_env
         self.proxy_env = proxy_env
         self.unix = unix

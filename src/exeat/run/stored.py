@@ -7,20 +7,21 @@ be read leaves the last good one in force.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Final
 
 from exeat.audit import encode_event
 from exeat.errors import ConfigError
 from exeat.gateway.gateway import Gateway
-from exeat.policy import Policy, Rule, build_policy
+from exeat.policy import Policy, Rule, Source, build_policy, parse_rule
 from exeat.policy.suffix import load_suffixes
 from exeat.sandbox.changes import store_rule
 from exeat.sandbox.folder import SandboxFolder
 from exeat.sandbox.store import read_allowlist
 
+_log = logging.getLogger("exeat")
 _LOOK_S: Final = 0.5
 _FILE: Final = "allowlist.txt"
 
@@ -35,6 +36,7 @@ class StoredRules:
         self._seen = self._look()
         self._rules = read_allowlist(folder).rules
         self._first = frozenset(self._rules)
+        self._kept: set[str] = set()  # by answers, as text; the list may have been read since or not
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -63,21 +65,33 @@ class StoredRules:
         except ConfigError as error:
             self._gateway.state.journal.append(encode_event("reload-failed", gateway=self._gateway.id, note=str(error)))
             raise
-        if rules == self._rules:
+        # An answer that was kept is in force by itself too. It goes when its rule goes from the list.
+        listed = {rule.text for rule in rules}
+        gone = {rule.text for rule in self._rules} | self._kept
+        gone -= listed
+        self._kept &= listed
+        granted = {rule for rule in self._gateway.granted if rule.text in gone}
+        if rules == self._rules and not granted:
             return 0, []
+        self._gateway.forget(granted)
         self._rules = rules
         return await self._gateway.set_policy(self.policy), _notes(set(rules) - self._first)
 
     def keep(self, rule: str) -> None:
         """Put a rule into the list: an answer that is to hold for good. In force with the next look, or sooner."""
         store_rule(self._folder, rule)
+        self._kept.add(parse_rule(rule, Source("an answer")).text)
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
             if self._look() != self._seen:
-                with suppress(ConfigError):
+                try:
                     await self.reload()
+                except ConfigError:
+                    pass  # on record
+                except Exception:  # a defect of ours must not end the watch
+                    _log.exception("the list could not be read anew")
 
     def _look(self) -> tuple[int, int, int] | None:
         try:

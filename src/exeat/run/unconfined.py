@@ -19,7 +19,7 @@ from typing import NoReturn
 from exeat.errors import ConfigError
 from exeat.jail.network import Sockets
 from exeat.jail.signals import remember_signals, restore_signals
-from exeat.run.environment import build_environment, caller_environment
+from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.log import RunLog
 from exeat.run.preparations import Preparations
@@ -99,14 +99,14 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
 
 
 def _environment(settings: RunSettings, url: str, prepared: Preparations, trust: TrustFolder) -> dict[str, str]:
-    inherited = caller_environment()
+    inherited = inherited_environment(settings.environ)
     return build_environment(
         inherited,
         settings.env,
         clean=settings.clean_env,
         proxy_url=url if settings.proxy_env else None,
         own_loopback=False,
-        kept_sockets=os.environ.values(),  # no socket is hidden, so their names stay
+        kept_sockets=inherited.values(),  # no socket is hidden, so their names stay
         placeholders=prepared.placeholders,
         trust=trust.variables(inherited),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -109,7 +110,7 @@ def pending(name: str) -> list[Pending]:
         try:
             found += [
                 Pending(
-                    f"{number}-{int(each['number'])}",
+                    f"{number}-{said['run']}-{int(each['number'])}",
                     str(each["host"]),
                     int(each["port"]),
                     str(each["rule"]),
@@ -127,8 +128,9 @@ def pending(name: str) -> list[Pending]:
 
 def answer(name: str, id: str, *, allow: bool, always: bool) -> str:  # noqa: A002 - it is one
     """Answer a question. Gives a sentence on what came of it. Raises ExeatError if there is no such question."""
-    which, _, number = id.partition("-")
-    request = {"op": ANSWER, "allow": allow, "always": always}
+    which, _, rest = id.partition("-")
+    run, _, number = rest.rpartition("-")
+    request: dict[str, object] = {"op": ANSWER, "allow": allow, "always": always, "run": run}
     if which.isascii() and which.isdigit() and number.isascii() and number.isdigit():
         request["number"] = int(number)
         for _, said in _ask_all(name, request, only=int(which)):
@@ -160,6 +162,23 @@ def _ask_all(name: str, request: dict[str, object], *, only: int | None = None) 
                 yield number, said
 
 
+def _remove_stale(folder: SandboxFolder, name: str) -> None:
+    """A socket that was left by one that was killed. Under the lock: one that is just being made refuses as well."""
+    from exeat.sandbox.files import locked  # noqa: PLC0415 - rare
+    from exeat.sandbox.folder import LOCK  # noqa: PLC0415
+
+    with (
+        suppress(OSError, ExeatError),
+        locked(folder.descriptor, LOCK, f"{folder.path}/{LOCK}"),
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as again,
+    ):
+        again.settimeout(_PATIENCE_S)
+        try:
+            again.connect(reachable_path(folder.descriptor, folder.path, name))
+        except ConnectionRefusedError:
+            os.unlink(name, dir_fd=folder.descriptor)
+
+
 def _ask(folder: SandboxFolder, number: int, request: dict[str, object]) -> dict[str, Any] | None:
     """One command's answer; None if there is nobody at the socket."""
     import json  # noqa: PLC0415 - not before there is somebody to ask
@@ -175,14 +194,15 @@ def _ask(folder: SandboxFolder, number: int, request: dict[str, object]) -> dict
             connection.settimeout(_PATIENCE_S)
             try:
                 connection.connect(reachable_path(folder.descriptor, folder.path, name))
-            except ConnectionRefusedError:  # left by one that was killed
-                with suppress(OSError):
-                    os.unlink(name, dir_fd=folder.descriptor)
+            except ConnectionRefusedError:
+                _remove_stale(folder, name)
                 return None
             connection.sendall(json.dumps(request).encode() + b"\n")
-            data = b""
+            data = bytearray()
             while not data.endswith(b"\n") and len(data) <= MAX_MESSAGE:
                 more = connection.recv(65_536)
+                if not more and data:
+                    raise OSError(errno.ECONNRESET, "it broke off")
                 if not more:
                     return None  # it has just ended
                 data += more
@@ -191,4 +211,8 @@ def _ask(folder: SandboxFolder, number: int, request: dict[str, object]) -> dict
         return None
     except (OSError, ValueError) as error:
         return {"ok": False, "error": f"the command at {name} does not answer: {error}"}
-    return said if isinstance(said, dict) else None
+    return (
+        said
+        if isinstance(said, dict)
+        else {"ok": False, "error": f"the command at {name} does not answer as it should"}
+    )

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 
-MAX_MESSAGE = 1024 * 1024
+MAX_MESSAGE = 64 * 1024 * 1024  # an answer may list all the rules of a command
 MAX_SOCKETS = 32
 
 # What may be asked of it.

@@ -20,6 +20,7 @@ from exeat.sandbox.folder import LOCK, SandboxFolder
 _log = logging.getLogger("exeat")
 _PATIENCE_S: Final = 5.0
 _MAX_REQUEST: Final = 64 * 1024
+_NAMESPACES: Final = ("user", "mnt", "net", "pid")
 
 Said = dict[str, Any]
 Actions = Mapping[str, Callable[[Said], Awaitable[Said]]]
@@ -54,7 +55,11 @@ class ControlServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if _is_ours(writer.get_extra_info("socket")):
+            if not _is_ours(writer.get_extra_info("socket")):
+                writer.write(
+                    _encode({"ok": False, "error": "this sandbox is not yours, or you are in another namespace"})
+                )
+            else:
                 async with asyncio.timeout(_PATIENCE_S):
                     request = await reader.readuntil(b"\n")
                 writer.write(_encode(await self._answer(request)))
@@ -88,12 +93,23 @@ def _encode(said: Said) -> bytes:
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Is it our own user, or root? The folder keeps others out as well; this does not rest on it."""
+    """Is it our own user, outside of every jail? The folder keeps others out as well; this does not rest on it.
+
+    A command in a jail is the same user, and may come by another path if its exeat keeps its state elsewhere.
+    """
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return uid in (os.geteuid(), 0)
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    if uid != os.geteuid():
+        return False
+    try:
+        return all(
+            os.path.samestat(os.stat(f"/proc/{pid}/ns/{kind}"), os.stat(f"/proc/self/ns/{kind}"))
+            for kind in _NAMESPACES
+        )
+    except OSError:
+        return False  # it has left, or hides from us
 
 
 def _take_socket(folder: SandboxFolder) -> tuple[str, socket.socket]:

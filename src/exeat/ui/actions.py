@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from exeat.errors import ConfigError
 from exeat.policy import Source, parse_rule
 from exeat.policy.rule import Scope
 from exeat.sandbox import changes, client
+from exeat.sandbox.beside import look_beside
 from exeat.sandbox.folder import open_sandbox
 from exeat.sandbox.store import read_allowlist, update_allowlist
 
@@ -19,26 +20,26 @@ Said = dict[str, object]
 def allow(asked: Asked) -> Said:
     """Add a rule: `exactly` the one that was shown, or what somebody typed, read as the command line reads it."""
     name, rule = _text(asked, "sandbox"), _text(asked, "rule")
+    exactly = _flag(asked, "exactly")
     with open_sandbox(name) as folder:
-        exactly = _flag(asked, "exactly")
-        change = changes.store_rule(folder, rule) if exactly else changes.allow(folder, [rule])
+        beside = look_beside(name)
+        if exactly:
+            change = changes.store_rule(folder, rule, beside.rules, unlisted=beside.lets_through)
+        else:
+            change = changes.allow(folder, [rule], beside.rules, unlisted=beside.lets_through)
     return _came_of(change, name)
 
 
 def block(asked: Asked) -> Said:
-    """Take a rule that allows out of the list, and deny what a wider one would still allow."""
+    """Take a rule that allows out of the list, and deny what would still be let through."""
     name = _text(asked, "sandbox")
     rule = parse_rule(_text(asked, "rule"), Source("rule"))
     # As typed, a name means its subdomains too. Here a rule is meant as it is written in the list.
     typed = f"={rule.text}" if rule.pattern.scope is Scope.EXACT else rule.text
-    others = [
-        parse_rule(text, Source("a running command"))
-        for command in client.running(name)
-        for text in command.other_rules
-    ]
     with open_sandbox(name) as folder:
-        change = changes.block(folder, [typed], others)
-    return _came_of(change, name)
+        beside = look_beside(name)
+        change = changes.block(folder, [typed], beside.rules, unlisted=beside.may_let_through)
+    return _came_of(change, name, beside.problems)
 
 
 def remove(asked: Asked) -> Said:
@@ -69,7 +70,7 @@ ACTIONS: Final[Mapping[str, Callable[[Asked], Said]]] = {
 }
 
 
-def _came_of(change: changes.Change, name: str) -> Said:
+def _came_of(change: changes.Change, name: str, problems: Sequence[str] = ()) -> Said:
     """Running commands are told even if the list is as before: one that could not be told then is told now."""
     told = client.tell(name)
     return {
@@ -78,7 +79,7 @@ def _came_of(change: changes.Change, name: str) -> Said:
         "taken": told.taken,
         "closed": told.closed,
         "notes": list(told.notes),
-        "failed": list(told.failed),
+        "failed": [*problems, *told.failed],
     }
 
 

@@ -6,8 +6,9 @@ import { arrange, button, count, foreign, make, place, shown } from "./text.js";
 
 const STILL_MS = 700;
 const GONE_MS = 6000;
+const MAX_GONE = 20; // that are kept, also while somebody points at them
 
-const key = (question) => `${question.sandbox}/${question.id}`;
+const key = (question) => `${question.sandbox}/${question.id}/${question.host}:${question.port}`;
 
 export class Questions {
   constructor(onCount) {
@@ -39,6 +40,8 @@ export class Questions {
     }
     const ids = new Set(questions.map(key));
     for (const [id, entry] of this.entries) if (!ids.has(id)) this.end(entry, "");
+    const gone = [...this.entries.keys()].filter((id) => this.entries.get(id).gone);
+    for (const id of gone.slice(0, -MAX_GONE)) this.entries.delete(id);
     this.arrange();
     if (heard.length) document.getElementById("heard-now").textContent = `May it be reached? ${heard.join("; ")}`;
     this.onCount(questions.length);

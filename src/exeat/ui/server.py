@@ -20,6 +20,7 @@ from exeat.ui.feed import TICK_S, Watch
 from exeat.ui.files import load_page
 from exeat.ui.guard import ADDRESS, Guard
 from exeat.ui.look import Lists
+from exeat.ui.peer import is_of_this_user
 from exeat.ui.ticket import Ticket
 from exeat.wire.http1 import RequestHead, parse_request_head
 
@@ -58,6 +59,7 @@ class PageServer:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((ADDRESS, port))
             taken = int(listener.getsockname()[1])
+            self._port = taken
             self._guard = Guard(taken, self._token)
             self._server = await asyncio.start_server(self._accept, sock=listener, limit=_MAX_HEAD)
         except OSError as error:
@@ -133,7 +135,11 @@ class PageServer:
         elif head.method == b"GET" and (file := self._page.get(path)) is not None:
             writer.write(encode_answer(200, file.kind, file.body))
         elif head.method == b"POST" and path == _OPEN:
-            writer.write(self._redeem(asked))
+            # The ticket stands in the list of processes, for every user to see.
+            if not is_of_this_user(writer.get_extra_info("peername")[1], self._port):
+                writer.write(encode_error(403, "this page answers nobody but its own user"))
+            else:
+                writer.write(self._redeem(asked))
         elif head.method == b"POST" and (action := ACTIONS.get(path)) is not None:
             writer.write(await self._act(partial(action, asked)))
         else:

@@ -35,7 +35,7 @@ def question(number: int, host: str, port: int = 443, *, inside: bool = False) -
 def asking(*questions: dict[str, Any]) -> dict[str, Any]:
     """How a command answers that has these questions."""
     return {
-        "pending": {"ok": True, "command": "npm install", "questions": questions},
+        "pending": {"ok": True, "command": "npm install", "run": "ab12", "questions": questions},
         "answer": {"ok": True, "said": "it is said"},
     }
 
@@ -46,17 +46,18 @@ def test_pending_shows_the_questions(capsys: pytest.CaptureFixture[str]) -> None
     with running_command("work", first), running_command("work", asking(question(2, "b.test")), number=2):
         assert main(["proxy", "pending", "--name", "work"]) == 0
         assert capsys.readouterr().out.splitlines() == [
-            "ID   PLACE           RULE           WAITING        LEFT  COMMAND",
-            "1-1  api.x.test:443  api.x.test     1 connection   21 s  npm install",
-            "1-7  10.0.0.8:8080   10.0.0.8:8080  7 connections  21 s  npm install  (an address inside: not public)",
-            "2-2  b.test:443      b.test         2 connections  21 s  npm install",
+            "ID        PLACE           RULE           WAITING        LEFT  COMMAND",
+            "1-ab12-1  api.x.test:443  api.x.test     1 connection   21 s  npm install",
+            "1-ab12-7  10.0.0.8:8080   10.0.0.8:8080  7 connections  21 s  npm install"
+            "  (an address inside: not public)",
+            "2-ab12-2  b.test:443      b.test         2 connections  21 s  npm install",
         ]
         assert main(["proxy", "pending", "--name", "work", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(each["id"], each["host"], each["port"]) for each in found] == [
-        ("1-1", "api.x.test", 443),
-        ("1-7", "10.0.0.8", 8080),
-        ("2-2", "b.test", 443),
+        ("1-ab12-1", "api.x.test", 443),
+        ("1-ab12-7", "10.0.0.8", 8080),
+        ("2-ab12-2", "b.test", 443),
     ]
 
 
@@ -84,22 +85,27 @@ def test_nothing_waits(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_only_question_needs_no_id(
     arguments: list[str], answered: dict[str, bool], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Yes or no, once or always, reaches the command; what it says is shown."""
+    """Yes or no, once or always, reaches the command; what it says is shown, and which question it was: since it was
+    last looked at, another may have taken its place."""
     with running_command("work", asking(question(3, "api.x.test"))) as command:
         assert main(["proxy", *arguments, "--name", "work"]) == 0
-    assert command.asked[-1] == {"op": "answer", "number": 3, **answered}
-    assert capsys.readouterr().out == "it is said\n"
+    assert [each["op"] for each in command.asked] == ["pending", "answer"]
+    assert command.asked[-1] == {"op": "answer", "run": "ab12", "number": 3, **answered}
+    *shown, said = capsys.readouterr().out.splitlines()
+    assert said == "it is said"
+    if "api.x.test" not in arguments:
+        assert shown[-1] == "1-ab12-3  api.x.test:443  api.x.test  3 connections  21 s  npm install"
 
 
 @pytest.mark.parametrize(
     ("which", "numbers"),
     [
-        (["1-1"], [1]),
-        (["1-3", "1-1"], [3, 1]),
+        (["1-ab12-1"], [1]),
+        (["1-ab12-3", "1-ab12-1"], [3, 1]),
         (["api.x.test"], [1, 2]),
         (["API.X.Test."], [1, 2]),
         (["api.x.test:8443"], [2]),
-        (["api.x.test:8443", "1-2", "b.test"], [2, 3]),
+        (["api.x.test:8443", "1-ab12-2", "b.test"], [2, 3]),
         (["2001:db8::1"], []),
         (["[2001:db8::1]"], [4]),
         (["[2001:db8::1]:443"], [4]),
@@ -126,7 +132,7 @@ def test_which_one_must_be_clear(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert "2 questions are open" in err
-    assert "1-1  a.test:443" in err
+    assert "1-ab12-1  a.test:443" in err
     assert all(each["op"] == "pending" for each in command.asked)
 
 
@@ -145,7 +151,7 @@ def test_an_answer_that_comes_too_late(capsys: pytest.CaptureFixture[str]) -> No
     late = {**asking(question(1, "a.test")), "answer": {"ok": False, "error": "it was answered"}}
     with running_command("work", late):
         assert main(["proxy", "approve", "--name", "work"]) == 1
-    assert capsys.readouterr().err == "exeat: 1-1: it was answered\n"
+    assert capsys.readouterr().err == "exeat: 1-ab12-1: it was answered\n"
 
 
 def test_hosts_and_commands_cannot_speak_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

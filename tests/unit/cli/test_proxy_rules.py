@@ -133,10 +133,48 @@ def test_a_command_that_does_not_take_it_is_an_error(work: Path, capsys: pytest.
 def test_block_beats_what_a_running_command_was_given_beside_the_list(work: Path) -> None:
     """A rule of `--allow` is in no list: a denial has to be stored, or the host would stay open."""
     work.write_text("")
-    status = {**STATUS, "other_rules": ["api.bad.test", "[2001:db8::1]:8000-8010", "!x.test"]}
+    status = {**STATUS, "mode": "", "other_rules": ["api.bad.test", "[2001:db8::1]:8000-8010", "!x.test"]}
     with running_command("work", {"status": status, "reload": {"ok": True}}):
         assert main(["proxy", "block", "--name", "work", "bad.test"]) == 0
     assert work.read_text() == "!.bad.test\n"
+
+
+@pytest.mark.parametrize("mode", ["ask", "learn", "of-the-future"])
+def test_block_holds_against_commands_that_let_through_what_no_rule_lists(mode: str, work: Path) -> None:
+    """To take the rule out would make it a place that no rule lists. So a denial is stored, on every port."""
+    work.write_text(".bad.test\n")
+    with running_command("work", {"status": {**STATUS, "mode": mode}, "reload": {"ok": True}}):
+        assert main(["proxy", "block", "--name", "work", "bad.test", "=one.test:22"]) == 0
+        assert work.read_text() == "!.bad.test:*\n!one.test:22\n"
+        assert main(["proxy", "allow", "--name", "work", "bad.test"]) == 0
+    # Where somebody is asked first, the other ports may be as they were before.
+    kept = "" if mode == "ask" else "!.bad.test:1-79\n!.bad.test:81-442\n!.bad.test:444-65535\n"
+    assert work.read_text() == f"!one.test:22\n{kept}.bad.test\n"
+
+
+@pytest.mark.parametrize("status", [{"ok": False, "error": "the answer is too long"}, {"ok": True}, {"pid": "x"}])
+def test_a_command_that_does_not_say_what_it_allows_is_a_problem(
+    status: dict[str, object], work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may allow anything: the denial is stored, on every port, but nobody is told that all is well."""
+    work.write_text(".bad.test\n")
+    with running_command("work", {"status": status, "reload": {"ok": True}}):
+        assert main(["proxy", "block", "--name", "work", "bad.test"]) == 1
+    assert "does not say what it allows, and may still allow it" in capsys.readouterr().err
+    assert work.read_text() == "!.bad.test:*\n"
+
+
+def test_allow_frees_nothing_of_a_running_command(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `block` denied for its sake stays denied, and what it denies by itself is said."""
+    work.write_text("!.a.test:*\n")
+    status = {**STATUS, "mode": "", "other_rules": ["a.test:22", "!b.test", "!x.c.test"]}
+    with running_command("work", {"status": status, "reload": {"ok": True}}):
+        assert main(["proxy", "allow", "--name", "work", "a.test"]) == 0
+        assert work.read_text() == "!.a.test:1-79\n!.a.test:81-442\n!.a.test:444-65535\n.a.test\n"
+        assert main(["proxy", "allow", "--name", "work", "=b.test"]) == 1
+        assert capsys.readouterr().err == "exeat: !b.test, a rule of a running command, still denies it\n"
+        assert main(["proxy", "allow", "--name", "work", "c.test"]) == 0
+        assert "!x.c.test, a rule of a running command, still denies what lies inside it\n" in capsys.readouterr().out
 
 
 def test_a_rule_beside_the_list_that_cannot_be_read_is_said(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +183,7 @@ def test_a_rule_beside_the_list_that_cannot_be_read_is_said(work: Path, capsys: 
     with running_command("work", {"status": status, "reload": {"ok": True}}):
         assert main(["proxy", "block", "--name", "work", "bad.test"]) == 1
     assert "may still allow it" in capsys.readouterr().err
-    assert work.read_text() == "!.bad.test\n"
+    assert work.read_text() == "!.bad.test:*\n"
 
 
 def test_list_shows_every_line_with_its_number(work: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,17 +178,19 @@ def test_parts_of_a_folder_that_are_mounted_by_themselves(proc: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "beneath"),
     [
-        ("rw,lowerdir=/l,upperdir=/disk/up,workdir=/w", "/disk/up/me/own"),
-        (r"rw,lowerdir=/l,upperdir=/disk/u\040p,workdir=/w", "/disk/u p/me/own"),
-        ("ro,lowerdir=/l:/m", ""),
-        ("rw,upperdir=relative", ""),
+        ("rw,lowerdir=/l,upperdir=/disk/up,workdir=/w", ["/disk/up/me/own", "/l/me/own"]),
+        (r"rw,lowerdir=/l,upperdir=/disk/u\040p,workdir=/w", ["/disk/u p/me/own", "/l/me/own"]),
+        (r"ro,lowerdir=/l:/m\\:n::/data", ["/l/me/own", "/m:n/me/own", "/data/me/own"]),
+        ("ro,lowerdir+=/l,lowerdir+=/m", ["/l/me/own", "/m/me/own"]),
+        ("rw,upperdir=relative", []),
     ],
 )
-def test_where_an_overlay_keeps_what_is_written(options: str, beneath: str, proc: Path) -> None:
+def test_where_an_overlay_keeps_what_it_shows(options: str, beneath: list[str], proc: Path) -> None:
+    """Its layers can be reached by themselves, those that are only read too."""
     text = f"30 1 8:1 / / rw - ext4 /dev/x rw,upperdir=/no\n31 30 0:9 / /home rw - overlay over {options}\n"
     (proc / "self" / "mountinfo").write_text(text)
     assert MountTable().beneath("/home/me/own") == beneath
-    assert MountTable().beneath("/srv/own") == ""
+    assert MountTable().beneath("/srv/own") == []
 
 
 def test_mounts_of_a_kind(proc: Path) -> None:

@@ -7,7 +7,17 @@ from itertools import product
 import pytest
 
 from exeat.policy import Source, Target, build_policy, canonical_host, decide, parse_rule
-from exeat.policy.covering import allows_all_of, covers, denies_all_of, meet, ports_cover, ports_meet
+from exeat.policy.covering import (
+    allows_all_of,
+    covers,
+    denial_covers,
+    denial_meets,
+    denies_all_of,
+    meet,
+    ports_cover,
+    ports_meet,
+    ports_without,
+)
 from exeat.policy.rule import ALL_PORTS, WEB_PORTS, Rule
 
 HOSTS = [
@@ -48,6 +58,10 @@ def test_ports() -> None:
     assert ports_cover(((80, 90),), ((85, 90),))
     assert ports_meet(((80, 90),), WEB_PORTS)
     assert not ports_meet(((81, 442),), WEB_PORTS)
+    assert ports_without(ALL_PORTS, WEB_PORTS) == ((1, 79), (81, 442), (444, 65535))
+    assert ports_without(WEB_PORTS, ((443, 443),)) == ((80, 80),)
+    assert ports_without(((80, 90),), ((70, 95),)) == ()
+    assert ports_without(((80, 90),), ((91, 95), (1, 79))) == ((80, 90),)
 
 
 @pytest.mark.parametrize(
@@ -88,3 +102,28 @@ def test_when_a_rule_is_needless(wide: str, narrow: str, expected: bool) -> None
 def test_when_nothing_is_left(deny: str, other: str, expected: bool) -> None:
     """A deny rule of everything is about addresses as well, as in `decide`."""
     assert denies_all_of(rule(deny), rule(other)) is expected
+
+
+@pytest.mark.parametrize(
+    ("deny", "other", "is_covered", "is_met"),
+    [
+        ("!*", "10.0.0.1", True, True),
+        ("!*", "a.test", True, True),
+        ("!a.test", ".a.test", False, True),
+        ("!.a.test", "a.test", True, True),
+        ("!.a.test", "b.test", False, False),
+        ("!.a.test", "10.0.0.1", False, False),
+        ("!10.0.0.1", "a.test", False, True),  # it may lead there
+        ("!10.0.0.1", "* force", False, True),
+        ("!10.0.0.1", "10.0.0.0/8", False, True),
+        ("!10.0.0.0/8", "10.0.0.1", True, True),
+        ("!10.0.0.1", "10.0.0.2", False, False),
+        ("!10.0.0.1", "[64:ff9b::a00:1]", False, True),  # it carries that address
+        ("!10.0.0.1", "[64:ff9b::/96]", False, True),
+        ("![64:ff9b::a00:1]", "10.0.0.1", False, False),
+    ],
+)
+def test_how_far_a_denial_reaches(deny: str, other: str, is_covered: bool, is_met: bool) -> None:
+    """Further than the same pattern in a rule that allows: wider is safer."""
+    assert denial_covers(rule(deny).pattern, rule(other).pattern) is is_covered
+    assert denial_meets(rule(deny).pattern, rule(other).pattern) is is_met

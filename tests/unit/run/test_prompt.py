@@ -140,7 +140,7 @@ def test_a_terminal_that_can_nothing_gets_plain_text() -> None:
 def test_beside_a_plain_program_the_outcome_stays() -> None:
     shown = screen()
     assert shown.open(["one"]).endswith(b"\x1b[2K\x1b[1mone\x1b[m")
-    assert shown.close("three") == b"\r\x1b[2Kthree\r\n"
+    assert shown.close("three") == b"\r\x1b#5\x1b[2Kthree\r\n"
     assert not shown.leaves_holes
 
 
@@ -148,14 +148,14 @@ def test_below_a_line_that_is_edited_nothing_stays() -> None:
     """Room is made first, so that the place to come back to does not scroll away."""
     shown = screen(is_raw=True)
     assert b"\n\n\x1b[2A\x1b7" in shown.open(["one", "two"])
-    assert shown.close("three") == b"\r\x1b[2K\x1b[A\x1b[2K\x1b8"
+    assert shown.close("three") == b"\r\x1b#5\x1b[2K\x1b[A\x1b#5\x1b[2K\x1b8"
     assert not shown.leaves_holes
 
 
 def test_on_a_full_screen_the_last_lines_are_taken() -> None:
     shown = screen(is_raw=True, is_full=True)
     text = shown.open(["one", "two"])
-    assert b"\x1b[9;1H\x1b[2K\x1b[1mone\x1b[m\x1b[10;1H\x1b[2Ktwo" in text
+    assert b"\x1b[9;1H\x1b#5\x1b[2K\x1b[1mone\x1b[m\x1b[10;1H\x1b#5\x1b[2Ktwo" in text
     assert b"\n" not in text
     assert shown.close("three").endswith(b"\x1b8")
     assert shown.leaves_holes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from exeat.errors import ConfigError
-from exeat.policy import Source, Target, build_policy, canonical_host, decide, parse_rule
-from exeat.policy.covering import covers, ports_meet
+from exeat.policy import (
+    Decision,
+    Source,
+    Target,
+    build_policy,
+    canonical_host,
+    decide,
+    judge_address,
+    parse_rule,
+)
+from exeat.policy.covering import denial_covers, ports_meet
 from exeat.policy.rule import Rule
 from exeat.sandbox.allowlist import default_allowlist
 from exeat.sandbox.changes import Change, allow, block, reset, store_rule
@@ -25,6 +36,9 @@ def put(folder: SandboxFolder, *rules: str) -> None:
 
 def lines(folder: SandboxFolder) -> list[str]:
     return read_allowlist(folder).text.splitlines()
+
+
+REST = ["!.a.test:1-79", "!.a.test:81-442", "!.a.test:444-65535"]  # of all ports, without those of the web
 
 
 def rule(text: str) -> Rule:
@@ -59,8 +73,19 @@ def test_allow_stores_nothing_if_one_of_the_texts_is_wrong(folder: SandboxFolder
         (["!.a.test:22"], "a.test:22", [".a.test:22"]),
         (["!10.0.0.1"], "10.0.0.1", ["10.0.0.1"]),
         (["!.b.a.test", ".a.test"], "b.a.test", [".a.test"]),
+        (["!.a.test:*"], "a.test:*", [".a.test:*"]),
+        (["!.a.test:22", "!a.test"], "a.test:*", [".a.test:*"]),
+        (["!*:*"], "* force", ["* force"]),
+        # The rest of a wider denial stays: other ports were not asked for.
+        (["!.a.test"], "a.test:443", ["!.a.test:80", ".a.test:443"]),
+        (["!.a.test:20-30"], "a.test:22", ["!.a.test:20-21", "!.a.test:23-30", ".a.test:22"]),
+        (["!.a.test:*", ".a.test:22"], "a.test", [".a.test:22", *REST, ".a.test"]),
+        (["!.a.test:*", *REST, ".a.test:22"], "a.test", [*REST, ".a.test:22", ".a.test"]),
+        (["!1.2.3.4:*", "a.test:22"], "1.2.3.4:443", ["a.test:22", "!1.2.3.4:1-442", "!1.2.3.4:444-65535",
+                                                      "1.2.3.4:443"]),
+        (["!1.2.3.4:*", "a.test"], "1.2.3.4", ["a.test", "1.2.3.4"]),
     ],
-)
+)  # fmt: skip
 def test_allow_takes_back_what_block_stored(
     before: list[str], text: str, after: list[str], folder: SandboxFolder
 ) -> None:
@@ -77,10 +102,12 @@ def test_allow_takes_back_what_block_stored(
         (["", "", "!.good.test"], "a.good.test", "line 3 (!.good.test) still denies it"),
         (["!.a.test"], "=a.test", "line 1 (!.a.test) still denies it"),
         (["!*:*"], "10.0.0.1:22", "line 1 (!*:*) still denies it"),
+        (["!*:443"], "10.0.0.1", "line 1 (!*:443) still denies a part of it"),
+        # It denies the address as well.
+        (["!*:*", "10.0.0.1:22"], "*:* force", "line 1 (!*:*) still denies it"),
+        (["!*", "10.0.0.1:22"], "* force", "line 1 (!*) still denies it"),
         (["!.a.test:443"], "a.test", "line 1 (!.a.test:443) still denies a part of it"),
         (["!.a.test methods=POST"], "a.test", "line 1 (!.a.test methods=POST) still denies a part of it"),
-        # Port 22 was denied as well, and nobody asked for that.
-        (["!.a.test:*", ".a.test:22"], "a.test", "line 1 (!.a.test:*) still denies it"),
     ],
 )
 def test_allow_says_what_still_denies_it(before: list[str], text: str, still: str, folder: SandboxFolder) -> None:
@@ -89,6 +116,45 @@ def test_allow_says_what_still_denies_it(before: list[str], text: str, still: st
     change = allow(folder, [text])
     assert change.still == (still,)
     assert lines(folder)[: len(before)] == before
+
+
+def test_allow_says_what_stays_denied_inside_it(folder: SandboxFolder) -> None:
+    """Denials of a part were meant, and are no failure. Of many, some are named."""
+    put(folder, "!*.x.test:400-500", "!y.test", "!a.x.test:22", "!10.0.0.1")
+    change = allow(folder, [".x.test"])
+    assert change == Change(
+        ("added .x.test", "line 1 (!*.x.test:400-500) still denies what lies inside it"), True
+    )  # fmt: skip
+    assert allow(folder, ["10.0.0.0/8"]).said[1:] == ("line 4 (!10.0.0.1) still denies what lies inside it",)
+    put(folder, *(f"!{number}.x.test" for number in range(9)))
+    said = allow(folder, [".x.test"]).said
+    assert len(said) == 7
+    assert said[-1] == "and so do 4 more denials"
+
+
+def test_allow_reckons_with_rules_of_running_commands(folder: SandboxFolder) -> None:
+    """They are beside the list. What they allow stays denied, and what they deny is said."""
+    put(folder, "!.a.test:*")
+    assert allow(folder, ["a.test"], [rule("a.test:22")]).still == ()
+    assert lines(folder) == [*REST, ".a.test"]
+    put(folder, "!*:*")
+    assert allow(folder, ["*:* force"], [rule("10.0.0.1:22")]).still == ("line 1 (!*:*) still denies it",)
+    assert lines(folder)[0] == "!*:*"
+    put(folder, "!*:*")
+    assert store_rule(folder, "*:* force", [rule("10.0.0.1:22")]).still == ("line 1 (!*:*) still denies it",)
+    put(folder)
+    assert allow(folder, ["a.test"], [rule("!.test")]).still == (
+        "!.test, a rule of a running command, still denies it",
+    )
+
+
+def test_allow_while_a_command_lets_through_what_no_rule_lists(folder: SandboxFolder) -> None:
+    """Then only denials hold it back: all that was not typed stays denied."""
+    put(folder, "!.a.test:*", "!*:*")
+    assert allow(folder, ["a.test", "* force"], unlisted=True).changed
+    assert lines(folder) == ["!*:*", *REST, ".a.test", "* force"]
+    put(folder, "!*:*")
+    assert store_rule(folder, "*:* force", unlisted=True).still == ("line 1 (!*:*) still denies it",)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +176,12 @@ def test_allow_says_what_still_denies_it(before: list[str], text: str, still: st
         (["a.test", "!.test"], "a.test", ["!.test"]),
         (["10.0.0.0/8"], "10.0.0.1", ["10.0.0.0/8", "!10.0.0.1"]),
         (["10.0.0.1"], "10.0.0.1", []),
+        # A name that is allowed may lead there, and an IPv6 address may carry it.
+        (["10.0.0.1", "a.test"], "10.0.0.1", ["a.test", "!10.0.0.1"]),
+        (["10.0.0.1", "a.test:22"], "10.0.0.1", ["a.test:22", "!10.0.0.1:*"]),
+        (["10.0.0.1", "a.test:22"], "10.0.0.1:443", ["10.0.0.1", "a.test:22", "!10.0.0.1:443"]),
+        (["10.0.0.0/8:80", "[64:ff9b::/96]"], "10.0.0.0/8", ["[64:ff9b::/96]", "!10.0.0.0/8"]),
+        (["* force", "10.0.0.1:22"], "*", ["10.0.0.1:22", "!*:*"]),
         (["!.a.test", ".a.test:22"], "a.test", ["!.a.test"]),
         (["!.a.test", ".test:22 force"], "a.test", ["!.a.test", ".test:22 force", "!.a.test:*"]),
     ],
@@ -139,78 +211,132 @@ def test_block_says_what_it_did(folder: SandboxFolder) -> None:
     )
     put(folder, ".a.test")
     assert block(folder, ["a.test"], [rule("!a.test"), rule("b.test")]).said == ("removed .a.test",)
+    put(folder, ".a.test")
+    assert block(folder, ["a.test"], unlisted=True).said == (
+        "removed .a.test",
+        "added !.a.test:*: else a running command that learns, asks or is not understood could let it through",
+    )
+    assert block(folder, ["a.test"], unlisted=True).said == (".a.test:* is denied by line 1 (!.a.test:*) already",)
+    put(folder, "a.test", "1.2.3.4")
+    assert block(folder, ["1.2.3.4"]).said[1] == (
+        "added !1.2.3.4: else names that line 1 (a.test) allows could lead there"
+    )
+    put(folder, "a.test", "1.2.0.0/16")
+    assert block(folder, ["1.2.3.4"]).said == ("added !1.2.3.4: else line 2 (1.2.0.0/16) would allow it",)
 
 
-RULES = ["a.test", ".a.test", "*.a.test", "b.a.test", ".b.a.test:22", "a.test:22", "* force", ".test force", "10.0.0.1"]
-RULES += ["10.0.0.0/8:*", "!a.test", "!.a.test:*", "!b.a.test:22", "a.test methods=GET", "!.a.test methods=GET"]
-TYPED = ["a.test", "=a.test", ".a.test", "*.a.test", "b.a.test", "a.test:22", "=b.a.test:22", "10.0.0.1", "10.0.0.0/8"]
-PLACES = [(host, port) for host in ("a.test", "b.a.test", "c.b.a.test", "10.0.0.1") for port in (80, 443, 22)]
+RULES = ["a.test", ".a.test", "*.a.test", "b.a.test", ".b.a.test:22", "a.test:22", "* force", ".test force"]
+RULES += ["1.2.3.4", "1.2.0.0/16:*", "1.2.3.4:22", "[64:ff9b::102:304]:*", "!a.test", "!.a.test:*", "!b.a.test:22"]
+RULES += ["a.test methods=GET", "!.a.test methods=GET", "!*", "!*:*", "!1.2.3.4", "!1.2.0.0/16:*", "!.a.test:20-30"]
+TYPED = ["a.test", "=a.test", ".a.test", "*.a.test", "b.a.test", "a.test:22", "=b.a.test:22", "a.test:*"]
+TYPED += ["1.2.3.4", "1.2.0.0/16", "1.2.3.4:22", "1.2.3.4:*", "* force", "*:* force"]
+HOSTS = ["a.test", "b.a.test", "c.b.a.test", "other.name", "1.2.3.4", "1.2.9.9", "[64:ff9b::102:304]"]
+PORTS = (80, 443, 22, 8443)
+
+Place = tuple[str, str, int]  # a host, the address it leads to, a port
+PLACES: list[Place] = [
+    (host, address, port)
+    for host in HOSTS
+    for port in PORTS
+    for address in ([host.strip("[]")] if host[0] in "1[" else ["1.2.3.4", "9.9.9.9"])
+]
 
 
-def allowed(folder: SandboxFolder, beside: list[Rule]) -> set[tuple[str, int]]:
-    policy = build_policy([*read_allowlist(folder).rules, *beside])
-    return {
-        (host, port) for host, port in PLACES if decide(policy, Target(canonical_host(host), port, "GET", "/")).allowed
-    }
+def judged(rules: Iterable[Rule], place: Place) -> Decision:
+    """Of the host, and then of where it leads."""
+    host, address, port = place
+    policy, target = build_policy(rules), Target(canonical_host(host), port, "GET", "/")
+    return judge_address(policy, decide(policy, target), target, ip_address(address), own=False)
 
 
-def denied_by(deny: Rule, host: str, port: int) -> bool:
-    return bool(decide(build_policy([deny]), Target(canonical_host(host), port, "GET", "/")).rule)
+def allowed(folder: SandboxFolder, beside: list[Rule]) -> set[Place]:
+    rules = [*read_allowlist(folder).rules, *beside]
+    return {place for place in PLACES if judged(rules, place).allowed}
 
 
-def meant(text: str, *, ports: tuple[int, ...]) -> set[tuple[str, int]]:
-    """The places that a text is about, as a person reads it."""
-    head, _, port = text.lstrip("=").partition(":")
+def not_denied(folder: SandboxFolder) -> set[Place]:
+    """What a command may reach that lets itself through where no rule denies."""
+    everything = [rule("*:* force"), rule("0.0.0.0/0:* private"), rule("[::/0]:* private")]
+    return allowed(folder, everything)
+
+
+def meant(text: str, *, ports: tuple[int, ...], deny: bool = False) -> set[Place]:
+    """The places that a text is about, as a person reads it. A denial also covers what leads to an address."""
+    head, _, port = text.partition(" ")[0].lstrip("=").partition(":")
     hosts = {
         "a.test": {"a.test", "b.a.test", "c.b.a.test"}, ".a.test": {"a.test", "b.a.test", "c.b.a.test"},
         "*.a.test": {"b.a.test", "c.b.a.test"}, "b.a.test": {"b.a.test", "c.b.a.test"},
-    }.get(head, {"10.0.0.1"})  # fmt: skip
+        "1.2.3.4": {"1.2.3.4"}, "1.2.0.0/16": {"1.2.3.4", "1.2.9.9"},
+        "*": set(HOSTS) if deny else {host for host in HOSTS if host[0] not in "1["},
+    }[head]  # fmt: skip
     hosts = {head} if text.startswith("=") else hosts
-    return {(host, number) for host in hosts for number in ((int(port),) if port else ports)}
+    numbers = PORTS if port == "*" else (int(port),) if port else ports
+    leads = {"1.2.3.4", "64:ff9b::102:304"} if deny and head.startswith("1.2") else set()
+    return {place for place in PLACES if (place[0] in hosts or place[1] in leads) and place[2] in numbers}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
 @given(
-    st.lists(st.sampled_from(RULES), max_size=5), st.sampled_from(TYPED), st.lists(st.sampled_from(RULES), max_size=2)
+    st.lists(st.sampled_from(RULES), max_size=5),
+    st.sampled_from(TYPED),
+    st.lists(st.sampled_from(RULES), max_size=2),
+    st.booleans(),
 )
-def test_promises(folder: SandboxFolder, before: list[str], text: str, beside: list[str]) -> None:
-    """After `block X` nothing of X is allowed, on any port unless X has one. After `allow X` all of X is, or `still`
-    says why not, and nothing beyond X is that was not before."""
+def test_promises(folder: SandboxFolder, before: list[str], text: str, beside: list[str], unlisted: bool) -> None:
+    """After `block X` nothing of X is allowed, on any port unless X has one, nor anything that leads to X. After
+    `allow X` all of X is, or `still` says why not, and nothing beyond X is that was not before. `unlisted`: not even
+    where a command lets through what no rule denies."""
     others = [rule(each) for each in beside]
     put(folder, *before)
     was = allowed(folder, others)
-    block(folder, [text], others)
+    block(folder, [text], others, unlisted=unlisted)
     now = allowed(folder, others)
-    assert not now & meant(text, ports=(80, 443, 22))
+    blocked = meant(text, ports=PORTS, deny=True)
+    assert not now & blocked
     assert now <= was
+    assert not unlisted or not not_denied(folder) & blocked
 
     put(folder, *before)
-    was = allowed(folder, [])
-    change = allow(folder, [text])
-    now = allowed(folder, [])
+    was, free = allowed(folder, others), not_denied(folder)
+    change = allow(folder, [text], others, unlisted=unlisted)
+    now = allowed(folder, others)
     asked = meant(text, ports=(80, 443))
     typed = read_allow(text, 1).rule
-    for deny in (each for each in read_allowlist(folder).rules if each.deny):
-        if covers(deny.pattern, typed.pattern) and ports_meet(deny.ports, typed.ports):
-            assert any(f"({deny})" in each for each in change.still)
+    for deny in (each for each in (*read_allowlist(folder).rules, *others) if each.deny):
+        if denial_covers(deny.pattern, typed.pattern) and ports_meet(deny.ports, typed.ports):
+            assert any(deny.text in each for each in change.still)
         else:  # a denial of a part of it stays, and the user wrote it for that part
-            asked -= {(host, port) for host, port in asked if denied_by(deny, host, port)}
+            asked -= {place for place in asked if judged([deny], place).rule or leads_to(deny, place)}
     assert asked <= now or change.still
-    assert now - was <= meant(text, ports=(80, 443))
+    # Who takes the denial of an address back takes it back for what leads there, on the same ports.
+    freed = meant(text, ports=(80, 443)) | (meant(text, ports=(80, 443), deny=True) if "1.2" in text else set())
+    assert now - was <= freed
     assert was <= now
+    assert not unlisted or not_denied(folder) - free <= freed
+
+
+def leads_to(deny: Rule, place: Place) -> bool:
+    """Whether it is where the place leads that is denied."""
+    return judged([deny, rule("*:* force")], place).rule == deny
 
 
 def test_what_was_blocked_can_be_allowed_again(folder: SandboxFolder) -> None:
-    """The same text back and forth leaves the list as it was, but for the place of the rule."""
+    """The same text back and forth allows what it did, whatever else is in the list."""
     for before in ([".a.test"], [], [".test:22 force", "b.test"]):
-        for text in ("x.a.test", "a.test", "=a.test", "10.0.0.1"):
+        for text in ("x.a.test", "a.test", "=a.test", "1.2.3.4", "1.2.3.4:22", "a.test:*"):
             put(folder, *before)
             allow(folder, [text])
-            allowed_first = allowed(folder, [])
-            block(folder, [text])
-            assert allow(folder, [text]).still == () or before[:1] == [".test:22 force"]
-            if before[:1] != [".test:22 force"]:
-                assert allowed(folder, []) == allowed_first
+            allowed_first = allowed(folder, []) & meant_exactly(text)
+            for _ in range(2):
+                block(folder, [text])
+                assert allow(folder, [text]).still == ()
+                assert allowed(folder, []) & meant_exactly(text) == allowed_first
+
+
+def meant_exactly(text: str) -> set[Place]:
+    """The places that a rule of this text is about."""
+    typed = read_allow(text, 1).rule
+    return {place for place in PLACES if judged([typed], place).allowed}
 
 
 def test_store_rule_stores_exactly_this_rule(folder: SandboxFolder) -> None:

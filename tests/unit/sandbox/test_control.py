@@ -61,11 +61,11 @@ class Served:
         question = {
             "number": 9, "host": "a.test", "port": 443, "rule": "a.test", "inside": False, "waiting": 1, "left_s": 3.0
         }  # fmt: skip
-        return {"command": "agent", "questions": [question]}
+        return {"command": "agent", "run": "ab12", "questions": [question]}
 
     async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         self.requests.append(request)
-        if request["number"] != 9:
+        if (request["run"], request["number"]) != ("ab12", 9):
             raise ExeatError("there is no such question any more")
         return {"said": "done"}
 
@@ -74,8 +74,8 @@ class Served:
 
     def close(self) -> None:
         async def end() -> None:
+            await asyncio.sleep(0.02)  # asyncio's server loses whoever is being let in while it closes
             self.server.close()
-            await asyncio.sleep(0.01)  # for those who have only just been let in
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
                 task.cancel()
@@ -118,10 +118,10 @@ def test_what_a_client_hears(served: Served) -> None:
     """Through a path that is longer than a socket's name may be."""
     assert client.running("box") == [client.Running(7, "agent", "now", "netns", "ask", 1, 2, ("a.test",), 3, 4, 5)]
     assert client.tell("box") == client.Told(1, 2, ("a note",), ())
-    assert client.pending("box") == [client.Pending("1-9", "a.test", 443, "a.test", 1, 3.0, False, "agent")]
-    assert client.answer("box", "1-9", allow=True, always=False) == "done"
-    assert served.requests == [{"op": "answer", "allow": True, "always": False, "number": 9}]
-    for unknown in ("1-8", "2-9", "9", "", "1-", "-9", "x-y", "1-9-9", "\u0661-9"):
+    assert client.pending("box") == [client.Pending("1-ab12-9", "a.test", 443, "a.test", 1, 3.0, False, "agent")]
+    assert client.answer("box", "1-ab12-9", allow=True, always=False) == "done"
+    assert served.requests == [{"op": "answer", "allow": True, "always": False, "run": "ab12", "number": 9}]
+    for unknown in ("1-ab12-8", "2-ab12-9", "1-9", "9", "", "1-", "-9", "x-y", "1-ab13-9", "1--9", "\u0661-ab12-9"):
         with pytest.raises(ExeatError, match="no such question"):
             client.answer("box", unknown, allow=True, always=False)
 
@@ -155,7 +155,7 @@ def test_two_at_the_same_time(served: Served, folder: SandboxFolder) -> None:
     """Each has a socket, and a change reaches both. The second's name is free again when it ends."""
     second = Served(folder)
     assert client.tell("box") == client.Told(2, 4, ("a note",), ())
-    assert [each.id for each in client.pending("box")] == ["1-9", "2-9"]
+    assert [each.id for each in client.pending("box")] == ["1-ab12-9", "2-ab12-9"]
     second.close()
     assert client.tell("box").taken == 1
     assert sorted(os.listdir(folder.descriptor)) == ["allowlist.txt", "control.sock", "lock"]  # noqa: PTH208
