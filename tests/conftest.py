@@ -15,7 +15,13 @@ from tests.support.redirected import Namespace, Namespaces, require
 # Jails, ports 80 and 443, packet rules, real programs: one such test at a time. All others may run beside them.
 _ON_THE_MACHINE = (
     "escape/", "clients/", "unit/jail/", "unit/run/", "unit/attack/", "integration/test_run", "integration/test_demo",
-    "attacks/test_jail", "attacks/test_kept_run", "attacks/test_fixes_cover", "attacks/test_secrets_files", "threats/test_web_ports",
+    "attacks/test_jail", "attacks/test_kept_run", "attacks/test_fixes_cover", "attacks/test_secrets_files",
+    "threats/test_web_ports",
+)  # fmt: skip
+# Of these, what is in nobody's way, so that both halves take as long.
+_BESIDE_THEM = (
+    "integration/test_run_ui", "integration/test_run_embed", "attacks/test_kept_run_ui", "attacks/test_kept_run_embed",
+    "unit/run/test_prompt", "unit/run/test_learn", "clients/test_",
 )  # fmt: skip
 
 StartGate = Callable[..., Gate]
@@ -25,7 +31,8 @@ StartOrigin = Callable[..., Origin]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).as_posix().startswith(_ON_THE_MACHINE):
+        path = item.path.relative_to(here).as_posix()
+        if path.startswith(_ON_THE_MACHINE) and not path.startswith(_BESIDE_THEM):
             item.add_marker("machine")
 
 

@@ -180,7 +180,7 @@ def test_parts_of_a_folder_that_are_mounted_by_themselves(proc: Path) -> None:
     [
         ("rw,lowerdir=/l,upperdir=/disk/up,workdir=/w", ["/disk/up/me/own", "/l/me/own"]),
         (r"rw,lowerdir=/l,upperdir=/disk/u\040p,workdir=/w", ["/disk/u p/me/own", "/l/me/own"]),
-        (r"ro,lowerdir=/l:/m\\:n::/data", ["/l/me/own", "/m:n/me/own", "/data/me/own"]),
+        (r"ro,lowerdir=/l:/m\134:n::/data", ["/l/me/own", "/m:n/me/own", "/data/me/own"]),
         ("ro,lowerdir+=/l,lowerdir+=/m", ["/l/me/own", "/m/me/own"]),
         ("rw,upperdir=relative", []),
     ],
