@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import NamedTuple
 
 PROC = "/proc"
@@ -99,6 +98,8 @@ def _parse(line: str) -> Mount:
 
 
 def _layers(options: str) -> tuple[str, ...]:
+    import re  # noqa: PLC0415 - for machines with overlays
+
     found: list[str] = []
     for option in options.split(","):
         name, _, value = option.partition("=")
