@@ -18,10 +18,11 @@ _ON_THE_MACHINE = (
     "attacks/test_jail", "attacks/test_kept_run", "attacks/test_fixes_cover", "attacks/test_secrets_files",
     "threats/test_web_ports",
 )  # fmt: skip
-# Of these, what is in nobody's way, so that both halves take as long.
+# Of these, what is in nobody's way, so that both halves take as long. Packet rules are in everybody's.
 _BESIDE_THEM = (
-    "integration/test_run_ui", "integration/test_run_embed", "attacks/test_kept_run_ui", "attacks/test_kept_run_embed",
-    "unit/run/test_prompt", "unit/run/test_learn", "clients/test_",
+    "integration/test_run_ui", "integration/test_run_embed", "integration/test_run_ask", "integration/test_run_named",
+    "integration/test_run_learn", "integration/test_run_proxy", "attacks/test_kept_run", "unit/run/", "clients/test_",
+    "clients/secrets/test_matrix",
 )  # fmt: skip
 
 StartGate = Callable[..., Gate]
@@ -32,7 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         path = item.path.relative_to(here).as_posix()
-        if path.startswith(_ON_THE_MACHINE) and not path.startswith(_BESIDE_THEM):
+        beside = path.startswith(_BESIDE_THEM) and "nft" not in item.name
+        if path.startswith(_ON_THE_MACHINE) and not beside:
             item.add_marker("machine")
 
 
