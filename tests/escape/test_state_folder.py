@@ -186,7 +186,8 @@ def test_folders_that_the_jail_covers_for_other_reasons() -> None:
     displays = "mkdir -p -m 1777 /tmp/.X11-unix; mount -t tmpfs -o mode=1777 own /tmp/.X11-unix"
     mounts = f"mount -t tmpfs own /run; {displays}; mkdir -m 700 /run/media"
     words = "for each in /tmp/.X11-unix/own /run/exeat /run/media/.local/state/exeat; do mkdir -p $each/planted; done"
-    look = "ls -d /tmp/.X11-unix/own /run/exeat /run/media/.local/state/exeat; find /run /tmp/.X11-unix -name planted | wc -l"
+    folders = "/tmp/.X11-unix/own /run/exeat /run/media/.local/state/exeat"
+    look = f"ls -d {folders}; find /run /tmp/.X11-unix -name planted | wc -l"
     env = environment(EXEAT_HOME="/tmp/.X11-unix/own", XDG_STATE_HOME="/run", HOME="/run/media")
     results = []
     for jail in ([], run_argv(["--jail", "netns"], [])):
