@@ -16,9 +16,9 @@ from collections.abc import Iterable
 
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, mount
 from exeat.jail.mounttable import MountTable
+from exeat.jail.way import steps
 
 _BARE = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY
-_MAX_LINKS = 40  # as the kernel
 _MAX_LAYERS = 8
 
 Identity = tuple[int, int]  # device and inode
@@ -107,31 +107,13 @@ def _heap_up(source: str, heap: str) -> None:
 def _parts_of_way(path: str) -> list[str]:
     """Every folder and link on the way to a folder that the command could rename or remove; not the folder itself."""
     found = []
-    rest = path.split("/")[::-1]
-    at, links = "/", 0
-    while rest:
-        name = rest.pop()
-        if name in ("", "."):
-            continue
-        if name == "..":
-            at = os.path.dirname(at)
-            continue
-        here = f"{at.rstrip('/')}/{name}"
-        if not os.path.lexists(here):
-            break
-        is_link = os.path.islink(here)
-        if (is_link or any(rest)) and _can_be_changed(at):
-            found.append(here)
-        if not is_link:
-            at = here
-            continue
-        links += 1
-        if links > _MAX_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        target = os.readlink(here)
-        if target.startswith("/"):
-            at = "/"
-        rest += target.split("/")[::-1]
+    for step in steps(path):
+        if step.fault is not None:
+            if step.fault.errno == errno.ELOOP:
+                raise step.fault
+            break  # as far as there is one
+        if (step.is_link or not step.is_last) and _can_be_changed(step.folder):
+            found.append(step.here)
     return found
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 
 from exeat.errors import ConfigError
+from exeat.jail.way import steps
 from exeat.sandbox.home import open_home, state_home
 
 # A folder that holds one of these is no folder of exeat's own: without them no command runs.
 _NEEDED = ("/bin", "/dev", "/etc", "/lib", "/proc", "/run", "/sys", "/tmp", "/usr", "/var")  # noqa: S108
-_MAX_LINKS = 40  # as the kernel
 
 
 def what_stands_in_the_way(hidden: list[str]) -> list[str]:
@@ -116,34 +115,17 @@ def _what_needs(path: str) -> str:
 
 def _is_out_of_reach(path: str) -> bool:
     """Is the folder missing, and could somebody with our rights not make it either?"""
-    rest = path.split("/")[::-1]
-    at, links = "/", 0
-    while rest:
-        name = rest.pop()
-        if name in ("", "."):
-            continue
-        if name == "..":
-            at = os.path.dirname(at)
-            continue
-        here = f"{at.rstrip('/')}/{name}"
-        try:
-            mode = os.lstat(here).st_mode
-        except FileNotFoundError:
-            return not _can_be_changed(at)
-        except PermissionError:
-            return os.stat(at).st_uid != os.geteuid()  # its owner could open it with a chmod
-        except OSError:
-            return False
-        if not stat.S_ISLNK(mode):
-            at = here
-            continue
-        links += 1
-        if links > _MAX_LINKS or _can_be_changed(at):
-            return False  # it could be turned
-        target = os.readlink(here)
-        if target.startswith("/"):
-            at = "/"
-        rest += target.split("/")[::-1]
+    for step in steps(path):
+        match step.fault:
+            case None:
+                if step.is_link and _can_be_changed(step.folder):
+                    return False  # it could be turned
+            case FileNotFoundError():
+                return not _can_be_changed(step.folder)
+            case PermissionError():
+                return os.stat(step.folder).st_uid != os.geteuid()  # its owner could open it with a chmod
+            case _:
+                return False
     return False
 
 

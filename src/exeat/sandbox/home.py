@@ -11,9 +11,9 @@ import os
 import stat
 
 from exeat.errors import ConfigError
+from exeat.jail.way import steps
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MAX_LINKS = 40  # as the kernel
 _BY_EFFECTIVE_ID = os.access in os.supports_effective_ids
 
 
@@ -115,29 +115,13 @@ def _refuse_links(path: str) -> None:
 
     A link in a folder that is not ours to write to, such as /home -> /var/home, is part of the system and is followed.
     """
-    rest = path.split("/")[::-1]
-    at, links = "", 0  # the way so far, without links; "" is the root
-    while rest:
-        part = rest.pop()
-        if part == "..":
-            at = at.rpartition("/")[0]
-        if part in ("", ".", ".."):
-            continue
-        here = f"{at}/{part}"
-        try:
-            target = os.readlink(here)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                return  # nothing there; if it is something else, opening it will say so
-            at = here
-            continue
-        links += 1
-        if links > _MAX_LINKS or os.access(at or "/", os.W_OK, effective_ids=_BY_EFFECTIVE_ID):
+    for step in steps(path):
+        is_loop = step.fault is not None and step.fault.errno == errno.ELOOP
+        if step.fault is not None and not is_loop:
+            return  # nothing there; if it is something else, opening it will say so
+        if is_loop or (step.is_link and os.access(step.folder, os.W_OK, effective_ids=_BY_EFFECTIVE_ID)):
             raise ConfigError(
-                f"{here} is a symbolic link, and a command that runs as you could turn it",
+                f"{step.here} is a symbolic link, and a command that runs as you could turn it",
                 where=path,
                 expected=f"EXEAT_HOME={os.path.realpath(path)}, the way without links",
             )
-        if target.startswith("/"):
-            at = ""
-        rest += target.split("/")[::-1]
