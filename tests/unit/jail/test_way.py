@@ -17,7 +17,7 @@ def test_parts_and_links(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real/../real")
     found = list(steps(f"{tmp_path}//link/./own/"))
     below = [step for step in found if step.here.startswith(f"{tmp_path}/")]
-    assert [(os.path.basename(step.here), step.is_link, step.is_last) for step in below] == [
+    assert [(Path(step.here).name, step.is_link, step.is_last) for step in below] == [
         ("link", True, False), ("real", False, False), ("real", False, False), ("own", False, True),
     ]  # fmt: skip
     assert below[-1].folder == str(tmp_path / "real")
