@@ -43,7 +43,7 @@ def find_sockets(home: str, cwd: str, uid: int) -> list[str]:
     bound = bound_inodes()
     if bound is None:
         return list(found)  # the kernel cannot tell which of them are in use: all may be
-    missing = bound - {os.lstat(path).st_ino & _INODE_BITS for path in found if is_socket(path)}
+    missing = bound - {inode & _INODE_BITS for path in found if (inode := _inode_of_socket(path))}
     if missing:
         found.update(_walk_for(missing, (cwd, home, *_TEMPORARY)))
     return [path for path in found if path in named or _may_be_in_use(path, bound, uid)]
@@ -198,6 +198,15 @@ def _sockets_in(folder: str) -> list[str]:
     except OSError:
         pass  # not there, or not readable: then it is not readable inside either
     return found
+
+
+def _inode_of_socket(path: str) -> int:
+    """Its inode; 0 if there is no socket at this path, or none any more."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return 0
+    return found.st_ino if stat.S_ISSOCK(found.st_mode) else 0
 
 
 def is_socket(path: str) -> bool:
