@@ -109,8 +109,8 @@ async def _serve_request(door: _Door, head: RequestHead) -> bool:
         return await _refuse(session, head, refuse_credentials(state, record))
     try:
         place, path = _identify(state, head, bound)
-        if state.questions is not None and not place.decision.allowed:
-            place = await state.questions.settle(session, place)
+        if not place.decision.allowed:
+            place = await session.settle(place)
         record.host, record.port = place.key
         decision, path = judge_request(state, place, head.method, path)
     except ProtocolError as error:
@@ -239,8 +239,8 @@ async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
         malformed(state, record, error)
         await _answer_bad(session, error)
         return None
-    if state.questions is not None and not place.decision.allowed:
-        place = await state.questions.settle(session, place)
+    if not place.decision.allowed:
+        place = await session.settle(place)
     ask = Ask(record, place, place.decision)
     upstream = await (admit_interception(state, ask) if place.is_intercepted else open_upstream(state, ask))
     if isinstance(upstream, Refusal):

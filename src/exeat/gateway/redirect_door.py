@@ -84,8 +84,8 @@ async def _serve_place(session: Session, where: str, serve_inner: ServeInner) ->
         malformed(state, record, error)
         session.client.reset()
         return
-    if state.questions is not None and not place.decision.allowed:
-        place = await state.questions.settle(session, place)
+    if not place.decision.allowed:
+        place = await session.settle(place)
     inner: Inner | None = None
     if _takes_http(place) and place.decision.allowed and await _speaks_http_already(session.client):
         place = state.find(authority, 0)  # the policy may have changed meanwhile

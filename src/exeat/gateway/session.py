@@ -16,7 +16,7 @@ from exeat.gateway.admission import still_allowed
 from exeat.gateway.channel import Channel
 from exeat.gateway.original import Destination
 from exeat.gateway.refusal import Refusal
-from exeat.gateway.state import Ask, State
+from exeat.gateway.state import Ask, Place, State
 from exeat.wire.http1 import RequestHead, parse_request_head
 from exeat.wire.reply import encode_reply
 
@@ -157,6 +157,13 @@ class Session:
                 if client.buffer:
                     raise ProtocolError("the request head was cut off")
                 return None
+
+    # Asking
+
+    async def settle(self, place: Place) -> Place:
+        """For every door, about a place that is not allowed: wait for an answer, if there is somebody to ask."""
+        questions = self.state.questions
+        return place if questions is None else await questions.settle(self, place)
 
     # Answering
 

@@ -35,8 +35,8 @@ async def serve_socks(session: Session) -> Inner | None:
         client.write(socks5.encode_reply(reply))
         await session.linger()
         return None
-    if state.questions is not None and not place.decision.allowed:
-        place = await state.questions.settle(session, place)
+    if not place.decision.allowed:
+        place = await session.settle(place)
     ask = Ask(record, place, place.decision)
     upstream = await (admit_interception(state, ask) if place.is_intercepted else open_upstream(state, ask))
     if isinstance(upstream, Refusal):

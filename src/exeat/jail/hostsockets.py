@@ -204,13 +204,10 @@ def _inode_of_socket(path: str) -> int:
     """Its inode; 0 if there is no socket at this path, or none any more."""
     try:
         found = os.lstat(path)
-    except OSError:
+    except (OSError, ValueError):
         return 0
     return found.st_ino if stat.S_ISSOCK(found.st_mode) else 0
 
 
 def is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.lstat(path).st_mode)
-    except (OSError, ValueError):
-        return False
+    return _inode_of_socket(path) != 0

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from exeat.errors import ExeatError
 from exeat.gateway.questions import Answer, Question
+from exeat.run.packets import receive_packet
 
-_MAX_PACKET: Final = 65_536
 TERMINAL: Final = "terminal"
 PROGRAM: Final = "program"
 CONTROL: Final = "control"
@@ -100,14 +100,10 @@ class Panel:
 
     def _hear(self) -> None:
         assert self._channel is not None
-        try:
-            data = self._channel.recv(_MAX_PACKET)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
+        data = receive_packet(self._channel)
         if not data:
-            self.close()
+            if data is not None:
+                self.close()
             return
         try:
             said = json.loads(data)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 import time
 
+from exeat.run.packets import receive_packet
 from exeat.run.prompt import (
     Key,
     Question,
@@ -26,7 +27,6 @@ from exeat.run.prompt import (
     write_answer,
 )
 
-_MAX_PACKET = 65_536
 _QUIET_S = 0.5  # before a key can be an answer: who was typing when the question came has stopped by then
 _ALONE_S = 0.25  # after it, until it is sure to have come alone
 _DEAF_S = 0.3  # after an answer: its Enter is not for the command
@@ -85,14 +85,10 @@ class Questioner:
     def hear(self) -> None:
         """A question, or news of one."""
         assert self._channel is not None
-        try:
-            data = self._channel.recv(_MAX_PACKET)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
+        data = receive_packet(self._channel)
         if not data:
-            self.stop()
+            if data is not None:
+                self.stop()
             return
         packet = read_packet(data)
         if packet is not None and packet.question is not None:
