@@ -11,6 +11,9 @@ import pytest
 from tests.support.gate import Gate
 from tests.support.origin import Handler, Origin
 from tests.support.redirected import Namespace, Namespaces, require
+from tests.support.starting import start_alike, take_late_imports
+
+start_alike()
 
 # Jails, ports 80 and 443, packet rules, real programs: one such test at a time. All others may run beside them.
 _ON_THE_MACHINE = (
@@ -36,6 +39,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         beside = path.startswith(_BESIDE_THEM) and "nft" not in item.name
         if path.startswith(_ON_THE_MACHINE) and not beside:
             item.add_marker("machine")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_imported_late() -> Iterator[None]:
+    """What exeat needs is in memory before the command runs: on every Python, in every jail, door and feature."""
+    yield
+    late = take_late_imports()
+    assert not late, f"imported when nothing can be any more:\n{late}"
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import trustme
 from tests.clients.scene import HOSTS, Scene
 from tests.conftest import StartGate
 from tests.support.programs import bare_environment, give_up, need, run
+from tests.support.starting import CALLERS_ENVIRONMENT
 from tests.support.web import App, Web, hello
 
 HERE = Path(__file__).parent
@@ -95,7 +95,7 @@ def undici() -> Path:
     installed = HERE / "node_modules" / "undici" / "package.json"
     if not installed.exists() or json.loads(installed.read_text())["version"] != wanted:
         # The machine's own npm settings apply: they say where its packages come from.
-        done = run(["npm", "install", "--no-audit", "--no-fund"], os.environ, cwd=HERE, timeout_s=50)
+        done = run(["npm", "install", "--no-audit", "--no-fund"], CALLERS_ENVIRONMENT, cwd=HERE, timeout_s=50)
         if done.status != 0:
             give_up(f"undici: npm install failed: {done.stderr.strip()}")
     return HERE

@@ -13,10 +13,13 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
+from importlib.machinery import BuiltinImporter, FrozenImporter
 from typing import NoReturn
 
 from exeat.jail import descriptors, kernelfs, landlock, libc, mounts, privileges, seccomp
+from exeat.jail.becoming import become, places_of
 from exeat.jail.messages import (
     EXEC_FAILED,
     EXITED,
@@ -52,7 +55,18 @@ class OwnTerminal:
 class Spec:
     """What to run and how: everything that is decided before the first fork."""
 
-    __slots__ = ("argv", "cwd", "environ", "new_session", "own_network", "run_as", "terminal", "to_host", "view")
+    __slots__ = (
+        "argv",
+        "cwd",
+        "environ",
+        "new_session",
+        "own_network",
+        "places",
+        "run_as",
+        "terminal",
+        "to_host",
+        "view",
+    )
 
     def __init__(
         self,
@@ -68,6 +82,7 @@ class Spec:
         to_host: list[HostPorts] | None = None,
     ) -> None:
         self.argv = argv
+        self.places = places_of(argv[0], environ)
         self.environ = environ
         self.cwd = cwd
         self.view = view
@@ -203,6 +218,8 @@ def keep(spec: Spec, control: socket.socket, *, is_root: bool) -> NoReturn:
         signals = open_signalfd([signal.SIGCHLD, *FOR_COMMAND])
         if spec.terminal is not None:
             _lead_session(spec.terminal)
+        # Code is no longer loaded from files: the command may be able to change them.
+        sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
         control.send(READY)
         # The word to go comes when the builder is gone and the warden is our parent, not before.
         if not control.recv(1):
@@ -277,7 +294,7 @@ def _become_command(spec: Spec, control: socket.socket) -> NoReturn:
         unix_sockets = scoped or not shared_network
         machine = os.uname().machine
         seccomp.install(seccomp.build_filter(machine, unix_sockets=unix_sockets, shared_network=shared_network))
-        os.execvpe(spec.argv[0], spec.argv, spec.environ)  # noqa: S606
+        become(spec.places, spec.argv, spec.environ)
     except OSError as error:
         if error.errno == errno.EACCES and not _is_in_path(spec):
             error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -289,10 +306,7 @@ def _become_command(spec: Spec, control: socket.socket) -> NoReturn:
 
 def _is_in_path(spec: Spec) -> bool:
     """Is there such a command at all? A folder of PATH that may not be entered is no reason to say otherwise."""
-    name = spec.argv[0]
-    if "/" in name:
-        return True
-    return any(os.path.lexists(os.path.join(folder, name)) for folder in os.get_exec_path(spec.environ))
+    return "/" in spec.argv[0] or any(map(os.path.lexists, spec.places))
 
 
 class _Watch:

@@ -14,9 +14,10 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from exeat.errors import ConfigError
+from exeat.jail.becoming import become, places_of
 from exeat.jail.network import Sockets
 from exeat.jail.signals import remember_signals, restore_signals
 from exeat.run.environment import build_environment, inherited_environment
@@ -36,6 +37,13 @@ _WARNING = (
     "exeat: --jail env is NOT a boundary: it only sets proxy variables, and a program that ignores them "
     "reaches everything\n"
 )
+
+
+class _Command(NamedTuple):
+    argv: list[str]
+    environ: dict[str, str]
+    places: list[str]  # where its program may be
+
 
 Wrap = Callable[[list[str], int], list[str]]  # the command line and the gateway's port -> the command line to run
 
@@ -71,6 +79,7 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
             url = f"http://{_USER}:{password}@127.0.0.1:{port}"
             environ = _environment(settings, url, prepared, trust)
             argv = wrap(settings.argv, port)
+            command = _Command(argv, environ, places_of(argv[0], environ))
             signals = SignalSource(has_terminal=terminal.exists and gatekeeper.asking is None)
             terminal.ask_here(gatekeeper.asking)
             gatekeeper.serve(Sockets([listener], [], [], []), jail=jail, credentials=(_USER, password))
@@ -79,7 +88,7 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
             raise
         announce(prepared, quiet=settings.quiet)
         seal_imports()
-        status, note = _run(settings.argv[0], argv, environ, gatekeeper, signals, terminal)
+        status, note = _run(settings.argv[0], command, gatekeeper, signals, terminal)
         terminal.end_questions()
         blocked = gatekeeper.stop()
         if note:
@@ -114,8 +123,7 @@ def _environment(settings: RunSettings, url: str, prepared: Preparations, trust:
 
 def _run(
     name: str,
-    argv: list[str],
-    environ: dict[str, str],
+    command: _Command,
     gatekeeper: Gatekeeper,
     signals: SignalSource,
     terminal: Terminal,
@@ -124,7 +132,7 @@ def _run(
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _become(argv, environ, writer, terminal)
+        _become(command, writer, terminal)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         failure = pipe.read()  # ends when the command has taken over
@@ -137,16 +145,16 @@ def _run(
     return (128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)), ""
 
 
-def _become(argv: list[str], environ: dict[str, str], writer: int, terminal: Terminal) -> NoReturn:
+def _become(command: _Command, writer: int, terminal: Terminal) -> NoReturn:
     if terminal.own is None:
-        _become_command(argv, environ, writer)
-    terminal.lead_job(lambda: _become_command(argv, environ, writer))
+        _become_command(command, writer)
+    terminal.lead_job(lambda: _become_command(command, writer))
 
 
-def _become_command(argv: list[str], environ: dict[str, str], writer: int) -> NoReturn:
+def _become_command(command: _Command, writer: int) -> NoReturn:
     try:
         restore_signals()
-        os.execvpe(argv[0], argv, environ)  # noqa: S606
+        become(command.places, command.argv, command.environ)
     except OSError as error:
         os.write(writer, str(error.errno or errno.EIO).encode())
     except BaseException:
