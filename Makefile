@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test lint bench demo format clean system venv
+.PHONY: help setup test test-all-pythons lint bench demo format clean system venv
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
 
 setup: system $(STAMP)  ## make .venv and install everything, development tools included
 
@@ -27,6 +27,9 @@ $(STAMP): pyproject.toml
 test: setup  ## run all tests
 	@bash scripts/run-tests $(BIN)/python
 
+test-all-pythons: setup  ## run all tests on each Python that pyproject.toml names and this machine has
+	@$(BIN)/python scripts/test_all_pythons.py
+
 lint: setup  ## types, style, import directions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,4 +47,4 @@ format: setup  ## put the sources into the house style
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) bench/.work tests/clients/node_modules .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-3.* bench/.work tests/clients/node_modules .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -30,7 +30,7 @@ from tests.attacks.pressure import (
     upstreams_of,
 )
 from tests.conftest import StartGate, StartOrigin
-from tests.support.gate import read_all, read_until
+from tests.support.gate import read_until
 from tests.support.origin import OK, Origin
 from tests.support.scene import wait_until
 
@@ -225,9 +225,9 @@ def test_a_server_that_leaves_at_once_is_noticed(
     monkeypatch.setattr("exeat.gateway.admission.dial", dial_slowly)
     origin = start_origin(handle)
     gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS)
-    with gate.connect(2) as conn:
+    with gate.connect() as conn:
         conn.sendall(ask(origin))
-        assert read_all(conn).startswith(b"HTTP/1.1 502")
+        assert read_until(conn, b"\r\n\r\n").startswith(b"HTTP/1.1 502")
 
 
 # Time

@@ -87,7 +87,8 @@ def test_exeats_own_files_are_not_loaded_once_the_command_can_change_them(uid: i
         mark, package = folder / "mark", folder / "exeat"
         shutil.copytree(Path(exeat_package.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
         for each in (package, *package.rglob("*")):
-            os.chown(each, uid or 0, uid or 0)
+            if uid is not None:
+                os.chown(each, uid, uid)
         line = f"\nimport os; open({str(mark)!r}, 'a').write(os.readlink('/proc/self/ns/net'))\n"
         start = [*as_user(uid), sys.executable, "-P", "-m", "exeat", "run", "--"]
         with_own = environment(PYTHONPATH=str(folder), PYTHONDONTWRITEBYTECODE="1")

@@ -16,7 +16,7 @@ class _Witness:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
         frame, places = sys._getframe(1), []
-        while frame:
+        while frame:  # type: ignore[truthy-bool]
             if "importlib" not in frame.f_code.co_filename:
                 places.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
             frame = frame.f_back  # type: ignore[assignment]
@@ -43,7 +43,7 @@ def _run_the_next() -> None:
     sys.path[:] = [each for each in sys.path if each != here]
     own = sys.modules.pop("sitecustomize")
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError:
         sys.modules["sitecustomize"] = own
 

@@ -55,8 +55,12 @@ WRITER = """
 import asyncio, sys
 from exeat.audit import Record, open_journal
 
+def meet():
+    print("here", flush=True)
+    sys.stdin.readline()
+
 async def main(path, name, count, max_bytes):
-    sys.stdin.readline()  # All start together.
+    meet()
     async with open_journal(path, max_bytes=max_bytes, keep=1000) as log:
         for i in range(count):
             record = Record(conn=int(name), req=i, host="h.example", verdict="allow")
@@ -65,6 +69,8 @@ async def main(path, name, count, max_bytes):
                 await asyncio.sleep(0)
             else:
                 await log.commit(record.encode("decision"))
+            if i == count // 2:
+                meet()  # Also those that were late have written half of it.
         assert log.lost == 0 and not log.failing, log.last_error
 
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
@@ -72,17 +78,24 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
 
 
 def run_writers(path: str, *, writers: int, count: int, max_bytes: int) -> None:
+    """All begin together, and go on together in the middle, however the machine deals out its time."""
     command = [sys.executable, "-c", WRITER, path]
     numbers = [str(count), str(max_bytes)]
     with ExitStack() as stack:
         started = [
-            stack.enter_context(subprocess.Popen([*command, str(name), *numbers], stdin=subprocess.PIPE, text=True))
+            stack.enter_context(
+                subprocess.Popen(
+                    [*command, str(name), *numbers], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
             for name in range(writers)
         ]
-        for process in started:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
+        for _ in ("start", "middle"):
+            assert [process.stdout.readline() for process in started if process.stdout] == ["here\n"] * writers
+            for process in started:
+                assert process.stdin is not None
+                process.stdin.write("go\n")
+                process.stdin.flush()
         assert [process.wait(timeout=50) for process in started] == [0] * writers
 
 

@@ -17,7 +17,7 @@ from exeat.jail import nft, nftables, own_user
 from exeat.jail.network import open_sockets
 from exeat.jail.select import examine
 from tests.support.networks import PORT, Greeter, Networks
-from tests.support.running import PYTHON
+from tests.support.running import NOBODY, PYTHON, as_user
 from tests.support.scene import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the nft jail needs root")
@@ -412,7 +412,7 @@ def test_an_examination_leaves_nothing_behind(networks: Networks) -> None:
 
 
 def test_somebody_without_rights_is_told_what_is_missing() -> None:
-    program = ["setpriv", "--reuid", "65534", "--clear-groups", sys.executable, "-c", EXAMINE]
+    program = [*as_user(NOBODY), sys.executable, "-c", EXAMINE]
     done = subprocess.run(program, capture_output=True, text=True, timeout=20, check=False)
     assert done.stdout.split("\n") == ["False", "the nft jail needs root: this is uid 65534", "sudo exeat run ...", ""]
 

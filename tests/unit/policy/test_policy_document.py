@@ -200,7 +200,7 @@ BAD_JSON = [
     ("[]", "p.json:1", "a list"),
     ("null", "p.json:1", "null"),
     ("", "p.json:1:1", "not valid JSON"),
-    ('{"allow": ["a"],}', "p.json:1:17", "not valid JSON"),
+    ('{"allow": ["a"],}', "p.json:1:16|p.json:1:17", "not valid JSON"),  # the comma, or what follows: by Python
     ('{"allow": ["a\nb"]}', "p.json:1:14", "not valid JSON"),
     ('\ufeff{"allow": []}', "p.json:1:1", "not valid JSON"),
     ("[" * 100_000, "p.json:1", "not valid JSON"),
@@ -221,7 +221,7 @@ def test_bad_json_is_refused_at_its_place(text: str, where: str, says: str) -> N
     """Also what many JSON parsers let pass: the same key twice (catalogue row J4), NaN, a byte order mark."""
     with pytest.raises(ConfigError) as caught:
         parse_document(text, "p.json")
-    assert caught.value.where == where
+    assert caught.value.where in where.split("|")
     assert says in caught.value.public
 
 
