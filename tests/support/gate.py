@@ -93,7 +93,7 @@ class Gate:
             raise OSError("no such name")
         return self.names[name]
 
-    def connect(self, timeout_s: float = 10) -> socket.socket:
+    def connect(self, timeout_s: float = 40) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout_s)
 
     @property

@@ -63,7 +63,7 @@ def bare_environment(home: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}
 
 
-def run(argv: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, timeout_s: float = 30) -> Finished:
+def run(argv: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, timeout_s: float = 90) -> Finished:
     """Run to the end, without input. On time-out the program and its children are killed and the test fails."""
     with subprocess.Popen(
         argv,

@@ -21,7 +21,7 @@ from tests.support.programs import Finished, give_up
 from tests.support.scene import wait_until
 
 NOBODY = 65534
-TIMEOUT_S = 40
+TIMEOUT_S = 100
 # For programs inside: one that another user can start too, where there is such a one.
 PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
 # Root can become somebody without rights; somebody without rights is tested as they are.

@@ -17,7 +17,7 @@ from tests.support.gate import Gate
 from tests.support.raw_origin import RawOrigin
 from tests.support.redirected import Namespace, require
 
-WAIT_S = 15
+WAIT_S = 60
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

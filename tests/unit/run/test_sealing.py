@@ -1,7 +1,13 @@
-"""Nothing is loaded once the command runs, and nothing is missed: see tests/support/at_start."""
+"""Nothing is loaded once the command runs, and nothing is missed then.
+
+What a process tries to load too late is seen by every test that runs one (tests/support/at_start). Here: that it is
+seen, and that no module of a gateway has an import left for later that was not made in time, whether a test comes
+there or not.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -9,13 +15,73 @@ import pytest
 
 from tests.support.starting import take_late_imports
 
-_SEAL_AND_USE = (
-    "from exeat.run.sealing import seal_imports\nseal_imports()\ntry:\n    import {0}\nexcept ImportError:\n    pass"
-)
+_SEAL_AND_USE = """
+from exeat.run.sealing import seal_imports
+seal_imports()
+try:
+    import {0}
+except ImportError:
+    pass
+"""
 
 
 @pytest.mark.parametrize(("module", "is_late"), [("wave", True), ("sys", False), ("os", False)])
 def test_a_late_import_is_noticed(module: str, is_late: bool) -> None:
     """The witness of all other tests: were it blind, they would see nothing."""
-    subprocess.run([sys.executable, "-c", _SEAL_AND_USE.format(module)], check=True, timeout=30)
-    assert take_late_imports().startswith(f"{module}: <string>:4") == is_late
+    subprocess.run([sys.executable, "-c", _SEAL_AND_USE.format(module)], check=True, timeout=60)
+    assert take_late_imports().startswith(f"{module}: <string>:5") == is_late
+
+
+# Loads all that a gateway is made of, as `serve_run` does, and then looks for imports inside functions.
+_FIND_LEFT = """
+import dis, importlib, importlib.util, json, sys, types
+import exeat.run.intercepting, exeat.run.oversight, exeat.run.renewal, exeat.run.serving, exeat.run.stored
+from exeat.gateway.resolve import load_system_resolver
+load_system_resolver()
+later = (exeat.run.serving._NEEDED_LATER, exeat.run.serving._NEEDED_TO_ROTATE, exeat.run.intercepting.NEEDED_LATER)
+for name in (name for names in later[:int(sys.argv[1])] for name in names):
+    importlib.import_module(name)
+
+def inner(code):
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield each
+            yield from inner(each)
+
+def imports(code, package):
+    level = 0
+    for step in dis.get_instructions(code):
+        if step.opname == "IMPORT_NAME":
+            yield importlib.util.resolve_name("." * level + step.argval, package)
+        elif isinstance(step.argval, int) and step.opname.startswith("LOAD_"):
+            level = step.argval  # the last number that is loaded before the name
+
+left = []
+for name in [name for name in sys.modules if name.split(".")[0] in sys.argv[2:]]:
+    spec = sys.modules[name].__spec__
+    whole = spec.loader.get_code(name) if hasattr(spec.loader, "get_code") else None
+    for code in inner(whole) if whole else ():  # compiled modules have none
+        left += [f"{name}: {target}" for target in imports(code, spec.parent) if target not in sys.modules]
+print(json.dumps(left))
+"""
+_PACKAGES = ("exeat", "aiohappyeyeballs", "h2", "hpack", "hyperframe", "httptools", "idna", "publicsuffixlist")
+# Needed only before a command runs, or in another process.
+_BEFORE = {
+    "exeat.gateway.process: uvloop", "exeat.policy.document: tomllib", "exeat.policy.suffix: publicsuffixlist",
+    "exeat.run.gatekeeper: exeat.run.terminal", "exeat.run.scrubbing: exeat.jail.libc",
+    "exeat.run.serving: exeat.jail.privileges", "exeat.trust.unnamed_file: tempfile",
+    "exeat.secrets.unpacking: brotli", "exeat.secrets.unpacking: compression", "exeat.secrets.unpacking: backports",
+}  # fmt: skip
+
+
+def _left(lists: int) -> set[str]:
+    argv = [sys.executable, "-c", _FIND_LEFT, str(lists), *_PACKAGES]
+    return set(json.loads(subprocess.run(argv, check=True, timeout=60, stdout=subprocess.PIPE).stdout))
+
+
+def test_no_import_of_a_gateway_is_left_for_later() -> None:
+    assert _left(3) - _BEFORE == set()
+
+
+def test_control_imports_that_are_left_are_found() -> None:
+    assert _left(0) - _BEFORE
