@@ -6,6 +6,7 @@ Of a value only the end is searched for: what is freed keeps its bytes, but its 
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -139,6 +140,8 @@ def hits_in_files(folders: Iterable[Path], needles: Needles, *, but: Iterable[Pa
             found = path.lstat()
             if stat.S_ISREG(found.st_mode) and found.st_size < _MAX_FILE and path.resolve() not in meant:
                 hits[str(path)] = needles.find(path.read_bytes()) | needles.find(os.fsencode(path))
-        except FileNotFoundError:
-            continue  # gone meanwhile
+        except OSError as error:
+            # Gone meanwhile; another user's; the name of a namespace, which cannot be read.
+            if error.errno not in (errno.ENOENT, errno.EACCES, errno.EINVAL):
+                raise
     return {where: names for where, names in hits.items() if names}
