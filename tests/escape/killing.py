@@ -16,22 +16,20 @@ import sys
 import time
 from pathlib import Path
 
-_WAIT_S = 15.0
+_WAIT_S = 60.0
 
-# Says once that it has reached the allowed host, and goes on for a bounded time.
+# Says once that it has reached the allowed host and tried all others, and goes on for a bounded time.
 _COMMAND = """
 import socket, sys, time
 allowed, port, tcp, udp, address = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-told = False
+reached = told = False
 for _ in range(250):
     for place in ((allowed, port), ("127.0.0.1", tcp), (address, tcp)):
         try:
             with socket.create_connection(place, timeout=1) as sock:
                 sock.sendall(b"GET / HTTP/1.1\\r\\nHost: %s:%d\\r\\n\\r\\n" % (place[0].encode(), place[1]))
                 answer = sock.recv(100)
-                if place == (allowed, port) and b"200" in answer and not told:
-                    told = True
-                    print("ready", flush=True)
+                reached = reached or (place == (allowed, port) and b"200" in answer)
         except OSError:
             pass
     try:
@@ -39,6 +37,9 @@ for _ in range(250):
             sock.sendto(b"forbidden", ("127.0.0.1", udp))
     except OSError:
         pass
+    if reached and not told:
+        told = True
+        print("ready", flush=True)
     time.sleep(0.02)
 """
 

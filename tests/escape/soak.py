@@ -24,7 +24,7 @@ _SETTLE_S = 5.0
 _KINDS = ("user", "net", "mnt", "pid", "ipc", "uts", "cgroup")
 # Namespaces that a run has at a time, and those of the last runs, which the kernel takes apart in its own time.
 _LIMIT = 24
-_RUN_S = 60
+_RUN_S = 150
 
 
 def census() -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, remember_si
 from exeat.run import questioner
 from exeat.run.terminal import Terminal
 
-_LIMIT_S = 30
+_LIMIT_S = 60
 QUIET_S = 0.25  # more than the time in which keys are thrown away here
 
 

@@ -19,7 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.support.programs import find
 from tests.support.scene import wait_until
 
-_WAIT_S = 10.0
+_WAIT_S = 60.0
 
 
 class Chromium:

@@ -11,7 +11,7 @@ from tests.support.origin import OK
 RawHandler = Callable[[socket.socket, "RawOrigin", bytearray], None]
 PING, PONG = b"PING\n", b"PONG\n"
 TLS_SEEN = b"hello seen\n"
-_TIMEOUT_S = 30
+_TIMEOUT_S = 60
 
 
 class RawOrigin:

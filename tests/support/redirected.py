@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PORT = 15001
-_TIMEOUT_S = 20
+_TIMEOUT_S = 60
 # Loopback is the sandbox's own. Everything else is redirected, DNS first. What is not redirected does not leave.
 _RULES = f"""
 table inet redirected {{

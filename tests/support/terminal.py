@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-_LIMIT_S = 30
+_LIMIT_S = 60
 
 
 class Terminal:

@@ -22,7 +22,7 @@ from tests.clients.secrets.servers import PROGRAMS, VALUE, Upstream, host_of
 from tests.support.programs import Finished, bare_environment, run
 from tests.support.running import PYTHON, run_argv
 
-TIMEOUT_S = 50
+TIMEOUT_S = 100
 TRUST_VARIABLES = sorted(trust_variables("", ""))
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
 
