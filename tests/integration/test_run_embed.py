@@ -306,7 +306,7 @@ def test_questions_go_to_the_callback(run: Callable[..., Any], origin: Origin) -
 
         names = ("good.test", "no.test", "error.test", "slow.test")
         hosts = dict.fromkeys(names, "127.0.0.1")
-        manager = SandboxManager({"sandbox": {"network": {"hosts": hosts}}}, ask=decide, ask_timeout_s=0.5)
+        manager = SandboxManager({"sandbox": {"network": {"hosts": hosts}}}, ask=decide, ask_timeout_s=4)
         return await manager.run(reach(origin, *names, "good.test", "no.test"), timeout_s=30)
 
     lines = run(main()).text.splitlines()
@@ -324,7 +324,7 @@ def test_a_plain_callback_is_called_beside_the_loop(origin: Origin) -> None:
 
     names = ("good.test", "true.test", "slow.test")
     manager = SandboxManager(
-        {"sandbox": {"network": {"hosts": dict.fromkeys(names, "127.0.0.1")}}}, ask=decide, ask_timeout_s=0.5
+        {"sandbox": {"network": {"hosts": dict.fromkeys(names, "127.0.0.1")}}}, ask=decide, ask_timeout_s=4
     )
     lines = manager.run_sync(reach(origin, *names)).text.splitlines()
     hang.set()

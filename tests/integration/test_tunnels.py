@@ -352,16 +352,16 @@ def test_a_long_transfer_that_is_broken_off_leaves_nothing_behind(
 def test_a_silent_tunnel_is_closed_and_a_busy_one_is_not(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """`idle_s`: both have been open for longer than it; only the one in which nothing moves ends."""
     origin = start_origin(echo)
-    gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS, limits=Limits(idle_s=0.5))
+    gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS, limits=Limits(idle_s=2))
     with gate.connect() as silent, gate.connect() as busy:
         for conn in (silent, busy):
             open_tunnel("connect", conn, origin.port)
             conn.sendall(b"\x80")
             assert read_exactly(conn, 1) == b"\x80"
-        for _ in range(20):
+        for _ in range(25):
             busy.sendall(b"x")
             assert read_exactly(busy, 1) == b"x"
-            time.sleep(0.05)
+            time.sleep(0.1)
         assert read_all(silent) == b""
         busy.sendall(b"y")
         assert read_exactly(busy, 1) == b"y"
@@ -377,10 +377,10 @@ def test_a_tunnel_in_which_only_the_server_speaks_is_not_silent(
     def handle(conn: socket.socket, origin: Origin) -> None:
         for _ in range(30):
             conn.sendall(b"x")
-            time.sleep(0.05)
+            time.sleep(0.08)
 
     origin = start_origin(handle)
-    gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS, limits=Limits(idle_s=0.5))
+    gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS, limits=Limits(idle_s=2))
     with gate.connect() as conn:
         open_tunnel("connect", conn, origin.port)
         assert read_all(conn) == b"x" * 30
@@ -392,11 +392,11 @@ def test_a_long_transfer_is_not_silent(start_gate: StartGate, start_origin: Star
     def handle(conn: socket.socket, origin: Origin) -> None:
         pour(conn, 3 * MB)
         for _ in range(20):
-            time.sleep(0.05)
+            time.sleep(0.12)
             conn.sendall(b"x" * 1_000)
 
     origin = start_origin(handle)
-    gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS, limits=Limits(idle_s=0.5))
+    gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS, limits=Limits(idle_s=2))
     with gate.connect() as conn:
         open_tunnel("socks", conn, origin.port)
         conn.sendall(b"\x80")
