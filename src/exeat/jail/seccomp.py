@@ -39,6 +39,7 @@ NUMBERS = {
     "x86_64": {
         "ioctl": 16,
         "socket": 41,
+        "bind": 49,
         "listen": 50,
         "socketpair": 53,
         "setsockopt": 54,
@@ -61,6 +62,7 @@ NUMBERS = {
         "unshare": 97,
         "socket": 198,
         "socketpair": 199,
+        "bind": 200,
         "listen": 201,
         "setsockopt": 208,
         "add_key": 217,
@@ -107,12 +109,17 @@ _MPTCP = 262  # the kernel may open further flows of its own for it
 
 _LEVEL_IP, _LEVEL_SOCKET, _LEVEL_TCP, _LEVEL_IPV6 = 0, 1, 6, 41
 # FREEBIND, MINTTL; ADD_MEMBERSHIP, ADD_SOURCE_MEMBERSHIP, MSFILTER, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP,
-# MCAST_MSFILTER.
-_IP_OPTIONS = (15, 21, 35, 39, 41, 42, 46, 48)
-# FREEBIND, MINHOPCOUNT; ADD_MEMBERSHIP, JOIN_ANYCAST, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP, MCAST_MSFILTER.
-_IPV6_OPTIONS = (78, 73, 20, 27, 42, 46, 48)
-_TCP_OPTIONS = (14, 32, 38)  # MD5SIG, MD5SIG_EXT, AO_ADD_KEY
-_SOCKET_OPTIONS = (26, 50, 51, 52)  # ATTACH_FILTER, ATTACH_BPF, ATTACH_REUSEPORT_CBPF, ATTACH_REUSEPORT_EBPF
+# MCAST_MSFILTER; OPTIONS, MULTICAST_IF, UNICAST_IF.
+_IP_OPTIONS = (15, 21, 35, 39, 41, 42, 46, 48, 4, 32, 50)
+# FREEBIND, MINHOPCOUNT; ADD_MEMBERSHIP, JOIN_ANYCAST, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP, MCAST_MSFILTER;
+# 2292PKTOPTIONS, NEXTHOP, MULTICAST_IF, PKTINFO, HOPOPTS, RTHDRDSTOPTS, RTHDR, DSTOPTS, UNICAST_IF.
+_IPV6_OPTIONS = (78, 73, 20, 27, 42, 46, 48, 6, 9, 17, 50, 54, 55, 57, 59, 76)
+_TCP_OPTIONS = (14, 31, 32, 38)  # MD5SIG, ULP (which may move a connection to another network), MD5SIG_EXT, AO_ADD_KEY
+# BINDTODEVICE, BINDTOIFINDEX; ATTACH_FILTER, ATTACH_BPF, ATTACH_REUSEPORT_CBPF, ATTACH_REUSEPORT_EBPF.
+_SOCKET_OPTIONS = (25, 62, 26, 50, 51, 52)
+# Lengths of addresses: of netlink sockets, which is shorter than any of the Internet; of IPv4 and IPv6.
+_LONGEST_NETLINK = 12
+_INTERNET = (16, 28)
 
 # CLONE_NEWTIME is missing: clone takes that bit for part of the signal number.
 _CLONE_NAMESPACES = (
@@ -167,12 +174,14 @@ def build_filter(machine: str, *, unix_sockets: bool = True, shared_network: boo
         # address family the filter sees nothing here, so Unix sockets cannot listen either.
         program.jump_equal(numbers["listen"], _refuse(errno.EACCES))
         program.jump_equal(numbers["setsockopt"], "setsockopt")
+        program.jump_equal(numbers["bind"], "bind")
     for name in ("ioctl", "socket", "socketpair", "clone", "unshare"):
         program.jump_equal(numbers[name], name)
     program.end(ALLOW)
     _judge_ioctl(program)
     _judge_namespaces(program)
     if shared_network:
+        _judge_bind(program)
         _judge_setsockopt(program)
     _judge_socket(program, unix_sockets=unix_sockets, mptcp=not shared_network)
     return program.assemble()
@@ -198,10 +207,25 @@ def _judge_namespaces(program: Program) -> None:
     program.end(ALLOW)
 
 
+def _judge_bind(program: Program) -> None:
+    """A socket with an address of the machine's is a signal to the outside: a stray segment is answered otherwise.
+
+    A filter does not see the address, nor which kind of socket it is for; the length tells enough. For Internet sockets
+    nothing is done and success is told: the kernel then chooses, as for most it would have. musl's resolver binds.
+    """
+    program.place("bind")
+    program.load(_argument(2))
+    for length in _INTERNET:
+        program.jump_equal(length, _refuse(0))
+    program.jump_at_least(_LONGEST_NETLINK + 1, _refuse(errno.EACCES))
+    program.end(ALLOW)
+
+
 def _judge_setsockopt(program: Program) -> None:
     """Joining a multicast group makes the kernel send reports, and a strange source address makes the gateway's
     answers leave: both would carry bits of the command's choice past the packet rules. And a socket that is made deaf
-    to its peer goes on sending after it was closed, when it belongs to nobody.
+    to its peer goes on sending after it was closed, when it belongs to nobody. Which interface and which way packets
+    take is not the command's to say: the packet rules hold that as well.
     """
     program.place("setsockopt")
     program.load(_argument(1))
