@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 
+from exeat.jail.devices import give_own_devices
 from exeat.jail.hiding import HiddenFolders
 from exeat.jail.hostsockets import is_socket
 from exeat.jail.kernelfs import read_only
@@ -35,22 +36,30 @@ OWN_CERTIFICATE = f"{_OWN}/ca.pem"
 class View:
     """What the caller wants to see or not: host sockets to keep, files and folders to hide, whom to trust."""
 
-    __slots__ = ("hidden_files", "hidden_folders", "obstacles", "sockets", "trust")
+    __slots__ = ("devices", "hidden_files", "hidden_folders", "obstacles", "sockets", "trust")
 
     def __init__(self, sockets: list[str], hidden_files: list[str], hidden_folders: list[str]) -> None:
         self.sockets = sockets
         self.hidden_files = hidden_files
         self.hidden_folders = hidden_folders
+        self.devices: tuple[str, ...] = ()  # of the host's /dev, beside those that everybody has
         self.obstacles: list[str] = []  # paths that must not come to mean anything else
         self.trust: TrustFiles | None = None
 
 
 def build_view(
-    view: View, sockets: list[str], *, uid: int, environ: Mapping[str, str], program: str, is_root: bool
+    view: View,
+    sockets: list[str],
+    *,
+    uid: int,
+    environ: Mapping[str, str],
+    program: str,
+    is_root: bool,
+    hidden_terminal: int = 0,
 ) -> None:
     """Change the mounts of the namespace that this process is in. `sockets` are the host's. Raises OSError.
 
-    `environ` and `program` are the command's.
+    `environ` and `program` are the command's; `hidden_terminal` is the device number of one that is not.
     """
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     table = MountTable()
@@ -62,6 +71,7 @@ def build_view(
     # By descriptor, so that they can be put back after their folder was covered.
     kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.sockets]
     kept_paths = {os.path.realpath(path) for path in view.sockets}
+    give_own_devices(view.devices, hidden_terminal)  # what it opened stays open in the keeper
     _cover_run(uid)
     os.mkdir(_OWN, 0o755)
     os.close(os.open(BLANK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))

@@ -44,9 +44,11 @@ NUMBERS = {
         "socketpair": 53,
         "setsockopt": 54,
         "clone": 56,
+        "setpriority": 141,
         "add_key": 248,
         "request_key": 249,
         "keyctl": 250,
+        "ioprio_set": 251,
         "unshare": 272,
         "perf_event_open": 298,
         "setns": 308,
@@ -59,7 +61,9 @@ NUMBERS = {
     },
     "aarch64": {
         "ioctl": 29,
+        "ioprio_set": 30,
         "unshare": 97,
+        "setpriority": 140,
         "socket": 198,
         "socketpair": 199,
         "bind": 200,
@@ -128,6 +132,8 @@ _CLONE_NAMESPACES = (
 # unshare gets new flags for new namespaces, so it is read the other way round: VM, FS, FILES, SIGHAND, THREAD, SYSVSEM.
 _UNSHARE_HARMLESS = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000
 
+_PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
+
 _TIOCSTI = 0x5412  # types into a terminal
 _TIOCLINUX = 0x541C  # pastes into a console
 
@@ -175,10 +181,11 @@ def build_filter(machine: str, *, unix_sockets: bool = True, shared_network: boo
         program.jump_equal(numbers["listen"], _refuse(errno.EACCES))
         program.jump_equal(numbers["setsockopt"], "setsockopt")
         program.jump_equal(numbers["bind"], "bind")
-    for name in ("ioctl", "socket", "socketpair", "clone", "unshare"):
+    for name in ("ioctl", "setpriority", "ioprio_set", "socket", "socketpair", "clone", "unshare"):
         program.jump_equal(numbers[name], name)
     program.end(ALLOW)
     _judge_ioctl(program)
+    _judge_priorities(program)
     _judge_namespaces(program)
     if shared_network:
         _judge_bind(program)
@@ -193,6 +200,15 @@ def _judge_ioctl(program: Program) -> None:
     program.jump_equal(_TIOCSTI, _refuse(errno.EPERM))
     program.jump_equal(_TIOCLINUX, _refuse(errno.EPERM))
     program.end(ALLOW)
+
+
+def _judge_priorities(program: Program) -> None:
+    """Of processes by number, which is one of the jail's. The caller's process group is the command's as well."""
+    for place, process in (("setpriority", _PRIO_PROCESS), ("ioprio_set", _IOPRIO_WHO_PROCESS)):
+        program.place(place)
+        program.load(_argument(0))
+        program.jump_equal(process, _refuse(errno.EPERM), unless=True)
+        program.end(ALLOW)
 
 
 def _judge_namespaces(program: Program) -> None:

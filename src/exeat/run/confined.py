@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import signal
 
+from exeat.jail.descriptors import ways_out
 from exeat.jail.inmate import OwnTerminal
 from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, remember_signals
 from exeat.jail.warden import Event
@@ -23,6 +24,8 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     if settings.may_intercept:
         # A secret's command may take long. While nothing else has begun, Ctrl-C does what it always does.
         gatekeeper.preparations()
+    if not settings.quiet:
+        _tell_what_is_closed(settings.ask_fd)
     terminal = Terminal()
     # To stop at once when the terminal says so would mean to stop again at the news of the command's stop.
     signals = open_signalfd((*FOR_COMMAND, *STOPPING))
@@ -51,6 +54,14 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         cell.close()
         terminal.give_back()
         terminal.close()
+
+
+def _tell_what_is_closed(own: int) -> None:
+    """Of what our caller left open for the command. `own` is one that is for us."""
+    closed = [f"{number} ({what})" for number, what in sorted(ways_out().items()) if number != own]
+    if closed:
+        text = f"not passed on to the command: open file {', '.join(closed)}"
+        say("".join(char if char.isprintable() else "?" for char in text))
 
 
 def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int, *, quiet: bool) -> Event:
