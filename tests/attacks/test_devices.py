@@ -63,7 +63,7 @@ def test_what_programs_expect_of_dev_works(uid: int | None) -> None:
 @BY_USER
 def test_shared_memory_is_the_jails_own(uid: int | None) -> None:
     """By /dev/shm a program outside is spoken to, in a file or a FIFO that both know."""
-    name = Path(f"/dev/shm/exeat-{uuid.uuid4().hex}")  # noqa: S108
+    name = Path(f"/dev/shm/exeat-{uuid.uuid4().hex}")
     name.write_text("outside")
     try:
         if uid is not None:

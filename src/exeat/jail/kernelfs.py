@@ -38,6 +38,18 @@ def read_only(path: str) -> None:
         mount(None, path, None, MS_BIND | MS_REMOUNT | MS_RDONLY | flags)
 
 
+def read_only_below(path: str) -> None:
+    """Make a mount read-only, and all that are in it."""
+    try:
+        syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), _AT_RECURSIVE, _READ_ONLY, len(_READ_ONLY))
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        for point in (path, *MountTable().points_below(path)):
+            if os.path.lexists(point):
+                read_only(point)
+
+
 def close_doors(*, is_root: bool) -> None:
     """Take the host's control groups, kernel settings, message queues and, from root, devices away. For the builder.
 

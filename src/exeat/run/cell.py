@@ -15,6 +15,7 @@ from exeat.jail.network import GATEWAY_PORT, Sockets
 from exeat.jail.warden import Warden
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.own_code import OwnCode
 from exeat.run.own_folders import hold_own_folders, is_in_own_folder, what_stands_in_the_way
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
@@ -154,6 +155,9 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
     view.obstacles = what_stands_in_the_way(own)
     view.trust = prepared.trust
     view.devices = settings.devices
+    code = OwnCode(os.path.expanduser("~"), working_directory())
+    view.read_only = [*code.read_only, *(path for path in settings.upstream_ca if os.path.isfile(path))]
+    view.still_writable = code.still_writable
     return view
 
 
