@@ -1,10 +1,10 @@
 """Folders that a command must not read, write, replace or make anew, whatever path it takes; and some that it may read.
 
-A mount over a folder hides it, or shows it read-only. It does not hold what leads there: a folder that only contains a
-mount can be renamed, and then another can be made in its place. So everything on the way that the command could rename
-or remove is pinned: the kernel refuses that (EBUSY) for whatever is a mount point in the caller's namespace, at whatever
-place. The mounts that make it one lie in a heap, at a place of their own under a blank. So the way itself stays one file
-system for those who move or link files along it, which a mount on it would make two (EXDEV).
+A mount over a folder hides it, or shows it read-only. It does not hold what leads there: a folder that only contains
+a mount can be renamed, and then another can be made in its place. So everything on the way that the command could
+rename or remove is pinned: the kernel refuses that (EBUSY) for whatever is a mount point in the caller's namespace,
+at whatever place. The mounts that make it one lie in a heap, at a place of their own under a blank. So the way itself
+stays one file system for those who move or link files along it, which a mount on it would make two (EXDEV).
 """
 
 from __future__ import annotations
