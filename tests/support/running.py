@@ -64,8 +64,9 @@ def _why_not(uid: int) -> str:
 
 
 def environment(**added: str) -> dict[str, str]:
-    """This process's environment without settings of exeat, and some more."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("EXEAT_", "PROXY_"))} | added
+    """This process's environment without settings of exeat, and some more. Nor is there an active environment."""
+    others = ("EXEAT_", "PROXY_", "VIRTUAL_ENV")
+    return {key: value for key, value in os.environ.items() if not key.startswith(others)} | added
 
 
 def exeat(

@@ -62,6 +62,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     jail.add_argument(
         "--unix", metavar="PATH", action="append", default=[], help="leave this Unix socket of the host reachable"
     )
+    jail.add_argument(
+        "--device", metavar="PATH", action="append", default=[], help="show this device of the host's /dev as well"
+    )
     rest = parser.add_argument_group("environment and output")
     rest.add_argument("--audit", metavar="FILE", help="write every decision there; - is stdout")
     rest.add_argument(
@@ -111,6 +114,7 @@ def run_command(
             clean_env=options.clean_env,
             proxy_env=not options.no_proxy_env,
             unix=tuple(options.unix),
+            devices=tuple(options.device),
             quiet=options.quiet,
             folder=folder,
             ask=options.ask or options.ask_fd >= 0,

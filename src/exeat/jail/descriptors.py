@@ -1,21 +1,38 @@
 """Open files that the command inherits. What could lead out of the jail is closed.
 
 A socket is a flow that was opened before any rule; a directory is a door into the host's own view of the
-file system. Files, pipes and terminals stay: shells pass them (`<(...)`), and programs expect them.
+file system; many of the kernel's own objects look like files. Files that lie on a disk, in memory or on a server, pipes
+and terminals stay: shells pass them (`<(...)`), and programs expect them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterable
 
+from exeat.jail.libc import call
+
 _STREAMS = ("standard input", "standard output", "standard error")
-# Linux numbers: null, zero, full, random, urandom; and everything that is a terminal or a pseudo terminal.
+# Linux numbers: null, zero, full, random, urandom; everything that is a terminal, or a pseudo terminal's near end.
 _HARMLESS_MEMORY = frozenset((3, 5, 7, 8, 9))
-_TERMINALS = frozenset((4, 5, *range(136, 144)))
+_TERMINALS = frozenset((4, *range(136, 144)))
+_CALLERS_TERMINAL, _FAR_END = (5, 0), (5, 2)  # /dev/tty, /dev/ptmx
+# What statfs(2) says of file systems that have no disk of their own and hold plain files. Any other is taken for one of
+# the kernel's (proc, namespaces, processes, message queues, control groups ...), of which there are more every year.
+_PLAIN = frozenset((
+    0x01021994, 0x858458F6, 0x958458F6,  # tmpfs, ramfs, hugetlbfs
+    0x794C7630, 0x61756673, 0xF15F,  # overlay, aufs, ecryptfs
+    0x9123683E, 0x2FC12FC1, 0xCA451A4E, 0x24051905,  # btrfs, zfs, bcachefs, ubifs
+    0x6969, 0xFF534D42, 0xFE534D42, 0x517B, 0x01021997,  # nfs, cifs, smb2, smb, 9p
+    0x65735546, 0x786F4256, 0xBACBACBC, 0xC0FFEE,  # fuse and virtiofs, vboxsf, vmware, hostfs
+    0x00C36400, 0x5346414F, 0x73757245, 0x0BD00BD0, 0x47504653, 0x19830326, 0x20030528, 0xAAD7AAEA,
+    # ceph, afs, coda, lustre, gpfs, beegfs, orangefs, panfs
+))  # fmt: skip
 
 
 def ensure_standard_streams() -> None:
@@ -66,24 +83,37 @@ class Hidden:
         return (found.st_dev, found.st_ino) in self._files | self._in_folders
 
 
-def close_ways_out(hidden: Hidden | None = None) -> None:
-    """Close what is inherited by the next program and is not plainly harmless. What is `hidden` is not."""
+def ways_out(hidden: Hidden | None = None) -> dict[int, str]:
+    """What is inherited by the next program and is not plainly harmless, and what it is. What is `hidden` is not."""
     hidden = hidden or Hidden()
+    found = {}
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
         try:
             if number <= 2 or not os.get_inheritable(number):
                 continue
             if not _is_harmless(number) or hidden.holds(number):
-                os.close(number)
+                found[number] = os.readlink(f"/proc/self/fd/{name}")
         except OSError as error:
-            if error.errno != errno.EBADF:  # the one that listed the directory
+            if error.errno not in (errno.EBADF, errno.ENOENT):  # the one that listed the directory
                 raise
+    return found
+
+
+def close_ways_out(hidden: Hidden | None = None) -> None:
+    """Close what is inherited by the next program and is not plainly harmless. What is `hidden` is not."""
+    hidden = hidden or Hidden()
+    for number in ways_out(hidden):
+        os.close(number)
     for number, name in enumerate(_STREAMS):
         mode = os.fstat(number).st_mode
         if stat.S_ISREG(mode) and hidden.holds(number):
             raise OSError(
                 errno.EPERM, f"{name} is a file that is hidden from the command; put a pipe between: cat ... |"
+            )
+        if (stat.S_ISREG(mode) and not _is_plain_file(number)) or _is_far_end(number):
+            raise OSError(
+                errno.EPERM, f"{name} is an object of the kernel's, not a plain file; put a pipe between: cat ... |"
             )
         if stat.S_ISDIR(mode):
             raise OSError(errno.EISDIR, f"{name} is a folder, which would lead out of the jail")
@@ -107,5 +137,21 @@ def _is_harmless(number: int) -> bool:
     found = os.fstat(number)
     if stat.S_ISCHR(found.st_mode):
         major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
-        return major in _TERMINALS or (major == 1 and minor in _HARMLESS_MEMORY)
-    return stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
+        is_terminal = major in _TERMINALS or (major, minor) == _CALLERS_TERMINAL
+        return is_terminal or (major == 1 and minor in _HARMLESS_MEMORY)
+    return stat.S_ISFIFO(found.st_mode) or (stat.S_ISREG(found.st_mode) and _is_plain_file(number))
+
+
+def _is_plain_file(number: int) -> bool:
+    if os.major(os.fstat(number).st_dev):
+        return True  # on a disk
+    answer = ctypes.create_string_buffer(256)
+    call("fstatfs", number, answer)
+    (kind,) = struct.unpack_from("@l", answer)  # struct statfs begins with it
+    return kind & 0xFFFFFFFF in _PLAIN
+
+
+def _is_far_end(number: int) -> bool:
+    """Of a terminal: whoever has it types into it."""
+    found = os.fstat(number)
+    return stat.S_ISCHR(found.st_mode) and (os.major(found.st_rdev), os.minor(found.st_rdev)) == _FAR_END

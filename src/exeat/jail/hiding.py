@@ -1,10 +1,10 @@
-"""Folders that a command must not read, write, replace or make anew, whatever path it takes.
+"""Folders that a command must not read, write, replace or make anew, whatever path it takes; and some that it may read.
 
-A mount over a folder hides it. It does not hold what leads there: a folder that only contains a mount can be renamed,
-and then another can be made in its place. So everything on the way that the command could rename or remove is pinned:
-the kernel refuses that (EBUSY) for whatever is a mount point in the caller's namespace, at whatever place. The mounts
-that make it one lie in a heap, at a place of their own under a blank. So the way itself stays one file system for
-those who move or link files along it, which a mount on it would make two (EXDEV).
+A mount over a folder hides it, or shows it read-only. It does not hold what leads there: a folder that only contains
+a mount can be renamed, and then another can be made in its place. So everything on the way that the command could
+rename or remove is pinned: the kernel refuses that (EBUSY) for whatever is a mount point in the caller's namespace,
+at whatever place. The mounts that make it one lie in a heap, at a place of their own under a blank. So the way itself
+stays one file system for those who move or link files along it, which a mount on it would make two (EXDEV).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterable
 
+from exeat.jail.kernelfs import read_only_below
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, mount
 from exeat.jail.mounttable import MountTable
 from exeat.jail.way import steps
@@ -24,17 +25,26 @@ _MAX_LAYERS = 8
 Identity = tuple[int, int]  # device and inode
 
 
-class HiddenFolders:
-    """All ways to some folders, found before anything is covered. Everything here raises OSError."""
+class HeldPlaces:
+    """All ways to some places, found before anything is covered. Everything here raises OSError.
 
-    def __init__(self, folders: Iterable[str], table: MountTable, obstacles: Iterable[str] = ()) -> None:
+    Beside the places themselves, the ways to `files` and as far as there are any to `obstacles` are held.
+    """
+
+    def __init__(
+        self, places: Iterable[str], table: MountTable, obstacles: Iterable[str] = (), files: Iterable[str] = ()
+    ) -> None:
         self._ways: dict[str, Identity] = {}
         held: dict[str, None] = {}  # in order, and each once
-        for folder in folders:
-            self._find(os.path.realpath(folder), table, _MAX_LAYERS)
-            held |= dict.fromkeys(_parts_of_way(folder))
+        for place in places:
+            self._find(os.path.realpath(place), table, _MAX_LAYERS)
+            held |= dict.fromkeys(_parts_of_way(place))
         for path in obstacles:
             held |= dict.fromkeys(_parts_of_way(f"{path}/-"))  # as far as there are any, and the last of them too
+        for path in files:
+            named = [os.path.abspath(path)] if not path.startswith(("/dev/", "/proc/")) else []  # an open file's
+            for way in (*named, *table.every_path(os.path.realpath(path))):
+                held |= dict.fromkeys(_parts_of_way(way))
         for way in self._ways:
             if way == "/":
                 raise OSError(errno.EINVAL, "exeat's own folder is all there is; give it one with EXEAT_HOME")
@@ -49,7 +59,7 @@ class HiddenFolders:
         for way, part in table.parts_elsewhere(folder):
             self._add(way, _identity(part))
         for beneath in table.beneath(folder):  # what an overlay shows has another inode there
-            if layers and os.path.isdir(beneath):
+            if layers and os.path.exists(beneath):
                 self._find(os.path.realpath(beneath), table, layers - 1)
         for point in table.points_below(folder):  # what is mounted into it lies somewhere else as well
             if layers and os.path.isdir(point):
@@ -66,19 +76,19 @@ class HiddenFolders:
                 raise
 
     def cover(self) -> None:
-        """Put nothing over the folders. To be called first: they are to be what they were when they were found."""
+        """Change what is seen of the places. To be called first: they are to be what they were when they were found."""
         covered: list[str] = []
         for way, target in self._ways.items():
             if any(way.startswith(f"{each}/") for each in covered):
-                continue  # hidden with the folder that it is in
+                continue  # done with the folder that it is in
             found = os.stat(way)
             if (found.st_dev, found.st_ino) != target:
                 raise OSError(errno.EAGAIN, f"{way} was replaced while the jail was being built; try again")
-            if stat.S_ISDIR(found.st_mode):
-                mount("exeat", way, "tmpfs", _BARE, "mode=500,size=4k")
-            else:
-                mount(os.devnull, way, None, MS_BIND)
+            self._cover(way, is_folder=stat.S_ISDIR(found.st_mode))
             covered.append(way)
+
+    def _cover(self, way: str, *, is_folder: bool) -> None:
+        raise NotImplementedError
 
     def pin(self, heap: str) -> None:
         """Make every part of the ways a mount point. `heap` is an empty folder, which becomes out of reach."""
@@ -92,6 +102,24 @@ class HiddenFolders:
         self._held.clear()
         # Lies on the last of them as each lies on the one before.
         mount("exeat", heap, "tmpfs", _BARE, "mode=000,size=4k")
+
+
+class HiddenFolders(HeldPlaces):
+    """Of which nothing is seen."""
+
+    def _cover(self, way: str, *, is_folder: bool) -> None:
+        if is_folder:
+            mount("exeat", way, "tmpfs", _BARE, "mode=500,size=4k")
+        else:
+            mount(os.devnull, way, None, MS_BIND)
+
+
+class ReadOnlyPlaces(HeldPlaces):
+    """Folders and files that can be read, and not written."""
+
+    def _cover(self, way: str, *, is_folder: bool) -> None:
+        mount(way, way, None, MS_BIND | MS_REC)
+        read_only_below(way)
 
 
 def _heap_up(source: str, heap: str) -> None:

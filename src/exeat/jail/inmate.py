@@ -138,11 +138,11 @@ def _build(spec: Spec, control: socket.socket) -> None:
             environ=spec.environ,
             program=spec.argv[0],
             is_root=is_root,
+            hidden_terminal=spec.terminal.hidden if spec.terminal is not None else 0,
         )
-        kernelfs.close_doors(mounts.BLANK, is_root=is_root)
+        kernelfs.close_doors(is_root=is_root)
         if spec.terminal is not None:
-            kernelfs.hide_terminal(spec.terminal.hidden, mounts.BLANK)
-        kernelfs.give_own_terminals()  # its descriptor stays open in the keeper
+            kernelfs.hide_terminals_elsewhere(mounts.BLANK)
         if spec.run_as is not None:
             from exeat.jail.own_user import furnish  # noqa: PLC0415 - root's jail only
 

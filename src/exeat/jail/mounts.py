@@ -10,7 +10,8 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 
-from exeat.jail.hiding import HiddenFolders
+from exeat.jail.devices import give_own_devices
+from exeat.jail.hiding import HiddenFolders, ReadOnlyPlaces
 from exeat.jail.hostsockets import is_socket
 from exeat.jail.kernelfs import read_only
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
@@ -35,38 +36,58 @@ OWN_CERTIFICATE = f"{_OWN}/ca.pem"
 class View:
     """What the caller wants to see or not: host sockets to keep, files and folders to hide, whom to trust."""
 
-    __slots__ = ("hidden_files", "hidden_folders", "obstacles", "sockets", "trust")
+    __slots__ = (
+        "devices", "hidden_files", "hidden_folders", "obstacles", "read_only", "sockets", "still_writable", "trust",
+    )  # fmt: skip
 
     def __init__(self, sockets: list[str], hidden_files: list[str], hidden_folders: list[str]) -> None:
         self.sockets = sockets
         self.hidden_files = hidden_files
         self.hidden_folders = hidden_folders
+        self.devices: tuple[str, ...] = ()  # of the host's /dev, beside those that everybody has
+        self.read_only: list[str] = []  # files and folders
+        self.still_writable: list[str] = []  # folders in these
         self.obstacles: list[str] = []  # paths that must not come to mean anything else
         self.trust: TrustFiles | None = None
 
 
 def build_view(
-    view: View, sockets: list[str], *, uid: int, environ: Mapping[str, str], program: str, is_root: bool
+    view: View,
+    sockets: list[str],
+    *,
+    uid: int,
+    environ: Mapping[str, str],
+    program: str,
+    is_root: bool,
+    hidden_terminal: int = 0,
 ) -> None:
     """Change the mounts of the namespace that this process is in. `sockets` are the host's. Raises OSError.
 
-    `environ` and `program` are the command's.
+    `environ` and `program` are the command's; `hidden_terminal` is the device number of one that is not.
     """
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     table = MountTable()
     # All that leads to a socket or a hidden file, found before anything is covered.
     to_hide = {each for path in sockets for each in (path, *table.other_paths(path))}
     hidden_files = {each for path in view.hidden_files for each in table.every_path(os.path.realpath(path))}
-    hidden_folders = HiddenFolders(view.hidden_folders, table, view.obstacles)
+    hidden_folders = HiddenFolders(view.hidden_folders, table, view.obstacles, view.hidden_files)
+    read_only_places = ReadOnlyPlaces(view.read_only, table)
+    writable = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.still_writable]
     hidden_folders.cover()
+    read_only_places.cover()
+    for path, descriptor in writable:
+        mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND | MS_REC)
+        os.close(descriptor)
     # By descriptor, so that they can be put back after their folder was covered.
     kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.sockets]
     kept_paths = {os.path.realpath(path) for path in view.sockets}
+    give_own_devices(view.devices, hidden_terminal)  # what it opened stays open in the keeper
     _cover_run(uid)
     os.mkdir(_OWN, 0o755)
     os.close(os.open(BLANK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))
     os.mkdir(_PINS, 0o000)
     hidden_folders.pin(_PINS)
+    read_only_places.pin(_PINS)
     # The caller's too: the command may have been given none, and could still find it.
     runtime_dirs = {each for each in (environ.get("XDG_RUNTIME_DIR"), os.environ.get("XDG_RUNTIME_DIR")) if each}
     for folder in _folders_to_cover(runtime_dirs, uid):

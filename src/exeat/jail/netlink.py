@@ -29,8 +29,8 @@ _NLMSG_DONE = 3
 _NLA_F_NESTED = 0x8000
 
 _RTM_NEWLINK = 16
-_RTM_NEWROUTE = 24
-_RTM_NEWRULE = 32
+_RTM_NEWROUTE, _RTM_DELROUTE = 24, 25
+_RTM_NEWRULE, _RTM_DELRULE = 32, 33
 _IFF_UP = 1
 _RT_TABLE_LOCAL = 255
 _RTPROT_BOOT = 3
@@ -42,7 +42,7 @@ _RTA_TABLE = 15
 _FRA_PRIORITY = 6
 _FRA_TABLE = 15
 _FRA_UID_RANGE = 20
-_TO_TABLE = 1
+_TO_TABLE, _PROHIBIT = 1, 8
 LOOPBACK_INDEX = 1  # in every network namespace
 
 
@@ -169,23 +169,38 @@ def keep_users_here(first: int, last: int, table: int) -> None:
     """Have everything that these uids send stay on loopback, whatever else happens to it. Lasting, and idempotent.
 
     A route goes by the uid that made a socket, which stays when the socket is closed. Packet rules do not: what a
-    closed socket still sends belongs to nobody.
+    closed socket still sends belongs to nobody. What asks for another interface than `lo` is not in the table, and the
+    second rule ends the search before it comes to other tables.
     """
+    _change_users_ways(first, last, table, _RTM_NEWROUTE, _RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL)
+
+
+def let_users_go(first: int, last: int, table: int) -> None:
+    """Take back what `keep_users_here` did."""
+    _change_users_ways(first, last, table, _RTM_DELROUTE, _RTM_DELRULE, 0)
+
+
+def _change_users_ways(first: int, last: int, table: int, on_route: int, on_rule: int, flags: int) -> None:
     loopback = {socket.AF_INET: b"\x7f\0\0\1", socket.AF_INET6: b"\0" * 15 + b"\1"}
+    users = attribute(_FRA_UID_RANGE, struct.pack("=II", first, last))
     with Netlink(NETLINK_ROUTE) as link:
         for family, address in loopback.items():
             route = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, _RTPROT_BOOT, _RT_SCOPE_HOST, _RTN_LOCAL, 0)
             route += attribute(_RTA_TABLE, struct.pack("=I", table))
             route += attribute(_RTA_OIF, struct.pack("=I", LOOPBACK_INDEX)) + attribute(_RTA_PREFSRC, address)
-            rule = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, 0, 0, _TO_TABLE, 0)
-            rule += attribute(_FRA_TABLE, struct.pack("=I", table)) + attribute(_FRA_PRIORITY, struct.pack("=I", 1))
-            rule += attribute(_FRA_UID_RANGE, struct.pack("=II", first, last))
-            for kind, payload in ((_RTM_NEWROUTE, route), (_RTM_NEWRULE, rule)):
+            rule = _rule(family, 1, _TO_TABLE) + attribute(_FRA_TABLE, struct.pack("=I", table)) + users
+            refusal = _rule(family, 2, _PROHIBIT) + users
+            for kind, payload in ((on_route, route), (on_rule, rule), (on_rule, refusal)):
                 try:
-                    link.request(kind, NLM_F_CREATE | NLM_F_EXCL, payload)
-                except FileExistsError:
-                    pass  # from an earlier run
+                    link.request(kind, flags, payload)
+                except (FileExistsError, FileNotFoundError, ProcessLookupError):
+                    pass  # there from an earlier run, or not there any more
                 except OSError:
                     if family == socket.AF_INET:
                         raise
                     break  # IPv6 is switched off
+
+
+def _rule(family: int, priority: int, action: int) -> bytes:
+    header = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, 0, 0, action, 0)
+    return header + attribute(_FRA_PRIORITY, struct.pack("=I", priority))

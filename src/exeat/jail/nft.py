@@ -2,8 +2,9 @@
 
 Everything that the uid sends is redirected to the gateway's sockets on loopback, or dropped. The uid is of this run
 only, so what a crash leaves behind restricts nobody; the next start takes it away. The rules never touch what other
-users send, except that nobody but this uid gets at the gateway's sockets. One thing stays for good: a routing rule that
-keeps all uids that such jails can have on loopback, for connections that go on after their socket was closed.
+users send, except that nobody but this uid gets at the gateway's sockets, and that the machine does not tell the world
+which of its UDP ports are closed: the command could open and close one as a signal. One thing stays for good: routing
+rules that keep all uids that such jails can have on loopback, for connections that go on after their socket was closed.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from contextlib import suppress
 
 from exeat.errors import JailError
 from exeat.jail import nftables as nft
-from exeat.jail.netlink import keep_users_here
+from exeat.jail.netlink import keep_users_here, let_users_go
 from exeat.jail.network import LOGGED_BYTES, LOGGED_PER_SECOND, Sockets, open_sockets
 from exeat.jail.own_user import FIRST_UID, LAST_UID, is_unused, uid_candidates
 from exeat.jail.select import Examination
@@ -24,6 +26,8 @@ _TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
 _LOOPBACK = (b"\x7f\0\0\1", b"\0" * 15 + b"\1")
 _PORT_ATTEMPTS = 20
 _ROUTES = 0x6578_6561  # a routing table that nobody else has
+_TRIAL = (LAST_UID + 1, LAST_UID + 1, _ROUTES + 1)  # uids that no jail has, and another table
+_ICMP, _ICMPV6 = socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6
 _FIRST_LOG_GROUP, _LOG_GROUPS = 1_024, 60_000  # the low ones are those that administrators use
 
 
@@ -52,12 +56,15 @@ class Fence:
         self._table.remove()
 
 
-def raise_fence() -> Fence:
-    """Take an unused uid and put rules around it. Removes what earlier runs left behind. Raises JailError."""
+def raise_fence(*, is_trial: bool = False) -> Fence:
+    """Take an unused uid and put rules around it. Removes what earlier runs left behind. Raises JailError.
+
+    For a trial, in which no process will have the uid, there are routes that can be taken away again.
+    """
     if os.geteuid() != 0:
         raise JailError("the nft jail needs root", detail=f"this is uid {os.geteuid()}", fix="sudo exeat run ...")
     try:
-        keep_users_here(FIRST_UID, LAST_UID, _ROUTES)
+        keep_users_here(*(_TRIAL if is_trial else (FIRST_UID, LAST_UID, _ROUTES)))
         remove_orphans()
         for uid in uid_candidates(os.getpid()):
             if not is_unused(uid):
@@ -167,12 +174,32 @@ def _chains(uid: int, tcp_port: int, dns_port: int, log_group: int | None) -> li
             # A strange source address would have the gateway's answers leave the machine.
             from_gateway = _saddr(address) + nft.l4proto(protocol) + nft.sport(port)
             rules.append(nft.rule(nft.leaves_loopback(), from_gateway, nft.verdict(nft.DROP)))
-    for address, icmp in zip(_LOOPBACK, (socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6), strict=True):
+    for address, icmp in zip(_LOOPBACK, (_ICMP, _ICMPV6), strict=True):
         rules.append(nft.rule(nft.leaves_loopback(), _saddr(address), nft.l4proto(icmp), nft.verdict(nft.DROP)))
+    for icmp, kind, code in ((_ICMP, 3, 3), (_ICMPV6, 1, 4)):  # "port unreachable"
+        closed = nft.l4proto(icmp) + nft.icmp_kind(kind, code)
+        rules.append(nft.rule(nft.leaves_loopback(), closed, nft.verdict(nft.DROP)))
     if log_group is not None:
         rules.append(nft.rule(ours, nft.limit(LOGGED_PER_SECOND), nft.log(log_group, LOGGED_BYTES)))
     rules.append(nft.rule(ours, nft.verdict(nft.DROP)))
-    return [nft.Chain("nat", "nat", nft.PRIORITY_BEFORE_DSTNAT, nft.ACCEPT, nat), _filter(rules)]
+    return [nft.Chain("nat", "nat", nft.PRIORITY_BEFORE_DSTNAT, nft.ACCEPT, nat), _filter(rules), *_last_walls(uid)]
+
+
+def _last_walls(uid: int) -> list[nft.Chain]:
+    """Where it is settled by which interface a packet leaves: nothing of the uid's by a real one."""
+    leaves = nft.leaves_loopback()
+    rules = [
+        nft.rule(leaves, nft.meta_skuid(uid), nft.verdict(nft.DROP)),
+        # Its sockets have loopback addresses, also those that are closed and belong to nobody.
+        nft.rule(leaves, nft.ip_saddr(b"\x7f"), nft.verdict(nft.DROP)),
+        nft.rule(leaves, nft.ip6_saddr(_LOOPBACK[1]), nft.verdict(nft.DROP)),
+    ]
+    # Where source routing is on, a packet could be told to leave again after it has come in by loopback.
+    turned = [nft.rule(nft.comes_from_loopback(), leaves, nft.verdict(nft.DROP))]
+    return [
+        nft.Chain("leaving", "filter", nft.PRIORITY_LAST, nft.ACCEPT, rules, hook=nft.POSTROUTING),
+        nft.Chain("turned", "filter", nft.PRIORITY_FILTER, nft.ACCEPT, turned, hook=nft.FORWARD),
+    ]
 
 
 def _daddr(address: bytes) -> bytes:
@@ -233,7 +260,7 @@ def examine_nft() -> Examination:
     from exeat.jail.warden import Warden  # noqa: PLC0415
 
     try:
-        fence = raise_fence()
+        fence = raise_fence(is_trial=True)
         try:
             own = (fence.uid, fence.uid)
             warden = Warden(Spec([""], {}, "/", View([], [], []), own_network=False, run_as=own))
@@ -247,5 +274,8 @@ def examine_nft() -> Examination:
             fence.remove()
     except JailError as error:
         return Examination(False, f"{error.public}: {error.detail}" if error.detail else error.public, error.fix)
+    finally:
+        with suppress(OSError):  # without the right to it nothing was done either
+            let_users_go(*_TRIAL)
     unix = "" if landlock_abi() >= 6 else "; no Unix sockets inside, for want of Landlock (6.12)"
     return Examination(True, f"packet rules around a uid of its own, as root; nothing can listen inside{unix}")

@@ -30,11 +30,12 @@ _BATCH_BEGIN = 16
 _BATCH_END = 17
 _NEWTABLE, _GETTABLE, _DELTABLE, _NEWCHAIN, _NEWRULE = 0, 1, 2, 3, 6
 _INET = 1
-_LOCAL_OUT = 3
+FORWARD, OUTPUT, POSTROUTING = 2, 3, 4
 _REGISTER = 1
 _VERDICT_REGISTER = 0
 
 # The uapi numbers of <linux/netfilter/nf_tables.h>.
+_META_IIF = 4
 _META_OIF = 5
 _META_SKUID = 10
 _META_NFPROTO = 15
@@ -50,6 +51,7 @@ _EQUAL, _NOT_EQUAL, _AT_MOST, _AT_LEAST = 0, 1, 3, 5
 PRIORITY_DSTNAT = -100
 PRIORITY_BEFORE_DSTNAT = -150  # before other people's nat rules, but after connection tracking (-200)
 PRIORITY_FILTER = 0
+PRIORITY_LAST = 300  # after everybody's nat (100), which may give a packet another source
 DROP = 0
 ACCEPT = 1
 
@@ -87,8 +89,13 @@ def meta_skuid(uid: int) -> bytes:
     return _meta(_META_SKUID, struct.pack("=I", uid))
 
 
+def comes_from_loopback() -> bytes:
+    """The packet came in by `lo`."""
+    return _meta(_META_IIF, struct.pack("=I", LOOPBACK_INDEX))
+
+
 def leaves_loopback() -> bytes:
-    """The packet goes out by another interface than `lo`. Known only before nat has changed where it goes."""
+    """The packet goes out by another interface than `lo`. On output, known only before nat has changed that."""
     return _meta(_META_OIF, struct.pack("=I", LOOPBACK_INDEX), _NOT_EQUAL)
 
 
@@ -99,6 +106,11 @@ def l4proto(protocol: int) -> bytes:
 def sport(port: int) -> bytes:
     """Source port, of whatever protocol was compared before."""
     return _payload(_TRANSPORT_HEADER, 0, struct.pack("!H", port))
+
+
+def icmp_kind(kind: int, code: int) -> bytes:
+    """Type and code, of whichever ICMP was compared before."""
+    return _payload(_TRANSPORT_HEADER, 0, bytes((kind, code)))
 
 
 def dport(port: int) -> bytes:
@@ -122,8 +134,9 @@ def ip6_daddr(address: bytes) -> bytes:
     return _meta(_META_NFPROTO, bytes((socket.AF_INET6,))) + _payload(_NETWORK_HEADER, 24, address)
 
 
-def ip_saddr(address: bytes) -> bytes:
-    return _meta(_META_NFPROTO, bytes((socket.AF_INET,))) + _payload(_NETWORK_HEADER, 12, address)
+def ip_saddr(prefix: bytes) -> bytes:
+    """IPv4 sources that begin with these whole bytes."""
+    return _meta(_META_NFPROTO, bytes((socket.AF_INET,))) + _payload(_NETWORK_HEADER, 12, prefix)
 
 
 def ip6_saddr(address: bytes) -> bytes:
@@ -171,14 +184,17 @@ def verdict(code: int) -> bytes:
 
 
 class Chain:
-    """A chain on the output hook: everything that a process of this namespace sends passes it."""
+    """A chain on a hook. Everything that a process of this namespace sends passes output, and then postrouting."""
 
-    def __init__(self, name: str, kind: str, priority: int, policy: int, rules: list[Rule]) -> None:
+    def __init__(
+        self, name: str, kind: str, priority: int, policy: int, rules: list[Rule], *, hook: int = OUTPUT
+    ) -> None:
         self.name = name
         self.kind = kind
         self.priority = priority
         self.policy = policy
         self.rules = rules
+        self.hook = hook
 
 
 def install(table: str, chains: list[Chain]) -> None:
@@ -195,7 +211,7 @@ def install(table: str, chains: list[Chain]) -> None:
 
 def _fill(batch: _Batch, table: str, chains: list[Chain]) -> None:
     for chain in chains:
-        hook = nested(4, _number(1, _LOCAL_OUT), attribute(2, struct.pack("!i", chain.priority)))
+        hook = nested(4, _number(1, chain.hook), attribute(2, struct.pack("!i", chain.priority)))
         fields = (text(1, table), text(3, chain.name), hook, _number(5, chain.policy), text(7, chain.kind))
         batch.add(_NEWCHAIN, NLM_F_CREATE, *fields)
         for expressions in chain.rules:

@@ -39,13 +39,16 @@ NUMBERS = {
     "x86_64": {
         "ioctl": 16,
         "socket": 41,
+        "bind": 49,
         "listen": 50,
         "socketpair": 53,
         "setsockopt": 54,
         "clone": 56,
+        "setpriority": 141,
         "add_key": 248,
         "request_key": 249,
         "keyctl": 250,
+        "ioprio_set": 251,
         "unshare": 272,
         "perf_event_open": 298,
         "setns": 308,
@@ -58,9 +61,12 @@ NUMBERS = {
     },
     "aarch64": {
         "ioctl": 29,
+        "ioprio_set": 30,
         "unshare": 97,
+        "setpriority": 140,
         "socket": 198,
         "socketpair": 199,
+        "bind": 200,
         "listen": 201,
         "setsockopt": 208,
         "add_key": 217,
@@ -107,12 +113,17 @@ _MPTCP = 262  # the kernel may open further flows of its own for it
 
 _LEVEL_IP, _LEVEL_SOCKET, _LEVEL_TCP, _LEVEL_IPV6 = 0, 1, 6, 41
 # FREEBIND, MINTTL; ADD_MEMBERSHIP, ADD_SOURCE_MEMBERSHIP, MSFILTER, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP,
-# MCAST_MSFILTER.
-_IP_OPTIONS = (15, 21, 35, 39, 41, 42, 46, 48)
-# FREEBIND, MINHOPCOUNT; ADD_MEMBERSHIP, JOIN_ANYCAST, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP, MCAST_MSFILTER.
-_IPV6_OPTIONS = (78, 73, 20, 27, 42, 46, 48)
-_TCP_OPTIONS = (14, 32, 38)  # MD5SIG, MD5SIG_EXT, AO_ADD_KEY
-_SOCKET_OPTIONS = (26, 50, 51, 52)  # ATTACH_FILTER, ATTACH_BPF, ATTACH_REUSEPORT_CBPF, ATTACH_REUSEPORT_EBPF
+# MCAST_MSFILTER; OPTIONS, MULTICAST_IF, UNICAST_IF.
+_IP_OPTIONS = (15, 21, 35, 39, 41, 42, 46, 48, 4, 32, 50)
+# FREEBIND, MINHOPCOUNT; ADD_MEMBERSHIP, JOIN_ANYCAST, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP, MCAST_MSFILTER;
+# 2292PKTOPTIONS, NEXTHOP, MULTICAST_IF, PKTINFO, HOPOPTS, RTHDRDSTOPTS, RTHDR, DSTOPTS, UNICAST_IF.
+_IPV6_OPTIONS = (78, 73, 20, 27, 42, 46, 48, 6, 9, 17, 50, 54, 55, 57, 59, 76)
+_TCP_OPTIONS = (14, 31, 32, 38)  # MD5SIG, ULP (which may move a connection to another network), MD5SIG_EXT, AO_ADD_KEY
+# BINDTODEVICE, BINDTOIFINDEX; ATTACH_FILTER, ATTACH_BPF, ATTACH_REUSEPORT_CBPF, ATTACH_REUSEPORT_EBPF.
+_SOCKET_OPTIONS = (25, 62, 26, 50, 51, 52)
+# Lengths of addresses: of netlink sockets, which is shorter than any of the Internet; of IPv4 and IPv6.
+_LONGEST_NETLINK = 12
+_INTERNET = (16, 28)
 
 # CLONE_NEWTIME is missing: clone takes that bit for part of the signal number.
 _CLONE_NAMESPACES = (
@@ -120,6 +131,8 @@ _CLONE_NAMESPACES = (
 )
 # unshare gets new flags for new namespaces, so it is read the other way round: VM, FS, FILES, SIGHAND, THREAD, SYSVSEM.
 _UNSHARE_HARMLESS = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000
+
+_PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
 _TIOCSTI = 0x5412  # types into a terminal
 _TIOCLINUX = 0x541C  # pastes into a console
@@ -167,12 +180,15 @@ def build_filter(machine: str, *, unix_sockets: bool = True, shared_network: boo
         # address family the filter sees nothing here, so Unix sockets cannot listen either.
         program.jump_equal(numbers["listen"], _refuse(errno.EACCES))
         program.jump_equal(numbers["setsockopt"], "setsockopt")
-    for name in ("ioctl", "socket", "socketpair", "clone", "unshare"):
+        program.jump_equal(numbers["bind"], "bind")
+    for name in ("ioctl", "setpriority", "ioprio_set", "socket", "socketpair", "clone", "unshare"):
         program.jump_equal(numbers[name], name)
     program.end(ALLOW)
     _judge_ioctl(program)
+    _judge_priorities(program)
     _judge_namespaces(program)
     if shared_network:
+        _judge_bind(program)
         _judge_setsockopt(program)
     _judge_socket(program, unix_sockets=unix_sockets, mptcp=not shared_network)
     return program.assemble()
@@ -184,6 +200,15 @@ def _judge_ioctl(program: Program) -> None:
     program.jump_equal(_TIOCSTI, _refuse(errno.EPERM))
     program.jump_equal(_TIOCLINUX, _refuse(errno.EPERM))
     program.end(ALLOW)
+
+
+def _judge_priorities(program: Program) -> None:
+    """Of processes by number, which is one of the jail's. The caller's process group is the command's as well."""
+    for place, process in (("setpriority", _PRIO_PROCESS), ("ioprio_set", _IOPRIO_WHO_PROCESS)):
+        program.place(place)
+        program.load(_argument(0))
+        program.jump_equal(process, _refuse(errno.EPERM), unless=True)
+        program.end(ALLOW)
 
 
 def _judge_namespaces(program: Program) -> None:
@@ -198,10 +223,25 @@ def _judge_namespaces(program: Program) -> None:
     program.end(ALLOW)
 
 
+def _judge_bind(program: Program) -> None:
+    """A socket with an address of the machine's is a signal to the outside: a stray segment is answered otherwise.
+
+    A filter does not see the address, nor which kind of socket it is for; the length tells enough. For Internet sockets
+    nothing is done and success is told: the kernel then chooses, as for most it would have. musl's resolver binds.
+    """
+    program.place("bind")
+    program.load(_argument(2))
+    for length in _INTERNET:
+        program.jump_equal(length, _refuse(0))
+    program.jump_at_least(_LONGEST_NETLINK + 1, _refuse(errno.EACCES))
+    program.end(ALLOW)
+
+
 def _judge_setsockopt(program: Program) -> None:
     """Joining a multicast group makes the kernel send reports, and a strange source address makes the gateway's
     answers leave: both would carry bits of the command's choice past the packet rules. And a socket that is made deaf
-    to its peer goes on sending after it was closed, when it belongs to nobody.
+    to its peer goes on sending after it was closed, when it belongs to nobody. Which interface and which way packets
+    take is not the command's to say: the packet rules hold that as well.
     """
     program.place("setsockopt")
     program.load(_argument(1))

@@ -7,6 +7,7 @@ import stat
 
 from exeat.errors import ConfigError, JailError, StartError
 from exeat.jail.cover import Cover
+from exeat.jail.devices import is_device
 from exeat.jail.folder_watch import FolderWatch
 from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE, View
@@ -14,6 +15,7 @@ from exeat.jail.network import GATEWAY_PORT, Sockets
 from exeat.jail.warden import Warden
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.own_code import OwnCode
 from exeat.run.own_folders import hold_own_folders, is_in_own_folder, what_stands_in_the_way
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
@@ -141,6 +143,9 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
             raise ConfigError("no such socket", where=f"--unix {path}", expected="the full path of a Unix socket")
         if is_in_own_folder(path, own):
             raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
+    for path in settings.devices:
+        if not is_device(path):
+            raise ConfigError("no such device", where=f"--device {path}", expected="the full path of a file in /dev")
     files = (settings.audit, settings.learn_out, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
     # What is in a hidden folder is hidden with it.
     hidden = [path for path in files if path and _can_be_hidden(path) and not is_in_own_folder(path, own)]
@@ -149,6 +154,10 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
     view = View(list(settings.unix), hidden, own)
     view.obstacles = what_stands_in_the_way(own)
     view.trust = prepared.trust
+    view.devices = settings.devices
+    code = OwnCode(os.path.expanduser("~"), working_directory())
+    view.read_only = [*code.read_only, *(path for path in settings.upstream_ca if os.path.isfile(path))]
+    view.still_writable = code.still_writable
     return view
 
 

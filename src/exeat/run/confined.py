@@ -5,12 +5,15 @@ from __future__ import annotations
 import select
 import signal
 
+from exeat.jail.descriptors import ways_out
 from exeat.jail.inmate import OwnTerminal
 from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, remember_signals
 from exeat.jail.warden import Event
 from exeat.run.cell import Cell, open_cell
+from exeat.run.environment import inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.log import RunLog
+from exeat.run.own_code import advice_on_installing, warning_of_second_names
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
 from exeat.run.summary import GATEWAY_GONE, announce, print_summary, say
@@ -23,6 +26,9 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     if settings.may_intercept:
         # A secret's command may take long. While nothing else has begun, Ctrl-C does what it always does.
         gatekeeper.preparations()
+    if not settings.quiet:
+        _tell_what_is_closed(settings.ask_fd)
+        _say_if_any(warning_of_second_names())
     terminal = Terminal()
     # To stop at once when the terminal says so would mean to stop again at the news of the command's stop.
     signals = open_signalfd((*FOR_COMMAND, *STOPPING))
@@ -43,6 +49,8 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         if ended.note:
             say(ended.note)
         log.check()
+        if ended.value and not settings.quiet:
+            _say_if_any(advice_on_installing(settings.argv, inherited_environment(settings.environ)))
         if blocked and not settings.quiet:
             terminal.give_back()
             print_summary(blocked, settings.name)
@@ -51,6 +59,19 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         cell.close()
         terminal.give_back()
         terminal.close()
+
+
+def _say_if_any(text: str) -> None:
+    if text:
+        say(text)
+
+
+def _tell_what_is_closed(own: int) -> None:
+    """Of what our caller left open for the command. `own` is one that is for us."""
+    closed = [f"{number} ({what})" for number, what in sorted(ways_out().items()) if number != own]
+    if closed:
+        text = f"not passed on to the command: open file {', '.join(closed)}"
+        say("".join(char if char.isprintable() else "?" for char in text))
 
 
 def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int, *, quiet: bool) -> Event:

@@ -26,6 +26,7 @@ class RunSettings:
         "ask_s",
         "audit",
         "clean_env",
+        "devices",
         "env",
         "environ",
         "folder",
@@ -60,6 +61,7 @@ class RunSettings:
         clean_env: bool = False,
         proxy_env: bool = True,
         unix: tuple[str, ...] = (),
+        devices: tuple[str, ...] = (),
         quiet: bool = False,
         folder: SandboxFolder | None = None,
         ask: bool = False,
@@ -82,6 +84,7 @@ class RunSettings:
         self.clean_env = clean_env
         self.proxy_env = proxy_env
         self.unix = unix
+        self.devices = devices
         self.quiet = quiet
         self.folder = folder  # of the sandbox that the command runs in, if that has a name
         self.ask = ask  # put what no rule lists to somebody who may decide

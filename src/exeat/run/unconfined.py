@@ -61,6 +61,9 @@ def run_with_variables(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
 
 def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str, wrap: Wrap) -> int:
     """Start a gateway, run the command that `wrap` makes with its variables set, and stop the gateway."""
+    if settings.devices:
+        expected = "a jail that does, or no --device"
+        raise ConfigError(f"--jail {jail} hides no devices", where="--device", expected=expected)
     remember_signals()
     prepared = gatekeeper.preparations()
     terminal = Terminal()

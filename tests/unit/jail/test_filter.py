@@ -172,6 +172,14 @@ def test_what_fork_vfork_and_threads_ask_for_is_allowed(machine: str) -> None:
 
 
 @MACHINES
+@pytest.mark.parametrize(("name", "process", "others"), [("setpriority", 0, (1, 2)), ("ioprio_set", 1, (0, 2, 3))])
+def test_priorities_are_changed_by_process_only(machine: str, name: str, process: int, others: tuple[int, ...]) -> None:
+    assert verdict(machine, name, process, 0, 5) == "allow"
+    for other in others:
+        assert verdict(machine, name, other, 0, 5) == verdict(machine, name, other | HIGH, 0, 5) == "EPERM"
+
+
+@MACHINES
 def test_nothing_is_typed_into_terminals(machine: str) -> None:
     for request in (0x5412, 0x541C):
         assert verdict(machine, "ioctl", 0, request) == "EPERM"

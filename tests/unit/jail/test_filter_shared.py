@@ -32,11 +32,15 @@ def test_nothing_listens(machine: str) -> None:
     [
         *((IP, option) for option in (socket.IP_ADD_MEMBERSHIP, 39, 41, 42, 46, 48)),
         *((IPV6, option) for option in (socket.IPV6_JOIN_GROUP, 27, 42, 46, 48)),
+        *((socket.SOL_SOCKET, option) for option in (25, 62)),  # BINDTODEVICE, BINDTOIFINDEX
+        *((IP, option) for option in (4, 32, 50)),  # OPTIONS, MULTICAST_IF, UNICAST_IF
+        *((IPV6, option) for option in (6, 9, 17, 50, 54, 55, 57, 59, 76)),
+        (TCP, 31),  # ULP
         (IP, 15),  # IP_FREEBIND
         (IPV6, 78),  # IPV6_FREEBIND
     ],
 )
-def test_groups_are_not_joined_and_addresses_not_made_up(machine: str, level: int, option: int) -> None:
+def test_ways_are_not_chosen_groups_not_joined_and_addresses_not_made_up(machine: str, level: int, option: int) -> None:
     assert verdict(machine, "setsockopt", 3, level, option) == "EPERM"
     assert verdict(machine, "setsockopt", 3, HIGH | level, HIGH | option) == "EPERM"  # the kernel drops the upper half
     assert verdict(machine, "setsockopt", 3, level, option, shared_network=False) == "allow"
@@ -58,6 +62,21 @@ def test_groups_are_not_joined_and_addresses_not_made_up(machine: str, level: in
 )
 def test_other_options_are_set(machine: str, level: int, option: int) -> None:
     assert verdict(machine, "setsockopt", 3, level, option) == "allow"
+
+
+@MACHINES
+@pytest.mark.parametrize(("length", "answer"), [(12, "allow"), (13, "EACCES"), (110, "EACCES"), (128, "EACCES")])
+def test_addresses_are_bound_to_netlink_sockets_only(machine: str, length: int, answer: str) -> None:
+    assert verdict(machine, "bind", 3, 0, length) == answer
+    assert verdict(machine, "bind", 3, 0, HIGH | length) == answer
+    assert verdict(machine, "bind", 3, 0, length, shared_network=False) == "allow"
+
+
+@MACHINES
+@pytest.mark.parametrize("length", [16, 28])
+def test_binding_an_internet_socket_is_said_to_have_worked(machine: str, length: int) -> None:
+    program = build_filter(machine, shared_network=True)
+    assert run(program, ARCH[machine], NUMBERS[machine]["bind"], 3, 0, length).action == 0x00050000
 
 
 @MACHINES

@@ -296,6 +296,7 @@ with socket.create_server(("0.0.0.0", 9999), backlog=1) as listener:
     fenced.machine.run("sysctl", "-qw", "net.ipv4.tcp_syncookies=1")
     if not has_route:
         fenced.machine.run("ip", "rule", "del", "priority", "1")
+        fenced.machine.run("ip", "rule", "del", "priority", "2")
     child = fenced.start(program, uid=fenced.fence.uid)
     assert child.stdout is not None
     assert child.stdout.readline() == "up\n"
@@ -404,11 +405,25 @@ def test_removal_of_what_is_gone_is_no_error(networks: Networks) -> None:
 # Examination
 
 
+def _ways(networks: Networks) -> list[str]:
+    shown = (("rule",), ("-6", "rule"), ("route", "show", "table", "all"), ("-6", "route", "show", "table", "all"))
+    return [networks.machine.run("ip", *each) for each in shown]
+
+
 def test_an_examination_leaves_nothing_behind(networks: Networks) -> None:
+    before = _ways(networks)
     found = networks.machine.run(sys.executable, "-c", EXAMINE).split("\n")
     assert found[0] == "True"
     assert "uid of its own" in found[1]
     assert networks.machine.tables() == []
+    assert _ways(networks) == before
+
+
+def test_an_examination_takes_nothing_away_from_a_jail(fenced: Fenced) -> None:
+    before = _ways(fenced.networks)
+    assert f"uidrange {own_user.FIRST_UID}-{own_user.LAST_UID} prohibit" in before[0]
+    fenced.machine.run(sys.executable, "-c", EXAMINE)
+    assert _ways(fenced.networks) == before
 
 
 def test_somebody_without_rights_is_told_what_is_missing() -> None:

@@ -18,6 +18,7 @@ from tests.support.redirected import _PATH, require
 EXPRESSIONS = [
     ("nft.meta_skuid(1234)", "meta skuid 1234"),
     ("nft.leaves_loopback()", 'oif != "lo"'),
+    ("nft.comes_from_loopback()", 'iif "lo"'),
     ("nft.l4proto(6)", "meta l4proto tcp"),
     ("nft.l4proto(6), nft.sport(53)", "tcp sport 53"),
     ("nft.l4proto(17), nft.dport(53)", "udp dport 53"),
@@ -100,11 +101,15 @@ def test_chains_have_the_hook_priority_and_policy_that_were_asked_for() -> None:
     shown = in_namespace(
         "nft.install('t', [nft.Chain('a', 'nat', nft.PRIORITY_DSTNAT, nft.ACCEPT, []),"
         " nft.Chain('b', 'filter', nft.PRIORITY_FILTER, nft.DROP, []),"
-        " nft.Chain('d', 'nat', nft.PRIORITY_BEFORE_DSTNAT, nft.ACCEPT, [])])\nshow('-y')"
+        " nft.Chain('d', 'nat', nft.PRIORITY_BEFORE_DSTNAT, nft.ACCEPT, []),"
+        " nft.Chain('e', 'filter', nft.PRIORITY_LAST, nft.ACCEPT, [], hook=nft.POSTROUTING),"
+        " nft.Chain('f', 'filter', nft.PRIORITY_FILTER, nft.ACCEPT, [], hook=nft.FORWARD)])\nshow('-y')"
     )
     assert rules(shown, "a") == ["type nat hook output priority -100; policy accept;"]
     assert rules(shown, "b") == ["type filter hook output priority 0; policy drop;"]
     assert rules(shown, "d") == ["type nat hook output priority -150; policy accept;"]
+    assert rules(shown, "e") == ["type filter hook postrouting priority 300; policy accept;"]
+    assert rules(shown, "f") == ["type filter hook forward priority 0; policy accept;"]
 
 
 def test_the_jails_rules_are_these() -> None:

@@ -1,0 +1,215 @@
+"""What exeat is made of, and what a run is told to go by, must be the same for the next run (L9)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import exeat as package
+from exeat.trust.authority import Authority
+from tests.support.programs import Finished
+from tests.support.running import BY_USER, TIMEOUT_S, as_user, environment, exeat, folder_of, python
+
+# Tries everything that its arguments say, as far as it gets, and says what was done.
+TRY = """
+import os, shutil, sys
+def plant(path):
+    with open(path, "a") as file:
+        file.write("\\nplanted = 1\\n")
+def swap(path):
+    os.rename(path, path + "-away")
+    shutil.copytree(path + "-away", path, symlinks=True) if os.path.isdir(path + "-away") else plant(path)
+def replace(path):
+    plant(path + "-new")
+    os.replace(path + "-new", path)
+def remove(path):
+    os.unlink(path)
+def shorten(path):
+    os.truncate(path, 0)
+for each in sys.argv[1:]:
+    how, path = each.split("=", 1)
+    try:
+        globals()[how](path)
+        print(each)
+    except OSError:
+        pass
+"""
+
+
+class Environment:
+    """A virtual environment of a user's with exeat in it. What exeat needs is elsewhere."""
+
+    def __init__(self, folder: Path, uid: int | None) -> None:
+        self.folder = folder / "project"
+        self.root = self.folder / ".venv"
+        self.uid = uid
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.root)], check=True)
+        names = {"base": str(self.root), "platbase": str(self.root)}
+        self.packages = Path(sysconfig.get_path("purelib", "venv", vars=names))
+        source = Path(package.__file__).parent
+        shutil.copytree(source, self.packages / "exeat", ignore=shutil.ignore_patterns("__pycache__"))
+        (self.packages / "needed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+        if uid is not None:
+            subprocess.run(["chown", "-R", f"{uid}:{uid}", str(self.folder)], check=True)
+
+    def run(self, *options: str, command: Sequence[str], **more: Any) -> Finished:
+        argv = [*as_user(self.uid), str(self.root / "bin" / "python"), "-m", "exeat", "run", *options, "--", *command]
+        return exeat(argv=argv, **({"cwd": self.folder} | more))
+
+    def tries(self) -> list[str]:
+        packages = self.packages
+        return [
+            f"plant={packages}/exeat/cli/main.py",
+            f"replace={packages}/exeat/__init__.py",
+            f"plant={packages}/planted.pth",
+            f"plant={packages}/sitecustomize.py",
+            f"remove={packages}/needed.pth",
+            f"plant={self.root}/pyvenv.cfg",
+            f"replace={self.root}/bin/python",
+            f"swap={packages}/exeat",
+            f"swap={packages}",
+            f"swap={self.root}",
+            f"swap={self.folder}",
+        ]
+
+
+@contextmanager
+def environment_of(uid: int | None) -> Iterator[Environment]:
+    with folder_of(uid) as folder:
+        yield Environment(folder, uid)
+
+
+@BY_USER
+def test_the_environment_that_exeat_runs_from_cannot_be_changed(uid: int | None) -> None:
+    with environment_of(uid) as there:
+        inside = there.run("--quiet", command=python(TRY, *there.tries()))
+        assert (inside.status, inside.stdout, inside.stderr) == (0, "", "")
+        assert there.run(command=["true"]).status == 0
+        outside = exeat(argv=[*as_user(uid), *python(TRY, *there.tries())], cwd="/")
+        assert outside.stdout.split("\n")[:-1] == there.tries()
+
+
+@BY_USER
+def test_the_project_around_it_can_be_changed(uid: int | None) -> None:
+    """And so can other environments, with the same Python."""
+    with environment_of(uid) as there:
+        script = (
+            "echo x > file && mkdir src && mv src source && ln file second && rm file && touch ../beside && echo ok"
+        )
+        assert there.run(command=["sh", "-c", script]).stdout == "ok\n"
+
+
+@BY_USER
+def test_the_link_by_which_it_is_started_cannot_be_turned(uid: int | None) -> None:
+    """As pipx and uv make it: in a folder of programs, to a script of the environment."""
+    with environment_of(uid) as there:
+        script, link = there.root / "bin" / "exeat", there.folder / "programs" / "exeat"
+        script.write_text(f"#!{there.root}/bin/python\nimport sys\nfrom exeat.cli.main import main\nsys.exit(main())\n")
+        script.chmod(0o755)
+        link.parent.mkdir()
+        link.symlink_to(script)
+        if uid is not None:
+            subprocess.run(["chown", "-hR", f"{uid}:{uid}", str(there.folder)], check=True)
+        tries = [f"replace={link}", f"swap={link.parent}"]
+        argv = [*as_user(uid), str(link), "run", "--", *python(TRY, *tries, f"plant={link.parent}/other")]
+        done = exeat(argv=argv, cwd=there.folder)
+        assert (done.status, done.stdout, done.stderr) == (0, f"plant={link.parent}/other\n", "")
+        assert exeat(argv=[*as_user(uid), *python(TRY, *tries)]).stdout.split() == tries
+
+
+def test_a_source_tree_is_read_only_without_the_project_around_it() -> None:
+    """As with `pip install --editable`."""
+    with folder_of(None) as folder:
+        there = Environment(folder, None)
+        source = there.folder / "src"
+        source.mkdir()
+        (there.packages / "exeat").rename(source / "exeat")
+        (there.packages / "source.pth").write_text(f"{source}\n")
+        tries = [f"plant={source}/exeat/cli/main.py", f"plant={source}/sitecustomize.py", f"swap={source}"]
+        inside = there.run(command=python(TRY, *tries, f"plant={there.folder}/README"))
+        assert inside.stdout == f"plant={there.folder}/README\n"
+        outside = exeat(argv=python(TRY, *tries))
+        assert outside.stdout.split() == tries
+
+
+@BY_USER
+def test_second_names_of_its_files_are_told(uid: int | None) -> None:
+    """Nothing is known of them but that they are there."""
+    with environment_of(uid) as there:
+        (there.folder / "cache").hardlink_to(there.packages / "exeat" / "__init__.py")
+        assert "have second names" in there.run(command=["true"]).stderr
+        (there.folder / "cache").unlink()
+        assert there.run(command=["true"]).stderr == ""
+
+
+def test_an_interpreter_of_the_users_own_cannot_be_changed() -> None:
+    """As pyenv and uv install it. What is installed for it is no business of an environment's."""
+    if sys.base_prefix in ("/usr", "/usr/local") or sys.prefix == sys.base_prefix:
+        pytest.skip("this is the system's Python, or no environment")
+    standard = Path(os.__file__).parent
+    paths = [str(standard), str(standard / "os.py"), os.path.realpath(sys.executable), str(standard / "site-packages")]
+    look = python("import os, sys\nfor path in sys.argv[1:]: print(os.access(path, os.W_OK))", *paths)
+    assert exeat(argv=look).stdout.split() == ["True"] * 4
+    assert exeat(command=look, cwd="/").stdout.split() == ["False"] * 3 + ["True"]
+
+
+@BY_USER
+def test_who_wants_to_install_there_is_told_how(uid: int | None) -> None:
+    with environment_of(uid) as there:
+        active = environment(VIRTUAL_ENV=str(there.root))
+        assert "is read-only inside" in there.run(command=["false"], env=active).stderr
+        (there.root / "bin" / "pip").symlink_to("/bin/false")
+        assert "pipx" in there.run(command=[str(there.root / "bin" / "pip")]).stderr
+        assert there.run("--quiet", command=["false"], env=active).stderr == ""
+        assert there.run(command=["true"], env=active).stderr == ""
+        assert there.run(command=["false"]).stderr == ""
+
+
+@BY_USER
+@pytest.mark.parametrize("option", ["--policy", "--secrets", "--audit", "--upstream-ca"])
+@pytest.mark.parametrize("linked", [False, True], ids=["plain", "link"])
+def test_what_a_run_goes_by_cannot_be_swapped(option: str, linked: bool, uid: int | None) -> None:
+    content = {
+        "--policy": 'allow = ["good.test"]\n',
+        "--secrets": '[KEY]\nenv = "EXEAT_TEST_KEY"\nhosts = ["good.test"]\n',
+        "--audit": "",
+        "--upstream-ca": Authority(None).certificate_pem.decode(),
+    }[option]
+    with folder_of(uid) as folder:
+        name = folder / "outer" / "conf" / "file.toml"
+        name.parent.mkdir(parents=True)
+        name.write_text(content)
+        named = name
+        if linked:
+            named = folder / "named"
+            (folder / "link").symlink_to("outer")
+            named.symlink_to("link/conf/file.toml")
+        if uid is not None:
+            subprocess.run(["chown", "-hR", f"{uid}:{uid}", str(folder)], check=True)
+        links = [f"swap={folder}/link", f"remove={named}"] if linked else []
+        tries = [
+            f"plant={name}", f"shorten={name}", f"replace={name}", f"remove={name}", *links,
+            f"swap={name.parent}", f"swap={name.parent.parent}",
+        ]  # fmt: skip
+        env = environment(EXEAT_TEST_KEY="some value that is long enough")
+        if option == "--audit" and linked:
+            pytest.skip("a log that is a link is refused")
+        more = ["--intercept", "all"] if option == "--upstream-ca" else []
+        done = exeat(option, str(named), *more, "--quiet", command=python(TRY, *tries), uid=uid, cwd=folder, env=env)
+        assert (done.status, done.stdout, done.stderr) == (0, "", "")
+        if option != "--audit":
+            assert name.read_text() == content
+        control = [each for each in tries if not each.startswith("remove") or each == f"remove={named}"]
+        outside = subprocess.run(
+            [*as_user(uid), *python(TRY, *control)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert outside.stdout.split() == control, outside.stderr
