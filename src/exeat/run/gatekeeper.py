@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from exeat.errors import ConfigError, ExeatError
+from exeat.jail.messages import receive
 from exeat.run.preparations import NOTHING, PREPARED, Preparations, receive_preparations
 from exeat.run.scrubbing import ClosedMemory, scrub_environment
 
@@ -87,7 +88,7 @@ class Gatekeeper:
 
     def _receive_preparations(self) -> Preparations:
         self.loopback_places()
-        data, files, _, _ = socket.recv_fds(self.socket, _MAX_PACKET, _MAX_FILES)
+        data, files = receive(self.socket, _MAX_PACKET, _MAX_FILES)
         if data[:1] != PREPARED:
             self._understand(data, PREPARED)
         prepared = receive_preparations(files)
@@ -106,6 +107,8 @@ class Gatekeeper:
         text = "\0".join((jail, user, password, ",".join(kinds)))
         try:
             socket.send_fds(self.socket, [text.encode()], [each.fileno() for each in sockets.all()])
+        except ConnectionError:
+            pass  # it has ended, and may have said why
         finally:
             sockets.close()
         self._expect(READY)
@@ -127,7 +130,7 @@ class Gatekeeper:
         return blocked
 
     def _receive_learned(self) -> str:
-        data, files, _, _ = socket.recv_fds(self.socket, _MAX_PACKET, _MAX_FILES)
+        data, files = receive(self.socket, _MAX_PACKET, _MAX_FILES)
         if data[:1] != LEARNED:
             return self._understand(data, LEARNED)
         with open(files[0], encoding="utf-8") as file:
@@ -135,7 +138,8 @@ class Gatekeeper:
             return file.read()
 
     def _expect(self, kind: bytes) -> str:
-        return self._understand(self.socket.recv(_MAX_PACKET), kind)
+        data, _ = receive(self.socket, _MAX_PACKET)
+        return self._understand(data, kind)
 
     def _understand(self, data: bytes, kind: bytes) -> str:
         text = data[1:].decode(errors="replace")

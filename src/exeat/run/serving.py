@@ -15,6 +15,7 @@ from exeat.gateway.blocked import describe_blocked
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.gateway.resolve import load_system_resolver
+from exeat.jail.messages import receive
 from exeat.policy import Policy
 from exeat.run.gatekeeper import BLOCKED, LEARNED, READY, RULES
 from exeat.run.preparations import Preparations, send_preparations
@@ -110,7 +111,7 @@ def _keep_to_itself() -> None:
 
 
 def _receive(control: socket.socket) -> _Handed | None:
-    data, received, _, _ = socket.recv_fds(control, 65_536, _MAX_HANDED)
+    data, received = receive(control, 65_536, _MAX_HANDED)
     if not data:
         return None
     jail, user, password, kinds = data.decode().split("\0")
