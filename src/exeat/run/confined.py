@@ -6,7 +6,15 @@ import select
 import signal
 
 from exeat.jail.inmate import OwnTerminal
-from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, remember_signals
+from exeat.jail.signals import (
+    FOR_COMMAND,
+    SI_USER,
+    STOPPING,
+    open_signalfd,
+    read_signalfd,
+    remember_signals,
+    waiting_end,
+)
 from exeat.jail.warden import Event
 from exeat.run.cell import Cell, open_cell
 from exeat.run.gatekeeper import Gatekeeper
@@ -59,6 +67,9 @@ def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int
         gatekeeper.serve(cell.sockets, jail=cell.kind, credentials=cell.credentials)
         announce(gatekeeper.preparations(), quiet=quiet)
         seal_imports()
+        if number := waiting_end():  # for a command that is not there yet, and need not be
+            cell.warden.kill()
+            return Event("ended", 128 + number)
         terminal.begin()
         cell.warden.release()
         return _attend(cell, gatekeeper, signals, terminal)

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 from exeat.errors import ConfigError, ExeatError
@@ -52,18 +53,21 @@ class Gatekeeper:
         self.learned = ""  # after `stop`: a policy for what was let through
         self.asking, asked = _open_questions(settings)  # where it asks about what no rule lists, for the terminal
         self.can_ask = asked is not None or settings.folder is not None
+        # Ctrl-C goes to the whole group. Until the new process has left it, that is for the run alone.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
             if self.asking is not None:
                 self.asking.close()
-            _live(settings, theirs, asked)
+            _live(settings, theirs, asked, blocked)
         theirs.close()
         if asked is not None:
             asked.close()
         if settings.folder is not None:
             settings.folder.close()  # nothing of it in the process that starts the command
         self.socket = ours
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def loopback_places(self) -> list[HostPorts]:
         """Wait until the rules are read: which loopback addresses do they list? Raises ConfigError."""
@@ -192,12 +196,17 @@ def _open_questions(settings: RunSettings) -> tuple[socket.socket | None, socket
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) if is_at_hand() else (None, None)
 
 
-def _live(settings: RunSettings, control: socket.socket, asked: socket.socket | None) -> NoReturn:
-    """The gateway's process, from the fork on."""
+def _live(
+    settings: RunSettings, control: socket.socket, asked: socket.socket | None, blocked: Iterable[int]
+) -> NoReturn:
+    """The gateway's process, from the fork on. `blocked` are the signals that were so before."""
     status = 1
     try:
         parent = os.getppid()
         os.setsid()  # signals of the terminal are for the command
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that waits is dropped by this
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         signal.signal(signal.SIGTERM, _leave)
         if sys.platform == "linux":  # elsewhere the end of the control socket is all there is
             from exeat.jail import libc  # noqa: PLC0415 - Linux only
