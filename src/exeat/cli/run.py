@@ -32,6 +32,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     sandbox.add_argument(
         "--ask-timeout", metavar="S", type=float, help="deny it without an answer in S seconds (default: 30)"
     )
+    sandbox.add_argument(
+        "--ask-on",
+        choices=("here", "other"),
+        help="where: at this terminal too, or only by exeat proxy approve and exeat ui (default: here)",
+    )
     sandbox.add_argument("--ask-fd", metavar="N", type=int, default=-1, help=argparse.SUPPRESS)
     sandbox.add_argument(
         "--learn", action="store_true", help="let through what no rule lists, then print the rules that it needs"
@@ -113,7 +118,8 @@ def run_command(
             unix=tuple(options.unix),
             quiet=options.quiet,
             folder=folder,
-            ask=options.ask or options.ask_fd >= 0,
+            ask=_asks(options),
+            ask_here=options.ask_on != "other",
             ask_s=options.ask_timeout or _ASK_S,
             ask_fd=options.ask_fd,
             learn=options.learn or options.learn_out is not None,
@@ -122,12 +128,22 @@ def run_command(
     )
 
 
+def _asks(options: argparse.Namespace) -> bool:
+    return bool(options.ask or options.ask_on is not None or options.ask_fd >= 0)
+
+
 def _refuse_contradictions(options: argparse.Namespace) -> None:
     if options.name is not None and options.audit is not None:
         raise ConfigError(
             "a sandbox with a name has a log of its own", where="--audit", expected="--name or --audit; exeat proxy log"
         )
-    asks = options.ask or options.ask_fd >= 0
+    asks = _asks(options)
+    if options.ask_on == "other" and options.name is None and options.ask_fd < 0:
+        raise ConfigError(
+            "there is nowhere else to answer: only a sandbox with a name can be reached from elsewhere",
+            where="--ask-on other",
+            expected="--name N, or --ask at this terminal",
+        )
     if asks and (options.learn or options.learn_out is not None):
         raise ConfigError("what is let through is not asked about", where="--learn", expected="--ask or --learn")
     if options.ask_timeout is not None and not (asks and 0 < options.ask_timeout <= _MAX_ASK_S):

@@ -55,6 +55,11 @@ class Warden:
         self.control: socket.socket
 
     @property
+    def keeper(self) -> int:
+        """Process 1 of the jail, by its number out here; 0 if there is none (any more)."""
+        return self._keeper
+
+    @property
     def hidden_files(self) -> list[str]:
         return self._spec.view.hidden_files
 

@@ -64,7 +64,7 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
 def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int, *, quiet: bool) -> Event:
     try:
         # Nothing starts that could not be put on record, or judged by code that is not in memory yet.
-        gatekeeper.serve(cell.sockets, jail=cell.kind, credentials=cell.credentials)
+        gatekeeper.serve(cell.sockets, jail=cell.kind, credentials=cell.credentials, keeper=cell.warden.keeper)
         announce(gatekeeper.preparations(), quiet=quiet)
         seal_imports()
         if number := waiting_end():  # for a command that is not there yet, and need not be

@@ -99,8 +99,13 @@ class Gatekeeper:
         scrub_environment(prepared.dropped, self._given)
         return prepared
 
-    def serve(self, sockets: Sockets, *, jail: str, credentials: tuple[str, str] | None = None) -> None:
-        """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own."""
+    def serve(
+        self, sockets: Sockets, *, jail: str, credentials: tuple[str, str] | None = None, keeper: int = 0
+    ) -> None:
+        """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own.
+
+        `keeper` is process 1 of the jail, if there is one.
+        """
         self.preparations()
         kinds = [
             kind
@@ -108,7 +113,7 @@ class Gatekeeper:
             for _ in group
         ] + ["log" for _ in sockets.dropped]
         user, password = credentials or ("", "")
-        text = "\0".join((jail, user, password, ",".join(kinds)))
+        text = "\0".join((jail, user, password, str(keeper), ",".join(kinds)))
         try:
             socket.send_fds(self.socket, [text.encode()], [each.fileno() for each in sockets.all()])
         except ConnectionError:
@@ -189,7 +194,7 @@ def _open_questions(settings: RunSettings) -> tuple[socket.socket | None, socket
             raise ConfigError(
                 f"not a socket: {error.strerror}", where=f"--ask-fd {settings.ask_fd}", expected="an open descriptor"
             ) from None
-    if not settings.ask:
+    if not (settings.ask and settings.ask_here):
         return None, None
     from exeat.run.terminal import is_at_hand  # noqa: PLC0415 - for those who ask
 
