@@ -66,7 +66,7 @@ def test_what_is_stored(uid: int | None) -> None:
         home = make_home(folder, uid)
         os.umask(0)
         try:
-            with Agent("--name", "box", "--jail", "netns", home=home, uid=uid) as agent:
+            with Agent("--new", "--name", "box", "--jail", "netns", home=home, uid=uid) as agent:
                 place = home / "sandboxes" / "box"
                 modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in place.iterdir()}
                 assert modes == {"allowlist.txt": 0o600, "audit.jsonl": 0o600, "control.sock": 0o600, "lock": 0o600}

@@ -26,6 +26,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     sandbox.add_argument(
         "--name", metavar="N", help="run in the sandbox N, which keeps a list of rules and a log; see exeat proxy"
     )
+    sandbox.add_argument("--new", action="store_true", help="make it if there is none of that name")
+    sandbox.add_argument("--empty", action="store_true", help="make it with an empty list: nothing is allowed yet")
     sandbox.add_argument(
         "--ask", action="store_true", help="ask about hosts that no rule lists: here, or by exeat proxy approve"
     )
@@ -93,7 +95,7 @@ def run_command(
     has_secrets = bool(options.secrets or os.environb.get(_SECRETS))
     argv = options.command[1:] if options.command[:1] == ["--"] else options.command
     _refuse_contradictions(options)
-    folder, listed = _open_sandbox(options.name) if options.name is not None else (None, "")
+    folder, listed = _open_sandbox(options) if options.name is not None else (None, "")
     rules += listed
     every_rule += listed
     return run(
@@ -137,6 +139,9 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
         raise ConfigError(
             "a sandbox with a name has a log of its own", where="--audit", expected="--name or --audit; exeat proxy log"
         )
+    for option, is_given in (("--new", options.new), ("--empty", options.empty)):
+        if is_given and options.name is None:
+            raise ConfigError("only a sandbox with a name is made and kept", where=option, expected="--name N")
     asks = _asks(options)
     if options.ask_on == "other" and options.name is None and options.ask_fd < 0:
         raise ConfigError(
@@ -154,11 +159,10 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
         )
 
 
-def _open_sandbox(name: str) -> tuple[SandboxFolder, str]:
-    """The sandbox's folder, made if there is none, and its list as text."""
-    from exeat.sandbox.folder import open_sandbox  # noqa: PLC0415 - for sandboxes with a name
-    from exeat.sandbox.names import check_name  # noqa: PLC0415
+def _open_sandbox(options: argparse.Namespace) -> tuple[SandboxFolder, str]:
+    """The sandbox's folder, and its list as text."""
+    from exeat.cli.sandbox_choice import open_for_run  # noqa: PLC0415 - for sandboxes with a name
     from exeat.sandbox.store import read_allowlist  # noqa: PLC0415
 
-    folder = open_sandbox(check_name(name), create=True)
+    folder = open_for_run(options.name, new=options.new, empty=options.empty)
     return folder, f" {read_allowlist(folder).text}"

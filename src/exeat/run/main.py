@@ -34,7 +34,8 @@ def _run(settings: RunSettings) -> int:
     gc.disable()
     ensure_standard_streams()
     if settings.folder is not None and settings.folder.was_created and not settings.quiet:
-        say(f"sandbox {settings.name} is new; its list is the shipped one: exeat proxy list --name {settings.name}")
+        listed = "empty" if settings.folder.starts_empty else "the shipped one"
+        say(f"sandbox {settings.name} is new; its list is {listed}: exeat proxy list --name {settings.name}")
     out = _open_learn_out(settings, settings.learn_out) if settings.learn_out is not None else None
     try:
         gatekeeper = Gatekeeper(settings)
