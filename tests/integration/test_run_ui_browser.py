@@ -232,7 +232,7 @@ def test_narrow_wide_dark_and_light(browser: Chromium, scene: Scene, command: Co
 def test_what_is_missing_is_said(browser: Chromium, scene: Scene) -> None:
     """No sandbox yet, no key, a wrong key, a link that is good once: each says what to do."""
     tab = show(browser, scene)
-    assert "exeat run --name demo" in text(tab, "#no-sandbox")[0]
+    assert "exeat run --new --name demo" in text(tab, "#no-sandbox")[0]
     with open_sandbox("demo", create=True):
         pass
     tab.wait("document.getElementById('decisions-empty').innerText.includes('Nothing has been decided yet')")

@@ -81,7 +81,7 @@ def _prepare(settings: RunSettings, loaded: Loaded, control: socket.socket) -> I
         return None
     from exeat.run.intercepting import Intercepting  # noqa: PLC0415 - takes 100 ms to load
 
-    intercepting = Intercepting(loaded, settings.upstream_ca, settings.environ)
+    intercepting = Intercepting(loaded, settings.upstream_ca, settings.environ, settings.folder)
     send_preparations(control, intercepting.preparations())
     return intercepting
 
