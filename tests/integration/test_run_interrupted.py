@@ -29,8 +29,8 @@ _MOMENTS = (
 )
 
 
-def interrupted(moment: str, *arguments: str, home: Path, **popen: object) -> Finished:
-    return exeat(argv=[sys.executable, _SCRIPT, moment, *arguments], env=environment(EXEAT_HOME=str(home)), **popen)
+def interrupted(moment: str, *arguments: str, home: Path) -> Finished:
+    return exeat(argv=[sys.executable, _SCRIPT, moment, *arguments], env=environment(EXEAT_HOME=str(home)))
 
 
 @pytest.mark.parametrize("jail", ["netns", "env"])

@@ -103,5 +103,10 @@ def _called(pid: int) -> str:
         name = file.read().rstrip("\n")
     program = os.path.basename(_link(f"/proc/{pid}/exe").removesuffix(" (deleted)"))
     if not program or program.startswith(name):
-        return (program or name)[:_MAX_NAME]
-    return f"{name} ({program[:_MAX_NAME]})"
+        return _printable(program or name)
+    return f"{_printable(name)} ({_printable(program)})"
+
+
+def _printable(text: str) -> str:
+    """It is shown to people: nothing that a terminal obeys, and no letters that look like others."""
+    return "".join(char if " " <= char <= "~" else "?" for char in text[:_MAX_NAME])

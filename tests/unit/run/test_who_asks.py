@@ -16,15 +16,15 @@ from exeat.run.who_asks import ProgramFinder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
 
-# Connects, says so, and waits. The grandchild of "nested" does that in its place; "named" calls itself something else.
+# Connects, says so, and waits. The child of "nested" does that in its place; the "named" call themselves something else.
 CLIENT = """
 import os, socket, sys
 how, family, host, port = sys.argv[1:]
 if how == "nested" and (child := os.fork()):
     os.waitpid(child, 0)
     os._exit(0)
-if how == "named":
-    open("/proc/self/comm", "w").write("pip")
+if how in ("named", "hostile"):
+    open("/proc/self/comm", "wb").write(b"pip" if how == "named" else b"a\\x1b[2J\\xc3\\xbc\\xff")
 if how == "many":
     held = [os.dup(0) for _ in range(200)]
 connection = socket.socket(int(family))
@@ -71,6 +71,11 @@ def test_one_that_another_has_started_is_found_too() -> None:
 def test_what_it_calls_itself_comes_first() -> None:
     with client("named") as peer:
         assert ProgramFinder(os.getpid()).find(peer) == f"pip ({PROGRAM})"
+
+
+def test_what_it_calls_itself_cannot_draw() -> None:
+    with client("hostile") as peer:
+        assert ProgramFinder(os.getpid()).find(peer) == f"a?[2J?? ({PROGRAM})"
 
 
 def test_what_cannot_be_told_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
