@@ -16,7 +16,7 @@ from exeat.run.who_asks import ProgramFinder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
 
-# Connects, says so, and waits. The child of "nested" does that in its place; the "named" call themselves something else.
+# Connects, says so, and waits. The child of "nested" does that in its place; two kinds call themselves something else.
 CLIENT = """
 import os, socket, sys
 how, family, host, port = sys.argv[1:]
