@@ -67,8 +67,8 @@ def _measure_commands(
     program: list[str], environ: dict[str, str], home: Path, effort: Effort, results: Results
 ) -> None:
     """Wall time of commands that print something, in turns with an interpreter that does nothing."""
-    _run([*program, "run", "--quiet", "--name", NAME, "--", "true"], environ)
-    _run([*program, "run", "--quiet", "--name", "large", "--", "true"], environ)
+    _run([*program, "run", "--quiet", "--new", "--name", NAME, "--", "true"], environ)
+    _run([*program, "run", "--quiet", "--new", "--name", "large", "--", "true"], environ)
     _write_log(home / "sandboxes" / NAME / "audit.jsonl", 200_000)
     _write_log(home / "sandboxes" / "large" / "audit.jsonl", LARGE_BYTES)
     turns: dict[str, list[str]] = {

@@ -8,7 +8,7 @@ False
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # as in typing, which takes 14 ms to load
 
 __version__ = "0.1.0"
 

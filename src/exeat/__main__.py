@@ -1,5 +1,5 @@
 """`python -m exeat` is the `exeat` command."""
 
-from exeat.cli.main import console
+from exeat.cli.start import console
 
 console()

@@ -49,8 +49,7 @@ def origin(start_origin: StartOrigin) -> Origin:
 def person() -> Iterator[Person]:
     with folder_of(UID) as folder:
         person = Person(make_home(folder, UID))
-        assert person.proxy("allow", "any.test").status == 0
-        assert person.proxy("reset", "--empty", "--yes").status == 0
+        assert person.proxy("create", "--empty").status == 0
         yield person
 
 

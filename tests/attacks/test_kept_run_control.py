@@ -51,7 +51,7 @@ def test_no_jailed_command_answers_for_another(start_origin: StartOrigin) -> Non
     """A command in a jail of the same user, whose exeat keeps its state elsewhere, sees the folder of another sandbox,
     and a socket that comes there later. It says yes to what that one's command wants to reach."""
     port = str(start_origin(echo).port)
-    options = ("--name", "work", "--ask", "--ask-timeout", "3", "--add-host", "good.test:127.0.0.1")
+    options = ("--new", "--name", "work", "--ask", "--ask-timeout", "3", "--add-host", "good.test:127.0.0.1")
     with folder_of(UID) as folder:
         home, other = make_home(folder, UID), folder / "other"
         other.mkdir(0o700)

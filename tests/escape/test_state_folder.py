@@ -104,7 +104,7 @@ def test_a_command_does_not_reach_the_sandbox_that_it_runs_in(uid: int | None) -
         with (
             os.fdopen(reader) as end,
             Running(
-                folder, "--name", "kept", command=look, uid=uid, cwd=folder, env=home_is(folder), stdin=end
+                folder, "--new", "--name", "kept", command=look, uid=uid, cwd=folder, env=home_is(folder), stdin=end
             ) as running,
         ):
             running.wait_for("ready")
@@ -226,7 +226,7 @@ def test_a_link_that_the_command_could_turn_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data" / "here").write_text("here\n")
     setting = f"{tmp_path}/data/state/exeat"
     assert f"EXEAT_HOME={setting}" in refusal(tmp_path, home_is(tmp_path))
-    assert f"EXEAT_HOME={setting}" in refusal(tmp_path, home_is(tmp_path), "--name", "kept")
+    assert f"EXEAT_HOME={setting}" in refusal(tmp_path, home_is(tmp_path), "--new", "--name", "kept")
     words = ["sh", "-c", "rm .local; ln -sfnT /dev .local; cat .local/here; mkdir .local/state/exeat/planted"]
     done = exeat(command=words, env=home_is(tmp_path, EXEAT_HOME=setting), cwd=tmp_path)
     assert (done.status, done.stdout) == (1, "here\n"), done.stderr
@@ -262,7 +262,7 @@ def test_a_home_that_nobody_can_write_to_is_no_obstacle(uid: int | None) -> None
         plant = ["sh", "-c", f"mkdir -p {folder}/{BELOW_HOME} || echo refused"]
         done = exeat(command=plant, uid=uid, env=home_is(folder), cwd="/", before=before)
         assert (done.status, done.stdout) == (0, "refused\n"), done.stderr
-        named = exeat("--name", "kept", command=plant, uid=uid, env=home_is(folder), cwd="/", before=before)
+        named = exeat("--new", "--name", "kept", command=plant, uid=uid, env=home_is(folder), cwd="/", before=before)
         assert (named.status, named.stdout) == (2, ""), named
         assert "EXEAT_HOME" in named.stderr
         assert list(folder.iterdir()) == []
@@ -275,7 +275,7 @@ def test_a_home_that_nobody_can_write_to_is_no_obstacle(uid: int | None) -> None
     ("options", "words"),
     [
         ((), "rm -r exeat"),
-        (("--name", "kept"), "rm -r exeat"),
+        (("--new", "--name", "kept"), "rm -r exeat"),
         ((), "mv exeat away"),
         ((), "mv ../../.local ../../away"),
     ],

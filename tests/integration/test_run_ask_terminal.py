@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.origin import Origin, answering
-from tests.support.running import AS_ROOT, NOBODY, environment, python, run_argv
+from tests.support.running import AS_ROOT, NOBODY, PYTHON, environment, python, run_argv
 from tests.support.terminal import Terminal
 
 SOMEBODY = NOBODY if os.geteuid() == 0 else None  # other tests here are the caller
@@ -109,9 +109,10 @@ def test_a_yes_and_a_no(terminal: Terminal, origin: Origin) -> None:
     terminal.type("only words\n")
     terminal.wait_for(f"allow {place(origin)}?")
     terminal.wait_for("CAREFUL")
-    press(terminal, "o")
+    press(terminal, "y")
     terminal.wait_for("got 200", times=2)
     terminal.wait_for("allow bad.test:80?")
+    assert terminal.text.count(f'asked by "{os.path.realpath(PYTHON).rpartition("/")[2]}"') == 2
     press(terminal, "n")
     assert terminal.wait(job) == ("exited", 7)
     text = terminal.text

@@ -16,8 +16,9 @@ from tests.conftest import StartOrigin
 from tests.support.agent import Agent, make_home
 from tests.support.origin import Origin, echo
 from tests.support.programs import Finished
-from tests.support.running import AS_ROOT, BY_USER, NOBODY, as_user, environment, exeat, folder_of
+from tests.support.running import AS_ROOT, BY_USER, NOBODY, as_user, environment, exeat, folder_of, run_argv
 from tests.support.scene import wait_until
+from tests.support.terminal import Terminal
 
 JAILS = pytest.mark.parametrize("jail", ["netns", pytest.param("nft", marks=AS_ROOT), "env"])
 MAPPED = ("--add-host", "good.test:127.0.0.1", "--add-host", "other.test:127.0.0.1")
@@ -66,7 +67,7 @@ def test_what_is_stored(uid: int | None) -> None:
         home = make_home(folder, uid)
         os.umask(0)
         try:
-            with Agent("--name", "box", "--jail", "netns", home=home, uid=uid) as agent:
+            with Agent("--new", "--name", "box", "--jail", "netns", home=home, uid=uid) as agent:
                 place = home / "sandboxes" / "box"
                 modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in place.iterdir()}
                 assert modes == {"allowlist.txt": 0o600, "audit.jsonl": 0o600, "control.sock": 0o600, "lock": 0o600}
@@ -161,6 +162,25 @@ def test_questions_are_answered_from_outside(jail: str, home: Path, origin: Orig
     assert grants == [(f"good.test:{port}", "control")]
 
 
+@pytest.mark.parametrize("where", ["here", "other"])
+def test_questions_are_asked_only_elsewhere_if_that_is_wanted(where: str, home: Path, origin: Origin) -> None:
+    """At a terminal: with `other` nothing is asked there, and the command has the terminal itself."""
+    write_list(home, "")
+    command = ["curl", "-s", "--noproxy", "*", "--max-time", "30", f"http://good.test:{origin.port}/"]
+    options = ["--name", "box", "--ask-on", where, *MAPPED]
+    with Terminal(environment(EXEAT_HOME=str(home), TERM="dumb")) as terminal:
+        job = terminal.start(run_argv(options, ["sh", "-c", '"$@"; tty', "sh", *command]))
+        wait_until(lambda: "good.test" in proxy(home, "pending", "--name", "box").stdout, "the question")
+        (asked,) = json.loads(proxy(home, "pending", "--name", "box", "--json").stdout)
+        assert asked["program"] == "curl"
+        if where == "here":
+            terminal.wait_for("exeat: allow")
+        assert proxy(home, "approve", "--name", "box").status == 0
+        assert terminal.wait(job)[0] == "exited"
+        assert ("exeat: allow" in terminal.text) is (where == "here")
+    assert origin.connections == 1
+
+
 def test_nobody_to_ask(origin: Origin) -> None:
     """Without a terminal and without a name it is simply denied, and said."""
     done = exeat("--ask", *MAPPED, command=["curl", "-sS", f"http://good.test:{origin.port}/"])
@@ -211,6 +231,8 @@ def test_state_that_is_not_ours_is_refused(what: str, home: Path, tmp_path: Path
     [
         (("--name", "box", "--audit", "x.jsonl"), "log of its own"),
         (("--ask", "--learn"), "--ask or --learn"),
+        (("--ask-on", "other"), "--name N, or --ask at this terminal"),
+        (("--ask-on", "other", "--name", "box", "--learn"), "--ask or --learn"),
         (("--ask-timeout", "5"), "--ask-timeout"),
         (("--ask", "--ask-timeout", "0"), "--ask-timeout"),
         (("--ask", "--ask-timeout", "nan"), "--ask-timeout"),

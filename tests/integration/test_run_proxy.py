@@ -54,8 +54,7 @@ def make_person(uid: int | None) -> Iterator[Person]:
 def test_the_list_of_a_running_sandbox(uid: int | None, person: Person, origin: Origin) -> None:
     """`allow` holds for the next connection; `block` closes what is open, even if an option had allowed it."""
     port = str(origin.port)
-    assert person.proxy("allow", "any.test").status == 0
-    assert person.proxy("reset", "--empty", "--yes").status == 0
+    assert person.proxy("create", "--empty").status == 0
     options = ("--name", "work", *MAPPED, "--allow", f"beside.test:{port}")
     with Agent(*options, home=person.home, uid=uid) as agent:
         assert agent.ask("reach", "good.test", port) == "closed"
@@ -105,7 +104,7 @@ def test_the_list_of_a_running_sandbox(uid: int | None, person: Person, origin: 
 def test_questions_of_a_running_sandbox(uid: int | None, person: Person, origin: Origin) -> None:
     """`pending` shows what waits, a host is enough for an answer, and without one it must be clear which is meant."""
     port = str(origin.port)
-    options = ("--name", "work", "--ask", *MAPPED)
+    options = ("--new", "--name", "work", "--ask", *MAPPED)
     with Agent(*options, home=person.home, uid=uid) as first, Agent(*options, home=person.home, uid=uid) as second:
         first.begin("reach", "good.test", port)
         second.begin("reach", "other.test", port)

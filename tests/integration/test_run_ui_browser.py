@@ -232,7 +232,7 @@ def test_narrow_wide_dark_and_light(browser: Chromium, scene: Scene, command: Co
 def test_what_is_missing_is_said(browser: Chromium, scene: Scene) -> None:
     """No sandbox yet, no key, a wrong key, a link that is good once: each says what to do."""
     tab = show(browser, scene)
-    assert "exeat run --name demo" in text(tab, "#no-sandbox")[0]
+    assert "exeat run --new --name demo" in text(tab, "#no-sandbox")[0]
     with open_sandbox("demo", create=True):
         pass
     tab.wait("document.getElementById('decisions-empty').innerText.includes('Nothing has been decided yet')")
@@ -353,7 +353,16 @@ def test_a_question_of_a_real_run_is_answered_on_the_page(
     """From a jailed program's connect() to a button and back: allowed always is in the list, and never is too."""
     origin = start_origin()
     fetch = f"curl -s http://yes.test:{origin.port}/ && curl -s http://no.test:{origin.port}/; curl -s http://yes.test:{origin.port}/"
-    options = ["--name", "real", "--ask", "--add-host", "yes.test:127.0.0.1", "--add-host", "no.test:127.0.0.1"]
+    options = [
+        "--new",
+        "--name",
+        "real",
+        "--ask",
+        "--add-host",
+        "yes.test:127.0.0.1",
+        "--add-host",
+        "no.test:127.0.0.1",
+    ]
     argv = run_argv(options, ["sh", "-c", fetch])
     tab = show(browser, scene)
     settings = environment(EXEAT_HOME=str(scene.home))

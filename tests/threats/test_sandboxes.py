@@ -41,7 +41,7 @@ def test_j2_a_name_never_leads_out_of_its_folder(
     command: list[str], home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """J2: refused with exit status 2 and shown escaped; nothing is made, changed or removed anywhere."""
-    assert main(["proxy", "allow", "--name", "good", "good.test"]) == 0
+    assert main(["proxy", "create", "--name", "good"]) == 0
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/allowlist.txt").write_text("evil.test\n")
     before = tree(tmp_path)
@@ -95,7 +95,7 @@ def test_j1_a_swapped_list_is_refused_by_every_command(
 ) -> None:
     """J1: exit status 2 at once, from those who read and from those who write; what it leads to is not touched.
     Control: the same commands before it was swapped."""
-    for command in (["allow", "good.test"], ["list"], ["block", "good.test"]):
+    for command in (["create"], ["allow", "good.test"], ["list"], ["block", "good.test"]):
         assert main(["proxy", *command, "--name", "box"]) == 0
     path, other = home / "sandboxes/box/allowlist.txt", home.parent / "evil.txt"
     other.write_text("evil.test\n")
@@ -117,7 +117,7 @@ def test_j1_a_swapped_list_is_refused_by_every_command(
 )
 def test_j1_run_starts_nothing_by_a_swapped_file(name: str, home: Path) -> None:
     """J1: a link in the place of the list, of the log or of a folder. Exit status 2, and the command never ran."""
-    assert main(["proxy", "allow", "--name", "box", "good.test"]) == 0
+    assert main(["proxy", "create", "--name", "box"]) == 0
     path, other = home / name, home.parent / "other"
     if path.exists():
         path.rename(other)
@@ -137,7 +137,7 @@ def test_j1_a_way_that_could_be_turned_is_refused(
 ) -> None:
     """J1: a link on the way to the folder, which the command could turn to a folder of its own making. The answer gives
     the real path, and with that it works."""
-    assert main(["proxy", "allow", "--name", "box", "good.test"]) == 0
+    assert main(["proxy", "create", "--name", "box"]) == 0
     (home.parent / "way").symlink_to(home.parent)
     monkeypatch.setenv("EXEAT_HOME", str(home.parent / "way/exeat"))
     capsys.readouterr()

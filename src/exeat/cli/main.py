@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import exeat
 from exeat.cli.help_text import HelpText
+from exeat.cli.start import INTERRUPTED, hear_interrupts
 from exeat.errors import ConfigError, ExeatError, JailError
 
 
@@ -21,7 +22,7 @@ def console(given: argparse.Namespace | None = None) -> NoReturn:
     try:
         status = main(given=given)
     except KeyboardInterrupt:  # so early that nothing was started
-        status = 130
+        status = INTERRUPTED
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:  # closed by the caller
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None, given: argparse.Namespace | None = N
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = build_parser(arguments[0] if arguments else "").parse_args(arguments, given)
     try:
+        hear_interrupts()
         status: int = options.run(options, arguments)
     except (ConfigError, JailError) as error:
         print(f"exeat: {error}", file=sys.stderr)
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None, given: argparse.Namespace | None = N
         print(f"exeat: {error.public}{detail}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has left, which is its right. Keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

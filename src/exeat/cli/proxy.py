@@ -19,11 +19,12 @@ _NAME_HELP = f"the sandbox (default: {_DEFAULT_NAME})"
 def add_proxy_actions(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Sandboxes that have a name keep a list of rules and a log. `exeat run --name N`\n"
-        "makes and uses them. A change here reaches the commands that run in a sandbox\n"
-        "at once, and closes connections that are no longer allowed."
+        "runs a command in one. A change here reaches the commands that run in it at\n"
+        "once, and closes connections that are no longer allowed."
     )
     parser.epilog = (
         "examples:\n"
+        "  exeat proxy create --name work\n"
         "  exeat proxy allow github.com               github.com and its subdomains\n"
         "  exeat proxy block gist.github.com          though .github.com is allowed\n"
         "  exeat proxy list --name work\n"
@@ -69,12 +70,21 @@ def _add(
 
 
 def _add_rules(actions: _Actions) -> None:
+    make = _add(
+        actions,
+        "create",
+        "make a sandbox",
+        "Make a sandbox, with the list that exeat comes with or an empty one. So does\n"
+        "`exeat run --new --name N`, with --empty for an empty one.",
+        _create,
+        epilog="exit status: 0 made; 1 there is one of that name",
+    )
+    make.add_argument("--empty", action="store_true", help="with an empty list: nothing is allowed")
     allow = _add(
         actions,
         "allow",
         "allow hosts, from now on",
-        "Add rules to a sandbox's list. A bare name covers its subdomains; =NAME is that\n"
-        "host alone. A sandbox that does not exist is made, with the default list.",
+        "Add rules to a sandbox's list. A bare name covers its subdomains; =NAME is that\nhost alone.",
         _allow,
         epilog="examples:\n"
         "  exeat proxy allow github.com               stores .github.com\n"
@@ -209,6 +219,12 @@ def _add_questions(actions: _Actions) -> None:
 
 
 # Each loads what it needs when it is called: `exeat proxy list` has 120 ms.
+
+
+def _create(options: argparse.Namespace) -> int:
+    from exeat.cli.proxy_rules import create  # noqa: PLC0415
+
+    return create(options.name, empty=options.empty)
 
 
 def _allow(options: argparse.Namespace) -> int:

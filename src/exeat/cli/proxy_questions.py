@@ -97,7 +97,7 @@ def _print_table(found: list[Pending], *, error: bool) -> None:
                 in_ascii(each.rule),
                 connections,
                 f"{max(each.left_s, 0):.0f} s",
-                in_ascii(each.command),
+                in_ascii(f"{each.command}: {each.program}" if each.program else each.command),
             )
         )
     lines = aligned(rows, right=frozenset({4}))

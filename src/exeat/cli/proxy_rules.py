@@ -1,4 +1,4 @@
-"""`exeat proxy allow|block|list|reset`: the list of a sandbox. First the file, then the commands that run by it."""
+"""`exeat proxy create|allow|block|list|reset`: a sandbox's list. First the file, then the commands that run by it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
 
 
+def create(name: str, *, empty: bool) -> int:
+    """Make a sandbox. 1 if there is one of that name."""
+    with open_sandbox(name, create=True, empty=empty) as folder:
+        if not folder.was_created:
+            say(f'exeat: the sandbox "{name}" is there already ({_size(folder)})', error=True)
+            return 1
+        how = "with an empty list: nothing is allowed" if empty else "with the list that exeat comes with"
+        say(f'made the sandbox "{name}", {how} ({_size(folder)})')
+        say(f"  {plain(folder.allowlist_path)}")
+        return 0
+
+
 def allow_rules(name: str, texts: Sequence[str]) -> int:
     """Store rules. 1 if something is still denied, or a running command did not take it."""
     from exeat.sandbox.beside import look_beside  # noqa: PLC0415 - `list` is to be quick
@@ -24,8 +36,8 @@ def allow_rules(name: str, texts: Sequence[str]) -> int:
     from exeat.sandbox.typed import read_allow  # noqa: PLC0415
 
     for number, text in enumerate(texts, 1):
-        read_allow(text, number)  # a slip must not make a sandbox
-    with _open_or_make(name) as folder:
+        read_allow(text, number)
+    with open_sandbox(name) as folder:
         beside = look_beside(name)
         return _report(name, allow(folder, texts, beside.rules, unlisted=beside.lets_through))
 
@@ -38,7 +50,7 @@ def block_rules(name: str, texts: Sequence[str]) -> int:
 
     for number, text in enumerate(texts, 1):
         read_block(text, number)
-    with _open_or_make(name) as folder:
+    with open_sandbox(name) as folder:
         beside = look_beside(name)
         change = block(folder, texts, beside.rules, unlisted=beside.may_let_through)
         return _report(name, change, beside.problems)
@@ -111,14 +123,6 @@ def _rule(rule: Rule, *, colours: bool) -> str:
 
 def _dimmed(text: str, *, colours: bool) -> str:
     return coloured(text, DIM) if colours else text
-
-
-def _open_or_make(name: str) -> SandboxFolder:
-    folder = open_sandbox(name, create=True)
-    if folder.was_created:
-        say(f'made the sandbox "{name}", with the list that exeat comes with ({_size(folder)})')
-        say(f"  {plain(folder.allowlist_path)}")
-    return folder
 
 
 def _size(folder: SandboxFolder) -> str:

@@ -58,7 +58,7 @@ def list_all(only: str | None, *, as_json: bool) -> int:
 
         print(json.dumps([_as_dict(each) for each in seen], indent=2))
     elif not seen:
-        say("there are no sandboxes; exeat run --name NAME -- COMMAND makes one")
+        say("there are no sandboxes; exeat proxy create --name NAME makes one")
     else:
         _print_table(seen)
     for each in seen:

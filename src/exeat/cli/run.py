@@ -26,11 +26,18 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     sandbox.add_argument(
         "--name", metavar="N", help="run in the sandbox N, which keeps a list of rules and a log; see exeat proxy"
     )
+    sandbox.add_argument("--new", action="store_true", help="make it if there is none of that name")
+    sandbox.add_argument("--empty", action="store_true", help="make it with an empty list: nothing is allowed yet")
     sandbox.add_argument(
         "--ask", action="store_true", help="ask about hosts that no rule lists: here, or by exeat proxy approve"
     )
     sandbox.add_argument(
         "--ask-timeout", metavar="S", type=float, help="deny it without an answer in S seconds (default: 30)"
+    )
+    sandbox.add_argument(
+        "--ask-on",
+        choices=("here", "other"),
+        help="where: at this terminal too, or only by exeat proxy approve and exeat ui (default: here)",
     )
     sandbox.add_argument("--ask-fd", metavar="N", type=int, default=-1, help=argparse.SUPPRESS)
     sandbox.add_argument(
@@ -91,7 +98,7 @@ def run_command(
     has_secrets = bool(options.secrets or os.environb.get(_SECRETS))
     argv = options.command[1:] if options.command[:1] == ["--"] else options.command
     _refuse_contradictions(options)
-    folder, listed = _open_sandbox(options.name) if options.name is not None else (None, "")
+    folder, listed = _open_sandbox(options) if options.name is not None else (None, "")
     rules += listed
     every_rule += listed
     return run(
@@ -117,7 +124,8 @@ def run_command(
             devices=tuple(options.device),
             quiet=options.quiet,
             folder=folder,
-            ask=options.ask or options.ask_fd >= 0,
+            ask=_asks(options),
+            ask_here=options.ask_on != "other",
             ask_s=options.ask_timeout or _ASK_S,
             ask_fd=options.ask_fd,
             learn=options.learn or options.learn_out is not None,
@@ -126,12 +134,25 @@ def run_command(
     )
 
 
+def _asks(options: argparse.Namespace) -> bool:
+    return bool(options.ask or options.ask_on is not None or options.ask_fd >= 0)
+
+
 def _refuse_contradictions(options: argparse.Namespace) -> None:
     if options.name is not None and options.audit is not None:
         raise ConfigError(
             "a sandbox with a name has a log of its own", where="--audit", expected="--name or --audit; exeat proxy log"
         )
-    asks = options.ask or options.ask_fd >= 0
+    for option, is_given in (("--new", options.new), ("--empty", options.empty)):
+        if is_given and options.name is None:
+            raise ConfigError("only a sandbox with a name is made and kept", where=option, expected="--name N")
+    asks = _asks(options)
+    if options.ask_on == "other" and options.name is None and options.ask_fd < 0:
+        raise ConfigError(
+            "there is nowhere else to answer: only a sandbox with a name can be reached from elsewhere",
+            where="--ask-on other",
+            expected="--name N, or --ask at this terminal",
+        )
     if asks and (options.learn or options.learn_out is not None):
         raise ConfigError("what is let through is not asked about", where="--learn", expected="--ask or --learn")
     if options.ask_timeout is not None and not (asks and 0 < options.ask_timeout <= _MAX_ASK_S):
@@ -142,11 +163,10 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
         )
 
 
-def _open_sandbox(name: str) -> tuple[SandboxFolder, str]:
-    """The sandbox's folder, made if there is none, and its list as text."""
-    from exeat.sandbox.folder import open_sandbox  # noqa: PLC0415 - for sandboxes with a name
-    from exeat.sandbox.names import check_name  # noqa: PLC0415
+def _open_sandbox(options: argparse.Namespace) -> tuple[SandboxFolder, str]:
+    """The sandbox's folder, and its list as text."""
+    from exeat.cli.sandbox_choice import open_for_run  # noqa: PLC0415 - for sandboxes with a name
     from exeat.sandbox.store import read_allowlist  # noqa: PLC0415
 
-    folder = open_sandbox(check_name(name), create=True)
+    folder = open_for_run(options.name, new=options.new, empty=options.empty)
     return folder, f" {read_allowlist(folder).text}"

@@ -55,7 +55,9 @@ class Asker:
         if number in self._open:
             self._open[number].cancel()
         elif "ask" in said:
-            question = Question(said["ask"], said["host"], said["port"], said["rule"], said["inside"])
+            question = Question(
+                said["ask"], said["host"], said["port"], said["rule"], said["inside"], said.get("program", "")
+            )
             task = self._open[question.number] = self._loop.create_task(self._settle(question))
             task.add_done_callback(lambda _: self._open.pop(question.number, None))
 

@@ -91,6 +91,8 @@ def run_options(configuration: Configuration) -> list[str]:
         for name, value in proxy.variables().items():
             is_open = value != proxy.url or not proxy.has_credentials
             words.append(f"--env={name}={value}" if is_open else f"--env={name}")
+    if configuration.name:
+        words.append("--new")  # a program means it: nobody is asked
     for option, value in (
         ("--audit", configuration.audit_log),
         ("--name", configuration.name),

@@ -32,7 +32,7 @@ from exeat.wire.reply import encode_reply
 
 if TYPE_CHECKING:
     from exeat.gateway.interception import Interception
-    from exeat.gateway.questions import Ask
+    from exeat.gateway.questions import Ask, WhoAsks
 
 _log = logging.getLogger("exeat")
 _SWEEP_S: Final = 1.0
@@ -74,6 +74,7 @@ class Gateway:
         interception: Interception | None = None,
         ask: Ask | None = None,
         ask_timeout_s: float = 30.0,
+        who_asks: WhoAsks | None = None,
     ) -> None:
         if (dns_udp or dns_tcp) and not redirected:
             raise ValueError("DNS is answered only where connections are redirected")
@@ -96,6 +97,7 @@ class Gateway:
         self._interception = interception
         self._ask = ask
         self._ask_timeout_s = ask_timeout_s
+        self._who_asks = who_asks
         self._granted: list[Rule] = []  # by answers to questions
         self._dns: DnsDoor | None = None
         self._drop_log: DropLog | None = None
@@ -128,7 +130,7 @@ class Gateway:
         if self._ask is not None:
             from exeat.gateway.questions import Questions  # noqa: PLC0415 - for those who ask
 
-            self._state.questions = Questions(self._ask, self._ask_timeout_s, self.grant)
+            self._state.questions = Questions(self._ask, self._ask_timeout_s, self.grant, self._who_asks)
         loop = self._loop = asyncio.get_running_loop()
         try:
             if self._listeners is not None:

@@ -39,13 +39,17 @@ _SPARE_S: Final = 5.0
 
 
 class Question(NamedTuple):
-    """May this place be reached? `rule` is what a yes adds. `inside`: an address that is not public."""
+    """May this place be reached? `rule` is what a yes adds. `inside`: an address that is not public.
+
+    `program` is what the one calls itself that wants to know; "" if that cannot be told.
+    """
 
     number: int
     host: str
     port: int
     rule: str
     inside: bool
+    program: str = ""
 
 
 class Answer(NamedTuple):
@@ -57,6 +61,7 @@ class Answer(NamedTuple):
 
 Ask = Callable[[Question], Awaitable["bool | Answer"]]
 Grant = Callable[[Rule, str], None]
+WhoAsks = Callable[[object], str]  # a client's address, as its transport has it -> the name of its program, or ""
 
 
 class _Open:
@@ -73,8 +78,9 @@ class _Open:
 class Questions:
     """The questions of one gateway."""
 
-    def __init__(self, ask: Ask, wait_s: float, grant: Grant) -> None:
+    def __init__(self, ask: Ask, wait_s: float, grant: Grant, who_asks: WhoAsks | None = None) -> None:
         self._ask = ask
+        self._who_asks = who_asks
         self._wait_s = wait_s
         self._grant = grant
         self._open: dict[tuple[str, int], _Open] = {}
@@ -99,7 +105,7 @@ class Questions:
         if found is None:
             if len(self._open) >= MAX_OPEN:
                 return place
-            found = self._begin(place)
+            found = self._begin(session, place)
         found.waiting += 1
         # The limits of a connection are for peers that dawdle. Here it is the peer who waits.
         session.watch(self._wait_s + _SPARE_S, session.client.abort)
@@ -126,14 +132,17 @@ class Questions:
         for found in list(self._open.values()):
             found.task.cancel()
 
-    def _begin(self, place: Place) -> _Open:
+    def _begin(self, session: Session, place: Place) -> _Open:
         self._number += 1
+        peer = session.client.transport.get_extra_info("peername") if self._who_asks is not None else None
+        program = self._who_asks(peer) if self._who_asks is not None and peer else ""
         inside = isinstance(place.host, Address) and (
             classify(place.host.ip) is not AddressClass.PUBLIC or is_own_address(place.host.ip)
         )
         # For this port alone, 80 and 443 too: a yes to one must not undo a no to the other.
         rule = f"{place.host.authority}:{place.port}"
-        found = self._open[place.key] = _Open(Question(self._number, place.host_text, place.port, rule, inside))
+        question = Question(self._number, place.host_text, place.port, rule, inside, program)
+        found = self._open[place.key] = _Open(question)
         found.task = asyncio.get_running_loop().create_task(self._decide(found))
         # Also of one that is given up before it has begun, of which `_decide` never hears.
         found.task.add_done_callback(lambda _: self._forget(place.key, found))

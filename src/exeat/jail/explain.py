@@ -80,6 +80,13 @@ def explain_failure(step: str, number: int, reason: str) -> JailError:
 
 def _no_namespaces(number: int, reason: str) -> JailError:
     """Namespaces are refused: find out by whom."""
+    if is_already_inside():
+        # Not a kind of jail that is missing: no other kind could be had in here either.
+        return JailError(
+            "already inside an exeat jail, which allows no other jail in it",
+            detail=reason,
+            fix="leave out the inner `exeat run`: the outer one's rules hold for all that runs in it",
+        )
     error = _who_refuses(number, reason)
     error.is_missing = True
     return error
@@ -87,8 +94,6 @@ def _no_namespaces(number: int, reason: str) -> JailError:
 
 def _who_refuses(number: int, reason: str) -> JailError:
     public = "the netns jail needs user namespaces, which are refused here"
-    if is_already_inside():
-        return JailError("already inside an exeat jail, which allows no other jail in it", detail=reason)
     if setting("max_user_namespaces") == "0":
         return JailError(
             public, detail="user.max_user_namespaces is 0", fix="sudo sysctl user.max_user_namespaces=15000"

@@ -31,6 +31,7 @@ from exeat.jail.messages import (
     SOCKETS,
     STOPPED,
     pack_failure,
+    receive,
 )
 from exeat.jail.network import HostPorts, build_network
 from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, restore_signals
@@ -170,7 +171,7 @@ def _receive_host_sockets(control: socket.socket) -> list[str]:
     """The host's sockets, found by the warden while we made the network: that is mostly waiting for the kernel."""
     paths: list[str] = []
     while True:
-        data = control.recv(_MAX_PACKET)
+        data, _ = receive(control, _MAX_PACKET)
         if data[:1] != HOST_SOCKETS:
             os._exit(1)  # the warden is gone
         if len(data) == 1:
@@ -329,7 +330,7 @@ class _Watch:
             if self._signals in ready:
                 self._take_signals()
             if self._control.fileno() in ready:
-                data = self._control.recv(16)
+                data, _ = receive(self._control, 16)
                 if not data:
                     os._exit(1)  # the warden is gone
                 if data[:1] == PASS_SIGNAL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 
 SOCKETS = b"S"  # with descriptors: the jail's network is ready
 KEEPER = b"K"  # pid of the keeper, as the warden sees it; the builder leaves
@@ -15,6 +16,22 @@ EXITED = b"D"  # the command's wait status
 HOST_SOCKETS = b"H"  # paths with NUL between, in as many packets as it takes; an empty one is the last
 GO = b"G"
 PASS_SIGNAL = b"P"
+
+
+def receive(channel: socket.socket, limit: int, descriptors: int = 0) -> tuple[bytes, list[int]]:
+    """The next packet and the descriptors with it. Empty: the other side has left, whether or not it said why.
+
+    One that leaves without having read all of ours resets the connection. That is told once, before its last words.
+    """
+    for _ in range(2):
+        try:
+            if not descriptors:
+                return channel.recv(limit), []
+            data, received, _, _ = socket.recv_fds(channel, limit, descriptors)
+            return data, received
+        except ConnectionResetError:
+            continue
+    return b"", []
 
 
 def pack_failure(step: str, error: OSError) -> bytes:

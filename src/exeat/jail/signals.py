@@ -35,6 +35,15 @@ def remember_signals() -> None:
         _inherited.pop(number, None)
 
 
+def waiting_end() -> int:
+    """A blocked signal that has come and would end the command, were it there; 0 if there is none."""
+    pending = signal.sigpending()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        if number in pending and number not in _inherited:
+            return number
+    return 0
+
+
 def restore_signals() -> None:
     """As the caller left them, nothing blocked: for a child that is about to become another program."""
     for number in signal.valid_signals():

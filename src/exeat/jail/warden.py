@@ -22,6 +22,7 @@ from exeat.jail.messages import (
     READY,
     SOCKETS,
     STOPPED,
+    receive,
     unpack_failure,
 )
 from exeat.jail.network import DNS_PORT, Sockets
@@ -54,6 +55,11 @@ class Warden:
         self.control: socket.socket
 
     @property
+    def keeper(self) -> int:
+        """Process 1 of the jail, by its number out here; 0 if there is none (any more)."""
+        return self._keeper
+
+    @property
     def hidden_files(self) -> list[str]:
         return self._spec.view.hidden_files
 
@@ -80,7 +86,7 @@ class Warden:
         try:
             self._tell_host_sockets()
             while not (ready and self._keeper):
-                data, received, _, _ = socket.recv_fds(self.control, _MAX_MESSAGE, _MAX_SOCKETS)
+                data, received = receive(self.control, _MAX_MESSAGE, _MAX_SOCKETS)
                 match data[:1]:
                     case kind if kind == SOCKETS:
                         sockets = _sorted_out(received)
@@ -117,12 +123,22 @@ class Warden:
             if packet:
                 self.control.send(HOST_SOCKETS + packet)
             self.control.send(HOST_SOCKETS)
-        except BrokenPipeError:
+        except ConnectionError:
             pass  # the builder has given up, and said why
 
     def release(self) -> None:
         """Let the command start."""
-        self.control.send(GO)
+        try:
+            self.control.send(GO)
+        except ConnectionError:
+            raise self._why_it_ended() from None
+
+    def _why_it_ended(self) -> JailError:
+        """The keeper has gone before its time. It may have said why."""
+        data, _ = receive(self.control, _MAX_MESSAGE)
+        if data[:1] == FAILED:
+            return explain_failure(*unpack_failure(data[1:]))
+        return JailError("the jail has ended before the command could start", detail="its keeper ended without a word")
 
     def pass_signal(self, number: int) -> None:
         """Send the command a signal that only we have got."""
@@ -133,10 +149,7 @@ class Warden:
 
     def receive(self) -> Event | None:
         """The next news from inside; None for news that changes nothing. Raises JailError."""
-        try:
-            data = self.control.recv(_MAX_MESSAGE)
-        except ConnectionResetError:  # the keeper has left without reading all of ours; its own last words come next
-            data = self.control.recv(_MAX_MESSAGE)
+        data, _ = receive(self.control, _MAX_MESSAGE)
         match data[:1]:
             case kind if kind == STOPPED:
                 return Event("stopped", int(data[1:]))

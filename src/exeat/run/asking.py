@@ -62,6 +62,7 @@ class Panel:
                 "port": question.port,
                 "rule": question.rule,
                 "inside": question.inside,
+                "program": question.program,
                 "wait_s": self._wait_s,
                 "can_store": self._store is not None,
             }

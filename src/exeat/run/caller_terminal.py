@@ -7,7 +7,6 @@ import os
 import select
 import struct
 import termios
-import tty
 from typing import Any
 
 _PIECE = 65_536
@@ -36,11 +35,17 @@ class Size:
 
 
 class CallerTerminal:
-    """Raw while it is ours, and as it was found otherwise. Nothing here waits, except `write_out`."""
+    """Raw while it is ours, and as it was found otherwise. Nothing here waits, except `write_out`.
 
-    def __init__(self, descriptor: int) -> None:
+    Where others write to it too, as in `exeat run --ask -- CMD | cat`, what is written goes on being treated as it was
+    found: without that, their lines would begin below the end of the line before.
+    """
+
+    def __init__(self, descriptor: int, *, others_write: bool = False) -> None:
         """`descriptor` is of a file that nobody else has open: it becomes one that does not wait."""
         os.set_blocking(descriptor, False)
+        self._others_write = others_write
+        self._is_drawn_on = False
         self.descriptor = descriptor
         self.waiting = bytearray()  # to be shown
         self._modes: list[Any] | None = None  # as they were before ours
@@ -70,9 +75,26 @@ class CallerTerminal:
             self._modes = termios.tcgetattr(self.descriptor)
             if self._modes[3] & termios.ICANON:
                 typed = self._read_lines(self._modes[6][termios.VEOF])
-        tty.setraw(self.descriptor, termios.TCSANOW)
-        self._raw = termios.tcgetattr(self.descriptor)
+        self._set_raw()
         return typed
+
+    @property
+    def ends_lines(self) -> bool:
+        """Does it make the end of a line of every line feed?"""
+        return self._raw != [] and bool(self._raw[1] & termios.OPOST and self._raw[1] & termios.ONLCR)
+
+    def _set_raw(self) -> None:
+        assert self._modes is not None
+        keeps_output = self._others_write and not self._is_drawn_on
+        termios.tcsetattr(self.descriptor, termios.TCSANOW, _raw(self._modes, keeps_output=keeps_output))
+        self._raw = termios.tcgetattr(self.descriptor)
+
+    def let_draw(self, is_drawn_on: bool) -> None:
+        """Does the command draw, and so mean every byte as it is? Then nothing may be added to what it writes."""
+        if is_drawn_on != self._is_drawn_on:
+            self._is_drawn_on = is_drawn_on
+            if self._others_write and self._modes is not None:
+                self._set_raw()
 
     def _read_lines(self, end: bytes) -> bytes:
         """While the kernel still knows lines: it would forget where one was ended by Ctrl-D."""
@@ -131,3 +153,16 @@ class CallerTerminal:
                 return False
             self.write()
         return True
+
+
+def _raw(modes: list[Any], *, keeps_output: bool) -> list[Any]:
+    """The same modes with every key as it is and, unless the output is to be kept, every byte that is written too."""
+    inputs, outputs, control, local, *speeds, characters = modes
+    inputs &= ~(termios.BRKINT | termios.ICRNL | termios.INPCK | termios.ISTRIP | termios.IXON)
+    if not keeps_output:
+        outputs &= ~termios.OPOST
+    control = control & ~(termios.CSIZE | termios.PARENB) | termios.CS8
+    local &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN | termios.ISIG)
+    characters = list(characters)
+    characters[termios.VMIN], characters[termios.VTIME] = 1, 0
+    return [inputs, outputs, control, local, *speeds, characters]

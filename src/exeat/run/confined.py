@@ -7,7 +7,15 @@ import signal
 
 from exeat.jail.descriptors import ways_out
 from exeat.jail.inmate import OwnTerminal
-from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, remember_signals
+from exeat.jail.signals import (
+    FOR_COMMAND,
+    SI_USER,
+    STOPPING,
+    open_signalfd,
+    read_signalfd,
+    remember_signals,
+    waiting_end,
+)
 from exeat.jail.warden import Event
 from exeat.run.cell import Cell, open_cell
 from exeat.run.environment import inherited_environment
@@ -77,9 +85,12 @@ def _tell_what_is_closed(own: int) -> None:
 def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int, *, quiet: bool) -> Event:
     try:
         # Nothing starts that could not be put on record, or judged by code that is not in memory yet.
-        gatekeeper.serve(cell.sockets, jail=cell.kind, credentials=cell.credentials)
+        gatekeeper.serve(cell.sockets, jail=cell.kind, credentials=cell.credentials, keeper=cell.warden.keeper)
         announce(gatekeeper.preparations(), quiet=quiet)
         seal_imports()
+        if number := waiting_end():  # for a command that is not there yet, and need not be
+            cell.warden.kill()
+            return Event("ended", 128 + number)
         terminal.begin()
         cell.warden.release()
         return _attend(cell, gatekeeper, signals, terminal)

@@ -11,9 +11,11 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 from exeat.errors import ConfigError, ExeatError
+from exeat.jail.messages import receive
 from exeat.run.preparations import NOTHING, PREPARED, Preparations, receive_preparations
 from exeat.run.scrubbing import ClosedMemory, scrub_environment
 
@@ -51,18 +53,21 @@ class Gatekeeper:
         self.learned = ""  # after `stop`: a policy for what was let through
         self.asking, asked = _open_questions(settings)  # where it asks about what no rule lists, for the terminal
         self.can_ask = asked is not None or settings.folder is not None
+        # Ctrl-C goes to the whole group. Until the new process has left it, that is for the run alone.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
             if self.asking is not None:
                 self.asking.close()
-            _live(settings, theirs, asked)
+            _live(settings, theirs, asked, blocked)
         theirs.close()
         if asked is not None:
             asked.close()
         if settings.folder is not None:
             settings.folder.close()  # nothing of it in the process that starts the command
         self.socket = ours
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def loopback_places(self) -> list[HostPorts]:
         """Wait until the rules are read: which loopback addresses do they list? Raises ConfigError."""
@@ -87,15 +92,20 @@ class Gatekeeper:
 
     def _receive_preparations(self) -> Preparations:
         self.loopback_places()
-        data, files, _, _ = socket.recv_fds(self.socket, _MAX_PACKET, _MAX_FILES)
+        data, files = receive(self.socket, _MAX_PACKET, _MAX_FILES)
         if data[:1] != PREPARED:
             self._understand(data, PREPARED)
         prepared = receive_preparations(files)
         scrub_environment(prepared.dropped, self._given)
         return prepared
 
-    def serve(self, sockets: Sockets, *, jail: str, credentials: tuple[str, str] | None = None) -> None:
-        """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own."""
+    def serve(
+        self, sockets: Sockets, *, jail: str, credentials: tuple[str, str] | None = None, keeper: int = 0
+    ) -> None:
+        """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own.
+
+        `keeper` is process 1 of the jail, if there is one.
+        """
         self.preparations()
         kinds = [
             kind
@@ -103,9 +113,11 @@ class Gatekeeper:
             for _ in group
         ] + ["log" for _ in sockets.dropped]
         user, password = credentials or ("", "")
-        text = "\0".join((jail, user, password, ",".join(kinds)))
+        text = "\0".join((jail, user, password, str(keeper), ",".join(kinds)))
         try:
             socket.send_fds(self.socket, [text.encode()], [each.fileno() for each in sockets.all()])
+        except ConnectionError:
+            pass  # it has ended, and may have said why
         finally:
             sockets.close()
         self._expect(READY)
@@ -127,7 +139,7 @@ class Gatekeeper:
         return blocked
 
     def _receive_learned(self) -> str:
-        data, files, _, _ = socket.recv_fds(self.socket, _MAX_PACKET, _MAX_FILES)
+        data, files = receive(self.socket, _MAX_PACKET, _MAX_FILES)
         if data[:1] != LEARNED:
             return self._understand(data, LEARNED)
         with open(files[0], encoding="utf-8") as file:
@@ -135,7 +147,8 @@ class Gatekeeper:
             return file.read()
 
     def _expect(self, kind: bytes) -> str:
-        return self._understand(self.socket.recv(_MAX_PACKET), kind)
+        data, _ = receive(self.socket, _MAX_PACKET)
+        return self._understand(data, kind)
 
     def _understand(self, data: bytes, kind: bytes) -> str:
         text = data[1:].decode(errors="replace")
@@ -181,19 +194,24 @@ def _open_questions(settings: RunSettings) -> tuple[socket.socket | None, socket
             raise ConfigError(
                 f"not a socket: {error.strerror}", where=f"--ask-fd {settings.ask_fd}", expected="an open descriptor"
             ) from None
-    if not settings.ask:
+    if not (settings.ask and settings.ask_here):
         return None, None
     from exeat.run.terminal import is_at_hand  # noqa: PLC0415 - for those who ask
 
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) if is_at_hand() else (None, None)
 
 
-def _live(settings: RunSettings, control: socket.socket, asked: socket.socket | None) -> NoReturn:
-    """The gateway's process, from the fork on."""
+def _live(
+    settings: RunSettings, control: socket.socket, asked: socket.socket | None, blocked: Iterable[int]
+) -> NoReturn:
+    """The gateway's process, from the fork on. `blocked` are the signals that were so before."""
     status = 1
     try:
         parent = os.getppid()
         os.setsid()  # signals of the terminal are for the command
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that waits is dropped by this
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         signal.signal(signal.SIGTERM, _leave)
         if sys.platform == "linux":  # elsewhere the end of the control socket is all there is
             from exeat.jail import libc  # noqa: PLC0415 - Linux only

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from exeat.gateway.interception import Intercept, Interception
 from exeat.gateway.spoken import HTTP1
@@ -15,7 +16,7 @@ from exeat.run.scrubbing import scrub_environment
 from exeat.secrets.codings import load_codings
 from exeat.secrets.config import VARIABLE
 from exeat.secrets.model import Secret, SecretSpec
-from exeat.secrets.values import end_commands, fetch, files_to_hide, variables_to_drop
+from exeat.secrets.values import Settle, end_commands, fetch, files_to_hide, variables_to_drop
 from exeat.secrets.vault import Vault
 from exeat.sources import Loaded
 from exeat.trust.authority import Authority, Contexts
@@ -23,6 +24,9 @@ from exeat.trust.files import TrustFiles
 from exeat.trust.roots import UpstreamTrust, find_caller_roots, find_system_roots
 from exeat.trust.store import certificates_of, combined_bundle, java_key_store, subject_hash
 from exeat.trust.unnamed_file import file_in_memory
+
+if TYPE_CHECKING:
+    from exeat.sandbox.folder import SandboxFolder
 
 # Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
 NEEDED_LATER = (
@@ -37,15 +41,24 @@ _WHOLE, _PART = 8, 16
 class Intercepting:
     """The secrets and certificates of one run. Made in two steps: what the jail needs comes first."""
 
-    def __init__(self, loaded: Loaded, upstream_ca: Sequence[str], given: dict[bytes, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        upstream_ca: Sequence[str],
+        given: dict[bytes, bytes] | None = None,
+        folder: SandboxFolder | None = None,
+    ) -> None:
         """Raises ConfigError for a secret without a value, or roots that cannot be used.
 
         `given` is the command's environment where that is not ours. No secret comes from there, and no trust.
+        `folder` is the sandbox's, if it has a name: placeholders are kept in it.
         """
         # No command that fetches a value has any use for what holds others.
         self._environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
         self._loaded = loaded
-        self.secrets: tuple[Secret, ...] = fetch(loaded.secrets, self._environ) if loaded.secrets else ()
+        self.secrets: tuple[Secret, ...] = ()
+        if loaded.secrets:
+            self.secrets = fetch(loaded.secrets, self._environ, _settle(folder, loaded.secrets))
         self._trust = UpstreamTrust(upstream_ca, self._environ)
         self._authority = Authority(_permitted(loaded))
         self._passed_on = self._environ if given is None else decoded(given)
@@ -93,6 +106,14 @@ class Intercepting:
     def environ(self) -> dict[str, str]:
         """As it was at the start: for commands that renew a secret."""
         return self._environ
+
+
+def _settle(folder: SandboxFolder | None, secrets: Sequence[SecretSpec]) -> Settle | None:
+    if folder is None:
+        return None
+    from exeat.sandbox.placeholders import KeptPlaceholders  # noqa: PLC0415 - for sandboxes with a name
+
+    return KeptPlaceholders(folder, {each.name: each.shape for each in secrets if not each.placeholder}).settle
 
 
 def _permitted(loaded: Loaded) -> list[Pattern]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING
 
-from exeat.errors import ConfigError
+from exeat.errors import ConfigError, ExeatError
 from exeat.jail.descriptors import ensure_standard_streams
 from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.sealing import forget_start_folder
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 def run(settings: RunSettings) -> int:
     """Run the command to its end. Gives the exit status for our own process."""
+    try:
+        return _run(settings)
+    except BrokenPipeError:
+        raise  # the reader of our own output has left
+    except OSError as error:  # no process, descriptor or memory left, for example
+        raise ExeatError("the run failed", detail=f"{type(error).__name__}: {error}") from None
+
+
+def _run(settings: RunSettings) -> int:
     if not settings.argv or not settings.argv[0]:
         raise ConfigError("no command given", where="exeat run", expected="exeat run [OPTION...] -- COMMAND [ARG...]")
     forget_start_folder()
@@ -25,7 +34,8 @@ def run(settings: RunSettings) -> int:
     gc.disable()
     ensure_standard_streams()
     if settings.folder is not None and settings.folder.was_created and not settings.quiet:
-        say(f"sandbox {settings.name} is new; its list is the shipped one: exeat proxy list --name {settings.name}")
+        listed = "empty" if settings.folder.starts_empty else "the shipped one"
+        say(f"sandbox {settings.name} is new; its list is {listed}: exeat proxy list --name {settings.name}")
     out = _open_learn_out(settings, settings.learn_out) if settings.learn_out is not None else None
     try:
         gatekeeper = Gatekeeper(settings)

@@ -121,6 +121,7 @@ class Oversight:
                     "port": question.port,
                     "rule": question.rule,
                     "inside": question.inside,
+                    "program": question.program,
                     "waiting": asker.waiting(question) if asker is not None else 0,
                     "left_s": round(left_s, 1),
                 }

@@ -11,6 +11,7 @@ import re
 from typing import NamedTuple
 
 _MAX_TEXT = 1_024
+_MAX_PROGRAM = 100
 # Whatever sequence the command has left open ends here, and so does what it may have done to what is written next:
 # output that goes to a printer or a status line, or waits for the end of a picture; pictures; colours of its own for
 # ink and paper; margins and scroll regions (these move the cursor, which is put back).
@@ -42,6 +43,7 @@ class Question(NamedTuple):
     inside: bool
     wait_s: float
     can_store: bool
+    program: str = ""  # what the one calls itself that wants to know
 
     @property
     def place(self) -> str:
@@ -78,6 +80,7 @@ def read_packet(data: bytes) -> Packet | None:
             said["inside"] is not False,
             float(said["wait_s"]),
             said["can_store"] is True,
+            str(said.get("program", "")),
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -95,7 +98,7 @@ def key_of(data: bytes, question: Question) -> Key | None:
     if data in _ESCAPES:
         return Key(allow=False)
     match data.lower():
-        case b"o":
+        case b"y" | b"o":
             return Key(allow=True)
         case b"n":
             return Key(allow=False)
@@ -135,6 +138,8 @@ def visible(text: str) -> str:
 def question_lines(question: Question, left_s: float, note: str = "") -> list[str]:
     """The question. The last line says which keys there are."""
     lines = [f"exeat: allow {question.place}?  ({max(round(left_s), 0)} s)"]
+    if question.program:
+        lines.append(f'       asked by "{visible(question.program)[:_MAX_PROGRAM]}"')
     if question.inside:
         lines.append("exeat: CAREFUL: this is an address inside, of this machine or its network")
     if note:
@@ -147,8 +152,8 @@ def question_lines(question: Question, left_s: float, note: str = "") -> list[st
 
 def keys_line(question: Question) -> str:
     if question.can_store:
-        return "[o]nce (this run)  [a]lways  [n]o  n[e]ver"
-    return "[o]nce (this run)  [n]o"
+        return "[y]es, this run  [a]lways  [n]o  n[e]ver"
+    return "[y]es, this run  [n]o"
 
 
 def answered_line(question: Question, key: Key) -> str:
@@ -161,20 +166,32 @@ def answered_line(question: Question, key: Key) -> str:
 class Screen:
     """How text of ours gets between the command's, and off the screen again, where the command draws on all of it.
 
-    - a plain program: on lines of their own, which stay.
+    - a plain program: on lines of their own; one stays, which says what came of it. If others write there too, all
+      stay: nobody knows where theirs are.
     - a program that edits a line or draws at the end of the screen (its terminal is in raw mode): below the cursor;
       taken away afterwards, and the cursor is back where it was.
     - a program that has the whole screen: on the last lines; it has to draw them anew afterwards.
     - a terminal that cannot move its cursor: as plain text.
     """
 
-    def __init__(self, *, columns: int, rows: int, is_dumb: bool, is_raw: bool, is_full: bool, is_fresh: bool) -> None:
+    def __init__(
+        self,
+        *,
+        columns: int,
+        rows: int,
+        is_dumb: bool,
+        is_raw: bool,
+        is_full: bool,
+        is_fresh: bool,
+        others_write: bool = False,
+    ) -> None:
         self._columns = max(columns, 20)
         self._rows = max(rows, 2)
         self._is_dumb = is_dumb
         self._is_full = is_full and not is_dumb
         self._is_below = is_raw and not is_full and not is_dumb
         self._is_fresh = is_fresh  # is the cursor at the start of a line?
+        self._others_write = others_write
         self._height = 0
 
     @property
@@ -199,7 +216,8 @@ class Screen:
             return start + _SAVE + b"\x1b[?6l" + _PLAIN_LOOK + moved
         shown = (b"\r\n").join(_ERASE_LINE + text for text in texts)
         if self._is_below:
-            room = b"\n" * self._height + b"\x1b[%dA" % self._height
+            down = b"\x1bD" if self._others_write else b"\n"  # in the same column, which there a line feed leaves
+            room = down * self._height + b"\x1b[%dA" % self._height
             return start + room + _SAVE + _PLAIN_LOOK + b"\r\n" + shown
         # The cursor may be in any column of a line that has just begun.
         return start + _PLAIN_LOOK + (b"\r" if self._is_fresh else b"\r\n") + shown
@@ -212,9 +230,15 @@ class Screen:
     def close(self, line: str) -> bytes:
         """Take the question away, or leave what came of it."""
         if self._is_full or self._is_below:
-            return b"\r" + _ERASE_LINE + (b"\x1b[A" + _ERASE_LINE) * (self._height - 1) + _RESTORE
+            return self._erase() + _RESTORE
         text = b"\r\n".join(row.encode("ascii", "replace") for row in self._cut([line]))
-        return (b"\r\n" if self._is_dumb else b"\r" + _ERASE_LINE) + text + b"\r\n"
+        if self._is_dumb:
+            return b"\r\n" + text + b"\r\n"
+        return (b"\r" + _ERASE_LINE if self._others_write else self._erase()) + text + b"\r\n"
+
+    def _erase(self) -> bytes:
+        """From the last line of the question up to its first, where the cursor stays."""
+        return b"\r" + _ERASE_LINE + (b"\x1b[A" + _ERASE_LINE) * (self._height - 1)
 
     def _cut(self, lines: list[str]) -> list[str]:
         """Into rows that fit: how many there are must be known."""

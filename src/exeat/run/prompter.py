@@ -45,9 +45,10 @@ class Prompter:
         except (OSError, termios.error) as error:
             raise ExeatError("--ask needs a terminal of its own for the command", detail=str(error)) from None
         self._control, theirs = socket.socketpair()
+        others_write = not (_is_own_terminal(1) and _is_own_terminal(2))
         self._pid = os.fork()
         if self._pid == 0:
-            _live(master, theirs, asking)
+            _live(master, theirs, asking, others_write=others_write)
         for each in (theirs, asking):
             each.close()
         os.close(master)
@@ -68,9 +69,7 @@ class Prompter:
     def _swap_streams(self) -> None:
         """The command's terminal in the place of the caller's, under every number that a program inherits."""
         for number in _inherited():
-            try:
-                os.tcgetpgrp(number)  # fails for everything but our own terminal
-            except OSError:
+            if not _is_own_terminal(number):
                 continue
             self._swapped.append((number, os.dup(number)))
             os.dup2(self.slave, number)
@@ -154,6 +153,14 @@ class Prompter:
             return False
 
 
+def _is_own_terminal(number: int) -> bool:
+    try:
+        os.tcgetpgrp(number)  # fails for everything but our own terminal
+    except OSError:
+        return False
+    return True
+
+
 def _device_number() -> int:
     """Of the caller's terminal; 0 where the system does not tell."""
     try:
@@ -183,7 +190,7 @@ def _inherited() -> list[int]:
     return found
 
 
-def _live(master: int, control: socket.socket, asking: socket.socket) -> NoReturn:
+def _live(master: int, control: socket.socket, asking: socket.socket, *, others_write: bool) -> NoReturn:
     """The process in between, from the fork on. It has nothing open but what it needs, and loads nothing more."""
     try:
         for number in (*FOR_COMMAND, *STOPPING):
@@ -191,7 +198,7 @@ def _live(master: int, control: socket.socket, asking: socket.socket) -> NoRetur
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         _close_others(keep={terminal, master, control.fileno(), asking.fileno()})
         is_dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
-        relay = Relay(terminal, master, control, asking, is_dumb=is_dumb)
+        relay = Relay(terminal, master, control, asking, is_dumb=is_dumb, others_write=others_write)
         seal_imports()
         relay.live()
         os._exit(0)

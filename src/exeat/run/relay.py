@@ -32,12 +32,20 @@ class Relay:
     """`terminal` is the caller's, opened for this process alone; `master` is the other side of the command's."""
 
     def __init__(
-        self, terminal: int, master: int, control: socket.socket, asking: socket.socket, *, is_dumb: bool
+        self,
+        terminal: int,
+        master: int,
+        control: socket.socket,
+        asking: socket.socket,
+        *,
+        is_dumb: bool,
+        others_write: bool = False,
     ) -> None:
-        self._terminal = CallerTerminal(terminal)
+        self._terminal = CallerTerminal(terminal, others_write=others_write)
         self._master = master
         self._control = control
         self._is_dumb = is_dumb
+        self._others_write = others_write
         self._to_command = bytearray()
         self._questioner = Questioner(asking, self._terminal.waiting, self._to_command)
         self._tail = b""  # of what the command has written
@@ -168,7 +176,9 @@ class Relay:
         if not data:  # nobody has the other side open any more, not even the run
             self._is_ending = True
             return False
-        self._terminal.waiting += data
+        self._terminal.let_draw(not termios.tcgetattr(self._master)[1] & termios.OPOST)
+        # The command's terminal has ended its lines as terminals want it; if the caller's does that too, once will do.
+        self._terminal.waiting += data.replace(b"\r\n", b"\n") if self._terminal.ends_lines else data
         seen = self._tail + data
         if switches := _FULL_SCREEN.findall(seen):
             self._is_full_screen = switches[-1] == b"h"
@@ -238,6 +248,7 @@ class Relay:
             is_raw=not termios.tcgetattr(self._master)[3] & termios.ICANON,
             is_full=self._is_full_screen,
             is_fresh=not self._tail or self._tail.endswith(b"\n"),
+            others_write=self._others_write,
         )
 
 

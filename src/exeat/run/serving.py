@@ -15,6 +15,7 @@ from exeat.gateway.blocked import describe_blocked
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.gateway.resolve import load_system_resolver
+from exeat.jail.messages import receive
 from exeat.policy import Policy
 from exeat.run.gatekeeper import BLOCKED, LEARNED, READY, RULES
 from exeat.run.preparations import Preparations, send_preparations
@@ -24,6 +25,7 @@ from exeat.sources import Loaded
 from exeat.trust.unnamed_file import file_in_memory
 
 if TYPE_CHECKING:
+    from exeat.gateway.questions import WhoAsks
     from exeat.run.intercepting import Intercepting
     from exeat.run.oversight import Oversight
     from exeat.run.stored import StoredRules
@@ -44,6 +46,7 @@ class _Handed(NamedTuple):
 
     jail: str
     credentials: tuple[str, str] | None
+    keeper: int  # process 1 of the jail; 0: there is none
     sockets: dict[str, list[socket.socket]]
 
 
@@ -78,7 +81,7 @@ def _prepare(settings: RunSettings, loaded: Loaded, control: socket.socket) -> I
         return None
     from exeat.run.intercepting import Intercepting  # noqa: PLC0415 - takes 100 ms to load
 
-    intercepting = Intercepting(loaded, settings.upstream_ca, settings.environ)
+    intercepting = Intercepting(loaded, settings.upstream_ca, settings.environ, settings.folder)
     send_preparations(control, intercepting.preparations())
     return intercepting
 
@@ -110,14 +113,14 @@ def _keep_to_itself() -> None:
 
 
 def _receive(control: socket.socket) -> _Handed | None:
-    data, received, _, _ = socket.recv_fds(control, 65_536, _MAX_HANDED)
+    data, received = receive(control, 65_536, _MAX_HANDED)
     if not data:
         return None
-    jail, user, password, kinds = data.decode().split("\0")
+    jail, user, password, keeper, kinds = data.decode().split("\0")
     sockets: dict[str, list[socket.socket]] = {"tcp": [], "udp": [], "dns": [], "log": []}
     for kind, descriptor in zip(kinds.split(","), received, strict=True):
         sockets[kind].append(socket.socket(fileno=descriptor))
-    return _Handed(jail, (user, password) if user else None, sockets)
+    return _Handed(jail, (user, password) if user else None, int(keeper), sockets)
 
 
 def _loopback_places(policy: Policy) -> list[str]:
@@ -166,6 +169,7 @@ async def _serve(
         interception=intercepting.interception() if intercepting is not None else None,
         ask=oversight.ask if oversight is not None else None,
         ask_timeout_s=settings.ask_s,
+        who_asks=_program_finder(handed.keeper) if settings.ask and handed.keeper else None,
     )
     await gateway.start()
     if oversight is not None:
@@ -196,6 +200,12 @@ async def _serve(
     if settings.learn:
         socket.send_fds(control, [LEARNED], [file_in_memory(learned.encode())])
     return 0
+
+
+def _program_finder(keeper: int) -> WhoAsks:
+    from exeat.run.who_asks import ProgramFinder  # noqa: PLC0415 - for those who ask
+
+    return ProgramFinder(keeper).find
 
 
 def _begin_interception(gateway: Gateway, intercepting: Intercepting) -> list[asyncio.Task[None]]:

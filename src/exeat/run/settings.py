@@ -23,6 +23,7 @@ class RunSettings:
         "argv",
         "ask",
         "ask_fd",
+        "ask_here",
         "ask_s",
         "audit",
         "clean_env",
@@ -67,6 +68,7 @@ class RunSettings:
         ask: bool = False,
         ask_s: float = 30.0,
         ask_fd: int = -1,
+        ask_here: bool = True,
         learn: bool = False,
         learn_out: str | None = None,
     ) -> None:
@@ -90,6 +92,7 @@ class RunSettings:
         self.ask = ask  # put what no rule lists to somebody who may decide
         self.ask_s = ask_s
         self.ask_fd = ask_fd  # where to ask, if that is a program that has started us
+        self.ask_here = ask_here  # also at the terminal, if there is one
         self.learn = learn  # let through what no rule lists, and say what that was
         self.learn_out = learn_out
 

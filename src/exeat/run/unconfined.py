@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 from exeat.errors import ConfigError
 from exeat.jail.becoming import become, places_of
 from exeat.jail.network import Sockets
-from exeat.jail.signals import remember_signals, restore_signals
+from exeat.jail.signals import remember_signals, restore_signals, waiting_end
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.log import RunLog
@@ -132,6 +132,8 @@ def _run(
     terminal: Terminal,
 ) -> tuple[int, str]:
     """Until the command ends: its exit status as a shell counts it, and a note if it could not be started."""
+    if number := waiting_end():  # for a command that is not there yet, and need not be
+        return 128 + number, ""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -25,7 +25,7 @@ from exeat.policy.grammar import parse_rule
 from exeat.policy.rule import ALL_PORTS, WEB_PORTS, Rule, Scope, Source
 from exeat.sandbox.allowlist import Allowlist, default_allowlist
 from exeat.sandbox.folder import SandboxFolder
-from exeat.sandbox.store import replace_allowlist, update_allowlist
+from exeat.sandbox.store import forget_placeholders, replace_allowlist, update_allowlist
 from exeat.sandbox.typed import Typed, read_allow, read_block
 
 _MAX_SAID: Final = 5
@@ -91,8 +91,9 @@ def store_rule(folder: SandboxFolder, rule_text: str, others: Sequence[Rule] = (
 
 
 def reset(folder: SandboxFolder, *, empty: bool = False) -> Change:
-    """Back to the default list, or to an empty one. The old list may be broken."""
+    """Back to the default list, or to an empty one. The old list may be broken. Placeholders of secrets go as well."""
     text = "" if empty else default_allowlist()
+    forget_placeholders(folder)
     after, changed = replace_allowlist(folder, text)
     if empty:
         return Change(("the list is empty: nothing is allowed",), changed)

@@ -60,6 +60,7 @@ class Pending(NamedTuple):
     left_s: float
     inside: bool
     command: str
+    program: str = ""  # of the command, what the one that asks calls itself
 
 
 def tell(name: str) -> Told:
@@ -118,6 +119,7 @@ def pending(name: str) -> list[Pending]:
                     float(each["left_s"]),
                     each["inside"] is True,
                     str(said["command"]),
+                    str(each.get("program", "")),
                 )
                 for each in said["questions"]
             ]

@@ -17,13 +17,39 @@ from exeat.sandbox.names import check_name, is_name
 ALLOWLIST = "allowlist.txt"
 FRESH = ".allowlist.tmp"  # the next allowlist, until it is complete
 AUDIT = "audit.jsonl"
+PLACEHOLDERS = "placeholders.json"
+FRESH_PLACEHOLDERS = ".placeholders.tmp"
 LOCK = "lock"
 
 _UNFINISHED = ".new"  # a sandbox that is being made; no name starts with a dot
 _ALL_LOCK = ".lock"  # for making and removing
 _FILES = re.compile(
-    r"allowlist\.txt|\.allowlist\.tmp|audit\.jsonl(?:\.(?:[1-9][0-9]*|next))?|control(?:-[0-9]{1,2})?\.sock|lock"
+    r"allowlist\.txt|\.allowlist\.tmp|placeholders\.json|\.placeholders\.tmp|audit\.jsonl(?:\.(?:[1-9][0-9]*|next))?|control(?:-[0-9]{1,2})?\.sock|lock"
 )
+
+
+class NoSandboxError(ConfigError):
+    """There is no sandbox of that name. `others` says which there are, and which may have been meant; "" if none."""
+
+    def __init__(self, name: str, names: list[str]) -> None:
+        self.name = name
+        self.others = _others(name, names)
+        some = f"{self.others}; " if self.others else ""
+        super().__init__(
+            f"there is no sandbox {name}",
+            where="--name",
+            expected=f"{some}exeat proxy create --name {name} makes it, and so does exeat run --new --name {name} ...",
+        )
+
+
+def _others(name: str, names: list[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only for errors
+
+    if not names:
+        return ""
+    meant = get_close_matches(name, names, n=1)
+    more = ", ..." if len(names) > 8 else ""
+    return f"there are: {', '.join(names[:8])}{more}" + (f"; did you mean {meant[0]}?" if meant else "")
 
 
 class SandboxFolder:
@@ -32,11 +58,14 @@ class SandboxFolder:
     The paths are for messages, and for those who open files by path and check what they opened.
     """
 
-    def __init__(self, name: str, path: str, descriptor: int, *, was_created: bool = False) -> None:
+    def __init__(
+        self, name: str, path: str, descriptor: int, *, was_created: bool = False, starts_empty: bool = False
+    ) -> None:
         self.name = name
         self.path = path
         self.descriptor = descriptor
         self.was_created = was_created
+        self.starts_empty = starts_empty  # if it was created: with an empty list
         self.allowlist_path = f"{path}/{ALLOWLIST}"
         self.audit_path = f"{path}/{AUDIT}"
 
@@ -54,27 +83,30 @@ class SandboxFolder:
         self.close()
 
 
-def open_sandbox(name: str, *, create: bool = False) -> SandboxFolder:
-    """Open a sandbox; with `create`, make it with the default list if it is not there. Raises ConfigError."""
+def open_sandbox(name: str, *, create: bool = False, empty: bool = False) -> SandboxFolder:
+    """Open a sandbox; with `create`, make it if it is not there, with the default list or an empty one.
+
+    Raises ConfigError; NoSandboxError if it is not there and is not to be made.
+    """
     check_name(name)
     path = _path(name)
     within = _open_all(create=create)
     if within is None:
-        raise _no_such(name, [])
+        raise NoSandboxError(name, [])
     was_created = False
     try:
         try:
             descriptor = open_folder(name, path, within)
         except FileNotFoundError:
             if not create:
-                raise _no_such(name, _names(within)) from None
-            was_created = _make(name, within)
+                raise NoSandboxError(name, _names(within)) from None
+            was_created = _make(name, within, "" if empty else default_allowlist())
             descriptor = open_folder(name, path, within)
     finally:
         os.close(within)
-    folder = SandboxFolder(name, path, descriptor, was_created=was_created)
+    folder = SandboxFolder(name, path, descriptor, was_created=was_created, starts_empty=was_created and empty)
     try:
-        for file in (ALLOWLIST, AUDIT, LOCK):
+        for file in (ALLOWLIST, AUDIT, PLACEHOLDERS, LOCK):
             _check_file(folder, file)
     except BaseException:
         folder.close()
@@ -101,13 +133,13 @@ def remove_sandbox(name: str) -> None:
     check_name(name)
     within = _open_all(create=False)
     if within is None:
-        raise _no_such(name, [])
+        raise NoSandboxError(name, [])
     try:
         with locked(within, _ALL_LOCK, _path(_ALL_LOCK)):
             try:
                 _remove(name, within)
             except FileNotFoundError:
-                raise _no_such(name, _names(within)) from None
+                raise NoSandboxError(name, _names(within)) from None
     finally:
         os.close(within)
 
@@ -133,7 +165,7 @@ def _open_all(*, create: bool) -> int | None:
         os.close(home)
 
 
-def _make(name: str, within: int) -> bool:
+def _make(name: str, within: int, listed: str) -> bool:
     """Make a sandbox under another name, then give it its own: a crash never leaves one without a list.
 
     False: somebody else made it in this moment.
@@ -153,7 +185,7 @@ def _make(name: str, within: int) -> bool:
         descriptor = open_folder(_UNFINISHED, _path(_UNFINISHED), within)
         try:
             write_file(descriptor, LOCK, FRESH, b"", _path(name))
-            write_file(descriptor, ALLOWLIST, FRESH, default_allowlist().encode("utf-8"), _path(name))
+            write_file(descriptor, ALLOWLIST, FRESH, listed.encode("utf-8"), _path(name))
         finally:
             os.close(descriptor)
         os.rename(_UNFINISHED, name, src_dir_fd=within, dst_dir_fd=within)
@@ -206,10 +238,3 @@ def _names(within: int) -> list[str]:
             and entry.is_dir(follow_symlinks=False)
             and not ownership_fault(entry.stat(follow_symlinks=False))
         )
-
-
-def _no_such(name: str, names: list[str]) -> ConfigError:
-    some = f"one of {', '.join(names[:8])}{', …' if len(names) > 8 else ''}, or " if names else ""
-    return ConfigError(
-        f"there is no sandbox {name}", where="--name", expected=f"{some}exeat run --name {name} …, which makes it"
-    )

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from exeat.errors import ConfigError
 from exeat.sandbox.allowlist import Allowlist, parse_allowlist_file
-from exeat.sandbox.files import locked, read_file, write_file
-from exeat.sandbox.folder import ALLOWLIST, FRESH, LOCK, SandboxFolder
+from exeat.sandbox.files import locked, read_file, remove_file, write_file
+from exeat.sandbox.folder import ALLOWLIST, FRESH, LOCK, PLACEHOLDERS, SandboxFolder
 
 MAX_BYTES = 8 * 1024 * 1024
 
@@ -41,6 +41,12 @@ def replace_allowlist(folder: SandboxFolder, text: str) -> tuple[Allowlist, bool
             pass  # whatever is wrong with the old one, it goes
         _write(folder, text)
     return after, True
+
+
+def forget_placeholders(folder: SandboxFolder) -> None:
+    """The next run makes up new ones. Commands that run keep theirs."""
+    with locked(folder.descriptor, LOCK, f"{folder.path}/{LOCK}"):
+        remove_file(folder.descriptor, PLACEHOLDERS)
 
 
 def _read(folder: SandboxFolder) -> str:

@@ -51,6 +51,24 @@ def make_placeholder(shape: str, name: str) -> bytes:
     return shape.encode() + _characters(_BASE62, 36 if _GITHUB.fullmatch(shape) else 40)
 
 
+def fits_shape(shape: str, placeholder: bytes) -> bool:
+    """Could `make_placeholder` have made it? For one that was kept: it may be of another version, or not ours."""
+    match shape:
+        case "":
+            pattern = rb"exeat_[A-Za-z0-9]{32}"
+        case "jwt":
+            pattern = rb"[A-Za-z0-9_-]{20,4096}\.[A-Za-z0-9_-]{20,4096}\.[A-Za-z0-9_-]{43}"
+        case "uuid":
+            pattern = rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+        case "aws-key-id":
+            pattern = rb"AKIA[A-Z2-7]{16}"
+        case _ if _LENGTH.fullmatch(shape):
+            pattern = rb"[A-Za-z0-9]{%d}" % int(shape)
+        case _:
+            pattern = re.escape(shape.encode()) + rb"[A-Za-z0-9]{%d}" % (36 if _GITHUB.fullmatch(shape) else 40)
+    return re.fullmatch(pattern, placeholder) is not None
+
+
 def _characters(alphabet: bytes, count: int) -> bytes:
     """Random characters, each as likely as any other."""
     even = len(alphabet) * (256 // len(alphabet))

@@ -12,7 +12,7 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -20,7 +20,7 @@ from typing import Final
 from exeat.errors import ConfigError
 from exeat.secrets.config import MAX_VALUE, VARIABLE, parse_secrets, value_fault
 from exeat.secrets.model import Secret, SecretSpec
-from exeat.secrets.placeholder import make_placeholder
+from exeat.secrets.placeholder import fits_shape, make_placeholder
 from exeat.secrets.together import check_hidden, check_placeholders
 
 _MAX_FILE_BYTES: Final = 1024 * 1024
@@ -104,26 +104,47 @@ def _pinned(spec: SecretSpec, environ: Mapping[str, str]) -> SecretSpec:
     return replace(spec, source=replace(spec.source, command=(os.path.abspath(found), *command[1:])))
 
 
-def fetch(specs: Iterable[SecretSpec], environ: Mapping[str, str]) -> tuple[Secret, ...]:
-    """Fetch every value, once. Raises ConfigError with the name of the secret for which there is none."""
+MakeUp = Callable[[Mapping[str, bytes]], dict[str, bytes]]
+Settle = Callable[[MakeUp], dict[str, bytes]]  # calls it with the placeholders that were kept, and keeps what it made
+
+
+def fetch(specs: Iterable[SecretSpec], environ: Mapping[str, str], settle: Settle | None = None) -> tuple[Secret, ...]:
+    """Fetch every value, once. Raises ConfigError with the name of the secret for which there is none.
+
+    `settle`: placeholders are kept, and used again as long as they are of the right shape and unlike all others.
+    """
     by_name = {spec.name: _pinned(spec, environ) for spec in specs}
     values = {name: fetch_one(spec, environ) for name, spec in by_name.items()}
     placeholders = {name: spec.placeholder.encode() for name, spec in by_name.items() if spec.placeholder}
     check_placeholders(by_name, placeholders)
     for name, value in values.items():
         check_hidden(by_name[name], value, placeholders)
-    for name, spec in by_name.items():
-        if name not in placeholders:
-            placeholders[name] = _make_unlike(spec, by_name, values, placeholders)
-    return tuple(Secret(spec, placeholders[name], values[name]) for name, spec in by_name.items())
+
+    def make_up(kept: Mapping[str, bytes]) -> dict[str, bytes]:
+        whole = dict(placeholders)
+        for name, spec in by_name.items():
+            if name not in whole:
+                whole[name] = _make_unlike(spec, by_name, values, whole, kept.get(name, b""))
+        return whole
+
+    whole = make_up({}) if settle is None else settle(make_up)
+    return tuple(Secret(spec, whole[name], values[name]) for name, spec in by_name.items())
 
 
 def _make_unlike(
-    spec: SecretSpec, by_name: Mapping[str, SecretSpec], values: Mapping[str, bytes], placeholders: Mapping[str, bytes]
+    spec: SecretSpec,
+    by_name: Mapping[str, SecretSpec],
+    values: Mapping[str, bytes],
+    placeholders: Mapping[str, bytes],
+    kept: bytes,
 ) -> bytes:
-    """A placeholder unlike all others and all values. By chance the first is, unless a value is a few letters long."""
+    """A placeholder unlike all others and all values: the one that was kept, or else a new one.
+
+    By chance the first is, unless a value is a few letters long.
+    """
+    first = kept if fits_shape(spec.shape, kept) else b""
     for left in reversed(range(_TRIES)):
-        made = make_placeholder(spec.shape, spec.name)
+        made, first = first or make_placeholder(spec.shape, spec.name), b""
         if any(each in made or made in each for each in placeholders.values()):
             continue
         try:

@@ -20,7 +20,11 @@ CASES: list[tuple[str, set[str], set[str]]] = [
     ("exeat ", {"run", "proxy", "check", "completion"}, {"--help", "allow", "policy.toml"}),
     ("exeat pr", {"proxy"}, {"run"}),
     ("exeat --v", {"--version"}, {"--help"}),
-    ("exeat proxy ", {"allow", "block", "list", "log", "reset", "ls", "rm", "pending", "approve", "deny"}, {"run"}),
+    (
+        "exeat proxy ",
+        {"create", "allow", "block", "list", "log", "reset", "ls", "rm", "pending", "approve", "deny"},
+        {"run"},
+    ),
     ("exeat proxy --name work li", {"list"}, {"ls", "work"}),
     ("exeat proxy --name ", {"default", "work"}, {"list"}),
     ("exeat proxy list --name w", {"work"}, {"default"}),
@@ -57,7 +61,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "home"))
     for name in ("work", "default"):
-        assert main(["proxy", "allow", "--name", name, "good.test"]) == 0
+        assert main(["proxy", "create", "--name", name]) == 0
     folder = tmp_path / "here"
     folder.mkdir()
     (folder / "policy.toml").touch()

@@ -79,6 +79,7 @@ def test_help_is_as_wide_as_the_terminal(columns: str, monkeypatch: pytest.Monke
 def test_a_command_loads_what_it_needs_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start-up is a feature: `exeat proxy list` loads no event loop, no JSON and no other command."""
     monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "home"))
+    assert main(["proxy", "create"]) == 0
     assert main(["proxy", "allow", "good.test"]) == 0
     program = (
         "import sys\nfrom exeat.cli.main import main\nassert main(['proxy', 'list']) == 0\n"

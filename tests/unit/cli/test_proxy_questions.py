@@ -16,7 +16,7 @@ from tests.unit.cli.sandboxes import running_command
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The sandbox `work` is there."""
     monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "home"))
-    assert main(["proxy", "allow", "--name", "work", "any.test"]) == 0
+    assert main(["proxy", "create", "--name", "work"]) == 0
     capsys.readouterr()
 
 

@@ -24,8 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def work(home: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """The list of the sandbox `work`, which is empty."""
-    assert main(["proxy", "allow", "--name", "work", "any.test"]) == 0
-    assert main(["proxy", "reset", "--name", "work", "--empty", "--yes"]) == 0
+    assert main(["proxy", "create", "--name", "work", "--empty"]) == 0
     capsys.readouterr()
     return home / "sandboxes" / "work" / "allowlist.txt"
 
@@ -37,26 +36,29 @@ class Person(io.StringIO):
         return True
 
 
-def test_allow_makes_the_sandbox_and_says_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_create_makes_a_sandbox_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["proxy", "create"]) == 0
+    assert 'made the sandbox "default", with the list that exeat comes with (' in capsys.readouterr().out
+    assert main(["proxy", "create", "--name", "bare", "--empty"]) == 0
+    assert 'made the sandbox "bare", with an empty list: nothing is allowed (0 rules)' in capsys.readouterr().out
+    assert (home / "sandboxes" / "bare" / "allowlist.txt").read_text() == ""
+    assert main(["proxy", "create", "--empty"]) == 1
+    assert 'the sandbox "default" is there already' in capsys.readouterr().err
+    assert (home / "sandboxes" / "default" / "allowlist.txt").read_text()  # as it was
+
+
+def test_allow_says_what_it_stores(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """E2: a bare name covers its subdomains, which is said; without --name it is the sandbox called default."""
+    main(["proxy", "create"])
+    capsys.readouterr()
     assert main(["proxy", "allow", "github.test", "=api.good.test"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert 'made the sandbox "default"' in out
     assert "added .github.test: github.test and its subdomains\n" in out
     assert "added api.good.test\n" in out
     assert out.endswith("no command is running in it\n")
     text = (home / "sandboxes" / "default" / "allowlist.txt").read_text()
     assert text.endswith(".github.test\napi.good.test\n")
-    assert main(["proxy", "allow", "other.test"]) == 0
-    assert "made the sandbox" not in capsys.readouterr().out
-
-
-def test_block_makes_it_too(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """So that a sandbox can be narrowed before anything runs in it."""
-    assert main(["proxy", "block", "bad.test", "--name", "new"]) == 0
-    assert 'made the sandbox "new"' in capsys.readouterr().out
-    assert (home / "sandboxes" / "new" / "allowlist.txt").read_text().endswith("!.bad.test\n")
 
 
 @pytest.mark.parametrize("action", ["allow", "block"])
@@ -246,22 +248,36 @@ def test_a_terminal_that_cannot_show_it_gets_it_escaped(work: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "action", [["list"], ["log"], ["reset", "--yes"], ["rm", "--yes"], ["pending"], ["approve"], ["ls"]]
+    "action",
+    [
+        ["allow", "a.test"],
+        ["block", "a.test"],
+        ["list"],
+        ["log"],
+        ["reset", "--yes"],
+        ["rm", "--yes"],
+        ["pending"],
+        ["approve"],
+        ["ls"],
+    ],
 )
-def test_only_allow_and_block_make_a_sandbox(action: list[str], work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The others: exit 2, and which there are, or how one is made."""
+def test_an_unknown_name_is_an_error_and_makes_nothing(
+    action: list[str], work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2, which there are, which may have been meant, and how one is made."""
     assert main(["proxy", *action, "--name", "wrok"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "there is no sandbox wrok" in err
-    assert "one of work" in err
+    assert "there are: work; did you mean work?" in err
+    assert "exeat proxy create --name wrok" in err
     assert list_sandboxes() == ["work"]
 
 
 def test_the_default_sandbox_is_not_there_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     """`exeat proxy list` on a new machine says how to make one."""
     assert main(["proxy", "list"]) == 2
-    assert "exeat run --name default" in capsys.readouterr().err
+    assert "exeat proxy create --name default" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", "-rf", "a\nb", "$(id)", "UPPER", "", "x" * 41])

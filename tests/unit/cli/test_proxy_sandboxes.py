@@ -23,8 +23,7 @@ def sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     """Two of them: `idle` with three rules, and `work` with none."""
     monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "home"))
     for name in ("work", "idle"):
-        assert main(["proxy", "allow", "--name", name, "any.test"]) == 0
-        assert main(["proxy", "reset", "--name", name, "--empty", "--yes"]) == 0
+        assert main(["proxy", "create", "--name", name, "--empty"]) == 0
     folder = tmp_path / "home" / "sandboxes"
     (folder / "idle" / "allowlist.txt").write_text("# three\na.test\nb.test\n!c.b.test\n")
     capsys.readouterr()
@@ -77,7 +76,7 @@ def test_ls_where_there_are_none(
     """It says how one is made, and makes nothing itself."""
     monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "elsewhere"))
     assert main(["proxy", "ls"]) == 0
-    assert "exeat run --name NAME" in capsys.readouterr().out
+    assert "exeat proxy create --name NAME" in capsys.readouterr().out
     assert main(["proxy", "ls", "--json"]) == 0
     assert capsys.readouterr().out == "[]\n"
     assert main(["proxy", "ls", "--names"]) == 0

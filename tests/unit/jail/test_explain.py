@@ -61,7 +61,8 @@ def test_inside_a_jail_nothing_else_is_blamed(machine: Path, monkeypatch: pytest
     monkeypatch.setattr(explain, "is_already_inside", lambda: True)
     error = explain_failure("namespaces", errno.EPERM, "no")
     assert "already inside" in error.public
-    assert error.fix == ""
+    assert "leave out the inner" in error.fix
+    assert not error.is_missing  # so that no other kind of jail is tried
 
 
 def test_too_many_namespaces(machine: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import socket
 
 import pytest
 
 from exeat.jail import messages
-from exeat.jail.messages import pack_failure, unpack_failure
+from exeat.jail.messages import pack_failure, receive, unpack_failure
 
 
 def test_every_kind_is_a_byte_of_its_own() -> None:
@@ -36,3 +38,20 @@ def test_a_long_failure_is_cut_to_fit_into_a_packet() -> None:
     packed = pack_failure("step", OSError(1, "x" * 100_000))
     assert len(packed) == 4_000
     assert unpack_failure(packed)[:2] == ("step", 1)
+
+
+@pytest.mark.parametrize("descriptors", [0, 4])
+@pytest.mark.parametrize("unread", [0, 1, 3])
+def test_last_words_are_heard_whatever_was_left_unread(unread: int, descriptors: int) -> None:
+    """One that leaves without reading all resets the connection, which must not cover up why it left."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        for _ in range(unread):
+            ours.send(b"H")
+        with theirs:
+            socket.send_fds(theirs, [b"E words"], [0] if descriptors else [])
+        data, received = receive(ours, 64, descriptors)
+        for each in received:
+            os.close(each)
+        assert (data, len(received)) == (b"E words", 1 if descriptors else 0)
+        assert receive(ours, 64, descriptors) == (b"", [])

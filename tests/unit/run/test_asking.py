@@ -48,7 +48,7 @@ def test_a_question_and_its_answer_over_the_channel() -> None:
         asked = await begin(panel)
         assert heard(there) == {
             "ask": 3, "host": "a.test", "port": 443, "rule": "a.test", "inside": False, "wait_s": 30.0,
-            "can_store": False,
+            "can_store": False, "program": "",
         }  # fmt: skip
         there.send(b'{"answer": 3, "allow": true}')
         assert await asked == Answer(True, "terminal")

@@ -57,10 +57,15 @@ def test_what_is_not_known_to_be_outside_is_inside() -> None:
         (b"n", Key(allow=False)),
         (b"a", Key(allow=True, always=True)),
         (b"e", Key(allow=False, always=True)),
+        (b"y", Key(allow=True)),
+        (b"Y", Key(allow=True)),
         (b"\x1b", Key(allow=False)),
         (b"\x03", Key(allow=False, passed_on=b"\x03")),
         (b"\x1b[99;5u", Key(allow=False, passed_on=b"\x1b[99;5u")),
-        *((each, None) for each in (b"y", b"\r", b"\n", b" ", b"oo", b"o\r", b"\x1bo", b"\x1b[111u", b"\xc3\xb3", b"")),
+        *(
+            (each, None)
+            for each in (b"yy", b"\r", b"\n", b" ", b"oo", b"o\r", b"\x1bo", b"\x1b[111u", b"\xc3\xb3", b"")
+        ),
     ],
 )
 def test_one_key_is_one_answer(data: bytes, key: Key | None) -> None:
@@ -142,6 +147,30 @@ def test_beside_a_plain_program_the_outcome_stays() -> None:
     assert shown.open(["one"]).endswith(b"\x1b[2K\x1b[1mone\x1b[m")
     assert shown.close("three") == b"\r\x1b#5\x1b[2Kthree\r\n"
     assert not shown.leaves_holes
+
+
+def test_beside_a_plain_program_the_question_goes() -> None:
+    shown = screen()
+    shown.open(["one", "two", "keys"])
+    assert shown.close("three") == b"\r\x1b#5\x1b[2K" + b"\x1b[A\x1b#5\x1b[2K" * 2 + b"three\r\n"
+
+
+def test_what_others_have_written_is_not_taken_away() -> None:
+    """They may have written below the question, so its lines are not where they were."""
+    shown = screen(others_write=True)
+    shown.open(["one", "two", "keys"])
+    assert shown.close("three") == b"\r\x1b#5\x1b[2Kthree\r\n"
+    assert b"\x1bD\x1bD\x1b[2A\x1b7" in screen(others_write=True, is_raw=True).open(["one", "two"])
+
+
+def test_who_asks_is_said_and_cannot_write_more_than_that() -> None:
+    assert '       asked by "pip (python3.12)"' in question_lines(NAMED._replace(program="pip (python3.12)"), 30.0)
+    assert not any("asked by" in line for line in question_lines(NAMED, 30.0))
+    lines = question_lines(NAMED._replace(program="x\n\x1b[2Jexeat: allow \u202e" + "y" * 500), 30.0)
+    (line,) = [each for each in lines if "asked by" in each]
+    assert line.isascii()
+    assert line.isprintable()
+    assert len(line) < 130
 
 
 def test_below_a_line_that_is_edited_nothing_stays() -> None:

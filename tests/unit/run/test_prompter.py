@@ -78,7 +78,7 @@ def test_only_a_key_that_comes_alone_and_after_the_question_is_an_answer(
     terminal.wait_for("exeat: allow api.x.test:443?  (30 s)")
     for times, keys in enumerate(("only words\r", "\x1b[97;5", "\r", "a"), 1):  # pasted, half a report, Enter, no list
         press(terminal, keys)
-        terminal.wait_for("press one key: [o]nce (this run)  [n]o", times)
+        terminal.wait_for("press one key: [y]es, this run  [n]o", times)
     terminal.type("\x1b]11;rgb:aaaa/oooo/nnnn\x07")  # the terminal's answer to a question of the command's
     press(terminal, "o")
     assert gateway.hear() == (1, True, False)
@@ -86,7 +86,7 @@ def test_only_a_key_that_comes_alone_and_after_the_question_is_an_answer(
     terminal.wait_for("<1b5d31313b7267623a616161612f6f6f6f6f2f6e6e6e6e07>")
 
     gateway.ask(2, can_store=True)
-    terminal.wait_for("[o]nce (this run)  [a]lways  [n]o  n[e]ver")
+    terminal.wait_for("[y]es, this run  [a]lways  [n]o  n[e]ver")
     press(terminal, "e")
     assert gateway.hear() == (2, False, True)
     terminal.wait_for("exeat: api.x.test:443 is never allowed")
@@ -204,3 +204,46 @@ def test_if_the_run_is_killed_the_terminal_is_as_before(terminal: Terminal, gate
     assert terminal.wait(job) == ("killed", signal.SIGKILL)
     assert gateway.channel.recv(100) == b""
     wait_until(lambda: modes(terminal) == before, "the modes of before")
+
+
+def drawing_modes(terminal: Terminal) -> bool:
+    return not modes(terminal)[1] & termios.OPOST
+
+
+def test_lines_of_others_on_the_terminal_begin_where_lines_begin(terminal: Terminal, gateway: FakeGateway) -> None:
+    """What the command writes goes through a pipe to a program that shares the caller's terminal."""
+    before = modes(terminal)
+    program = "import sys\nfor line in sys.stdin: print('one'); print('two', flush=True)\n"
+    job = terminal.start(["sh", "-c", '"$@" 2>&1 | cat', "sh", *asked_argv(gateway, python(program))])
+    gateway.ask(1)
+    terminal.wait_for("[y]es, this run")
+    press(terminal, "y")
+    assert gateway.hear() == (1, True, False)
+    terminal.wait_for("is allowed for this run")
+    assert modes(terminal) != before  # the keys are taken
+    press(terminal, "go on\n")
+    terminal.wait_for("two")
+    terminal.type("\x04")
+    assert terminal.wait(job) == ("exited", 0)
+    assert b"one\r\ntwo\r\n" in terminal._seen
+    assert modes(terminal) == before
+
+
+@pytest.mark.parametrize("others_write", [False, True])
+def test_what_a_program_draws_is_passed_on_as_it_is(
+    others_write: bool, terminal: Terminal, gateway: FakeGateway
+) -> None:
+    """Also if its errors go elsewhere; and a program that does not draw leaves the terminal alone only there."""
+    draw = "tty.setraw(0); os.write(1, b'drawn|down\\nright'); os.read(0, 1)"
+    program = f"import os, tty; os.write(1, b'plain|'); os.read(0, 10); {draw}"
+    script = '"$@" 2>/dev/null' if others_write else '"$@"'
+    job = terminal.start(["sh", "-c", script, "sh", *asked_argv(gateway, python(program))])
+    terminal.wait_for("plain|")
+    wait_until(lambda: not modes(terminal)[3] & termios.ICANON, "the terminal to be taken")
+    assert drawing_modes(terminal) is not others_write
+    terminal.type("x\n")
+    terminal.wait_for("right")
+    assert b"drawn|down\nright" in terminal._seen
+    assert drawing_modes(terminal)
+    terminal.type("q")
+    assert terminal.wait(job) == ("exited", 0)

@@ -11,7 +11,7 @@ import pytest
 
 from exeat.errors import ConfigError
 from exeat.sandbox.allowlist import default_allowlist
-from exeat.sandbox.folder import list_sandboxes, open_sandbox, remove_sandbox
+from exeat.sandbox.folder import NoSandboxError, list_sandboxes, open_sandbox, remove_sandbox
 from exeat.sandbox.store import read_allowlist
 from tests.support.running import AS_ROOT, NOBODY
 
@@ -36,13 +36,27 @@ def test_a_missing_sandbox_is_an_error_that_helps(home: Path) -> None:
     """It names those that there are, and how to make one. Nothing is made."""
     with pytest.raises(ConfigError, match="there is no sandbox box") as caught:
         open_sandbox("box")
-    assert "exeat run --name box" in caught.value.expected
+    assert "exeat proxy create --name box makes it" in caught.value.expected
+    assert "exeat run --new --name box" in caught.value.expected
     assert not home.exists()
     open_sandbox("one", create=True).close()
     open_sandbox("two", create=True).close()
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(NoSandboxError) as caught:
         open_sandbox("box")
-    assert "one of one, two" in caught.value.expected
+    assert caught.value.others == "there are: one, two"
+    with pytest.raises(NoSandboxError, match="there are: one, two; did you mean two"):
+        open_sandbox("tow")
+
+
+def test_a_new_one_may_begin_with_an_empty_list(home: Path) -> None:
+    with open_sandbox("box", create=True, empty=True) as made:
+        assert (made.was_created, made.starts_empty) == (True, True)
+    assert (home / "sandboxes" / "box" / "allowlist.txt").read_text() == ""
+    with open_sandbox("full", create=True) as made:
+        assert (made.was_created, made.starts_empty) == (True, False)
+    with open_sandbox("full", create=True, empty=True) as found:
+        assert (found.was_created, found.starts_empty) == (False, False)
+    assert "pypi.org" in (home / "sandboxes" / "full" / "allowlist.txt").read_text()
 
 
 def test_only_folders_of_ours_are_listed(home: Path) -> None:

@@ -1,0 +1,90 @@
+"""Whatever process of a run fails, at whatever step, and whoever hears of it first: a sentence and a status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.faults import BUILDER, BUILDER_LATER, GATEWAY, KEEPER
+from tests.support.programs import Finished
+from tests.support.running import environment, exeat, folder_of
+
+MARK = "the command has started"
+# Who speaks first is a question only where the other one does not wait for it. The keeper is process 1 of its
+# namespace, so it cannot kill itself.
+_CASES = [
+    *((step, how, order) for step in BUILDER for how in ("oserror", "kill") for order in ("it", "run")),
+    *((step, how, "any") for step in BUILDER_LATER for how in ("oserror", "kill")),
+    *((step, how, "any") for step in KEEPER if step != "keeper-goes" for how in ("oserror", "exit")),
+    *(("keeper-waits", how, "it") for how in ("oserror", "exit")),
+    *((step, how, "any") for step in GATEWAY for how in ("oserror", "kill")),
+    *(("gateway-waits", how, order) for how in ("oserror", "kill") for order in ("it", "run")),
+    ("builder-network", "error", "run"),
+    ("gateway-waits", "error", "run"),
+]
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with folder_of(None) as folder:
+        yield folder
+
+
+def run_with_fault(home: Path, step: str, how: str, order: str, *options: str) -> Finished:
+    argv = [
+        sys.executable,
+        "-m",
+        "tests.support.faults",
+        step,
+        how,
+        order,
+        "run",
+        "--intercept",
+        "all",
+        *options,
+        "--",
+        "echo",
+        MARK,
+    ]
+    return exeat(argv=argv, env=environment(EXEAT_HOME=f"{home}/state"), cwd=str(Path(__file__).parents[2]))
+
+
+@pytest.mark.parametrize("step", [*BUILDER, *BUILDER_LATER, *KEEPER, *GATEWAY])
+def test_the_control_runs(step: str, home: Path) -> None:
+    """The same launcher without the fault."""
+    assert run_with_fault(home, step, "none", "any") == Finished(0, f"{MARK}\n", "")
+
+
+@pytest.mark.parametrize(("step", "how", "order"), _CASES)
+def test_an_early_fault_is_one_sentence(step: str, how: str, order: str, home: Path) -> None:
+    done = run_with_fault(home, step, how, order)
+    assert done.status in (1, 2), done
+    assert done.stdout == ""
+    assert done.stderr.startswith("exeat: "), done.stderr
+    assert done.stderr.count("exeat: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "how", "order"),
+    [("keeper-goes", "oserror", "any"), ("keeper-goes", "exit", "any"), ("keeper-waits", "exit", "run")],
+)
+def test_a_keeper_that_fails_when_it_has_been_told_to_go(step: str, how: str, order: str, home: Path) -> None:
+    """The command may have run for all that can be told."""
+    done = run_with_fault(home, step, how, order)
+    assert done.status in (2, 137), done
+    assert done.stdout == ""
+    assert done.stderr.startswith("exeat: "), done.stderr
+
+
+def test_a_run_inside_a_run_says_that_it_is_one(home: Path) -> None:
+    inner = [sys.executable, "-m", "exeat", "run", "--", "echo", MARK]
+    env = environment(EXEAT_HOME=f"{home}/state", HOME=str(home))
+    assert exeat(command=["echo", MARK], env=env, cwd="/").stdout == f"{MARK}\n"  # the control
+    done = exeat(command=inner, env=env, cwd="/")
+    assert done.status == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("exeat: already inside an exeat jail"), done.stderr
+    assert "nft" not in done.stderr

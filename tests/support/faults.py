@@ -1,0 +1,149 @@
+"""`exeat` with one fault in one of its processes: `faults.py STEP HOW ORDER run ...`.
+
+STEP is where it fails; HOW is `oserror`, `error`, `exit`, `kill`, or `none` for a control. ORDER says who is first:
+`it`, the process that fails, before the run tells it anything; `run`, whose word has come by then and is never read;
+or `any`.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+# Step -> the module and the name that is called there, in the process that is to fail.
+BUILDER = {
+    "builder-descriptors": ("exeat.jail.descriptors", "close_ways_out"),
+    "builder-namespaces": ("exeat.jail.inmate", "_enter_namespaces"),
+    "builder-network": ("exeat.jail.inmate", "build_network"),
+    "builder-listens": ("exeat.jail.inmate", "_receive_host_sockets"),
+}
+BUILDER_LATER = {
+    "builder-view": ("exeat.jail.mounts", "build_view"),
+    "builder-doors": ("exeat.jail.kernelfs", "close_doors"),
+    "builder-terminals": ("exeat.jail.kernelfs", "give_own_terminals"),
+}
+KEEPER = {
+    "keeper-begins": ("exeat.jail.inmate", "keep"),
+    "keeper-settles": ("exeat.jail.inmate", "_settle"),
+    "keeper-signals": ("exeat.jail.inmate", "open_signalfd"),
+    "keeper-waits": ("exeat.jail.inmate", "keep"),
+    "keeper-goes": ("exeat.jail.inmate", "_is_gone"),
+}
+GATEWAY = {
+    "gateway-begins": ("exeat.run.serving", "serve_run"),
+    "gateway-rules": ("exeat.run.serving", "_loopback_places"),
+    "gateway-prepares": ("exeat.run.serving", "_prepare"),
+    "gateway-waits": ("exeat.run.serving", "_receive"),
+    "gateway-limits": ("exeat.run.serving", "raise_descriptor_limit"),
+    "gateway-resolver": ("exeat.run.serving", "load_system_resolver"),
+}
+_control: socket.socket | None = None  # of the process that is to fail
+
+
+def _fail(how: str) -> None:
+    match how:
+        case "oserror":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        case "error":
+            raise RuntimeError("a fault for a test")
+        case "exit":
+            os._exit(1)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wait_for_word() -> None:
+    """Until the run has said something that will not be read."""
+    if _control is not None:
+        select.select([_control], [], [])
+
+
+class _Control:
+    """The keeper's control socket, which fails when it is read."""
+
+    def __init__(self, real: socket.socket, fail: Callable[[], None]) -> None:
+        self._real = real
+        self._fail = fail
+
+    def recv(self, *arguments: int) -> bytes:
+        self._fail()
+        return self._real.recv(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def _put(place: tuple[str, str], made: Callable[[Any], Any]) -> None:
+    module = importlib.import_module(place[0])
+    setattr(module, place[1], made(getattr(module, place[1])))
+
+
+def _remember_control(place: tuple[str, str]) -> None:
+    def made(real: Any) -> Any:
+        def call(first: Any, control: socket.socket, *others: Any, **named: Any) -> Any:
+            global _control
+            _control = control
+            return real(first, control, *others, **named)
+
+        return call
+
+    _put(place, made)
+
+
+def _await_child(get: Callable[[Any], int]) -> Callable[[Any], Any]:
+    """For a method of the run's: a process of its own has to end first."""
+
+    def made(real: Any) -> Any:
+        def call(self: Any, *others: Any, **named: Any) -> Any:
+            os.waitid(os.P_PID, get(self), os.WEXITED | os.WNOWAIT)
+            return real(self, *others, **named)
+
+        return call
+
+    return made
+
+
+def arrange(step: str, how: str, order: str) -> None:
+    def fail() -> None:
+        if order == "run" and how != "none":
+            _wait_for_word()
+        _fail(how)
+
+    def faulty(real: Any) -> Any:
+        def call(*others: Any, **named: Any) -> Any:
+            fail()
+            return real(*others, **named)
+
+        return call
+
+    if step == "keeper-waits":
+        _put(KEEPER[step], lambda real: lambda spec, control, **named: real(spec, _Control(control, fail), **named))
+    else:
+        _put((BUILDER | BUILDER_LATER | KEEPER | GATEWAY)[step], faulty)
+    if step.startswith(("builder", "keeper")):
+        _remember_control(("exeat.jail.warden", "build"))
+    else:
+        _remember_control(("exeat.run.gatekeeper", "_live"))
+    if order != "it" or how == "none":
+        return
+    warden = importlib.import_module("exeat.jail.warden").Warden
+    keeper = importlib.import_module("exeat.run.gatekeeper").Gatekeeper
+    if step in BUILDER:
+        warden._tell_host_sockets = _await_child(lambda self: self._builder)(warden._tell_host_sockets)
+    elif step == "keeper-waits":
+        warden.release = _await_child(lambda self: self._keeper)(warden.release)
+    elif step == "gateway-waits":
+        keeper.serve = _await_child(lambda self: self.pid)(keeper.serve)
+
+
+if __name__ == "__main__":
+    arrange(*sys.argv[1:4])
+    del sys.argv[1:4]
+    importlib.import_module("exeat.cli.main").console()

@@ -1,0 +1,89 @@
+"""Which program has the other end of a connection: found among the descendants of a process, within bounds."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from exeat.run import who_asks
+from exeat.run.who_asks import ProgramFinder
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
+
+# Connects, says so, and waits. The child of "nested" does that in its place; two kinds call themselves something else.
+CLIENT = """
+import os, socket, sys
+how, family, host, port = sys.argv[1:]
+if how == "nested" and (child := os.fork()):
+    os.waitpid(child, 0)
+    os._exit(0)
+if how in ("named", "hostile"):
+    open("/proc/self/comm", "wb").write(b"pip" if how == "named" else b"a\\x1b[2J\\xc3\\xbc\\xff")
+if how == "many":
+    held = [os.dup(0) for _ in range(200)]
+connection = socket.socket(int(family))
+connection.connect((host, int(port)))
+print("up", flush=True)
+sys.stdin.read()
+"""
+PROGRAM = os.path.realpath(sys.executable).rpartition("/")[2]
+
+
+@contextmanager
+def client(how: str, family: int = socket.AF_INET, host: str = "127.0.0.1") -> Iterator[object]:
+    """The address that a gateway sees of the connection."""
+    listens = "::1" if host == "::1" else "127.0.0.1"
+    with socket.socket(socket.AF_INET6 if listens == "::1" else socket.AF_INET) as listener:
+        listener.bind((listens, 0))
+        listener.listen()
+        argv = [sys.executable, "-I", "-S", "-c", CLIENT, how, str(int(family)), host, str(listener.getsockname()[1])]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            assert child.stdin is not None
+            accepted, peer = listener.accept()
+            with accepted:
+                assert child.stdout.readline() == b"up\n"
+                yield peer
+            child.stdin.close()
+
+
+@pytest.mark.parametrize(
+    ("family", "host"),
+    [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.AF_INET6, "::ffff:127.0.0.1")],
+    ids=["IPv4", "IPv6", "mapped"],
+)
+def test_a_program_is_found(family: int, host: str) -> None:
+    with client("plain", family, host) as peer:
+        assert ProgramFinder(os.getpid()).find(peer) == PROGRAM
+
+
+def test_one_that_another_has_started_is_found_too() -> None:
+    with client("nested") as peer:
+        assert ProgramFinder(os.getpid()).find(peer) == PROGRAM
+
+
+def test_what_it_calls_itself_comes_first() -> None:
+    with client("named") as peer:
+        assert ProgramFinder(os.getpid()).find(peer) == f"pip ({PROGRAM})"
+
+
+def test_what_it_calls_itself_cannot_draw() -> None:
+    with client("hostile") as peer:
+        assert ProgramFinder(os.getpid()).find(peer) == f"a?[2J?? ({PROGRAM})"
+
+
+def test_what_cannot_be_told_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    finder = ProgramFinder(os.getpid())
+    for nothing in (None, "", (), ("127.0.0.1", 1), ("not an address", 80), ("::1", "x"), 7):
+        assert finder.find(nothing) == ""
+    with client("many") as peer:
+        assert finder.find(peer) == PROGRAM  # the control
+        assert ProgramFinder(2**22 + 1).find(peer) == ""  # no such process
+        monkeypatch.setattr(who_asks, "_MAX_DESCRIPTORS", 100)
+        assert finder.find(peer) == ""
