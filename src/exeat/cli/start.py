@@ -19,7 +19,10 @@ def console() -> None:
         signal.signal(signal.SIGINT, _leave)
     from exeat.cli.main import console as begin  # noqa: PLC0415 - not before Ctrl-C is seen to
 
-    begin()
+    try:
+        begin()
+    except KeyboardInterrupt:  # while it was ending already
+        os._exit(INTERRUPTED)
 
 
 def hear_interrupts() -> None:

@@ -79,6 +79,7 @@ def test_what_it_calls_itself_cannot_draw() -> None:
 
 
 def test_what_cannot_be_told_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(who_asks, "_REST", 0)
     finder = ProgramFinder(os.getpid())
     for nothing in (None, "", (), ("127.0.0.1", 1), ("not an address", 80), ("::1", "x"), 7):
         assert finder.find(nothing) == ""
@@ -87,3 +88,22 @@ def test_what_cannot_be_told_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
         assert ProgramFinder(2**22 + 1).find(peer) == ""  # no such process
         monkeypatch.setattr(who_asks, "_MAX_DESCRIPTORS", 100)
         assert finder.find(peer) == ""
+
+
+def test_those_who_ask_all_the_time_do_not_keep_the_gateway_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that took a second is followed by nine without one."""
+    now = [100.0]
+    for clock in ("monotonic", "thread_time"):
+        monkeypatch.setattr(f"exeat.run.who_asks.time.{clock}", lambda: now[0])
+    finder = ProgramFinder(os.getpid())
+
+    def slow(peer: object) -> str:
+        now[0] += 1.0
+        return "curl"
+
+    monkeypatch.setattr(finder, "_find", slow)
+    found = []
+    for _ in range(20):
+        found.append(finder.find(("127.0.0.1", 1)))
+        now[0] += 1.0
+    assert [at for at, name in enumerate(found) if name] == [0, 9, 18]
