@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,6 +165,7 @@ def test_open_files_of_the_kernels_are_not_inherited(kind: str, uid: int | None)
 @pytest.mark.parametrize("stream", ["stdin", "stdout"])
 def test_a_file_of_the_kernels_as_a_stream_is_an_error(stream: str) -> None:
     with folder_of(None) as folder, Path("/proc/self/comm").open("r+") as file:
-        done = exeat(command=["true"], cwd=folder, **{stream: file})
+        streams: dict[str, Any] = {stream: file}
+        done = exeat(command=["true"], cwd=folder, **streams)
         assert done.status == 2
         assert "put a pipe between" in done.stderr

@@ -49,7 +49,7 @@ def give_own_devices(named: Iterable[str], hidden: int = 0) -> int:
     wanted = [*(f"{DEV}/{name}" for name in _HARMLESS), *_computing(), *named]
     if terminal and not _number_of(terminal):
         wanted.append(terminal)  # a console: its name is all that is missing, the command has it open already
-    has_queues = os.path.isdir(f"{DEV}/mqueue")
+    has_queues, has_terminals = (os.path.isdir(f"{DEV}/{name}") for name in ("mqueue", "pts"))
     # By descriptor, so that they can be shown when everything is covered.
     shown = {
         path: os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -70,7 +70,7 @@ def give_own_devices(named: Iterable[str], hidden: int = 0) -> int:
     if has_queues:
         os.mkdir(f"{DEV}/mqueue")
         mount("mqueue", f"{DEV}/mqueue", "mqueue", _SAFE)  # those of the jail's own IPC namespace
-    return _give_own_terminals(terminal, held)
+    return _give_own_terminals(terminal, held) if has_terminals else -1
 
 
 def _computing() -> list[str]:
