@@ -1,4 +1,4 @@
-"""Devices, shared memory, priorities and open files of the kernel's: doors beside the network (L10)."""
+"""Devices, shared memory, priorities and open files of the kernel's: doors other than the network (L10)."""
 
 from __future__ import annotations
 

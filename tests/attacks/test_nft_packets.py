@@ -1,6 +1,6 @@
 """The nft jail shares the machine's interfaces: no packet of its user may leave by one of them (L7).
 
-Each way is tried three times. By somebody else, which shows that it works. By the jail's uid without a system call
+Each way is tried three times. By another user, which shows that it works. By the jail's uid without a system call
 filter, which packet rules and routes must hold alone. By a command in the jail.
 """
 
@@ -109,7 +109,7 @@ def what_left(networks: Networks) -> list[bytes]:
 
 
 @pytest.mark.parametrize("way", NAMES)
-def test_a_way_out_by_a_device_is_one_for_somebody_else(networks: Networks, way: str) -> None:
+def test_a_way_out_by_a_device_is_one_for_another_user(networks: Networks, way: str) -> None:
     networks.machine.run(*as_uid(OTHER), *python(WAYS, way))
     assert what_left(networks) != []
 

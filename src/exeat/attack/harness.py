@@ -118,7 +118,9 @@ def _verdict(probe: Probe, jail: str, control: _Result, jailed: _Result) -> Seen
     if not jailed.ran:
         return Seen.BROKEN
     if jailed.absent:
-        return Seen.NO_CONTROL
+        # A device or a file that is there without a jail, and not in it, has been taken away.
+        hidden = control.got_out and probe.evidence is Evidence.DEED
+        return Seen.STOPPED if hidden else Seen.NO_CONTROL
     if probe.evidence is Evidence.WORKS:
         needs_arrival = probe.id.startswith(("B1.", "C1."))
         return Seen.WORKS if jailed.done and (jailed.allowed or not needs_arrival) else Seen.BROKEN

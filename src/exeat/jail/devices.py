@@ -39,7 +39,7 @@ def is_device(path: str) -> bool:
 
 
 def give_own_devices(named: Iterable[str], hidden: int = 0) -> int:
-    """Put a /dev of the jail's own over the host's. Gives a descriptor to be kept open, for its terminal. OSError.
+    """Put a /dev of the jail's own over the host's. Returns a descriptor to be kept open, for its terminal. OSError.
 
     `hidden` is the number of a device that is not shown, whatever else is asked for.
     """
@@ -85,7 +85,7 @@ def _computing() -> list[str]:
 
 
 def _give_own_terminals(own: str, held: int) -> int:
-    """A devpts of the jail's own, with the caller's terminal in it and no other. Gives a descriptor to be kept open.
+    """A devpts of the jail's own, with the caller's terminal in it and no other. Returns a descriptor to be kept open.
 
     Other windows of the same user can be read and written by name: keys stolen, escape sequences sent.
     """

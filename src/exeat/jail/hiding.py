@@ -1,4 +1,4 @@
-"""Folders that a command must not read, write, replace or make anew, whatever path it takes; and some that it may read.
+"""Folders that a command must not read, write, replace or make again, by any path; and some that it may read.
 
 A mount over a folder hides it, or shows it read-only. It does not hold what leads there: a folder that only contains
 a mount can be renamed, and then another can be made in its place. So everything on the way that the command could
@@ -28,7 +28,7 @@ Identity = tuple[int, int]  # device and inode
 class HeldPlaces:
     """All ways to some places, found before anything is covered. Everything here raises OSError.
 
-    Beside the places themselves, the ways to `files` and as far as there are any to `obstacles` are held.
+    The ways to `files` are held as well, and those to `obstacles` as far as there are any.
     """
 
     def __init__(

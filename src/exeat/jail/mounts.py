@@ -44,7 +44,7 @@ class View:
         self.sockets = sockets
         self.hidden_files = hidden_files
         self.hidden_folders = hidden_folders
-        self.devices: tuple[str, ...] = ()  # of the host's /dev, beside those that everybody has
+        self.devices: tuple[str, ...] = ()  # of the host's /dev, added to those that are always there
         self.read_only: list[str] = []  # files and folders
         self.still_writable: list[str] = []  # folders in these
         self.obstacles: list[str] = []  # paths that must not come to mean anything else

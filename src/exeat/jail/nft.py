@@ -190,7 +190,7 @@ def _last_walls(uid: int) -> list[nft.Chain]:
     leaves = nft.leaves_loopback()
     rules = [
         nft.rule(leaves, nft.meta_skuid(uid), nft.verdict(nft.DROP)),
-        # Its sockets have loopback addresses, also those that are closed and belong to nobody.
+        # Its sockets have loopback addresses, also those that are closed and have no owner.
         nft.rule(leaves, nft.ip_saddr(b"\x7f"), nft.verdict(nft.DROP)),
         nft.rule(leaves, nft.ip6_saddr(_LOOPBACK[1]), nft.verdict(nft.DROP)),
     ]

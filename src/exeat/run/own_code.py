@@ -71,7 +71,7 @@ def _of_others(standard: str) -> list[str]:
 
 
 def _can_be_changed(path: str) -> bool:
-    """By somebody with our rights, perhaps after a chmod; or replaced, in a folder that they may write to."""
+    """By a process with our rights, perhaps after a chmod; or replaced, in a folder that it may write to."""
     if not os.path.exists(path):
         return False
     own = os.geteuid()
