@@ -199,7 +199,7 @@ def zombies():
             except OSError:
                 pass
     return found
-for _ in range(500):
+for _ in range(3000):
     if not zombies():
         break
     time.sleep(0.02)

@@ -20,14 +20,15 @@ def places_of(name: str, environ: dict[str, str]) -> list[str]:
 
 
 def become(places: Sequence[str], argv: list[str], environ: dict[str, str]) -> NoReturn:
-    """Raises the OSError of the first place where there is such a file, or that of the last."""
+    """Raises the OSError of the first place where there is such a file; FileNotFoundError if there is none."""
     refused: OSError | None = None
-    missing: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     for path in places:
         try:
             os.execve(path, argv, environ)  # noqa: S606
-        except (FileNotFoundError, NotADirectoryError) as error:
-            missing = error
+        except (FileNotFoundError, NotADirectoryError):
+            continue
         except OSError as error:
-            refused = refused or error
-    raise refused or missing
+            # A folder of PATH that may not be entered says nothing about the command.
+            if "/" in argv[0] or os.path.lexists(path):
+                refused = refused or error
+    raise refused or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

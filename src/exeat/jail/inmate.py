@@ -7,7 +7,6 @@ ends. Neither returns to the caller's code; they speak to the warden over one so
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import select
@@ -297,17 +296,10 @@ def _become_command(spec: Spec, control: socket.socket) -> NoReturn:
         seccomp.install(seccomp.build_filter(machine, unix_sockets=unix_sockets, shared_network=shared_network))
         become(spec.places, spec.argv, spec.environ)
     except OSError as error:
-        if error.errno == errno.EACCES and not _is_in_path(spec):
-            error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         control.send(EXEC_FAILED + pack_failure("exec", OSError(error.errno, error.strerror)))
     except BaseException as problem:
         control.send(FAILED + pack_failure("exec", OSError(0, f"{type(problem).__name__}: {problem}")))
     os._exit(127)
-
-
-def _is_in_path(spec: Spec) -> bool:
-    """Is there such a command at all? A folder of PATH that may not be entered is no reason to say otherwise."""
-    return "/" in spec.argv[0] or any(map(os.path.lexists, spec.places))
 
 
 class _Watch:
