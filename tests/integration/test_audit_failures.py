@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -187,6 +188,36 @@ def test_a_stream_that_nobody_reads_holds_up_no_denial_and_lets_nothing_out(
             except BlockingIOError:
                 break
         gate.call(gate.gateway.aclose())
+        os.close(reader)
+
+
+def test_a_reader_that_stalls_shows_in_health_and_refuses_requests(
+    serve: StartServing, start_raw_origin: StartRawOrigin, tmp_path: Path
+) -> None:
+    """F3: what cannot be put on record is refused and not held for ever, and a balancer can see it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    origin = start_raw_origin()
+    allow = ("--allow", f"good.test:{origin.port} private", "--admin", str(tmp_path / "admin.sock"))
+    serving = serve(*allow, *HOSTS, audit=str(pipe))
+    try:
+        assert serving.get("good.test", origin.port).status == 200
+        assert serving.ask_admin("/healthz").status == 200
+        while serving.ask_admin("/healthz").status == 200:  # the pipe fills up, and then nothing is taken
+            serving.get("evil.test", 80)
+        before = origin.connections
+        assert serving.get("good.test", origin.port).status == 503
+        assert origin.connections == before
+
+        os.set_blocking(reader, True)
+        reading = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reader, 65_536), b"")])
+        reading.start()
+        wait_until(lambda: serving.ask_admin("/healthz").status == 200, "the log to be taken again")
+        assert serving.get("good.test", origin.port).status == 200
+        serving.close()  # which ends the stream
+        reading.join()
+    finally:
         os.close(reader)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Container, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from exeat.audit import EventStream, encode_event, open_journal
+from exeat.audit import EventStream, Rotation, encode_event, open_journal
 from exeat.errors import AuditError, StartError
 from exeat.gateway.channel import Channel
 from exeat.gateway.connection import serve_connection
@@ -42,11 +42,10 @@ _TOO_MANY: Final = encode_reply(503, "too many connections", error="connection_l
 class Gateway:
     """A default-deny proxy with one policy. Several may live in one process; they share nothing.
 
-    `audit_stays`: the log is written to the file that its name led to at the start, whatever the name leads to later:
-    for a log in reach of what it is about. `redirected`: connections may have been redirected to the listeners, which
-    then are of a network namespace that has no other way out. `dns_udp` and `dns_tcp` are bound sockets of it, on which
-    DNS is answered, and on `dropped` the kernel tells which packets were dropped there. All sockets given are the
-    gateway's from `start` on. `interception`: look into TLS where secrets or rules on methods and paths ask for it.
+    `audit_rotation`: when the log goes on in another file. `redirected`: connections may have been redirected to the
+    listeners, which then are of a network namespace that has no other way out. `dns_udp` and `dns_tcp` are bound sockets
+    of it, on which DNS is answered, and on `dropped` the kernel tells which packets were dropped there. All sockets
+    given are the gateway's from `start` on. `interception`: look into TLS where secrets or rules on methods and paths ask for it.
 
     `ask` is called about every place that no rule lists. A yes becomes a rule. No answer in `ask_timeout_s` is a no.
     """
@@ -58,7 +57,7 @@ class Gateway:
         host: str = "127.0.0.1",
         port: int = 0,
         audit: str | None = None,
-        audit_stays: bool = False,
+        audit_rotation: Rotation | None = None,
         limits: Limits | None = None,
         sandbox: str = "",
         jail: str = "",
@@ -81,7 +80,7 @@ class Gateway:
         self._host = host
         self._port = port
         self._audit = audit
-        self._audit_stays = audit_stays
+        self._audit_rotation = audit_rotation or Rotation()
         self._limits = limits or Limits()
         self._sandbox = sandbox
         self._jail = jail
@@ -113,7 +112,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen. A port that cannot be had is an error: there is no running without the gateway."""
-        journal = open_journal(self._audit, stays=self._audit_stays)
+        journal = open_journal(self._audit, **self._audit_rotation._asdict())
         self._state = State(
             self._first_policy,
             sandbox=self._sandbox,
