@@ -7,7 +7,6 @@ from typing import Final
 
 from exeat.audit.rotation import DEFAULT_KEEP, DEFAULT_MAX_BYTES, Rotation
 from exeat.errors import ConfigError
-from exeat.policy.options import parse_size
 
 SIZE: Final = "EXEAT_AUDIT_SIZE"
 KEEP: Final = "EXEAT_AUDIT_KEEP"
@@ -24,6 +23,8 @@ def rotation_from(environ: Mapping[str, str], *, keep: int = DEFAULT_KEEP) -> Ro
 def _read_size(text: str) -> int:
     if not text:
         return DEFAULT_MAX_BYTES
+    from exeat.policy.options import parse_size  # noqa: PLC0415 - on the way of every start
+
     try:
         size = parse_size(text)
     except ValueError:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP
+from exeat.audit.settings import rotation_from
 from exeat.errors import ConfigError
 from exeat.run.settings import JAILS
 
@@ -106,6 +108,7 @@ def run_command(
             or "paths=" in every_rule,
             jail=options.jail,
             audit=folder.audit_path if folder is not None else options.audit,
+            audit_rotation=rotation_from(os.environ, keep=DEFAULT_KEEP if folder is not None else RUN_KEEP),
             env=tuple(options.env),
             environ=getattr(options, "environ", None),  # by no option: see exeat.cli.embedded
             clean_env=options.clean_env,

@@ -141,7 +141,8 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
             raise ConfigError("no such socket", where=f"--unix {path}", expected="the full path of a Unix socket")
         if is_in_own_folder(path, own):
             raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
-    files = (settings.audit, settings.learn_out, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
+    log = (settings.audit, *settings.log_files)
+    files = (*dict.fromkeys(log), settings.learn_out, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
     # What is in a hidden folder is hidden with it.
     hidden = [path for path in files if path and _can_be_hidden(path) and not is_in_own_folder(path, own)]
     for path in prepared.hidden:

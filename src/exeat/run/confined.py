@@ -10,7 +10,6 @@ from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, re
 from exeat.jail.warden import Event
 from exeat.run.cell import Cell, open_cell
 from exeat.run.gatekeeper import Gatekeeper
-from exeat.run.log import RunLog
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
 from exeat.run.summary import GATEWAY_GONE, announce, print_summary, say
@@ -26,13 +25,11 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     terminal = Terminal()
     # To stop at once when the terminal says so would mean to stop again at the news of the command's stop.
     signals = open_signalfd((*FOR_COMMAND, *STOPPING))
-    log = RunLog(settings.log_in_reach)
     try:
         terminal.ask_here(gatekeeper.asking)
         own = OwnTerminal(*terminal.own) if terminal.own is not None else None
         cell = open_cell(settings, gatekeeper, new_session=not terminal.exists, terminal=own)
     except BaseException:
-        log.discard()
         terminal.close()
         raise
     try:
@@ -42,7 +39,6 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         blocked = gatekeeper.stop()
         if ended.note:
             say(ended.note)
-        log.check()
         if blocked and not settings.quiet:
             terminal.give_back()
             print_summary(blocked, settings.name)

@@ -150,11 +150,13 @@ async def _serve(
         from exeat.run.oversight import Oversight  # noqa: PLC0415 - for sandboxes with a name, and those who ask
 
         oversight = Oversight(settings, stored, asked)
+    # That of a sandbox is out of the command's reach, and without a jail there is nothing to be hidden from.
+    rotation = settings.audit_rotation._replace(in_reach=settings.folder is None and settings.hides_by_mounts)
     gateway = Gateway(
         loaded.policy,
         sandbox=settings.name,
         audit=settings.audit,
-        audit_stays=settings.folder is None,  # that of a sandbox is out of the command's reach, and rotates
+        audit_rotation=rotation,
         limits=loaded.limits,
         jail=handed.jail,
         credentials=handed.credentials,
@@ -175,7 +177,7 @@ async def _serve(
         loop.add_signal_handler(number, over.set)
     load_system_resolver()
     renewals = _begin_interception(gateway, intercepting) if intercepting is not None else []
-    seal_imports((*_NEEDED_LATER, *_NEEDED_TO_ROTATE) if settings.folder is not None else _NEEDED_LATER)
+    seal_imports(_NEEDED_LATER if rotation.in_reach or settings.audit is None else (*_NEEDED_LATER, *_NEEDED_TO_ROTATE))
     control.send(READY)
     await over.wait()
     loop.remove_reader(control.fileno())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from exeat.audit.rotation import Rotation
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
@@ -25,6 +28,7 @@ class RunSettings:
         "ask_fd",
         "ask_s",
         "audit",
+        "audit_rotation",
         "clean_env",
         "env",
         "environ",
@@ -33,6 +37,7 @@ class RunSettings:
         "learn",
         "learn_out",
         "load",
+        "log_files",
         "may_intercept",
         "may_name_loopback",
         "policy_files",
@@ -55,6 +60,7 @@ class RunSettings:
         may_intercept: bool = True,
         jail: str = "auto",
         audit: str | None = None,
+        audit_rotation: Rotation = Rotation(),  # noqa: B008 - a value
         env: tuple[str, ...] = (),
         environ: dict[bytes, bytes] | None = None,
         clean_env: bool = False,
@@ -77,6 +83,8 @@ class RunSettings:
         self.may_intercept = may_intercept  # may there be secrets, or rules on methods and paths?
         self.jail = jail
         self.audit = audit
+        self.audit_rotation = audit_rotation
+        self.log_files: tuple[str, ...] = ()  # what the log is made of, if the command could get at it
         self.env = env
         self.environ = environ  # for the command, in the place of our own; a secret's variables are taken out
         self.clean_env = clean_env
@@ -98,6 +106,11 @@ class RunSettings:
     def log_in_reach(self) -> str | None:
         """The log, if the command could get at it. That of a sandbox is in a folder that is hidden as a whole."""
         return self.audit if self.folder is None else None
+
+    @property
+    def hides_by_mounts(self) -> bool:
+        """Then only what is there before the command starts is hidden for certain."""
+        return sys.platform == "linux" and self.jail not in ("env", "seatbelt")
 
     @property
     def mode(self) -> str:
