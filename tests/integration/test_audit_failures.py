@@ -126,9 +126,9 @@ def test_a_full_disk_closes_the_gateway_until_there_is_room(
 
 
 def test_a_log_that_takes_nothing_is_an_error_at_start(serve: StartServing) -> None:
-    """F3: /dev/full refuses the very first line: exit 1, a clear sentence, and nobody listens."""
+    """F3: /dev/full refuses the very first line: exit 2, a clear sentence, and nobody listens."""
     serving = serve("--allow", "good.test", audit="/dev/full")
-    assert serving.process.wait(20) == 1
+    assert serving.process.wait(20) == 2
     assert "/dev/full cannot be written" in serving.errors
     assert "listening" not in serving.errors
 

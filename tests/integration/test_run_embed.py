@@ -116,7 +116,11 @@ def test_what_is_allowed_is_reached_and_nothing_else(run: Callable[..., Any], or
     assert lines[0] == f"good.test,{origin.port} HTTP/1.1 200 OK"
     assert not any("200" in line for line in lines[1:])
     assert (done.returncode, done.stderr, done.truncated) == (7, b"given\n", False)
-    assert done.said == "exeat: blocked once:\n  other.test  1x  --allow other.test\n"
+    advice = "--allow other.test; if it is not web: --allow other.test:PORT"
+    assert done.said == f"exeat: blocked once:\n  other.test  1x  {advice}\n"
+    (denied,) = done.summary["denied"]
+    assert (denied["host"], denied["port"], denied["rule"]) == ("other.test", None, "other.test")
+    assert (done.summary["exit_status"], done.summary["complete"]) == (7, True)
     assert len(origin.heads) == 1
     records = [json.loads(line) for line in log.read_text().splitlines()]
     decided = {(record["host"], record["verdict"]) for record in records if record["event"] == "decision"}

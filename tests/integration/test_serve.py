@@ -246,14 +246,14 @@ def test_j4_an_injected_allowlist_is_refused_whole(text: str, serve: StartServin
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("taken_by", ["another program", "a gateway", "a gateway with workers"])
 def test_a_port_in_use_is_an_error(taken_by: str, workers: str, serve: StartServing) -> None:
-    """B9: exit 1 and a sentence with the address; never a run without a proxy, and never two that share a port."""
+    """B9: exit 2 and a sentence with the address; never a run without a proxy, and never two that share a port."""
     holder = socket.create_server(("127.0.0.1", 0)) if taken_by == "another program" else None
     if holder is not None:
         port = holder.getsockname()[1]
     else:
         port = serve("--workers", "2" if taken_by.endswith("workers") else "1").port
     serving = serve("--workers", workers, port=str(port))
-    assert serving.process.wait(20) == 1
+    assert serving.process.wait(20) == 2
     assert f"cannot listen on 127.0.0.1:{port}" in serving.errors
     assert "in use" in serving.errors
     if holder is not None:
@@ -263,7 +263,7 @@ def test_a_port_in_use_is_an_error(taken_by: str, workers: str, serve: StartServ
 def test_an_address_of_another_machine_is_an_error(serve: StartServing) -> None:
     """B9: the same for an address that is not here (one for documentation)."""
     serving = serve("--bind", "192.0.2.1")
-    assert serving.process.wait(20) == 1
+    assert serving.process.wait(20) == 2
     assert "cannot listen on 192.0.2.1:0" in serving.errors
 
 
@@ -295,7 +295,7 @@ def test_an_admin_path_that_is_taken_is_an_error(workers: str, serve: StartServi
     assert serve("--admin", str(live)).ask_admin("/healthz").status == 200
     for path in (file, live, tmp_path / "no" / "folder"):
         serving = serve("--admin", str(path), "--workers", workers)
-        assert serving.process.wait(20) == 1
+        assert serving.process.wait(20) == 2
         assert f"cannot serve the admin address {path}" in serving.errors
         assert "listening" not in serving.errors
     assert file.read_text() == "precious"
@@ -305,7 +305,7 @@ def test_an_admin_port_that_is_taken_is_an_error(serve: StartServing) -> None:
     """B8: as for the proxy's own port."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         serving = serve("--admin", f"127.0.0.1:{holder.getsockname()[1]}")
-        assert serving.process.wait(20) == 1
+        assert serving.process.wait(20) == 2
     assert "cannot serve the admin address 127.0.0.1:" in serving.errors
     assert "listening" not in serving.errors
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import exeat
 from exeat.cli.help_text import HelpText
-from exeat.errors import ConfigError, ExeatError, JailError
+from exeat.errors import ConfigError, ExeatError, JailError, StartError
 
 
 def console(given: argparse.Namespace | None = None) -> NoReturn:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None, given: argparse.Namespace | None = N
     except ExeatError as error:
         detail = f"\n  {error.detail}" if error.detail else ""
         print(f"exeat: {error.public}{detail}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, StartError) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

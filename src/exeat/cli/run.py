@@ -71,7 +71,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     rest.add_argument("--clean-env", action="store_true", help="start with PATH, HOME, TERM and the like only")
     rest.add_argument("--no-proxy-env", action="store_true", help="do not set HTTP_PROXY and the like")
-    rest.add_argument("--quiet", action="store_true", help="no summary of what was blocked")
+    rest.add_argument("--quiet", action="store_true", help="no summary of what was blocked and what failed")
+    rest.add_argument("--summary-json", metavar="FILE", help="write the summary there, as JSON")
 
 
 def run_command(
@@ -121,6 +122,8 @@ def run_command(
             ask_fd=options.ask_fd,
             learn=options.learn or options.learn_out is not None,
             learn_out=options.learn_out,
+            summary_json=options.summary_json,
+            on_summary=getattr(options, "on_summary", None),
         )
     )
 

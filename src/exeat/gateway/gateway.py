@@ -20,7 +20,7 @@ from exeat.gateway.connection import serve_connection
 from exeat.gateway.counters import Counters
 from exeat.gateway.dns_door import DnsDoor
 from exeat.gateway.dropped import DropLog
-from exeat.gateway.endpoint import proxy_url, proxy_variables
+from exeat.gateway.endpoint import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.limits import Limits
 from exeat.gateway.original import find_destination
 from exeat.gateway.resolve import Lookup, Resolver
@@ -137,10 +137,7 @@ class Gateway:
                 await self._listen(loop, host=self._host, port=self._port, reuse_port=self._reuse_port or None)
         except OSError as error:
             await self._abandon_start()
-            raise StartError(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}",
-                detail="another program has the port, or the address is not this machine's",
-            ) from None
+            raise cannot_listen(self._host, self._port, error) from None
         self._state.own_ports = frozenset(port for _, port in self.addresses) | set(self._own_ports)
         started = encode_event(
             "start",
@@ -313,7 +310,7 @@ class Gateway:
     @property
     def state(self) -> State:
         if self._state is None:
-            raise RuntimeError("the gateway has not been started")
+            raise RuntimeError("the gateway has not been started: await gateway.start(), or use `async with`")
         return self._state
 
     @property
@@ -325,18 +322,24 @@ class Gateway:
         return self.state.counters
 
     @property
+    def _address(self) -> tuple[str, int]:
+        if not self.addresses:
+            raise RuntimeError("the gateway does not listen yet: await gateway.start(), or use `async with`")
+        return self.addresses[0]
+
+    @property
     def port(self) -> int:
-        return self.addresses[0][1]
+        return self._address[1]
 
     @property
     def url_without_login(self) -> str:
         """Where the gateway listens, fit for a log."""
-        return proxy_url(*self.addresses[0])
+        return proxy_url(*self._address)
 
     @property
     def url(self) -> str:
         """Where the gateway listens, for a client that takes a proxy URL; with credentials if it wants some."""
-        return proxy_url(*self.addresses[0], self._credentials)
+        return proxy_url(*self._address, self._credentials)
 
     def environ(self) -> dict[str, str]:
         """Proxy variables for a child."""

@@ -142,7 +142,8 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
         if is_in_own_folder(path, own):
             raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
     log = (settings.audit, *settings.log_files)
-    files = (*dict.fromkeys(log), settings.learn_out, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
+    written = (*dict.fromkeys(log), settings.learn_out, settings.summary_json)
+    files = (*written, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
     # What is in a hidden folder is hidden with it.
     hidden = [path for path in files if path and _can_be_hidden(path) and not is_in_own_folder(path, own)]
     for path in prepared.hidden:

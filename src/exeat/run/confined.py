@@ -36,12 +36,12 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         ended = _run_in(cell, gatekeeper, terminal, signals, quiet=settings.quiet)
         terminal.end_questions()
         cell.folder_watch.end()
-        blocked = gatekeeper.stop()
+        outcome = gatekeeper.stop()
         if ended.note:
             say(ended.note)
-        if blocked and not settings.quiet:
+        if (outcome.denied or outcome.failed) and not settings.quiet:
             terminal.give_back()
-            print_summary(blocked, settings.name)
+            print_summary(outcome, settings.name)
         return ended.value
     finally:
         cell.close()

@@ -14,14 +14,13 @@ import struct
 import sys
 import time
 
-from exeat.errors import ConfigError
+from exeat.errors import StartError
 from exeat.run.summary import say
 
 _STREAMS = ("-", "/dev/stdout", "/dev/stderr")
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _TRIES = 100
 _RETRY_S = 0.01
-_EXPECTED = "a file that can be written, or - for standard output"
 _ADVICE = {
     errno.ENOENT: "its folder does not exist: make it first",
     errno.ENOTDIR: "a part of its path is not a folder",
@@ -54,8 +53,8 @@ class RunLog:
         except OSError as error:
             self.discard()
             why = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
-            raise self._refusal(f"the audit log cannot be opened: {why}") from None
-        except ConfigError:
+            raise StartError(f"cannot open the audit log {path!r}: {why}") from None
+        except StartError:
             self.discard()
             raise
 
@@ -95,9 +94,9 @@ class RunLog:
 
     def _accept(self, path: str, found: os.stat_result) -> None:
         if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-            raise self._refusal(
+            raise StartError(
                 f"the audit log {path!r} has a second name (a hard link), by which the command could reach it",
-                "another file, or the other name removed",
+                detail="name another file, or remove the other name",
             )
         self._identities.add((found.st_dev, found.st_ino))
 
@@ -110,7 +109,7 @@ class RunLog:
             self._held.append(descriptor)
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-                raise self._refusal(f"{name!r}, in which the audit log goes on when it is full, is not a file of yours")
+                raise StartError(f"{name!r}, in which the audit log goes on when it is full, is not a file of yours")
             self._accept(name, found)
             self.files.append(name)
         folder, slash, own = path.rpartition("/")
@@ -136,9 +135,6 @@ class RunLog:
                 continue
             finally:
                 os.close(descriptor)
-
-    def _refusal(self, why: str, expected: str = _EXPECTED) -> ConfigError:
-        return ConfigError(why, where=f"--audit {self._path}", expected=expected)
 
 
 def _open_held(name: str) -> int:

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ConfigError
-from exeat.gateway.blocked import describe_blocked
+from exeat.gateway.blocked import KeptList
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.gateway.resolve import load_system_resolver
 from exeat.policy import Policy
+from exeat.run.facts import tell_outcome
 from exeat.run.gatekeeper import BLOCKED, LEARNED, READY, RULES
+from exeat.run.outcome import write_outcome
 from exeat.run.preparations import Preparations, send_preparations
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
@@ -35,7 +37,6 @@ _NEEDED_LATER = (
 )  # fmt: skip
 _NEEDED_TO_ROTATE = ("pathlib", "exeat.audit.rotate")
 _MAX_HANDED = 16
-_MAX_REPORTED = 100
 _SETTLE_S = 0.5
 
 
@@ -189,12 +190,9 @@ async def _serve(
     await gateway.aclose()
     learned = await oversight.close() if oversight is not None else ""
     control.setblocking(True)
-    fields = [
-        str(field)
-        for entry in describe_blocked(gateway.counters)[:_MAX_REPORTED]
-        for field in (entry["where"], entry["count"], entry["advice"])
-    ]
-    control.send(BLOCKED + "\0".join(fields).encode())
+    kept = KeptList(settings.name, settings.folder.allowlist_path) if settings.folder is not None else KeptList()
+    outcome = write_outcome(tell_outcome(gateway.counters, gateway.policy, kept, handed.jail))
+    socket.send_fds(control, [BLOCKED], [file_in_memory(outcome.encode())])
     if settings.learn:
         socket.send_fds(control, [LEARNED], [file_in_memory(learned.encode())])
     return 0

@@ -40,10 +40,12 @@ class RunSettings:
         "log_files",
         "may_intercept",
         "may_name_loopback",
+        "on_summary",
         "policy_files",
         "proxy_env",
         "quiet",
         "secrets_files",
+        "summary_json",
         "unix",
         "upstream_ca",
     )
@@ -73,6 +75,8 @@ class RunSettings:
         ask_fd: int = -1,
         learn: bool = False,
         learn_out: str | None = None,
+        summary_json: str | None = None,
+        on_summary: Callable[[str], None] | None = None,
     ) -> None:
         self.argv = argv
         self.load = load
@@ -97,6 +101,8 @@ class RunSettings:
         self.ask_fd = ask_fd  # where to ask, if that is a program that has started us
         self.learn = learn  # let through what no rule lists, and say what that was
         self.learn_out = learn_out
+        self.summary_json = summary_json  # where to write what the run came to
+        self.on_summary = on_summary  # whom to tell
 
     @property
     def name(self) -> str:

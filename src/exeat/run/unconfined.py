@@ -75,12 +75,12 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
         seal_imports()
         status, note = _run(settings.argv[0], argv, environ, gatekeeper, signals, terminal)
         terminal.end_questions()
-        blocked = gatekeeper.stop()
+        outcome = gatekeeper.stop()
         if note:
             say(note)
-        if blocked and not settings.quiet:
+        if (outcome.denied or outcome.failed) and not settings.quiet:
             terminal.give_back()
-            print_summary(blocked, settings.name)
+            print_summary(outcome, settings.name)
         return status
     finally:
         if trust is not None:
