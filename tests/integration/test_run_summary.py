@@ -42,7 +42,7 @@ def rows(text: str) -> list[str]:
 def test_a_name_that_was_only_looked_up_names_the_port_problem() -> None:
     done = exeat("--no-proxy-env", command=python(LOOK_UP, "git.test"))
     assert done.stdout == "False\n"
-    head, row = rows(done.stderr)
+    _, row = rows(done.stderr)
     assert row.startswith("git.test ")
     assert row.endswith("--allow git.test; if it is not web: --allow git.test:PORT")
 
@@ -61,9 +61,7 @@ def test_failures_of_what_is_allowed_are_told(start_origin: StartOrigin) -> None
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]  # nobody listens there in a moment
     allow = ("--allow", f"good.test:{port} private", "--allow", f"good.test:{origin.port} private max_upload=1KB")
-    post = (
-        f"import urllib.request as r\ntry: r.urlopen('http://good.test:{origin.port}/', b'x' * 5000)\nexcept OSError: 0"
-    )
+    post = f"try: urllib.request.urlopen('http://good.test:{origin.port}/', b'x' * 5000)\nexcept OSError: 0"
     program = python(ASK + post, f"http://good.test:{port}/", f"http://nowhere.invalid:{port}/")
     done = exeat(*allow, "--allow", f"nowhere.invalid:{port}", *hosts("good.test"), command=program)
     assert done.stdout == "502\n502\n"

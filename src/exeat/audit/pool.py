@@ -37,7 +37,7 @@ class FilePool:
         os.close(self._folder)
 
     def moved_to(self, identity: Identity) -> int:
-        """The file that has the log's name now, opened, if it is one of ours and another than `identity`; or else -1."""
+        """The file that has the log's name now, opened, if it is another one of ours than `identity`; else -1."""
         found = self._look(self._names[0])
         if found is None or found == identity or found not in self._known:
             return -1

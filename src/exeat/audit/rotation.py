@@ -19,3 +19,6 @@ class Rotation(NamedTuple):
     max_bytes: int = DEFAULT_MAX_BYTES
     keep: int = DEFAULT_KEEP
     in_reach: bool = False
+
+
+DEFAULT_ROTATION: Final = Rotation()

@@ -83,14 +83,14 @@ class KeptList(NamedTuple):
 
 
 def describe_denied(
-    counters: Counters, policy: Policy, kept: KeptList = KeptList(), own_names: Collection[str] = ()
+    counters: Counters, policy: Policy, kept: KeptList | None = None, own_names: Collection[str] = ()
 ) -> list[Entry]:
     """The most often refused first. `own_names` are this machine's: programs look them up, and mean nothing by it."""
     entries: dict[Entry, int] = {}
     for (host, port, reason), count in counters.blocked.items():
         if host == OTHER_HOSTS:
             continue
-        rule, advice = _advise(host, port, reason, policy, kept)
+        rule, advice = _advise(host, port, reason, policy, kept or KeptList())
         noise = not host or (port == 0 and (host.endswith(_REVERSE) or host in own_names))
         entry = Entry(_printable(host), port, 0, reason, "" if noise else rule, "" if noise else advice, noise)
         entries[entry] = entries.get(entry, 0) + count

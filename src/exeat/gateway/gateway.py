@@ -43,9 +43,10 @@ class Gateway:
     """A default-deny proxy with one policy. Several may live in one process; they share nothing.
 
     `audit_rotation`: when the log goes on in another file. `redirected`: connections may have been redirected to the
-    listeners, which then are of a network namespace that has no other way out. `dns_udp` and `dns_tcp` are bound sockets
-    of it, on which DNS is answered, and on `dropped` the kernel tells which packets were dropped there. All sockets
-    given are the gateway's from `start` on. `interception`: look into TLS where secrets or rules on methods and paths ask for it.
+    listeners, which then are of a network namespace that has no other way out. `dns_udp` and `dns_tcp` are bound
+    sockets of it, on which DNS is answered, and on `dropped` the kernel tells which packets were dropped there. All
+    sockets given are the gateway's from `start` on. `interception`: look into TLS where secrets or rules on methods and
+    paths ask for it.
 
     `ask` is called about every place that no rule lists. A yes becomes a rule. No answer in `ask_timeout_s` is a no.
     """

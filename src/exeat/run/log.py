@@ -113,7 +113,7 @@ class RunLog:
             self._accept(name, found)
             self.files.append(name)
         folder, slash, own = path.rpartition("/")
-        for other in os.listdir(folder or ("/" if slash else ".")):  # noqa: PTH208 - pathlib costs 5 ms
+        for other in os.listdir(folder or ("/" if slash else ".")):
             digits = other[len(own) + 1 :] if other.startswith(f"{own}.") else ""
             if digits.isascii() and digits.isdigit() and (older := f"{folder}{slash}{other}") not in self.files:
                 self.files.append(older)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from exeat.audit.rotation import Rotation
+from exeat.audit.rotation import DEFAULT_ROTATION, Rotation
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
@@ -62,7 +62,7 @@ class RunSettings:
         may_intercept: bool = True,
         jail: str = "auto",
         audit: str | None = None,
-        audit_rotation: Rotation = Rotation(),  # noqa: B008 - a value
+        audit_rotation: Rotation = DEFAULT_ROTATION,
         env: tuple[str, ...] = (),
         environ: dict[bytes, bytes] | None = None,
         clean_env: bool = False,

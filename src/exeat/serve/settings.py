@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from exeat.audit.rotation import Rotation
+from exeat.audit.rotation import DEFAULT_ROTATION, Rotation
 from exeat.audit.settings import rotation_from
 from exeat.errors import ConfigError, HostError
 from exeat.policy import parse_port
@@ -37,7 +37,7 @@ class ServeSettings:
     port: int = DEFAULT_PORT
     bind: str = DEFAULT_BIND
     audit: str = "-"
-    audit_rotation: Rotation = Rotation()
+    audit_rotation: Rotation = DEFAULT_ROTATION
     admin: AdminAddress | None = None
     workers: int = 1
     sandbox: str = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -103,7 +102,7 @@ def test_a_file_that_was_put_in_its_place_is_never_written(which: str, path: str
     file = open_pooled(path, keep=1)
     put(file, "start")
     planted = Path(path).with_name(which)
-    os.rename(planted, f"{planted}.moved")
+    planted.rename(f"{planted}.moved")
     planted.write_text("planted")
     for number in range(50):
         put(file, "reload", number=number)

@@ -16,9 +16,10 @@ from exeat.errors import AuditError
 from tests.unit.audit.test_audit_stream import body, read_all, small_pipe
 
 
-async def until_failing(log: Journal) -> None:
-    while not log.failing:
-        await asyncio.sleep(0.005)
+async def until(log: Journal, *, failing: bool) -> None:
+    async with asyncio.timeout(30):
+        while log.failing is not failing:  # noqa: ASYNC110 - what is waited for happens in another thread
+            await asyncio.sleep(0.005)
 
 
 def test_a_reader_that_stalls_refuses_requests_instead_of_holding_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,14 +33,13 @@ def test_a_reader_that_stalls_refuses_requests_instead_of_holding_them(monkeypat
         await asyncio.sleep(0)
         queued = log.commit(body(100))
         log.append(body(101))
-        await asyncio.wait_for(until_failing(log), 30)
+        await until(log, failing=True)
         for each in (*in_thread, queued):
             assert isinstance(each.exception(), AuditError)
         at_once = log.commit(body(102))
         assert isinstance(at_once.exception(), AuditError)
         reading = asyncio.ensure_future(asyncio.to_thread(read_all, reader))
-        while log.failing:
-            await asyncio.sleep(0.005)
+        await until(log, failing=False)
         await log.commit(body(103))
         await log.aclose()
         return await reading
@@ -61,7 +61,7 @@ def test_a_write_that_hangs_in_the_kernel_counts_as_stalled(monkeypatch: pytest.
     async def main() -> None:
         log = Journal(StreamSink(writer))
         waiting = [log.commit(body(number)) for number in range(100)]
-        await asyncio.wait_for(until_failing(log), 30)
+        await until(log, failing=True)
         assert all(isinstance(each.exception(), AuditError) for each in waiting)
         reading = asyncio.ensure_future(asyncio.to_thread(read_all, reader))
         await log.aclose()

@@ -14,7 +14,7 @@ from exeat.sources import make_policy
 NOTHING = make_policy([])
 
 
-def denied(*blocked: tuple[str, int, str], policy: Policy = NOTHING, kept: KeptList = KeptList()) -> list[Entry]:
+def denied(*blocked: tuple[str, int, str], policy: Policy = NOTHING, kept: KeptList | None = None) -> list[Entry]:
     counters = Counters()
     for host, port, reason in blocked:
         counters.block(host, port, reason)
