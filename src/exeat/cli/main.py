@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import exeat
 from exeat.cli.help_text import HelpText
+from exeat.cli.parser import CommandParser
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
 
 
@@ -57,7 +58,7 @@ def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
 
     With any other word all commands are there, as far as `exeat --help` needs them; with None, all of them in full.
     """
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="exeat",
         description="Run code you do not trust, and decide what it may reach.",
         epilog="Nothing is allowed unless a rule says so.\n"

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 
 _SECRETS = b"EXEAT_SECRETS_JSON"
+# Options that hardly any other program has.
+_OURS_ONLY = frozenset((
+    "--allow", "--deny", "--policy", "--add-host", "--learn", "--learn-out", "--upstream-ca", "--clean-env",
+    "--no-proxy-env", "--summary-json", "--ask-timeout",
+))  # fmt: skip
 _ASK_S, _MAX_ASK_S = 30.0, 3600.0
 
 
@@ -91,6 +96,7 @@ def run_command(
     has_secrets = bool(options.secrets or os.environb.get(_SECRETS))
     argv = options.command[1:] if options.command[:1] == ["--"] else options.command
     _refuse_contradictions(options)
+    _refuse_misplaced(options.command)
     folder, listed = _open_sandbox(options.name) if options.name is not None else (None, "")
     rules += listed
     every_rule += listed
@@ -142,6 +148,25 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
             where=f"--ask-timeout {options.ask_timeout:g}",
             expected="more than 0 and at most 3600 seconds, with --ask",
         )
+
+
+def _refuse_misplaced(command: list[str]) -> None:
+    """An option behind the command is the command's own. Without -- in between it was probably meant for us.
+
+    A denial that is taken for the command's would go unheard.
+    """
+    if command[:1] == ["--"]:
+        return
+    for word in command[1:]:
+        option = word.partition("=")[0]
+        if option == "--":
+            return
+        if option in _OURS_ONLY:
+            raise ConfigError(
+                f"{option} comes after the command, so it would be the command's own",
+                where="exeat run",
+                expected=f"exeat run {option} … -- {command[0]} …, or -- before the command if it is meant for that",
+            )
 
 
 def _open_sandbox(name: str) -> tuple[SandboxFolder, str]:
