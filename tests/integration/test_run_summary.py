@@ -99,6 +99,16 @@ def test_a_denial_that_is_kept_says_how_to_take_it_back(tmp_path: Path) -> None:
     assert "exeat proxy allow evil.test --name work takes it back" in done.stderr
 
 
+def test_an_agent_that_is_hidden_is_named_if_the_command_failed(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "agent"))
+        env = environment(DOCKER_HOST=f"unix://{tmp_path}/agent")
+        failed = exeat(command=["sh", "-c", "false docker ps; docker ps"], env=env)
+        assert f"--unix {tmp_path}/agent" in failed.stderr
+        for options, command in ((("--quiet",), "docker ps; false"), ((), "true docker ps")):
+            assert "--unix" not in exeat(*options, command=["sh", "-c", command], env=env).stderr
+
+
 # As JSON
 
 

@@ -115,6 +115,7 @@ def command_environment(settings: RunSettings, proxy_url: str, prepared: Prepara
         kept_sockets=settings.unix,
         placeholders=prepared.placeholders,
         trust=mounted_trust(prepared),
+        sandbox=settings.name,
     )
 
 

@@ -12,6 +12,7 @@ from exeat.gateway.counters import Counters
 from exeat.policy import Policy
 from exeat.run.outcome import Outcome
 
+_SSH: Final = 22
 _MAX_ENTRIES: Final = 100  # of each kind; the rest is counted
 
 
@@ -41,6 +42,7 @@ def tell_outcome(counters: Counters, policy: Policy, kept: KeptList, jail: str) 
         tuple(rows),
         tuple((entry.where, entry.count, entry.advice) for entry in failed[:_MAX_ENTRIES]),
         json.dumps(facts)[1:-1],
+        used_ssh=any(port == _SSH for _, port in counters.allowed),
     )
 
 

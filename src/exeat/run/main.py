@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, ExeatError
 from exeat.jail.descriptors import ensure_standard_streams
+from exeat.run.environment import inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.hidden_agents import name_hidden_agents
 from exeat.run.log import RunLog
 from exeat.run.outcome import UNKNOWN, as_json
 from exeat.run.sealing import forget_start_folder
@@ -47,6 +49,14 @@ def run(settings: RunSettings) -> int:
         finally:
             gatekeeper.kill()
         log.finish()
+        if status and not settings.quiet and settings.hides_by_mounts:
+            for line in name_hidden_agents(
+                inherited_environment(settings.environ),
+                settings.unix,
+                settings.argv,
+                used_ssh=gatekeeper.outcome.used_ssh,
+            ):
+                say(line)
         if settings.learn:
             print_learned(gatekeeper.learned, out)
         _tell(settings, summary, as_json(gatekeeper.outcome, status))

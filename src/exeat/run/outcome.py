@@ -14,11 +14,15 @@ Row = tuple[str, int, str]  # where, how often, what to say
 
 
 class Outcome(NamedTuple):
-    """`facts`: members of the JSON object, without its braces; empty if the gateway had died."""
+    """`facts`: members of the JSON object, without its braces; empty if the gateway had died.
+
+    `used_ssh`: something was let through to the port of SSH.
+    """
 
     denied: tuple[Row, ...] = ()
     failed: tuple[Row, ...] = ()
     facts: str = ""
+    used_ssh: bool = False
 
 
 UNKNOWN: Final = Outcome()
@@ -31,16 +35,16 @@ _NO_FACTS: Final = (
 def write_outcome(outcome: Outcome) -> str:
     """For `read_outcome`. No field holds a NUL."""
     rows = [str(field) for row in (*outcome.denied, *outcome.failed) for field in row]
-    return "\0".join((outcome.facts, str(len(outcome.denied)), *rows))
+    return "\0".join((outcome.facts, str(int(outcome.used_ssh)), str(len(outcome.denied)), *rows))
 
 
 def read_outcome(text: str) -> Outcome:
     """Raises ValueError."""
-    facts, denied, *fields = text.split("\0")
+    facts, used_ssh, denied, *fields = text.split("\0")
     rows = [
         (where, int(count), said) for where, count, said in zip(fields[0::3], fields[1::3], fields[2::3], strict=True)
     ]
-    return Outcome(tuple(rows[: int(denied)]), tuple(rows[int(denied) :]), facts)
+    return Outcome(tuple(rows[: int(denied)]), tuple(rows[int(denied) :]), facts, used_ssh == "1")
 
 
 def as_json(outcome: Outcome, status: int | None, error: str = "") -> str:

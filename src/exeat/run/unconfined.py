@@ -102,6 +102,7 @@ def _environment(settings: RunSettings, url: str, prepared: Preparations, trust:
         kept_sockets=inherited.values(),  # no socket is hidden, so their names stay
         placeholders=prepared.placeholders,
         trust=trust.variables(inherited),
+        sandbox=settings.name,
     )
 
 

@@ -58,12 +58,14 @@ def test_what_was_allowed_and_failed_has_a_list_of_its_own() -> None:
 
 
 def test_an_outcome_comes_through_whole() -> None:
-    outcome = Outcome((("a.test", 1, "x"), ("b.test", 2, "")), (("c.test:1", 3, "y"),), '"sandbox": null')
+    outcome = Outcome(
+        (("a.test", 1, "x"), ("b.test", 2, "")), (("c.test:1", 3, "y"),), '"sandbox": null', used_ssh=True
+    )
     assert read_outcome(write_outcome(outcome)) == outcome
     assert read_outcome(write_outcome(UNKNOWN)) == UNKNOWN
 
 
-@pytest.mark.parametrize("text", ["", "x", "x\0y", "x\x001\0a", "x\x001\0a\0b\0c"])
+@pytest.mark.parametrize("text", ["", "x", "x\0y", "x\x000\x001\0a", "x\x000\x001\0a\0b\0c"])
 def test_what_is_no_outcome_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"unpack|invalid literal|zip"):
         read_outcome(text)
