@@ -82,7 +82,7 @@ with open("/proc/self/mem", "rb", buffering=0) as memory:
         start, end = (int(each, 16) for each in line.split()[0].split("-"))
         if " rw" in line:
             search("own memory", attempt(os.pread, memory.fileno(), end - start, start))
-told["self"]["variables"] = sorted(name for name in os.environ if name.startswith("EXEAT_") or name == "HELD_IN_ANOTHER")
+told["self"]["variables"] = [name for name in os.environ if name.startswith("EXEAT_") or name == "HELD_IN_ANOTHER"]
 told["self"]["copies"] = [name for name in ("ANOTHER_NAME", "IN_A_URL") if name in os.environ]
 # Keys: where certificates are, and where temporary files are
 places = {os.environ[name] for name in os.environ if name.endswith(("_FILE", "_BUNDLE", "_CERT", "_CERTS", "CAINFO"))}

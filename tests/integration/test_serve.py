@@ -22,8 +22,10 @@ from tests.integration.conftest import StartRawOrigin, StartServing
 from tests.support.doors import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.gate import read_all
 from tests.support.origin import Origin
+from tests.support.programs import need
 from tests.support.prometheus import parse_metrics
 from tests.support.raw_origin import RawOrigin
+from tests.support.running import AS_ROOT, NOBODY, as_user, environment
 from tests.support.scene import wait_until
 from tests.support.serving import HOSTS, Serving
 
@@ -265,6 +267,26 @@ def test_an_address_of_another_machine_is_an_error(serve: StartServing) -> None:
     serving = serve("--bind", "192.0.2.1")
     assert serving.process.wait(20) == 2
     assert "cannot listen on 192.0.2.1:0" in serving.errors
+
+
+@AS_ROOT
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_port_that_is_roots_says_permission_and_what_to_do(workers: str) -> None:
+    """As somebody without rights, where the kernel keeps ports below 1024 for root; in a namespace where it does."""
+    need("unshare")
+    shielded = [
+        "unshare",
+        "-n",
+        "sh",
+        "-c",
+        'ip link set lo up; sysctl -qw net.ipv4.ip_unprivileged_port_start=1024; exec "$@"',
+        "sh",
+    ]
+    argv = [*shielded, *as_user(NOBODY), sys.executable, "-m", "exeat", "serve", "--port", "80", "--workers", workers]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=40, check=False, cwd="/", env=environment())
+    assert done.returncode == 2, done.stderr
+    assert "cannot listen on 127.0.0.1:80: Permission denied" in done.stderr
+    assert "8888" in done.stderr
 
 
 # The admin address

@@ -181,7 +181,7 @@ def _report_to(descriptor: int, arguments: list[str], environ: Environ | None) -
             _examine(arguments[1])
             status = 0
         else:
-            options = build_parser("run").parse_args(arguments, Namespace(environ=environ, on_summary=summaries.append))
+            options = build_parser("run").parse(arguments, Namespace(environ=environ, on_summary=summaries.append))
             status = options.run(options, arguments)
     except (ExeatError, SystemExit, Exception) as error:
         fields = _describe(error, is_sealed)

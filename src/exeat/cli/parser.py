@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -13,10 +12,8 @@ _MAX_SHOWN = 60
 class CommandParser(argparse.ArgumentParser):
     """For `exeat` and, since argparse makes those of the same class, for each of its commands."""
 
-    def parse_args(  # type: ignore[override] - argparse has overloads for namespaces that nobody here needs
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> argparse.Namespace:
-        words = sys.argv[1:] if args is None else list(args)
+    def parse(self, words: Sequence[str], namespace: argparse.Namespace | None = None) -> argparse.Namespace:
+        """What `parse_args` does, and more to say about what cannot be understood."""
         self._refuse_early_option(words)
         found, unknown = self.parse_known_args(words, namespace)
         if unknown:

@@ -63,7 +63,7 @@ class Entry(NamedTuple):
 
     host: str
     port: int
-    count: int
+    times: int
     reason: str
     rule: str = ""
     advice: str = ""
@@ -125,8 +125,8 @@ def is_failure(note: str) -> bool:
 
 
 def _in_order(entries: dict[Entry, int]) -> list[Entry]:
-    counted = [entry._replace(count=count) for entry, count in entries.items()]
-    return sorted(counted, key=lambda entry: (-entry.count, entry.where, entry.advice))
+    counted = [entry._replace(times=count) for entry, count in entries.items()]
+    return sorted(counted, key=lambda entry: (-entry.times, entry.where, entry.advice))
 
 
 def _printable(text: str) -> str:

@@ -33,21 +33,21 @@ def tell_outcome(counters: Counters, policy: Policy, kept: KeptList, jail: str) 
         },
     }
     wanted = [entry for entry in denied if not entry.is_noise][:_MAX_ENTRIES]
-    rows = [(entry.where, entry.count, entry.advice) for entry in wanted]
-    noise = sum(entry.count for entry in denied if entry.is_noise)
+    rows = [(entry.where, entry.times, entry.advice) for entry in wanted]
+    noise = sum(entry.times for entry in denied if entry.is_noise)
     rest = _rest(sum(counters.blocked.values()) - noise, wanted)
     if rest:
         rows.append(("other hosts", rest, "--audit FILE records all"))
     return Outcome(
         tuple(rows),
-        tuple((entry.where, entry.count, entry.advice) for entry in failed[:_MAX_ENTRIES]),
+        tuple((entry.where, entry.times, entry.advice) for entry in failed[:_MAX_ENTRIES]),
         json.dumps(facts)[1:-1],
         used_ssh=any(port == _SSH for _, port in counters.allowed),
     )
 
 
 def _place(entry: Entry) -> dict[str, Any]:
-    return {"host": entry.host or None, "port": entry.port or None, "count": entry.count}
+    return {"host": entry.host or None, "port": entry.port or None, "count": entry.times}
 
 
 def _why(entry: Entry) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _why(entry: Entry) -> dict[str, Any]:
 
 
 def _rest(total: int, entries: Sequence[Entry]) -> int:
-    return total - sum(entry.count for entry in entries[:_MAX_ENTRIES])
+    return total - sum(entry.times for entry in entries[:_MAX_ENTRIES])
 
 
 def _own_names() -> frozenset[str]:

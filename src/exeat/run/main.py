@@ -50,12 +50,8 @@ def run(settings: RunSettings) -> int:
             gatekeeper.kill()
         log.finish()
         if status and not settings.quiet and settings.hides_by_mounts:
-            for line in name_hidden_agents(
-                inherited_environment(settings.environ),
-                settings.unix,
-                settings.argv,
-                used_ssh=gatekeeper.outcome.used_ssh,
-            ):
+            environ, used_ssh = inherited_environment(settings.environ), gatekeeper.outcome.used_ssh
+            for line in name_hidden_agents(environ, settings.unix, settings.argv, used_ssh=used_ssh):
                 say(line)
         if settings.learn:
             print_learned(gatekeeper.learned, out)

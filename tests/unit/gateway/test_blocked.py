@@ -61,7 +61,7 @@ def denied(*blocked: tuple[str, int, str], policy: Policy = NOTHING, kept: KeptL
 )
 def test_each_reason_has_its_advice(blocked: tuple[str, int, str], where: str, rule: str, advice: str) -> None:
     (entry,) = denied(blocked)
-    assert (entry.where, entry.count, entry.rule, entry.advice) == (where, 1, rule, advice)
+    assert (entry.where, entry.times, entry.rule, entry.advice) == (where, 1, rule, advice)
     assert not entry.is_noise
 
 
@@ -115,7 +115,7 @@ def test_a_denial_of_what_a_name_leads_to_is_not_laid_at_another_rule() -> None:
 
 def test_the_most_frequent_come_first() -> None:
     found = denied(("a.test", 443, "not-listed"), *[("b.test", 443, "not-listed")] * 3)
-    assert [(entry.where, entry.count) for entry in found] == [("b.test:443", 3), ("a.test:443", 1)]
+    assert [(entry.where, entry.times) for entry in found] == [("b.test:443", 3), ("a.test:443", 1)]
 
 
 def test_what_a_name_contains_never_reaches_a_terminal() -> None:
@@ -132,7 +132,7 @@ def test_failures_are_grouped_by_what_they_mean() -> None:
     for error in ("upstream-lost", "connection_terminated", "upstream-closed-early"):
         counters.fail("good.test", 443, error)
     counters.fail("nope.test", 443, "dns_error")
-    found = [(entry.where, entry.count, entry.reason, entry.advice) for entry in describe_failed(counters)]
+    found = [(entry.where, entry.times, entry.reason, entry.advice) for entry in describe_failed(counters)]
     assert found == [
         ("good.test:443", 3, "reset", "the server broke the connection off"),
         ("nope.test:443", 1, "does-not-resolve", "the name does not resolve"),
