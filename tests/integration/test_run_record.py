@@ -361,6 +361,18 @@ def test_a_run_that_ends_leaves_the_second_file_to_one_that_goes_on(tmp_path: Pa
     assert verify_files([str(audit)]).ok
 
 
+@AS_ROOT
+def test_a_log_in_a_folder_of_somebody_else_is_written_all_the_same() -> None:
+    with folder_of(None) as folder:
+        audit = folder / "audit.jsonl"
+        audit.touch(0o600)
+        os.chown(audit, NOBODY, NOBODY)
+        done = exeat("--audit", str(audit), command=["echo", "started"], uid=NOBODY, cwd="/")
+        assert (done.status, done.stdout) == (0, "started\n"), done.stderr
+        assert [line["event"] for line in records(audit)] == ["start", "stop"]
+        assert [each.name for each in folder.iterdir()] == ["audit.jsonl"]
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_second_file_that_is_something_else_means_that_nothing_starts(kind: str, tmp_path: Path) -> None:
     second = tmp_path / "audit.jsonl.1"

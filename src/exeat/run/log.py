@@ -105,6 +105,8 @@ class RunLog:
             name = f"{path}.{number}"
             if self._look(name) is None:
                 self._made.append(name)
+                if not _may_make_files(path):
+                    break  # the log does not rotate then, and says so when it would
             descriptor = _open_held(name)
             self._held.append(descriptor)
             found = os.fstat(descriptor)
@@ -135,6 +137,10 @@ class RunLog:
                 continue
             finally:
                 os.close(descriptor)
+
+
+def _may_make_files(beside: str) -> bool:
+    return os.access(os.path.dirname(beside) or ".", os.W_OK | os.X_OK, effective_ids=True)
 
 
 def _open_held(name: str) -> int:

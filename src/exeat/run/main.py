@@ -35,7 +35,7 @@ def run(settings: RunSettings) -> int:
     summary: SummaryOut | None = None
     try:
         out, summary = _open_files(settings)
-        log = RunLog(settings.log_in_reach, settings.audit_rotation.keep if settings.hides_by_mounts else 0)
+        log = RunLog(settings.log_in_reach, settings.spare_logs)
         settings.log_files = tuple(log.files)
         gatekeeper = Gatekeeper(settings)
         log.is_forked()

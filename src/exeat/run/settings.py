@@ -119,5 +119,11 @@ class RunSettings:
         return sys.platform == "linux" and self.jail not in ("env", "seatbelt")
 
     @property
+    def spare_logs(self) -> int:
+        """How many files must be there for the log to go on in."""
+        rotation = self.audit_rotation
+        return rotation.keep if self.hides_by_mounts and rotation.max_bytes else 0
+
+    @property
     def mode(self) -> str:
         return "learn" if self.learn else "ask" if self.ask else ""
