@@ -73,6 +73,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """What is loaded on first use is there too."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     """Load on first use: the command line must start at once, and most of it needs little of this."""
     home = _HOMES.get(name)

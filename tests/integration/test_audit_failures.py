@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -125,9 +126,9 @@ def test_a_full_disk_closes_the_gateway_until_there_is_room(
 
 
 def test_a_log_that_takes_nothing_is_an_error_at_start(serve: StartServing) -> None:
-    """F3: /dev/full refuses the very first line: exit 1, a clear sentence, and nobody listens."""
+    """F3: /dev/full refuses the very first line: exit 2, a clear sentence, and nobody listens."""
     serving = serve("--allow", "good.test", audit="/dev/full")
-    assert serving.process.wait(20) == 1
+    assert serving.process.wait(20) == 2
     assert "/dev/full cannot be written" in serving.errors
     assert "listening" not in serving.errors
 
@@ -187,6 +188,36 @@ def test_a_stream_that_nobody_reads_holds_up_no_denial_and_lets_nothing_out(
             except BlockingIOError:
                 break
         gate.call(gate.gateway.aclose())
+        os.close(reader)
+
+
+def test_a_reader_that_stalls_shows_in_health_and_refuses_requests(
+    serve: StartServing, start_raw_origin: StartRawOrigin, tmp_path: Path
+) -> None:
+    """F3: what cannot be put on record is refused and not held for ever, and a balancer can see it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    origin = start_raw_origin()
+    allow = ("--allow", f"good.test:{origin.port} private", "--admin", str(tmp_path / "admin.sock"))
+    serving = serve(*allow, *HOSTS, audit=str(pipe))
+    try:
+        assert serving.get("good.test", origin.port).status == 200
+        assert serving.ask_admin("/healthz").status == 200
+        while serving.ask_admin("/healthz").status == 200:  # the pipe fills up, and then nothing is taken
+            serving.get("evil.test", 80)
+        before = origin.connections
+        assert serving.get("good.test", origin.port).status == 503
+        assert origin.connections == before
+
+        os.set_blocking(reader, True)
+        reading = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reader, 65_536), b"")])
+        reading.start()
+        wait_until(lambda: serving.ask_admin("/healthz").status == 200, "the log to be taken again")
+        assert serving.get("good.test", origin.port).status == 200
+        serving.close()  # which ends the stream
+        reading.join()
+    finally:
         os.close(reader)
 
 

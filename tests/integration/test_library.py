@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -212,6 +214,20 @@ def test_closing_twice_and_before_the_start_is_harmless(run: Run[None]) -> None:
         await gateway.aclose()
 
     run(main)
+
+
+@pytest.mark.parametrize("what", ["url", "url_without_login", "port", "environ"])
+def test_where_it_listens_is_not_known_before_the_start(what: str) -> None:
+    gateway = exeat.Gateway(exeat.make_policy())
+    with pytest.raises(RuntimeError, match=r"does not listen yet: await gateway\.start\(\), or use `async with`"):
+        getattr(gateway, what)() if what == "environ" else getattr(gateway, what)
+
+
+def test_the_package_lists_its_names() -> None:
+    """Also those that are loaded when they are first used."""
+    program = "import exeat, sys; print(set(exeat.__all__) <= set(dir(exeat)), 'exeat.gateway' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=40)
+    assert done.stdout == "True False\n"
 
 
 def test_a_gateway_closes_with_connections_open(run: Run[None]) -> None:

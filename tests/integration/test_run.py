@@ -86,7 +86,7 @@ def test_a_command_without_a_name_is_not_started() -> None:
         (["--deny", "*.*"], "--deny #1, character 3"),
         (["--policy", "/no/such/policy.toml"], "/no/such/policy.toml"),
         (["--policy", "/"], "/"),
-        (["--jail", "wishful"], "invalid choice: 'wishful'"),
+        (["--jail", "wishful"], "there is no wishful; choose from auto, netns"),
         (["--unix", "/no/such/socket"], "--unix /no/such/socket: no such socket"),
         (["--unix", "relative.sock"], "--unix relative.sock: no such socket"),
         (["--env", "=value"], "no variable name"),
@@ -250,8 +250,10 @@ def test_a_socket_as_a_standard_stream_stays() -> None:
 
 
 def test_options_after_the_command_are_the_commands() -> None:
-    done = exeat(argv=[sys.executable, "-m", "exeat", "run", "echo", "--allow", "x y", "--help", "-n"])
-    assert (done.status, done.stdout) == (0, "--allow x y --help -n\n")
+    done = exeat(argv=[sys.executable, "-m", "exeat", "run", "echo", "--name", "x y", "--help", "-n"])
+    assert (done.status, done.stdout) == (0, "--name x y --help -n\n")
+    done = exeat(argv=[sys.executable, "-m", "exeat", "run", "--", "echo", "--allow", "x"])
+    assert (done.status, done.stdout) == (0, "--allow x\n")
     done = exeat(argv=[sys.executable, "-m", "exeat", "run", "--quiet", "ls", "--version"])
     assert done.status == 0
     assert "ls" in done.stdout

@@ -116,7 +116,17 @@ def test_what_is_allowed_is_reached_and_nothing_else(run: Callable[..., Any], or
     assert lines[0] == f"good.test,{origin.port} HTTP/1.1 200 OK"
     assert not any("200" in line for line in lines[1:])
     assert (done.returncode, done.stderr, done.truncated) == (7, b"given\n", False)
-    assert done.said == "exeat: blocked once:\n  other.test  1x  --allow other.test\n"
+    said = [" ".join(line.split()) for line in done.said.splitlines()]
+    assert said == [
+        "exeat: blocked 2 times:",
+        f"localhost:{origin.port} 1x --allow localhost:{origin.port}",
+        "other.test 1x --allow other.test; if it is not web: --allow other.test:PORT",
+    ]
+    assert [(denied["host"], denied["port"], denied["rule"]) for denied in done.summary["denied"]] == [
+        ("localhost", origin.port, f"localhost:{origin.port}"),
+        ("other.test", None, "other.test"),
+    ]
+    assert (done.summary["exit_status"], done.summary["complete"]) == (7, True)
     assert len(origin.heads) == 1
     records = [json.loads(line) for line in log.read_text().splitlines()]
     decided = {(record["host"], record["verdict"]) for record in records if record["event"] == "decision"}
@@ -201,7 +211,7 @@ print(sorted(os.listdir("/proc/self/fd"))[:-1])
     done = manager.run_sync(python(program), env={"PATH": os.environ["PATH"], "ONE": "1"})
     names, descriptors = map(str.strip, done.text.splitlines())
     proxies = [f"{name}_PROXY" for name in ("ALL", "HTTP", "HTTPS", "NO")]
-    assert names == str(sorted(["ONE", "PATH", *proxies, *map(str.lower, proxies)]))
+    assert names == str(sorted(["EXEAT", "ONE", "PATH", *proxies, *map(str.lower, proxies)]))
     assert descriptors == "['0', '1', '2']"
 
 

@@ -74,7 +74,8 @@ def test_an_environment_comes_through_whole(jail: str) -> None:
     manager = SandboxManager({"sandbox": {"jail": jail}})
     command = python(
         "import os; e = os.environ; print({n for n in e if 'proxy' not in n.lower() and n != 'LC_CTYPE'} == "
-        "{*(f'V{i}' for i in range(80)), 'PATH', 'E', 'O'}, sum(map(len, e.values())) > 800_000, ascii(e['O']))"
+        "{*(f'V{i}' for i in range(80)), 'PATH', 'E', 'O', 'EXEAT'}, "
+        "sum(map(len, e.values())) > 800_000, ascii(e['O']))"
     )
     assert manager.run_sync(command, env=given).text.split() == ["True", "True", ascii(odd)]
 

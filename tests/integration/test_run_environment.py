@@ -37,7 +37,9 @@ def variables(*options: str, uid: int | None = None, given: Mapping[str, str] | 
     outside = {"PATH": os.environ["PATH"], "HOME": "/", **(given or {})}
     done = exeat(*options, command=["env", "-0"], env=outside, uid=uid, cwd="/")
     assert done.status == 0, done.stderr
-    return dict(environment_of(done.stdout))
+    found = dict(environment_of(done.stdout))
+    assert found.pop("EXEAT") == "1"
+    return found
 
 
 # Variables
@@ -48,6 +50,23 @@ def test_the_environment_is_inherited_and_proxies_are_added(uid: int | None) -> 
     found = variables(uid=uid, given={"MINE": "a=b", "ODD": "x\ny"})
     proxies = BOTH_CASES | {"NO_PROXY": OWN_LOOPBACK, "no_proxy": OWN_LOOPBACK}
     assert found == {"PATH": os.environ["PATH"], "HOME": "/", "MINE": "a=b", "ODD": "x\ny"} | proxies
+
+
+@pytest.mark.parametrize("jail", ["netns", "env", pytest.param("nft", marks=AS_ROOT)])
+def test_a_command_can_tell_which_sandbox_it_is_in(jail: str, tmp_path: Path) -> None:
+    env = environment(EXEAT_HOME=str(tmp_path / "home"))
+    show = ["sh", "-c", 'echo "$EXEAT $EXEAT_SANDBOX"']
+    done = exeat("--jail", jail, "--name", "work", "--quiet", command=show, env=env, cwd="/")
+    assert done.stdout == "1 work\n", done.stderr
+
+
+def test_exeat_inside_does_not_take_the_signs_for_settings(tmp_path: Path) -> None:
+    """A nested run is of no sandbox; a nested gateway puts the name of the sandbox it is in on its records."""
+    env = environment(EXEAT_HOME=str(tmp_path / "home"))
+    inner = [sys.executable, "-m", "exeat", "run", "--jail", "env", "--quiet", "--", "sh", "-c"]
+    script = 'echo "$EXEAT ${EXEAT_SANDBOX-none}"'
+    done = exeat("--name", "work", "--quiet", command=[*inner, script], env=env, cwd="/")
+    assert done.stdout == "1 none\n", done.stderr
 
 
 def test_proxies_of_the_caller_are_not_passed_on() -> None:

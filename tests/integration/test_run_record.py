@@ -12,7 +12,8 @@ import pytest
 from exeat.audit.verify import verify_files
 from tests.conftest import StartOrigin
 from tests.support.origin import Origin
-from tests.support.running import AS_ROOT, BY_USER, NOBODY, environment, exeat, folder_of, python
+from tests.support.running import AS_ROOT, BY_USER, NOBODY, TIMEOUT_S, Running, environment, exeat, folder_of, python
+from tests.support.scene import wait_until
 
 # Asks for each URL, with the proxy variables or without, and tells the status.
 ASK = """
@@ -266,3 +267,120 @@ def test_a_run_that_never_was_leaves_no_log(jail: str, tmp_path: Path) -> None:
     assert old.exists()
     assert exeat("--jail", jail, "--audit", str(new), command=["true"]).status == 0
     assert new.stat().st_size
+
+
+# The log's size
+
+# Names that nobody has asked for before, one by one, and half a million of them if it has to be.
+FLOOD = """
+import socket, struct, sys
+count, number = int(sys.argv[1]), 0
+asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+asking.connect(("127.0.0.1", 53))
+asking.settimeout(10)
+while number < count:
+    number += 1
+    name = b"%08d" % number + b"x" * 50
+    labels = bytes([len(name)]) + name + b"\\4evil\\4test\\0"
+    asking.send(struct.pack("!6H", number & 65535, 0x100, 1, 0, 0, 0) + labels + struct.pack("!2H", 1, 1))
+    try:
+        asking.recv(512)
+    except TimeoutError:
+        pass
+print("asked", number)
+"""
+
+
+@BY_USER
+def test_the_log_of_a_run_rotates_and_stays_hidden(uid: int | None) -> None:
+    """A flood of look-ups fills the log many times over: its size is bounded, and no file of it is ever in reach."""
+    watch = """
+import os, sys, threading
+seen, over = set(), threading.Event()
+def look():
+    while not over.is_set():
+        for name in os.listdir("."):
+            if name.startswith("audit"):
+                try:
+                    seen.add((name, len(open(name, "rb").read(10))))
+                except OSError as error:
+                    seen.add((name, type(error).__name__))
+                try:
+                    open(name, "ab").close()
+                    seen.add((name, "opened to write"))
+                except OSError:
+                    pass
+watching = threading.Thread(target=look)
+watching.start()
+exec(sys.argv[2])
+over.set()
+watching.join()
+try:
+    os.rename("audit.jsonl.1", "moved")
+    print("moved")
+except OSError:
+    pass
+print(sorted({what for _, what in seen}), sorted({name for name, _ in seen}))
+"""
+    with folder_of(uid) as folder:
+        audit = folder / "audit.jsonl"
+        env = environment(EXEAT_AUDIT_SIZE="20KiB")
+        flood = python(watch, "600", FLOOD)
+        done = exeat("--quiet", "--audit", str(audit), command=flood, uid=uid, cwd=folder, env=env)
+        asked, seen = done.stdout.splitlines()
+        assert asked == "asked 600", done.stderr
+        assert "opened to write" not in seen
+        # As root a blank is read, and holds nothing; as anybody else it cannot be opened.
+        assert seen.startswith(("['PermissionError']", "[0]")), seen
+        assert seen.endswith("['audit.jsonl', 'audit.jsonl.1']")
+        files = sorted(each.name for each in folder.iterdir())
+        assert files == ["audit.jsonl", "audit.jsonl.1"]
+        assert sum(each.stat().st_size for each in folder.iterdir()) < 3 * 20 * 1024
+        found = verify_files([str(audit)])
+        assert found.ok, found.problems
+        assert records(audit)[-1]["event"] == "stop"
+
+
+def test_a_log_that_is_not_full_leaves_one_file(tmp_path: Path) -> None:
+    """The control: what was made to go on in is gone again."""
+    done = exeat("--audit", str(tmp_path / "audit.jsonl"), command=["ls", str(tmp_path)])
+    assert done.stdout.split() == ["audit.jsonl", "audit.jsonl.1"]
+    assert [each.name for each in tmp_path.iterdir()] == ["audit.jsonl"]
+
+
+def test_a_run_that_ends_leaves_the_second_file_to_one_that_goes_on(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    (tmp_path / "out").mkdir()
+    with Running(tmp_path / "out", "--audit", str(audit), command=["sh", "-c", "echo up; sleep 60"]) as running:
+        wait_until(lambda: running.out == "up\n", "the first run to start")
+        assert exeat("--audit", str(audit), command=["true"]).status == 0
+        assert (tmp_path / "audit.jsonl.1").exists()
+        running.process.terminate()
+        running.process.wait(TIMEOUT_S)
+    assert not (tmp_path / "audit.jsonl.1").exists()
+    assert verify_files([str(audit)]).ok
+
+
+@AS_ROOT
+def test_a_log_in_a_folder_of_somebody_else_is_written_all_the_same() -> None:
+    with folder_of(None) as folder:
+        audit = folder / "audit.jsonl"
+        audit.touch(0o600)
+        os.chown(audit, NOBODY, NOBODY)
+        done = exeat("--audit", str(audit), command=["echo", "started"], uid=NOBODY, cwd="/")
+        assert (done.status, done.stdout) == (0, "started\n"), done.stderr
+        assert [line["event"] for line in records(audit)] == ["start", "stop"]
+        assert [each.name for each in folder.iterdir()] == ["audit.jsonl"]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_second_file_that_is_something_else_means_that_nothing_starts(kind: str, tmp_path: Path) -> None:
+    second = tmp_path / "audit.jsonl.1"
+    if kind == "link":
+        second.symlink_to(tmp_path / "elsewhere")
+    else:
+        os.mkfifo(second)
+    done = exeat("--audit", str(tmp_path / "audit.jsonl"), command=["echo", "started"])
+    assert (done.status, done.stdout) == (2, "")
+    assert "audit" in done.stderr
+    assert not (tmp_path / "audit.jsonl").exists()

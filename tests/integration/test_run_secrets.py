@@ -237,7 +237,7 @@ def test_no_room_for_certificates_is_an_error_without_remains(folder: Path) -> N
     full = 'mount -t tmpfs -o size=8k none "$0" && { "$@"; status=$?; ls -A "$0"; exit $status; }'
     before = ["unshare", "-m", "sh", "-c", full, str(folder / "tmp")]
     done = run(folder, "--jail", "env", "--secrets", path, command=["echo", "ran"], before=before)
-    assert (done.status, done.stdout) == (1, "")
+    assert (done.status, done.stdout) == (2, "")
     assert "cannot be written: No space left on device" in done.stderr
 
 

@@ -22,8 +22,10 @@ from tests.integration.conftest import StartRawOrigin, StartServing
 from tests.support.doors import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.gate import read_all
 from tests.support.origin import Origin
+from tests.support.programs import need
 from tests.support.prometheus import parse_metrics
 from tests.support.raw_origin import RawOrigin
+from tests.support.running import AS_ROOT, NOBODY, as_user, environment
 from tests.support.scene import wait_until
 from tests.support.serving import HOSTS, Serving
 
@@ -246,14 +248,14 @@ def test_j4_an_injected_allowlist_is_refused_whole(text: str, serve: StartServin
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("taken_by", ["another program", "a gateway", "a gateway with workers"])
 def test_a_port_in_use_is_an_error(taken_by: str, workers: str, serve: StartServing) -> None:
-    """B9: exit 1 and a sentence with the address; never a run without a proxy, and never two that share a port."""
+    """B9: exit 2 and a sentence with the address; never a run without a proxy, and never two that share a port."""
     holder = socket.create_server(("127.0.0.1", 0)) if taken_by == "another program" else None
     if holder is not None:
         port = holder.getsockname()[1]
     else:
         port = serve("--workers", "2" if taken_by.endswith("workers") else "1").port
     serving = serve("--workers", workers, port=str(port))
-    assert serving.process.wait(20) == 1
+    assert serving.process.wait(20) == 2
     assert f"cannot listen on 127.0.0.1:{port}" in serving.errors
     assert "in use" in serving.errors
     if holder is not None:
@@ -263,8 +265,28 @@ def test_a_port_in_use_is_an_error(taken_by: str, workers: str, serve: StartServ
 def test_an_address_of_another_machine_is_an_error(serve: StartServing) -> None:
     """B9: the same for an address that is not here (one for documentation)."""
     serving = serve("--bind", "192.0.2.1")
-    assert serving.process.wait(20) == 1
+    assert serving.process.wait(20) == 2
     assert "cannot listen on 192.0.2.1:0" in serving.errors
+
+
+@AS_ROOT
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_port_that_is_roots_says_permission_and_what_to_do(workers: str) -> None:
+    """As somebody without rights, where the kernel keeps ports below 1024 for root; in a namespace where it does."""
+    need("unshare")
+    shielded = [
+        "unshare",
+        "-n",
+        "sh",
+        "-c",
+        'ip link set lo up; sysctl -qw net.ipv4.ip_unprivileged_port_start=1024; exec "$@"',
+        "sh",
+    ]
+    argv = [*shielded, *as_user(NOBODY), sys.executable, "-m", "exeat", "serve", "--port", "80", "--workers", workers]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=40, check=False, cwd="/", env=environment())
+    assert done.returncode == 2, done.stderr
+    assert "cannot listen on 127.0.0.1:80: Permission denied" in done.stderr
+    assert "8888" in done.stderr
 
 
 # The admin address
@@ -295,7 +317,7 @@ def test_an_admin_path_that_is_taken_is_an_error(workers: str, serve: StartServi
     assert serve("--admin", str(live)).ask_admin("/healthz").status == 200
     for path in (file, live, tmp_path / "no" / "folder"):
         serving = serve("--admin", str(path), "--workers", workers)
-        assert serving.process.wait(20) == 1
+        assert serving.process.wait(20) == 2
         assert f"cannot serve the admin address {path}" in serving.errors
         assert "listening" not in serving.errors
     assert file.read_text() == "precious"
@@ -305,7 +327,7 @@ def test_an_admin_port_that_is_taken_is_an_error(serve: StartServing) -> None:
     """B8: as for the proxy's own port."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         serving = serve("--admin", f"127.0.0.1:{holder.getsockname()[1]}")
-        assert serving.process.wait(20) == 1
+        assert serving.process.wait(20) == 2
     assert "cannot serve the admin address 127.0.0.1:" in serving.errors
     assert "listening" not in serving.errors
 

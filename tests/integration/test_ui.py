@@ -554,7 +554,7 @@ def test_the_command_prints_a_link_that_works_and_ends_quietly(tmp_path: Path) -
 def test_a_port_that_cannot_be_had_is_said(scene: Scene, tmp_path: Path) -> None:
     """Taken, and no port at all: a sentence and an exit status each."""
     for port, status, sentence in (
-        (str(scene.port), 1, f"cannot listen on 127.0.0.1:{scene.port}"), ("99999", 2, "--port"), ("-1", 2, "--port"),
+        (str(scene.port), 2, f"cannot listen on 127.0.0.1:{scene.port}"), ("99999", 2, "--port"), ("-1", 2, "--port"),
         ("http", 2, "--port"),
     ):  # fmt: skip
         with exeat_ui(tmp_path, f"--port={port}") as child:

@@ -137,9 +137,9 @@ def test_the_log_on_standard_output_is_whole_lines_of_all_workers(
 
 
 def test_a_worker_that_cannot_start_is_an_error(serve: StartServing, tmp_path: Path) -> None:
-    """B8: exit 1 with the worker's own reason, and no worker stays behind."""
+    """B8: exit 2 with the worker's own reason, and no worker stays behind."""
     serving = serve("--workers", "2", audit=str(tmp_path / "no" / "folder" / "audit.jsonl"))
-    assert serving.process.wait(20) == 1
+    assert serving.process.wait(20) == 2
     assert "its folder does not exist" in serving.errors
     assert "did not start" in serving.errors
     assert "listening" not in serving.errors

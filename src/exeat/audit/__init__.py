@@ -8,16 +8,18 @@ if TYPE_CHECKING:
     from exeat.audit.events import EventStream
     from exeat.audit.journal import Journal, open_journal
     from exeat.audit.record import Record, encode_event
+    from exeat.audit.rotation import Rotation
 
 _HOMES = {
     "EventStream": "exeat.audit.events",
     "Journal": "exeat.audit.journal",
     "Record": "exeat.audit.record",
+    "Rotation": "exeat.audit.rotation",
     "encode_event": "exeat.audit.record",
     "open_journal": "exeat.audit.journal",
 }
 
-__all__ = ["EventStream", "Journal", "Record", "encode_event", "open_journal"]
+__all__ = ["EventStream", "Journal", "Record", "Rotation", "encode_event", "open_journal"]
 
 
 def __getattr__(name: str) -> object:

@@ -18,26 +18,27 @@ from exeat.audit.batch import Batch, refuse
 from exeat.audit.events import EventStream
 from exeat.audit.opening import open_sink
 from exeat.audit.record import encode_event
+from exeat.audit.rotation import DEFAULT_KEEP, DEFAULT_MAX_BYTES
 from exeat.audit.sink import ContendedError, Sink
 from exeat.audit.worker import Worker
 
-DEFAULT_MAX_BYTES = 256 * 1024 * 1024
-DEFAULT_KEEP = 8
 MAX_BACKLOG_LINES = 10_000
 # How much of the backlog is tried at once: while the disk is full, sealing all 10,000 lines for every
 # request that is refused would cost 20 ms each time.
 BACKLOG_STEP = 64
+# How long requests wait for somebody who reads slowly. After that they are refused until lines go out again.
+STALL_S = 5.0
+_STALLED = f"nothing was taken for {STALL_S:g} s"
 
 
 def open_journal(
-    target: str | None, *, max_bytes: int = DEFAULT_MAX_BYTES, keep: int = DEFAULT_KEEP, stays: bool = False
+    target: str | None, *, max_bytes: int = DEFAULT_MAX_BYTES, keep: int = DEFAULT_KEEP, in_reach: bool = False
 ) -> Journal:
     """Open the log: a path, `-` for standard output, or None for events only. Raises StartError.
 
-    A file that reaches `max_bytes` (0: never) is moved to `.1`, and `keep` older ones stay. With `stays` it is neither
-    moved nor left, whatever its name comes to mean.
+    A file that reaches `max_bytes` becomes `.1`, and `keep` older ones stay; see `exeat.audit.rotation`.
     """
-    return Journal(open_sink(target, max_bytes=0 if stays else max_bytes, keep=keep, follow=not stays))
+    return Journal(open_sink(target, max_bytes=max_bytes, keep=keep, in_reach=in_reach))
 
 
 class Journal:
@@ -59,6 +60,8 @@ class Journal:
         self._gap_refused = 0
         self._scheduled = False
         self._in_thread: Batch | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._stalled = False
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: asyncio.Event | None = None
@@ -111,14 +114,19 @@ class Journal:
             # Kept: get_running_loop() costs a system call (getpid) each time on Python 3.11.
             loop = self._loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        if self._closed or self._queue.full:
+        if self._closed or self._stalled or self._queue.full:
             self._gap_refused += 1
-            refuse(waiter, "the audit log is closed" if self._closed else "too many lines wait to be written")
+            refuse(waiter, self._why_not())
             return waiter
         self._queue.add_commit(body + self._suffix, waiter)
         if not self._scheduled:
             self._schedule()
         return waiter
+
+    def _why_not(self) -> str:
+        if self._closed:
+            return "the audit log is closed"
+        return _STALLED if self._stalled else "too many lines wait to be written"
 
     def retry(self) -> None:
         """Try again what could not be written, without waiting for the next line."""
@@ -182,6 +190,8 @@ class Journal:
                 self._lose(len(batch.lines) - len(batch.waiters))
         self._lose(len(self._backlog))
         self._queue, self._backlog = Batch(), []
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         for stream in self._streams:
             stream.end()
         self._streams.clear()
@@ -240,6 +250,30 @@ class Journal:
         if self._worker is None:
             self._worker = Worker("exeat-audit")
         self._worker.submit(job)
+        if self._stall_timer is None and not self._closed:
+            self._stall_timer = loop.call_later(STALL_S, self._stall)
+
+    def _stall(self) -> None:
+        """The thread hangs in a write. Whoever waits is refused; a line that the thread has may still be written."""
+        self._stall_timer = None
+        self._stalled = self.failing = True
+        self.last_error = _STALLED
+        if self._in_thread is not None:
+            self._gap_refused += len(self._in_thread.waiters)
+            self._in_thread.refuse(_STALLED)
+        waiting, self._queue = self._queue, Batch()
+        for line in waiting.without_commits():
+            self._queue.add(line)
+        self._gap_refused += len(waiting.waiters)
+        waiting.refuse(_STALLED)
+
+    def _move_again(self) -> None:
+        """The thread has come back, whatever it says."""
+        self._in_thread = None
+        self._stalled = False
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _take(self) -> Batch:
         """What goes out next: a piece of the backlog if there is one, else all that is queued."""
@@ -256,7 +290,7 @@ class Journal:
         return batch
 
     def _written(self, batch: Batch, lines: list[bytes]) -> None:
-        self._in_thread = None
+        self._move_again()
         self.failing = False
         if batch.from_backlog:
             del self._backlog[: len(batch.lines)]
@@ -268,7 +302,8 @@ class Journal:
         self._go_on(more=self.queued > 0)
 
     def _failed(self, batch: Batch, error: Exception) -> None:
-        self._in_thread = None
+        was_stalled = self._stalled
+        self._move_again()
         self.failing = True
         self.last_error = str(error)
         if batch.from_backlog:
@@ -281,7 +316,8 @@ class Journal:
         room = MAX_BACKLOG_LINES - len(self._backlog)
         self._backlog += kept[:room]
         self._lose(len(kept[room:]))
-        self._gap_refused += len(batch.commit_at)
+        if not was_stalled:  # or they have been refused, and counted, already
+            self._gap_refused += len(batch.commit_at)
         batch.refuse(self.last_error)
         # Only for lines that came meanwhile. The backlog alone is not retried from here: that would spin.
         self._go_on(more=bool(self._queue.lines))

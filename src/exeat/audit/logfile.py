@@ -3,6 +3,8 @@
 One chain per file, whoever writes. Every batch is written under `flock`, after a look at the file: if
 it is not as we left it, its last line tells where the chain stands; if another file has taken its name,
 we follow. Evidence is never deleted: half a line that a crash left is closed off and told of.
+
+A log in reach of what it is about goes on only in files that were there at the start (`exeat.audit.pool`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import stat
 import time
 
 from exeat.audit.chain import GENESIS, seal_lines
+from exeat.audit.pool import FilePool, Identity
 from exeat.audit.record import encode_event
 from exeat.audit.sink import ContendedError, new_chain, torn_event
 from exeat.audit.tail import read_tail
@@ -33,12 +36,12 @@ class LogFile:
 
     inline = True
 
-    def __init__(self, path: str, *, max_bytes: int, keep: int, follow: bool = True) -> None:
+    def __init__(self, path: str, *, max_bytes: int, keep: int, in_reach: bool = False) -> None:
+        """`in_reach`: of a command that must not come to have any file of the log."""
         self.seq = 0
         self.head = GENESIS
         self.suffix = ""
         self._path = path
-        self._follow = follow  # to another file, if that gets our name
         self._max_bytes = max_bytes
         self._keep = keep
         self._chain = ""
@@ -49,14 +52,17 @@ class LogFile:
         self._name_checked = 0.0
         self._added: list[bytes] = []
         self._fd, self._identity = _open(path)
+        self._pool: FilePool | None = None
         try:
+            if in_reach:
+                self._pool = FilePool(path, keep)
             # Shows now, and not at the first request, whether this is a log that can be continued.
             _acquire(self._fd, wait=True)
             if size := os.fstat(self._fd).st_size:
                 self._catch_up(size)
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         except BaseException:
-            os.close(self._fd)
+            self.close()
             raise
 
     def write(self, bodies: list[str], *, wait: bool) -> list[bytes]:
@@ -83,6 +89,8 @@ class LogFile:
 
     def close(self) -> None:
         os.close(self._fd)
+        if self._pool is not None:
+            self._pool.close()
 
     def _lock(self, *, wait: bool) -> int:
         """Take the lock of the file that has our name now, hold it on return, and tell its size.
@@ -98,25 +106,29 @@ class LogFile:
                 now = time.monotonic()
                 if size and size == self._size and now < self._name_checked + NAME_CHECK_S:
                     return size
-                if not self._follow or self._has_our_name():
+                moved = self._find_name()
+                if moved is None:
                     self._name_checked = now
                     return size
-                self._leave(size)
+                self._leave(size, *moved)
             except BaseException:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
                 raise
         raise OSError(errno.EAGAIN, "the file is being replaced all the time")
 
-    def _has_our_name(self) -> bool:
+    def _find_name(self) -> tuple[int, Identity] | None:
+        """Another file that has our name by now, opened. None: we have it, or nobody else may."""
+        if self._pool is not None:
+            fd = self._pool.moved_to(self._identity)
+            return (fd, _identity(fd)) if fd >= 0 else None
         try:
             found = os.lstat(self._path)
         except FileNotFoundError:
-            return False
-        return (found.st_dev, found.st_ino) == self._identity
+            return _open(self._path)
+        return None if (found.st_dev, found.st_ino) == self._identity else _open(self._path)
 
-    def _leave(self, size: int) -> None:
+    def _leave(self, size: int, fd: int, identity: Identity) -> None:
         """Follow our name to another file. The line added here makes all other writers look and follow."""
-        fd, identity = _open(self._path)
         try:
             if size:
                 before, repairs = self._catch_up(size) if size != self._size else (b"", [])
@@ -128,7 +140,7 @@ class LogFile:
             raise
         self._switch(fd, identity, size=-1)
 
-    def _switch(self, fd: int, identity: tuple[int, int], *, size: int) -> None:
+    def _switch(self, fd: int, identity: Identity, *, size: int) -> None:
         os.close(self._fd)
         self._fd, self._identity, self._size = fd, identity, size
         self._rotate_at = self._max_bytes
@@ -154,7 +166,8 @@ class LogFile:
         elif tail.junk:
             before = b"\n"
             repairs.append(torn_event(tail.junk))
-        if size < self._size:
+        # In a pool a file comes back, emptied, after others have gone on for long.
+        if size < self._size and (self._pool is None or tail.seq < self._left[0]):
             seq, head = self._left
             repairs.append(encode_event("cut", expected_seq=seq, expected_hash=head))
         return before, repairs
@@ -180,41 +193,37 @@ class LogFile:
         return lines
 
     def _rotate(self, size: int, before: bytes) -> list[str]:
-        """Go on in a new file, or return an event that says why not."""
+        """Go on in another file, or return an event that says why not."""
         self._added += self._add([encode_event("rotated") + self.suffix], size, before)
-        from pathlib import Path  # noqa: PLC0415 - files rotate rarely, and a run's never
-
-        from exeat.audit.rotate import shift_and_replace  # noqa: PLC0415
-
-        path = Path(self._path)
-        fresh = path.with_name(f"{path.name}.next")
-        fd = -1
+        event = encode_event("rotate", previous=self.head) + self.suffix
+        lines, head = seal_lines([event], self._chain, self.seq, self.head)
         try:
-            fresh.unlink(missing_ok=True)  # Left by a crash; whoever holds the lock owns this name.
-            fd = os.open(fresh, _OPEN_FLAGS | os.O_EXCL, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            event = encode_event("rotate", previous=self.head) + self.suffix
-            lines, head = seal_lines([event], self._chain, self.seq, self.head)
-            if os.write(fd, lines[0]) != len(lines[0]):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            shift_and_replace(path, fresh, self._keep)
+            fd = self._begin_next(lines[0])
         except OSError as error:
-            if fd >= 0:
-                os.close(fd)
-                fresh.unlink(missing_ok=True)
             # The log grows past its limit rather than stop the gateway; the next try is one limit later.
             self._rotate_at = self._size + self._max_bytes
             return [encode_event("rotate_failed", error=str(error))]
-        made = os.fstat(fd)
-        self._switch(fd, (made.st_dev, made.st_ino), size=made.st_size)
+        self._switch(fd, _identity(fd), size=len(lines[0]))
         self._added += lines
         self.seq += 1
         self.head = head
         self._left = (self.seq, head)
         return []
 
+    def _begin_next(self, line: bytes) -> int:
+        if self._pool is not None:
+            return self._pool.begin_next(line)
+        from exeat.audit.rotate import begin_next  # noqa: PLC0415 - with pathlib; files rotate rarely
 
-def _open(path: str) -> tuple[int, tuple[int, int]]:
+        return begin_next(self._path, line, self._keep)
+
+
+def _identity(fd: int) -> Identity:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+def _open(path: str) -> tuple[int, Identity]:
     """Open or create the log. A symlink, a device, somebody else's file is refused (swap attacks)."""
     fd = os.open(path, _OPEN_FLAGS, 0o600)
     found = os.fstat(fd)

@@ -24,7 +24,7 @@ _ADVICE = {
 }
 
 
-def open_sink(target: str | None, *, max_bytes: int, keep: int, follow: bool = True) -> Sink:
+def open_sink(target: str | None, *, max_bytes: int, keep: int, in_reach: bool = False) -> Sink:
     """The sink for `target`: None, `-` for standard output, a file, or a device or pipe as a stream."""
     if target is None:
         return MemorySink()
@@ -35,7 +35,7 @@ def open_sink(target: str | None, *, max_bytes: int, keep: int, follow: bool = T
             return StreamSink(os.dup(_STANDARD[target]))
         if _is_stream(target):
             return StreamSink(_open_stream(target))
-        return LogFile(target, max_bytes=max_bytes, keep=keep, follow=follow)
+        return LogFile(target, max_bytes=max_bytes, keep=keep, in_reach=in_reach)
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
         raise StartError(f"cannot open the audit log {target!r}: {advice}", detail=str(error)) from error

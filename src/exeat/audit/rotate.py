@@ -7,7 +7,12 @@ one then replaces it in a single step.
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
+
+_NEW = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def numbered(path: Path, number: int) -> Path:
@@ -23,6 +28,24 @@ def older_files(path: Path) -> list[Path]:
         if digits.isascii() and digits.isdigit() and not digits.startswith("0"):
             found.append((int(digits), other))
     return [other for _, other in sorted(found, reverse=True)]
+
+
+def begin_next(log: str, line: bytes, keep: int) -> int:
+    """A new file with this line, in the place of the log, locked. The caller has the log's lock. Raises OSError."""
+    path = Path(log)
+    fresh = path.with_name(f"{path.name}.next")
+    fresh.unlink(missing_ok=True)  # Left by a crash; whoever holds the lock owns this name.
+    descriptor = os.open(fresh, _NEW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.write(descriptor, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        shift_and_replace(path, fresh, keep)
+    except BaseException:
+        os.close(descriptor)
+        fresh.unlink(missing_ok=True)
+        raise
+    return descriptor
 
 
 def shift_and_replace(path: Path, fresh: Path, keep: int) -> None:

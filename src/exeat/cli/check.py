@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Final
 
 from exeat.errors import ConfigError, HostError, ProtocolError
-from exeat.policy import Policy, Reason, Target, canonical_path, split_authority
-from exeat.policy.explain import Explanation, explain
+from exeat.policy import Name, Policy, Reason, Target, canonical_path, judge_address, split_authority
+from exeat.policy.explain import Explanation, describe, explain
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(?:\?[^#]*)?(?:#.*)?", re.DOTALL)
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22, "git": 9418, "ftp": 21, "postgresql": 5432}
@@ -18,11 +19,41 @@ _EXPECTED: Final = "a URL such as https://api.github.com/, or HOST:PORT"
 def check(policy: Policy, intercept: str, text: str, *, method: str, as_json: bool) -> int:
     """Print the verdict; 0 allowed, 1 denied."""
     target, inside = parse_target(text, method)
-    explanation = explain(policy, target)
-    if explanation.decision.reason is Reason.NEEDS_INTERCEPTION and inside is not None and intercept != "none":
-        explanation = explain(policy, inside)  # `exeat run` looks into the tunnel
+    try:
+        explanation = _explain(policy, target)
+        if explanation.decision.reason is Reason.NEEDS_INTERCEPTION and inside is not None and intercept != "none":
+            explanation = _explain(policy, inside)  # `exeat run` looks into the tunnel
+    except ProtocolError as error:
+        raise ConfigError(error.public, where=repr(text), expected=_EXPECTED) from None
     print(json.dumps(_as_dict(explanation), indent=2) if as_json else "\n".join(_as_lines(explanation)))
     return 0 if explanation.decision.allowed else 1
+
+
+def _explain(policy: Policy, target: Target) -> Explanation:
+    """As the gateway judges. Raises ProtocolError for a path that cannot be judged, if a rule looks at paths."""
+    explanation = explain(policy, Target(target.host, target.port))
+    if target.path is not None:
+        try:
+            judged = Target(target.host, target.port, target.method, canonical_path(target.path))
+            explanation = explain(policy, judged)
+        except ProtocolError:
+            if explanation.decision.reason is Reason.NEEDS_INTERCEPTION:
+                raise
+    return _with_given_addresses(policy, target, explanation)
+
+
+def _with_given_addresses(policy: Policy, target: Target, explanation: Explanation) -> Explanation:
+    """What `--add-host` says the name leads to is known, so that is judged too."""
+    if not isinstance(target.host, Name):
+        return explanation
+    for ip in policy.mapped(target.host):
+        judged = judge_address(policy, explanation.decision, target, ip, own=False)
+        if not judged.allowed and explanation.decision.allowed:
+            sentence, change = describe(judged, target)
+            where = str(judged.rule.source) if judged.rule is not None else ""
+            sentence = f"It leads to {ip} (--add-host). {sentence}"
+            return replace(explanation, decision=judged, where=where, sentence=sentence, change=change)
+    return explanation
 
 
 def sandbox_lists(name: str | None) -> tuple[str, ...]:
@@ -51,7 +82,8 @@ def parse_target(text: str, method: str) -> tuple[Target, Target | None]:
             port = _PORTS.get(scheme)
         if port is None:
             raise ConfigError(f'no port is known for "{scheme}:"', where=text, expected="a port in the URL")
-        request = Target(host, port, method, canonical_path(url[3] or "/"))
+        # As clients send it. Whether it can be judged matters only where a rule looks at it.
+        request = Target(host, port, method, (url[3] or "/").encode("utf-8", "surrogateescape").decode("latin-1"))
         if scheme == "http":
             return request, None
         return Target(host, port), request if scheme in ("https", "wss") else None

@@ -175,19 +175,21 @@ def _report_to(descriptor: int, arguments: list[str], environ: Environ | None) -
     os.set_inheritable(descriptor, False)
     report = sys.stderr = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
     status, fields = 2, {"kind": ""}
+    summaries: list[str] = []
     try:
         if arguments[0] == "examine":
             _examine(arguments[1])
             status = 0
         else:
-            options = build_parser("run").parse_args(arguments, Namespace(environ=environ))
+            options = build_parser("run").parse(arguments, Namespace(environ=environ, on_summary=summaries.append))
             status = options.run(options, arguments)
     except (ExeatError, SystemExit, Exception) as error:
         fields = _describe(error, is_sealed)
     except KeyboardInterrupt:
         status = 130
     try:
-        report.write("\0" + json.dumps(fields, ensure_ascii=False))
+        summary = {"summary": "".join(summaries[-1:])}
+        report.write("\0" + json.dumps(fields | summary, ensure_ascii=False))
         report.flush()
     finally:
         os._exit(status)

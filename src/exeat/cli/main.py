@@ -10,8 +10,9 @@ from typing import NoReturn
 
 import exeat
 from exeat.cli.help_text import HelpText
+from exeat.cli.parser import CommandParser
 from exeat.cli.start import INTERRUPTED, hear_interrupts
-from exeat.errors import ConfigError, ExeatError, JailError
+from exeat.errors import ConfigError, ExeatError, JailError, StartError
 
 
 def console(given: argparse.Namespace | None = None) -> NoReturn:
@@ -34,7 +35,7 @@ def console(given: argparse.Namespace | None = None) -> NoReturn:
 
 def main(argv: Sequence[str] | None = None, given: argparse.Namespace | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = build_parser(arguments[0] if arguments else "").parse_args(arguments, given)
+    options = build_parser(arguments[0] if arguments else "").parse(arguments, given)
     try:
         hear_interrupts()
         status: int = options.run(options, arguments)
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None, given: argparse.Namespace | None = N
     except ExeatError as error:
         detail = f"\n  {error.detail}" if error.detail else ""
         print(f"exeat: {error.public}{detail}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, StartError) else 1
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -54,12 +55,12 @@ def main(argv: Sequence[str] | None = None, given: argparse.Namespace | None = N
     return status
 
 
-def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
+def build_parser(wanted: str | None = None) -> CommandParser:
     """The parser. With a command that is known, for that one only: 4 ms less at every start.
 
     With any other word all commands are there, as far as `exeat --help` needs them; with None, all of them in full.
     """
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="exeat",
         description="Run code you do not trust, and decide what it may reach.",
         epilog="Nothing is allowed unless a rule says so.\n"

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP
+from exeat.audit.settings import rotation_from
 from exeat.errors import ConfigError
 from exeat.run.settings import JAILS
 
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
 
 
 _SECRETS = b"EXEAT_SECRETS_JSON"
+# Options that hardly any other program has.
+_OURS_ONLY = frozenset((
+    "--allow", "--deny", "--policy", "--add-host", "--learn", "--learn-out", "--upstream-ca", "--clean-env",
+    "--no-proxy-env", "--summary-json", "--ask-timeout",
+))  # fmt: skip
 _ASK_S, _MAX_ASK_S = 30.0, 3600.0
 
 
@@ -79,7 +86,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     rest.add_argument("--clean-env", action="store_true", help="start with PATH, HOME, TERM and the like only")
     rest.add_argument("--no-proxy-env", action="store_true", help="do not set HTTP_PROXY and the like")
-    rest.add_argument("--quiet", action="store_true", help="no summary of what was blocked")
+    rest.add_argument("--quiet", action="store_true", help="no summary of what was blocked and what failed")
+    rest.add_argument("--summary-json", metavar="FILE", help="write the summary there, as JSON")
 
 
 def run_command(
@@ -98,6 +106,7 @@ def run_command(
     has_secrets = bool(options.secrets or os.environb.get(_SECRETS))
     argv = options.command[1:] if options.command[:1] == ["--"] else options.command
     _refuse_contradictions(options)
+    _refuse_misplaced(options.command)
     folder, listed = _open_sandbox(options) if options.name is not None else (None, "")
     rules += listed
     every_rule += listed
@@ -116,6 +125,7 @@ def run_command(
             or "paths=" in every_rule,
             jail=options.jail,
             audit=folder.audit_path if folder is not None else options.audit,
+            audit_rotation=rotation_from(os.environ, keep=DEFAULT_KEEP if folder is not None else RUN_KEEP),
             env=tuple(options.env),
             environ=getattr(options, "environ", None),  # by no option: see exeat.cli.embedded
             clean_env=options.clean_env,
@@ -130,6 +140,8 @@ def run_command(
             ask_fd=options.ask_fd,
             learn=options.learn or options.learn_out is not None,
             learn_out=options.learn_out,
+            summary_json=options.summary_json,
+            on_summary=getattr(options, "on_summary", None),
         )
     )
 
@@ -161,6 +173,25 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
             where=f"--ask-timeout {options.ask_timeout:g}",
             expected="more than 0 and at most 3600 seconds, with --ask",
         )
+
+
+def _refuse_misplaced(command: list[str]) -> None:
+    """An option behind the command is the command's own. Without -- in between it was probably meant for us.
+
+    A denial that is taken for the command's would go unheard.
+    """
+    if command[:1] == ["--"]:
+        return
+    for word in command[1:]:
+        option = word.partition("=")[0]
+        if option == "--":
+            return
+        if option in _OURS_ONLY:
+            raise ConfigError(
+                f"{option} comes after the command, so it would be the command's own",
+                where="exeat run",
+                expected=f"exeat run {option} … -- {command[0]} …, or -- before the command if it is meant for that",
+            )
 
 
 def _open_sandbox(options: argparse.Namespace) -> tuple[SandboxFolder, str]:

@@ -6,11 +6,11 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from exeat.embed.asker import Asker, Callback
 from exeat.embed.command_line import launcher
-from exeat.embed.finished import Finished, RunTimeoutError, read_fault, read_report
+from exeat.embed.finished import Finished, RunTimeoutError, read_fault, read_report, read_summary
 from exeat.embed.running import Child, Streams
 
 
@@ -63,7 +63,7 @@ async def _launch(
         streams = replace(streams, handing=handing[0], handed=environ)
     wrote = await _run([*launched, *words], streams, timeout_s)
     said, end = read_report(wrote.report)
-    finished = wrote.finished(said)
+    finished = wrote.finished(said, read_summary(end))
     fault = read_fault(end, finished)
     if fault is not None:
         raise fault
@@ -92,8 +92,8 @@ class _Wrote(NamedTuple):
     report: bytes
     truncated: bool
 
-    def finished(self, said: str) -> Finished:
-        return Finished(self.status, self.stdout, self.stderr, said, self.truncated)
+    def finished(self, said: str, summary: dict[str, Any] | None = None) -> Finished:
+        return Finished(self.status, self.stdout, self.stderr, said, self.truncated, summary or {})
 
 
 async def _run(argv: Sequence[str], streams: Streams, timeout_s: float | None) -> _Wrote:

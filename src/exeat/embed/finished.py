@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
@@ -17,7 +17,8 @@ class Finished:
 
     `returncode` is the command's: 128+N if signal N ended it, 126 or 127 if it could not be started. `stdout` and
     `stderr` are what it wrote, empty if that was not captured. `said` is what exeat has to say: what was blocked, and
-    how it could be allowed. `truncated`: it wrote more than was wanted, and the rest was thrown away.
+    how it could be allowed. `truncated`: it wrote more than was wanted, and the rest was thrown away. `summary` is what
+    `exeat run --summary-json` writes, as a dict; empty if there was no sandbox.
     """
 
     returncode: int
@@ -25,6 +26,7 @@ class Finished:
     stderr: bytes = b""
     said: str = ""
     truncated: bool = False
+    summary: dict[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -64,6 +66,15 @@ def read_report(data: bytes) -> tuple[str, str | None]:
     if not mark:
         return data.decode(errors="replace"), None
     return said.decode(errors="replace"), end.decode(errors="replace")
+
+
+def read_summary(end: str | None) -> dict[str, Any]:
+    """What the run came to, as the report's end has it."""
+    try:
+        found = json.loads(json.loads(end or "")["summary"])
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_fault(end: str | None, finished: Finished) -> ExeatError | None:

@@ -19,7 +19,7 @@ from typing import Final
 GRACE_S: Final = 2.0  # for a command that is asked to end
 _LAST_S: Final = 5.0  # for the kernel, after SIGKILL
 _REPORT: Final = 1024 * 1024  # bytes of a report that are kept; by what the command does it can become long
-REPORT_END: Final = 128 * 1024  # of these the last, in which it is said how the run went
+REPORT_END: Final = 512 * 1024  # of these the last, in which it is said how the run went and what was blocked
 
 
 @dataclass(frozen=True, slots=True)

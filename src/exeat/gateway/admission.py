@@ -11,6 +11,7 @@ from ipaddress import ip_address
 
 from exeat.audit import Record
 from exeat.errors import AuditError, ProtocolError
+from exeat.gateway.blocked import is_failure
 from exeat.gateway.channel import Channel
 from exeat.gateway.dial import DialError, dial
 from exeat.gateway.refusal import Refusal
@@ -142,9 +143,9 @@ async def commit(state: State, ask: Ask, reason: str = "") -> Refusal | None:
     try:
         await state.journal.commit(record.encode("decision"))
     except AuditError:
-        state.counters.decided("deny", "audit-failed", record.host)
+        state.counters.decided("deny", "audit-failed", record.host, record.port)
         return _CLOSED_BY_AUDIT
-    state.counters.decided("allow", record.reason, record.host)
+    state.counters.decided("allow", record.reason, record.host, record.port)
     return None
 
 
@@ -265,6 +266,8 @@ def end(state: State, record: Record, refusal: Refusal) -> Refusal:
     """The last line of an allowed request that came to nothing."""
     record.status = refusal.status
     record.note = refusal.error
+    if is_failure(refusal.error):
+        state.counters.fail(record.host, record.port, refusal.error)
     state.journal.append(record.encode("end"))
     return refusal
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 # A sandbox can ask for any number of hosts; beyond this many they are counted together.
 _MAX_HOSTS: Final = 1_000
 OTHER_HOSTS: Final = "(other)"
 
 Blocked = tuple[str, int, str]  # host, port, reason
+_Key = TypeVar("_Key")
 
 
 class HostCount:
@@ -35,7 +36,11 @@ class Counters:
         self.received = 0
         self.decisions: dict[tuple[str, str], int] = {}  # (verdict, reason)
         self.hosts: dict[str, HostCount] = {}
-        self.blocked: dict[Blocked, int] = {}  # what a person is told of at the end
+        # What a person is told of at the end.
+        self.blocked: dict[Blocked, int] = {}
+        self.failed: dict[Blocked, int] = {}  # allowed; in the place of a reason, the error
+        self.allowed: dict[tuple[str, int], int] = {}
+        self.refused_inside: dict[int, int] = {}  # ports of a jail's own loopback on which nobody listened
 
     def host(self, name: str) -> HostCount:
         count = self.hosts.get(name)
@@ -46,12 +51,14 @@ class Counters:
         return count
 
     def decided(self, verdict: str, reason: str, host: str, port: int | None = None) -> None:
-        """Count one decision. Denials with a port are also kept apart by place."""
+        """Count one decision. With a port it is also kept apart by place."""
         key = (verdict, reason)
         self.decisions[key] = self.decisions.get(key, 0) + 1
         count = self.host(host)
         if verdict == "allow":
             count.allowed += 1
+            if port is not None:
+                _count(self.allowed, (host, port), (OTHER_HOSTS, 0))
             return
         count.denied += 1
         if port is not None:
@@ -59,10 +66,14 @@ class Counters:
 
     def block(self, host: str, port: int, reason: str) -> None:
         """Count one thing that was refused. Port 0: only the name was asked for."""
-        where = (host, port, reason)
-        if where not in self.blocked and len(self.blocked) >= _MAX_HOSTS:
-            where = (OTHER_HOSTS, 0, "")
-        self.blocked[where] = self.blocked.get(where, 0) + 1
+        _count(self.blocked, (host, port, reason), (OTHER_HOSTS, 0, ""))
+
+    def fail(self, host: str, port: int, error: str) -> None:
+        """Count one thing that was allowed and came to nothing."""
+        _count(self.failed, (host, port, error), (OTHER_HOSTS, 0, ""))
+
+    def refuse_inside(self, port: int) -> None:
+        _count(self.refused_inside, port, 0)
 
     def ended(self, host: str, sent: int, received: int) -> None:
         self.sent += sent
@@ -70,3 +81,10 @@ class Counters:
         count = self.host(host)
         count.sent += sent
         count.received += received
+
+
+def _count(counts: dict[_Key, int], key: _Key, other: _Key) -> None:
+    known = counts.get(key)
+    if known is None and len(counts) >= _MAX_HOSTS:
+        key, known = other, counts.get(other)
+    counts[key] = (known or 0) + 1

@@ -1,8 +1,27 @@
-"""How a client is told where a gateway listens: as a proxy URL, and as variables."""
+"""How a client is told where a gateway listens, as a proxy URL and as variables; and why it cannot listen there."""
 
 from __future__ import annotations
 
+import errno
+import os
+from typing import Final
+
+from exeat.errors import StartError
 from exeat.gateway.state import Credentials
+
+_ADVICE: Final = {
+    errno.EACCES: "ports below 1024 are root's: take a higher one, such as 8888, or allow it to all users with\n"
+    "  sysctl net.ipv4.ip_unprivileged_port_start=PORT",
+    errno.EADDRINUSE: "another program has the port: take another, or 0 for any that is free",
+    errno.EADDRNOTAVAIL: "the address is not this machine's",
+}
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> StartError:
+    """The error for an address that cannot be had, with what to do about it."""
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    why = os.strerror(error.errno) if error.errno in _ADVICE else error.strerror or str(error)
+    return StartError(f"cannot listen on {place}: {why}", detail=_ADVICE.get(error.errno or 0, ""))
 
 
 def proxy_url(host: str, port: int, credentials: Credentials | None = None) -> str:

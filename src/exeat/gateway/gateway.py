@@ -13,14 +13,14 @@ from collections.abc import Container, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from exeat.audit import EventStream, encode_event, open_journal
+from exeat.audit import EventStream, Rotation, encode_event, open_journal
 from exeat.errors import AuditError, StartError
 from exeat.gateway.channel import Channel
 from exeat.gateway.connection import serve_connection
 from exeat.gateway.counters import Counters
 from exeat.gateway.dns_door import DnsDoor
 from exeat.gateway.dropped import DropLog
-from exeat.gateway.endpoint import proxy_url, proxy_variables
+from exeat.gateway.endpoint import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.limits import Limits
 from exeat.gateway.original import find_destination
 from exeat.gateway.resolve import Lookup, Resolver
@@ -42,11 +42,11 @@ _TOO_MANY: Final = encode_reply(503, "too many connections", error="connection_l
 class Gateway:
     """A default-deny proxy with one policy. Several may live in one process; they share nothing.
 
-    `audit_stays`: the log is written to the file that its name led to at the start, whatever the name leads to later:
-    for a log in reach of what it is about. `redirected`: connections may have been redirected to the listeners, which
-    then are of a network namespace that has no other way out. `dns_udp` and `dns_tcp` are bound sockets of it, on which
-    DNS is answered, and on `dropped` the kernel tells which packets were dropped there. All sockets given are the
-    gateway's from `start` on. `interception`: look into TLS where secrets or rules on methods and paths ask for it.
+    `audit_rotation`: when the log goes on in another file. `redirected`: connections may have been redirected to the
+    listeners, which then are of a network namespace that has no other way out. `dns_udp` and `dns_tcp` are bound
+    sockets of it, on which DNS is answered, and on `dropped` the kernel tells which packets were dropped there. All
+    sockets given are the gateway's from `start` on. `interception`: look into TLS where secrets or rules on methods and
+    paths ask for it.
 
     `ask` is called about every place that no rule lists. A yes becomes a rule. No answer in `ask_timeout_s` is a no.
     """
@@ -58,7 +58,7 @@ class Gateway:
         host: str = "127.0.0.1",
         port: int = 0,
         audit: str | None = None,
-        audit_stays: bool = False,
+        audit_rotation: Rotation | None = None,
         limits: Limits | None = None,
         sandbox: str = "",
         jail: str = "",
@@ -82,7 +82,7 @@ class Gateway:
         self._host = host
         self._port = port
         self._audit = audit
-        self._audit_stays = audit_stays
+        self._audit_rotation = audit_rotation or Rotation()
         self._limits = limits or Limits()
         self._sandbox = sandbox
         self._jail = jail
@@ -115,7 +115,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen. A port that cannot be had is an error: there is no running without the gateway."""
-        journal = open_journal(self._audit, stays=self._audit_stays)
+        journal = open_journal(self._audit, **self._audit_rotation._asdict())
         self._state = State(
             self._first_policy,
             sandbox=self._sandbox,
@@ -140,10 +140,7 @@ class Gateway:
                 await self._listen(loop, host=self._host, port=self._port, reuse_port=self._reuse_port or None)
         except OSError as error:
             await self._abandon_start()
-            raise StartError(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}",
-                detail="another program has the port, or the address is not this machine's",
-            ) from None
+            raise cannot_listen(self._host, self._port, error) from None
         self._state.own_ports = frozenset(port for _, port in self.addresses) | set(self._own_ports)
         started = encode_event(
             "start",
@@ -316,7 +313,7 @@ class Gateway:
     @property
     def state(self) -> State:
         if self._state is None:
-            raise RuntimeError("the gateway has not been started")
+            raise RuntimeError("the gateway has not been started: await gateway.start(), or use `async with`")
         return self._state
 
     @property
@@ -328,18 +325,24 @@ class Gateway:
         return self.state.counters
 
     @property
+    def _address(self) -> tuple[str, int]:
+        if not self.addresses:
+            raise RuntimeError("the gateway does not listen yet: await gateway.start(), or use `async with`")
+        return self.addresses[0]
+
+    @property
     def port(self) -> int:
-        return self.addresses[0][1]
+        return self._address[1]
 
     @property
     def url_without_login(self) -> str:
         """Where the gateway listens, fit for a log."""
-        return proxy_url(*self.addresses[0])
+        return proxy_url(*self._address)
 
     @property
     def url(self) -> str:
         """Where the gateway listens, for a client that takes a proxy URL; with credentials if it wants some."""
-        return proxy_url(*self.addresses[0], self._credentials)
+        return proxy_url(*self._address, self._credentials)
 
     def environ(self) -> dict[str, str]:
         """Proxy variables for a child."""

@@ -13,6 +13,7 @@ from typing import Final
 from exeat.audit import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.admission import still_allowed
+from exeat.gateway.blocked import is_failure
 from exeat.gateway.channel import Channel
 from exeat.gateway.original import Destination
 from exeat.gateway.refusal import Refusal
@@ -199,6 +200,9 @@ class Session:
         record.received = received
         record.note = note
         self.state.counters.ended(record.host, sent, received)
+        # A server that resets a connection when all was said has only a rude way to close it.
+        if is_failure(note) and not (note == "upstream-reset" and received):
+            self.state.counters.fail(record.host, record.port, note)
         self.state.journal.append(record.encode("end"))
 
     def revoke_if_denied(self) -> bool:

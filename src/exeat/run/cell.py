@@ -117,6 +117,7 @@ def command_environment(settings: RunSettings, proxy_url: str, prepared: Prepara
         kept_sockets=settings.unix,
         placeholders=prepared.placeholders,
         trust=mounted_trust(prepared),
+        sandbox=settings.name,
     )
 
 
@@ -146,7 +147,9 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
     for path in settings.devices:
         if not is_device(path):
             raise ConfigError("no such device", where=f"--device {path}", expected="the full path of a file in /dev")
-    files = (settings.audit, settings.learn_out, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
+    log = (settings.audit, *settings.log_files)
+    written = (*dict.fromkeys(log), settings.learn_out, settings.summary_json)
+    files = (*written, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
     # What is in a hidden folder is hidden with it.
     hidden = [path for path in files if path and _can_be_hidden(path) and not is_in_own_folder(path, own)]
     for path in prepared.hidden:

@@ -20,7 +20,6 @@ from exeat.jail.warden import Event
 from exeat.run.cell import Cell, open_cell
 from exeat.run.environment import inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
-from exeat.run.log import RunLog
 from exeat.run.own_code import advice_on_installing, warning_of_second_names
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
@@ -40,28 +39,25 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     terminal = Terminal()
     # To stop at once when the terminal says so would mean to stop again at the news of the command's stop.
     signals = open_signalfd((*FOR_COMMAND, *STOPPING))
-    log = RunLog(settings.log_in_reach)
     try:
         terminal.ask_here(gatekeeper.asking)
         own = OwnTerminal(*terminal.own) if terminal.own is not None else None
         cell = open_cell(settings, gatekeeper, new_session=not terminal.exists, terminal=own)
     except BaseException:
-        log.discard()
         terminal.close()
         raise
     try:
         ended = _run_in(cell, gatekeeper, terminal, signals, quiet=settings.quiet)
         terminal.end_questions()
         cell.folder_watch.end()
-        blocked = gatekeeper.stop()
+        outcome = gatekeeper.stop()
         if ended.note:
             say(ended.note)
-        log.check()
         if ended.value and not settings.quiet:
             _say_if_any(advice_on_installing(settings.argv, inherited_environment(settings.environ)))
-        if blocked and not settings.quiet:
+        if (outcome.denied or outcome.failed) and not settings.quiet:
             terminal.give_back()
-            print_summary(blocked, settings.name)
+            print_summary(outcome, settings.name)
         return ended.value
     finally:
         cell.close()

@@ -34,10 +34,12 @@ def build_environment(
     kept_sockets: Iterable[str] = (),
     placeholders: Mapping[str, str] | None = None,
     trust: Mapping[str, str] | None = None,
+    sandbox: str = "",
 ) -> dict[str, str]:
     """The environment to start the command with. `wanted` are `NAME=VALUE` or `NAME`; `proxy_url` None sets none.
 
-    `placeholders` and `trust` are set whatever else was said: a value by the name of a secret must not get in.
+    `sandbox` is the name of the one that it runs in. `placeholders` and `trust` are set whatever else was said: a value
+    by the name of a secret must not get in.
     """
     kept = set(kept_sockets)
     values = {name: value for name, value in inherited.items() if _is_passed_on(name, value, clean, kept)}
@@ -47,6 +49,8 @@ def build_environment(
     if proxy_url is not None:
         proxies = dict.fromkeys(_PROXY_NAMES, proxy_url) | {"NO_PROXY": _OWN_LOOPBACK if own_loopback else ""}
         values |= proxies | {name.lower(): value for name, value in proxies.items()}
+    # So that a program, or a prompt, can tell where it is. Nothing of ours takes its settings from these inside.
+    values |= {"EXEAT": "1"} | ({"EXEAT_SANDBOX": sandbox} if sandbox else {})
     for item in wanted:
         name, equals, value = item.partition("=")
         if not name or "\0" in item:

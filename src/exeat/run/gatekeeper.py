@@ -14,8 +14,9 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
-from exeat.errors import ConfigError, ExeatError
+from exeat.errors import ConfigError, ExeatError, StartError
 from exeat.jail.messages import receive
+from exeat.run.outcome import UNKNOWN, Outcome, read_outcome
 from exeat.run.preparations import NOTHING, PREPARED, Preparations, receive_preparations
 from exeat.run.scrubbing import ClosedMemory, scrub_environment
 
@@ -37,8 +38,6 @@ _STOP_S = 10.0
 _LEAVE_S = 1.0
 _LOOK_S = 0.005
 
-Blocked = tuple[str, int, str]  # where, how often, what would let it through
-
 
 class Gatekeeper:
     """The run's side of it: start, hand over the sockets, stop and hear what was blocked."""
@@ -51,6 +50,7 @@ class Gatekeeper:
         self._learns = settings.learn
         self._given = settings.environ
         self.learned = ""  # after `stop`: a policy for what was let through
+        self.outcome = UNKNOWN  # after `stop`
         self.asking, asked = _open_questions(settings)  # where it asks about what no rule lists, for the terminal
         self.can_ask = asked is not None or settings.folder is not None
         # Ctrl-C goes to the whole group. Until the new process has left it, that is for the run alone.
@@ -122,26 +122,23 @@ class Gatekeeper:
             sockets.close()
         self._expect(READY)
 
-    def stop(self) -> list[Blocked]:
-        """End it. Gives what was blocked; nothing if it has died before."""
-        blocked: list[Blocked] = []
+    def stop(self) -> Outcome:
+        """End it. Gives what was blocked and what failed; nothing if it has died before."""
         try:
             self.socket.settimeout(_STOP_S)
             self.socket.shutdown(socket.SHUT_WR)
-            fields = self._expect(BLOCKED).split("\0")
-            for where, count, advice in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
-                blocked.append((where, int(count), advice))
+            self.outcome = read_outcome(self._receive_file(BLOCKED))
             if self._learns:
-                self.learned = self._receive_learned()
+                self.learned = self._receive_file(LEARNED)
         except (OSError, ValueError, ExeatError):
             pass
         self.kill()
-        return blocked
+        return self.outcome
 
-    def _receive_learned(self) -> str:
+    def _receive_file(self, kind: bytes) -> str:
         data, files = receive(self.socket, _MAX_PACKET, _MAX_FILES)
-        if data[:1] != LEARNED:
-            return self._understand(data, LEARNED)
+        if data[:1] != kind:
+            return self._understand(data, kind)
         with open(files[0], encoding="utf-8") as file:
             file.seek(0)
             return file.read()
@@ -159,8 +156,8 @@ class Gatekeeper:
             raise ConfigError(public, where=where, expected=expected)
         if data[:1] == _FAILED:
             public, _, detail = text.partition("\0")
-            raise ExeatError(public, detail=detail)
-        raise ExeatError("the gateway has ended before it began")
+            raise StartError(public, detail=detail)
+        raise StartError("the gateway has ended before it began")
 
     def kill(self) -> None:
         """End it without a word. May be called at any time, more than once."""

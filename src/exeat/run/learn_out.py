@@ -1,4 +1,6 @@
-"""The file that a learned policy is written to: looked at before the command starts, replaced whole at the end.
+"""A file that is written when a run is over: looked at before the command starts, replaced whole at the end.
+
+A learned policy (`--learn-out`), or what the run came to (`--summary-json`).
 
 The command may write in the same folder. So nothing here follows a link, and at the end the folder must be the one
 that it was. No descriptor is kept: the command comes from the process that this is part of. The file is there before
@@ -14,18 +16,20 @@ from contextlib import contextmanager
 
 from exeat.errors import ConfigError, StartError
 
-_OPTION = "--learn-out"
-_EXPECTED = "a file for the policy, such as learned.toml"
 _FOLDER = os.O_DIRECTORY | os.O_RDONLY | os.O_CLOEXEC
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PRIVATE = 0o600  # it names the command, whose arguments may be nobody's business
 
 
-class LearnOut:
+class FileAtEnd:
     """Where to write. `path` is to be hidden from the command. Raises ConfigError for what cannot be written.
 
     `in_use`: files of the run, none of which is to be replaced.
     """
+
+    option = ""
+    expected = ""
+    keeps_mode = True  # of a file that is replaced
 
     def __init__(self, path: str, in_use: Iterable[str] = ()) -> None:
         self.path = path
@@ -34,8 +38,6 @@ class LearnOut:
         self._identity: tuple[int, int] | None = None  # of the folder
         folder, slash, self._name = path.rpartition("/")
         self._folder = folder or ("/" if slash else ".")
-        if self._name.lower().endswith(".json"):
-            raise self._refusal("a learned policy says in comments what it is about, and JSON has none", "learned.toml")
         if self._name in ("", ".", ".."):
             raise self._refusal("not the name of a file")
         try:
@@ -55,7 +57,7 @@ class LearnOut:
             with self._opened() as place:
                 self._replace(place, text)
         except OSError as error:
-            raise StartError(f"{_OPTION} {self.path!r} cannot be written: {error.strerror}") from None
+            raise StartError(f"{self.option} {self.path!r} cannot be written: {error.strerror}") from None
         self._is_new = False
 
     def discard(self) -> None:
@@ -78,7 +80,7 @@ class LearnOut:
         try:
             found = os.fstat(place)
             if self._identity not in (None, (found.st_dev, found.st_ino)):
-                raise StartError(f"{_OPTION} {self.path!r}: its folder was moved while the command ran")
+                raise StartError(f"{self.option} {self.path!r}: its folder was moved while the command ran")
             yield place
         finally:
             os.close(place)
@@ -95,7 +97,8 @@ class LearnOut:
             raise self._refusal("it is not a regular file")
         if found.st_uid != os.geteuid():
             raise self._refusal(f"it belongs to another user (uid {found.st_uid})")
-        self._mode = stat.S_IMODE(found.st_mode) & 0o777
+        if self.keeps_mode:
+            self._mode = stat.S_IMODE(found.st_mode) & 0o777
         # The file will be replaced by a new one, so the folder is what has to be writable.
         descriptor, name = _make_beside(place)
         os.close(descriptor)
@@ -116,8 +119,29 @@ class LearnOut:
             raise
         os.fsync(place)
 
-    def _refusal(self, why: str, expected: str = _EXPECTED) -> ConfigError:
-        return ConfigError(why, where=f"{_OPTION} {self.path}", expected=expected)
+    def _refusal(self, why: str, expected: str = "") -> ConfigError:
+        return ConfigError(why, where=f"{self.option} {self.path}", expected=expected or self.expected)
+
+
+class LearnOut(FileAtEnd):
+    """For a learned policy."""
+
+    option = "--learn-out"
+    expected = "a file for the policy, such as learned.toml"
+
+    def __init__(self, path: str, in_use: Iterable[str] = ()) -> None:
+        if path.lower().endswith(".json"):
+            self.path = path
+            raise self._refusal("a learned policy says in comments what it is about, and JSON has none", "learned.toml")
+        super().__init__(path, in_use)
+
+
+class SummaryOut(FileAtEnd):
+    """For what the run came to."""
+
+    option = "--summary-json"
+    expected = "a file, such as summary.json"
+    keeps_mode = False
 
 
 def _is_same(path: str, other: str) -> bool:

@@ -1,62 +1,163 @@
-"""The run's audit log as a file: there before the jail is built, so that it can be hidden, and the same at the end."""
+"""The run's audit log as files: there before the jail is built, so that they can be hidden, and the same at the end.
+
+What is made later could not be hidden in time. So the file that the log goes on in when it is full is made first, and
+`exeat.audit.pool` never makes another. It goes again if it was not needed and no other run counts on it.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
+import struct
+import sys
+import time
 
 from exeat.errors import StartError
 from exeat.run.summary import say
 
 _STREAMS = ("-", "/dev/stdout", "/dev/stderr")
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_TRIES = 100
+_RETRY_S = 0.01
+_ADVICE = {
+    errno.ENOENT: "its folder does not exist: make it first",
+    errno.ENOTDIR: "a part of its path is not a folder",
+    errno.EACCES: "no permission: choose a place that you may write to",
+    errno.EROFS: "the file system is read-only: choose another place",
+    errno.ELOOP: "it is a symbolic link: name the file itself",
+}
 
 
 class RunLog:
-    """Makes the file if there is none. Refuses one that the command could reach by another name."""
+    """Makes the files if there are none. Refuses those that the command could reach by another name.
 
-    def __init__(self, path: str | None) -> None:
+    `spares`: how many there are to go on in. Made before the gateway's process is forked, which then holds them.
+    """
+
+    def __init__(self, path: str | None, spares: int = 0) -> None:
         self._path = path if path not in _STREAMS else None
-        self._identity = (0, 0)
-        self._is_new = False
+        self._made: list[str] = []
+        self._held: list[int] = []
+        self._identities: set[tuple[int, int]] = set()
+        self.files: list[str] = []  # to be hidden: all files of the log, older ones as well
         if self._path is None:
             return
         try:
-            found = self._look() or self._make()
+            found = self._look(self._path) or self._make(self._path)
+            self.files.append(self._path)
+            self._accept(self._path, found)
+            if stat.S_ISREG(found.st_mode):
+                self._hold_spares(self._path, spares)
         except OSError as error:
-            raise StartError(f"cannot open the audit log {path!r}: {error.strerror}") from None
-        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-            raise StartError(
-                f"the audit log {path!r} has a second name (a hard link), by which the command could reach it",
-                detail="name another file, or remove the other name",
-            )
-        self._identity = (found.st_dev, found.st_ino)
+            self.discard()
+            why = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
+            raise StartError(f"cannot open the audit log {path!r}: {why}") from None
+        except StartError:
+            self.discard()
+            raise
 
-    def _look(self) -> os.stat_result | None:
-        assert self._path is not None
+    def is_forked(self) -> None:
+        """The gateway's process has its own hold of the files now; the command must not get ours."""
+        for descriptor in self._held:
+            os.close(descriptor)
+        self._held.clear()
+
+    def discard(self) -> None:
+        """There was no run: leave no empty log behind that was not there before."""
+        self.is_forked()
+        self._remove_unused(self._made)
+
+    def finish(self) -> None:
+        """The run is over. Say so if the log has another name now, and remove what was not needed."""
+        if self._path is None:
+            return
+        found = self._look(self._path)
+        if found is None or (found.st_dev, found.st_ino) not in self._identities:
+            say(f"the audit log is no longer at {self._path}: it was moved while the command ran")
+        self._remove_unused([each for each in self.files if each != self._path])
+
+    def _look(self, path: str) -> os.stat_result | None:
         try:
-            return os.lstat(self._path)
+            return os.lstat(path)
         except FileNotFoundError:
             return None
 
-    def _make(self) -> os.stat_result:
-        assert self._path is not None
-        descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        self._is_new = True
+    def _make(self, path: str) -> os.stat_result:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        self._made.append(path)
         try:
             return os.fstat(descriptor)
         finally:
             os.close(descriptor)
 
-    def discard(self) -> None:
-        """There was no run: leave no empty log behind that was not there before."""
-        found = self._look() if self._path is not None and self._is_new else None
-        if self._path is not None and found is not None and found.st_size == 0:
-            os.unlink(self._path)
+    def _accept(self, path: str, found: os.stat_result) -> None:
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            raise StartError(
+                f"the audit log {path!r} has a second name (a hard link), by which the command could reach it",
+                detail="name another file, or remove the other name",
+            )
+        self._identities.add((found.st_dev, found.st_ino))
 
-    def check(self) -> None:
-        """The gateway wrote to the file that it had opened. Say so if that has another name now."""
-        if self._path is None:
-            return
-        found = self._look()
-        if found is None or (found.st_dev, found.st_ino) != self._identity:
-            say(f"the audit log is no longer at {self._path}: it was moved while the command ran")
+    def _hold_spares(self, path: str, spares: int) -> None:
+        for number in range(1, spares + 1):
+            name = f"{path}.{number}"
+            if self._look(name) is None:
+                self._made.append(name)
+                if not _may_make_files(path):
+                    break  # the log does not rotate then, and says so when it would
+            descriptor = _open_held(name)
+            self._held.append(descriptor)
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+                raise StartError(f"{name!r}, in which the audit log goes on when it is full, is not a file of yours")
+            self._accept(name, found)
+            self.files.append(name)
+        folder, slash, own = path.rpartition("/")
+        for other in os.listdir(folder or ("/" if slash else ".")):
+            digits = other[len(own) + 1 :] if other.startswith(f"{own}.") else ""
+            if digits.isascii() and digits.isdigit() and (older := f"{folder}{slash}{other}") not in self.files:
+                self.files.append(older)
+
+    def _remove_unused(self, paths: list[str]) -> None:
+        for path in paths:
+            found = self._look(path)
+            if found is None or not stat.S_ISREG(found.st_mode) or found.st_size:
+                continue
+            try:
+                descriptor = os.open(path, _OPEN & ~os.O_CREAT)
+            except OSError:
+                continue  # it is not where it was, so it is not ours to remove
+            try:
+                _lock(descriptor, fcntl.F_WRLCK)  # no other run holds it
+                if os.path.samestat(os.fstat(descriptor), os.lstat(path)) and os.fstat(descriptor).st_size == 0:
+                    os.unlink(path)
+            except OSError:
+                continue
+            finally:
+                os.close(descriptor)
+
+
+def _may_make_files(beside: str) -> bool:
+    return os.access(os.path.dirname(beside) or ".", os.W_OK | os.X_OK, effective_ids=True)
+
+
+def _open_held(name: str) -> int:
+    """Open it, made if need be, so that no other run removes it as long as the descriptor or a copy of it is open."""
+    for _ in range(_TRIES):
+        descriptor = os.open(name, _OPEN, 0o600)
+        try:
+            _lock(descriptor, fcntl.F_RDLCK)
+            if os.path.samestat(os.fstat(descriptor), os.lstat(name)):
+                return descriptor
+        except (BlockingIOError, PermissionError, FileNotFoundError):
+            time.sleep(_RETRY_S)  # somebody is about to remove it
+        os.close(descriptor)
+    raise OSError(errno.EAGAIN, f"{name} is being removed all the time")
+
+
+def _lock(descriptor: int, kind: int) -> None:
+    """One of the open file, which a fork shares; the writers' own (flock) is another matter. Raises OSError."""
+    if sys.platform == "linux":
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, ExeatError
 from exeat.jail.descriptors import ensure_standard_streams
+from exeat.run.environment import inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.hidden_agents import name_hidden_agents
+from exeat.run.log import RunLog
+from exeat.run.outcome import UNKNOWN, as_json
 from exeat.run.sealing import forget_start_folder
 from exeat.run.settings import RunSettings
 from exeat.run.summary import print_learned, say
 
 if TYPE_CHECKING:
-    from exeat.run.learn_out import LearnOut
+    from exeat.run.learn_out import LearnOut, SummaryOut
 
 
 def run(settings: RunSettings) -> int:
@@ -36,9 +40,15 @@ def _run(settings: RunSettings) -> int:
     if settings.folder is not None and settings.folder.was_created and not settings.quiet:
         listed = "empty" if settings.folder.starts_empty else "the shipped one"
         say(f"sandbox {settings.name} is new; its list is {listed}: exeat proxy list --name {settings.name}")
-    out = _open_learn_out(settings, settings.learn_out) if settings.learn_out is not None else None
+    log: RunLog | None = None
+    out: LearnOut | None = None
+    summary: SummaryOut | None = None
     try:
+        out, summary = _open_files(settings)
+        log = RunLog(settings.log_in_reach, settings.spare_logs)
+        settings.log_files = tuple(log.files)
         gatekeeper = Gatekeeper(settings)
+        log.is_forked()
         if settings.ask and not gatekeeper.can_ask and not settings.quiet:
             say("--ask: there is neither a terminal nor a --name, so nobody can be asked; what no rule lists is denied")
         # From here on two processes load code at the same time.
@@ -48,15 +58,47 @@ def _run(settings: RunSettings) -> int:
             status = run_in_jail(settings, gatekeeper)
         finally:
             gatekeeper.kill()
+        log.finish()
+        if status and not settings.quiet and settings.hides_by_mounts:
+            environ, used_ssh = inherited_environment(settings.environ), gatekeeper.outcome.used_ssh
+            for line in name_hidden_agents(environ, settings.unix, settings.argv, used_ssh=used_ssh):
+                say(line)
         if settings.learn:
             print_learned(gatekeeper.learned, out)
+        _tell(settings, summary, as_json(gatekeeper.outcome, status))
         return status
+    except ExeatError as error:
+        _tell(settings, summary, as_json(UNKNOWN, None, str(error)))
+        raise
     finally:
+        for each in (log, out, summary):
+            if each is not None:
+                each.discard()
+
+
+def _open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | None]:
+    """Those that are written when the run is over. One that cannot be is an error before anything starts."""
+    if settings.learn_out is None and settings.summary_json is None:
+        return None, None
+    from exeat.run.learn_out import LearnOut, SummaryOut  # noqa: PLC0415 - for runs that write them
+
+    in_use = (settings.audit or "", *settings.policy_files, *settings.secrets_files)
+    out = LearnOut(settings.learn_out, in_use) if settings.learn_out is not None else None
+    try:
+        if settings.summary_json is None:
+            return out, None
+        return out, SummaryOut(settings.summary_json, (*in_use, settings.learn_out or ""))
+    except BaseException:
         if out is not None:
             out.discard()
+        raise
 
 
-def _open_learn_out(settings: RunSettings, path: str) -> LearnOut:
-    from exeat.run.learn_out import LearnOut  # noqa: PLC0415 - for runs that learn
-
-    return LearnOut(path, (settings.audit or "", *settings.policy_files, *settings.secrets_files))
+def _tell(settings: RunSettings, summary: SummaryOut | None, text: str) -> None:
+    if settings.on_summary is not None:
+        settings.on_summary(text)
+    if summary is not None:
+        try:
+            summary.write(text)
+        except ExeatError as error:
+            say(error.public)

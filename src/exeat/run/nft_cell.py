@@ -83,4 +83,5 @@ def _environment(settings: RunSettings, uid: int, prepared: Preparations) -> dic
         kept_sockets=settings.unix,
         placeholders=prepared.placeholders,
         trust=mounted_trust(prepared),
+        sandbox=settings.name,
     )

@@ -14,6 +14,14 @@ from exeat.run.settings import RunSettings
 from exeat.run.unconfined import run_beside_gateway
 
 
+def _files_to_come(settings: RunSettings) -> list[str]:
+    """Those of the log that are made when it is full: the profile goes by path, whether or not there is a file."""
+    log = settings.log_in_reach
+    if log is None or log.startswith(("-", "/dev/")):
+        return []
+    return [f"{log}.next", *(f"{log}.{number}" for number in range(1, settings.audit_rotation.keep + 2))]
+
+
 def run_in_seatbelt(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     """Run the command. Gives the exit status for our own process. Raises JailError where there is no Seatbelt."""
     problem = why_not()
@@ -38,7 +46,7 @@ def run_in_seatbelt(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
             profile = build_profile(
                 port,
                 unix=map(os.path.realpath, view.sockets),
-                hidden_files=map(os.path.realpath, view.hidden_files),
+                hidden_files=map(os.path.realpath, (*view.hidden_files, *_files_to_come(settings))),
                 hidden_folders=map(os.path.realpath, view.hidden_folders),
             )
         except ValueError as error:

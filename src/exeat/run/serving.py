@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ConfigError
-from exeat.gateway.blocked import describe_blocked
+from exeat.gateway.blocked import KeptList
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.gateway.resolve import load_system_resolver
 from exeat.jail.messages import receive
 from exeat.policy import Policy
+from exeat.run.facts import tell_outcome
 from exeat.run.gatekeeper import BLOCKED, LEARNED, READY, RULES
+from exeat.run.outcome import write_outcome
 from exeat.run.preparations import Preparations, send_preparations
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
@@ -37,7 +39,6 @@ _NEEDED_LATER = (
 )  # fmt: skip
 _NEEDED_TO_ROTATE = ("pathlib", "exeat.audit.rotate")
 _MAX_HANDED = 16
-_MAX_REPORTED = 100
 _SETTLE_S = 0.5
 
 
@@ -153,11 +154,13 @@ async def _serve(
         from exeat.run.oversight import Oversight  # noqa: PLC0415 - for sandboxes with a name, and those who ask
 
         oversight = Oversight(settings, stored, asked)
+    # That of a sandbox is out of the command's reach, and without a jail there is nothing to be hidden from.
+    rotation = settings.audit_rotation._replace(in_reach=settings.folder is None and settings.hides_by_mounts)
     gateway = Gateway(
         loaded.policy,
         sandbox=settings.name,
         audit=settings.audit,
-        audit_stays=settings.folder is None,  # that of a sandbox is out of the command's reach, and rotates
+        audit_rotation=rotation,
         limits=loaded.limits,
         jail=handed.jail,
         credentials=handed.credentials,
@@ -179,7 +182,7 @@ async def _serve(
         loop.add_signal_handler(number, over.set)
     load_system_resolver()
     renewals = _begin_interception(gateway, intercepting) if intercepting is not None else []
-    seal_imports((*_NEEDED_LATER, *_NEEDED_TO_ROTATE) if settings.folder is not None else _NEEDED_LATER)
+    seal_imports(_NEEDED_LATER if rotation.in_reach or settings.audit is None else (*_NEEDED_LATER, *_NEEDED_TO_ROTATE))
     control.send(READY)
     await over.wait()
     loop.remove_reader(control.fileno())
@@ -191,12 +194,9 @@ async def _serve(
     await gateway.aclose()
     learned = await oversight.close() if oversight is not None else ""
     control.setblocking(True)
-    fields = [
-        str(field)
-        for entry in describe_blocked(gateway.counters)[:_MAX_REPORTED]
-        for field in (entry["where"], entry["count"], entry["advice"])
-    ]
-    control.send(BLOCKED + "\0".join(fields).encode())
+    kept = KeptList(settings.name, settings.folder.allowlist_path) if settings.folder is not None else KeptList()
+    outcome = write_outcome(tell_outcome(gateway.counters, gateway.policy, kept, handed.jail))
+    socket.send_fds(control, [BLOCKED], [file_in_memory(outcome.encode())])
     if settings.learn:
         socket.send_fds(control, [LEARNED], [file_in_memory(learned.encode())])
     return 0

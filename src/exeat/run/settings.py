@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from exeat.audit.rotation import DEFAULT_ROTATION, Rotation
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
@@ -26,6 +29,7 @@ class RunSettings:
         "ask_here",
         "ask_s",
         "audit",
+        "audit_rotation",
         "clean_env",
         "devices",
         "env",
@@ -35,12 +39,15 @@ class RunSettings:
         "learn",
         "learn_out",
         "load",
+        "log_files",
         "may_intercept",
         "may_name_loopback",
+        "on_summary",
         "policy_files",
         "proxy_env",
         "quiet",
         "secrets_files",
+        "summary_json",
         "unix",
         "upstream_ca",
     )
@@ -57,6 +64,7 @@ class RunSettings:
         may_intercept: bool = True,
         jail: str = "auto",
         audit: str | None = None,
+        audit_rotation: Rotation = DEFAULT_ROTATION,
         env: tuple[str, ...] = (),
         environ: dict[bytes, bytes] | None = None,
         clean_env: bool = False,
@@ -71,6 +79,8 @@ class RunSettings:
         ask_here: bool = True,
         learn: bool = False,
         learn_out: str | None = None,
+        summary_json: str | None = None,
+        on_summary: Callable[[str], None] | None = None,
     ) -> None:
         self.argv = argv
         self.load = load
@@ -81,6 +91,8 @@ class RunSettings:
         self.may_intercept = may_intercept  # may there be secrets, or rules on methods and paths?
         self.jail = jail
         self.audit = audit
+        self.audit_rotation = audit_rotation
+        self.log_files: tuple[str, ...] = ()  # what the log is made of, if the command could get at it
         self.env = env
         self.environ = environ  # for the command, in the place of our own; a secret's variables are taken out
         self.clean_env = clean_env
@@ -95,6 +107,8 @@ class RunSettings:
         self.ask_here = ask_here  # also at the terminal, if there is one
         self.learn = learn  # let through what no rule lists, and say what that was
         self.learn_out = learn_out
+        self.summary_json = summary_json  # where to write what the run came to
+        self.on_summary = on_summary  # whom to tell
 
     @property
     def name(self) -> str:
@@ -104,6 +118,17 @@ class RunSettings:
     def log_in_reach(self) -> str | None:
         """The log, if the command could get at it. That of a sandbox is in a folder that is hidden as a whole."""
         return self.audit if self.folder is None else None
+
+    @property
+    def hides_by_mounts(self) -> bool:
+        """Then only what is there before the command starts is hidden for certain."""
+        return sys.platform == "linux" and self.jail not in ("env", "seatbelt")
+
+    @property
+    def spare_logs(self) -> int:
+        """How many files must be there for the log to go on in."""
+        rotation = self.audit_rotation
+        return rotation.keep if self.hides_by_mounts and rotation.max_bytes else 0
 
     @property
     def mode(self) -> str:

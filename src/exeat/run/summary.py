@@ -1,4 +1,4 @@
-"""What was blocked, in a few lines for the person who ran the command."""
+"""What was blocked and what failed, in a few lines for the person who ran the command."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from exeat.errors import ExeatError
 
 if TYPE_CHECKING:
     from exeat.run.learn_out import LearnOut
+    from exeat.run.outcome import Outcome, Row
     from exeat.run.preparations import Preparations
 
 _MAX_LINES = 20
@@ -30,27 +31,35 @@ def announce(prepared: Preparations, *, quiet: bool) -> None:
             say("".join(char if char.isprintable() else "?" for char in line))
 
 
-def print_summary(blocked: Sequence[tuple[str, int, str]], name: str = "", out: TextIO | None = None) -> None:
-    """Where, how often, and what would let it through. The texts come from the gateway, escaped.
+def print_summary(outcome: Outcome, name: str = "", out: TextIO | None = None) -> None:
+    """Where, how often, and what would help. The texts come from the gateway, escaped.
 
     `name` is the sandbox's, if it has one: then there is a list to keep a rule in.
     """
     out = out or sys.stderr
     if out is None:
         return
-    total = sum(count for _, count, _ in blocked)
-    out.write(f"exeat: blocked {'once' if total == 1 else f'{total} times'}:\n")
-    shown = blocked[:_MAX_LINES]
+    if outcome.denied:
+        shows_all = f"exeat proxy log --blocked --name {name} shows" if name else "--audit FILE records"
+        _print_rows("blocked", outcome.denied, shows_all, out)
+        if name:
+            out.write(f"  to keep a rule: exeat proxy allow HOST --name {name}\n")
+    if outcome.failed:
+        shows_all = f"exeat proxy log --name {name} shows" if name else "--audit FILE records"
+        _print_rows("allowed, but failed", outcome.failed, shows_all, out)
+    out.flush()
+
+
+def _print_rows(title: str, rows: Sequence[Row], shows_all: str, out: TextIO) -> None:
+    total = sum(count for _, count, _ in rows)
+    out.write(f"exeat: {title} {'once' if total == 1 else f'{total} times'}:\n")
+    shown = rows[:_MAX_LINES]
     width = max(len(where) for where, _, _ in shown)
     count_width = max(len(str(count)) for _, count, _ in shown)
     for where, count, advice in shown:
         out.write(f"  {where:<{width}}  {count:>{count_width}}x  {advice}\n")
-    if len(blocked) > len(shown):
-        where = f"exeat proxy log --blocked --name {name} shows" if name else "--audit FILE records"
-        out.write(f"  and {len(blocked) - len(shown)} more; {where} all\n")
-    if name:
-        out.write(f"  to keep a rule: exeat proxy allow HOST --name {name}\n")
-    out.flush()
+    if len(rows) > len(shown):
+        out.write(f"  and {len(rows) - len(shown)} more; {shows_all} all\n")
 
 
 def print_learned(text: str, to: LearnOut | None = None, out: TextIO | None = None) -> None:

@@ -22,7 +22,6 @@ from exeat.jail.network import Sockets
 from exeat.jail.signals import remember_signals, restore_signals, waiting_end
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
-from exeat.run.log import RunLog
 from exeat.run.preparations import Preparations
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
@@ -67,39 +66,33 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
     remember_signals()
     prepared = gatekeeper.preparations()
     terminal = Terminal()
-    log = RunLog(settings.log_in_reach)
     trust = signals = None
     try:
         # Nothing starts that could not be put on record.
-        try:
-            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            listener.bind(("127.0.0.1", 0))
-            listener.listen(_BACKLOG)
-            port = listener.getsockname()[1]
-            # Every user of the machine can connect to the port; only the command knows this.
-            password = os.urandom(16).hex()
-            trust = TrustFolder(prepared)
-            url = f"http://{_USER}:{password}@127.0.0.1:{port}"
-            environ = _environment(settings, url, prepared, trust)
-            argv = wrap(settings.argv, port)
-            command = _Command(argv, environ, places_of(argv[0], environ))
-            signals = SignalSource(has_terminal=terminal.exists and gatekeeper.asking is None)
-            terminal.ask_here(gatekeeper.asking)
-            gatekeeper.serve(Sockets([listener], [], [], []), jail=jail, credentials=(_USER, password))
-        except BaseException:
-            log.discard()
-            raise
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(_BACKLOG)
+        port = listener.getsockname()[1]
+        # Every user of the machine can connect to the port; only the command knows this.
+        password = os.urandom(16).hex()
+        trust = TrustFolder(prepared)
+        url = f"http://{_USER}:{password}@127.0.0.1:{port}"
+        environ = _environment(settings, url, prepared, trust)
+        argv = wrap(settings.argv, port)
+        command = _Command(argv, environ, places_of(argv[0], environ))
+        signals = SignalSource(has_terminal=terminal.exists and gatekeeper.asking is None)
+        terminal.ask_here(gatekeeper.asking)
+        gatekeeper.serve(Sockets([listener], [], [], []), jail=jail, credentials=(_USER, password))
         announce(prepared, quiet=settings.quiet)
         seal_imports()
         status, note = _run(settings.argv[0], command, gatekeeper, signals, terminal)
         terminal.end_questions()
-        blocked = gatekeeper.stop()
+        outcome = gatekeeper.stop()
         if note:
             say(note)
-        log.check()
-        if blocked and not settings.quiet:
+        if (outcome.denied or outcome.failed) and not settings.quiet:
             terminal.give_back()
-            print_summary(blocked, settings.name)
+            print_summary(outcome, settings.name)
         return status
     finally:
         if trust is not None:
@@ -121,6 +114,7 @@ def _environment(settings: RunSettings, url: str, prepared: Preparations, trust:
         kept_sockets=inherited.values(),  # no socket is hidden, so their names stay
         placeholders=prepared.placeholders,
         trust=trust.variables(inherited),
+        sandbox=settings.name,
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
+from exeat.audit.rotation import DEFAULT_ROTATION, Rotation
+from exeat.audit.settings import rotation_from
 from exeat.errors import ConfigError, HostError
 from exeat.policy import parse_port
 from exeat.sources import RuleSources
@@ -35,6 +37,7 @@ class ServeSettings:
     port: int = DEFAULT_PORT
     bind: str = DEFAULT_BIND
     audit: str = "-"
+    audit_rotation: Rotation = DEFAULT_ROTATION
     admin: AdminAddress | None = None
     workers: int = 1
     sandbox: str = ""
@@ -112,6 +115,7 @@ def settings_from(options: Mapping[str, str | None], sources: RuleSources, envir
         port=read_port(*value("port", "PROXY_PORT", str(DEFAULT_PORT))),
         bind=read_bind(*value("bind", "EXEAT_BIND", DEFAULT_BIND)),
         audit=value("audit", "EXEAT_AUDIT", "-")[0],
+        audit_rotation=rotation_from(environ),
         admin=read_admin(*value("admin", "EXEAT_ADMIN", "")),
         workers=workers,
         sandbox=read_sandbox(*value("sandbox", "EXEAT_SANDBOX", "")),

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from exeat.errors import StartError
+from exeat.gateway.endpoint import cannot_listen
 from exeat.serve.admin import open_admin
 from exeat.serve.metrics import Snapshot, take_snapshot
 from exeat.serve.settings import ServeSettings
@@ -148,10 +149,7 @@ def _reserve_port(settings: ServeSettings) -> socket.socket:
             held.close()
             raise
     except OSError as error:
-        raise StartError(
-            f"cannot listen on {settings.bind}:{settings.port}: {error.strerror or error}",
-            detail="another program has the port, or the address is not this machine's",
-        ) from None
+        raise cannot_listen(settings.bind, settings.port, error) from None
     return held
 
 

@@ -64,6 +64,7 @@ class Worker:
             host=settings.bind,
             port=port,
             audit=settings.audit,
+            audit_rotation=settings.audit_rotation,
             limits=limits,
             sandbox=settings.sandbox,
             credentials=settings.credentials,

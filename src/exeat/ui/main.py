@@ -7,7 +7,7 @@ import secrets
 import signal
 from collections.abc import Callable
 
-from exeat.errors import StartError
+from exeat.errors import ExeatError
 from exeat.ui.guard import ADDRESS
 from exeat.ui.server import PageServer
 from exeat.ui.ticket import Ticket
@@ -46,5 +46,5 @@ async def _serve(port: int, on_ready: Callable[[str], None], open_link: Callable
     finally:
         await server.close()
     if stolen.is_set():
-        raise StartError(_STOLEN)
+        raise ExeatError(_STOLEN)
     return 0

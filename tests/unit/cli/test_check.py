@@ -124,6 +124,35 @@ def test_output_cannot_carry_escape_sequences(policy: Path, capsys: pytest.Captu
     assert "\x1b" not in out + err
 
 
+# What real URLs look like
+STRANGE = ["/a%2Fb", "/a\\b", "/a%zz", "/\u00fc/\u4e2d", "/a%00b"]
+
+
+@pytest.mark.parametrize("path", STRANGE)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_strange_path_matters_only_where_a_rule_looks_at_paths(
+    scheme: str, path: str, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the gateway does it: it passes, or is denied for its host; only a rule on paths must be able to read it."""
+    assert main(["check", f"{scheme}://api.github.com{path}", "--policy", str(policy)]) == 0
+    assert main(["check", f"{scheme}://evil.test{path}", "--policy", str(policy)]) == 1
+    capsys.readouterr()
+    status = main(["check", f"{scheme}://docs.test/pub{path}", "--policy", str(policy)])
+    assert status == (0 if path == "/\u00fc/\u4e2d" else 2)
+    assert "\x1b" not in "".join(capsys.readouterr())
+
+
+def test_an_address_that_was_given_for_a_name_is_judged_too(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A denial of the address beats the allowance of the name."""
+    given = ["check", "good.test", "--allow", "good.test", "--add-host", "good.test:10.1.2.3", "--json"]
+    assert main(given) == 0, "the control: whoever gives an address wants to reach it"
+    capsys.readouterr()
+    assert main([*given, "--deny", "10.0.0.0/8"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["reason"], found["rule"], found["where"]) == ("denied-by-rule", "!10.0.0.0/8", "--deny #1")
+    assert found["why"].startswith("It leads to 10.1.2.3 (--add-host).")
+
+
 # audit verify
 
 

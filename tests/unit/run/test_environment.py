@@ -15,9 +15,22 @@ URL = "http://127.0.0.1:61080"
 def build(
     inherited: Mapping[str, str], *wanted: str, clean: bool = False, proxies: bool = False, kept: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    return build_environment(
+    """Without the sign that every command gets."""
+    found = build_environment(
         inherited, wanted, clean=clean, proxy_url=URL if proxies else None, own_loopback=True, kept_sockets=kept
     )
+    assert found.pop("EXEAT") == "1"
+    return found
+
+
+def test_a_command_can_tell_that_it_runs_under_exeat_and_where() -> None:
+    def signs(sandbox: str, *wanted: str) -> dict[str, str]:
+        given = {"EXEAT": "0", "EXEAT_SANDBOX": "outer", "EXEAT_AUDIT": "x"}
+        return build_environment(given, wanted, clean=True, proxy_url=None, own_loopback=True, sandbox=sandbox)
+
+    assert signs("work") == {"EXEAT": "1", "EXEAT_SANDBOX": "work"}
+    assert signs("") == {"EXEAT": "1"}, "the name of an outer sandbox is not passed on"
+    assert signs("", "EXEAT=") == {"EXEAT": ""}, "who wants another value gets it"
 
 
 def test_everything_is_inherited_but_what_is_exeats() -> None:

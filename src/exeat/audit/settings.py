@@ -1,0 +1,42 @@
+"""How large a log may become: two settings, for every command that writes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from exeat.audit.rotation import DEFAULT_KEEP, DEFAULT_MAX_BYTES, Rotation
+from exeat.errors import ConfigError
+
+SIZE: Final = "EXEAT_AUDIT_SIZE"
+KEEP: Final = "EXEAT_AUDIT_KEEP"
+_MIN_BYTES: Final = 4_096
+_MAX_BYTES: Final = 2**50
+_MAX_KEEP: Final = 100
+
+
+def rotation_from(environ: Mapping[str, str], *, keep: int = DEFAULT_KEEP) -> Rotation:
+    """As the variables say; `keep` is what holds without one. Raises ConfigError."""
+    return Rotation(_read_size(environ.get(SIZE, "")), _read_keep(environ.get(KEEP, ""), keep))
+
+
+def _read_size(text: str) -> int:
+    if not text:
+        return DEFAULT_MAX_BYTES
+    from exeat.policy.options import parse_size  # noqa: PLC0415 - on the way of every start
+
+    try:
+        size = parse_size(text)
+    except ValueError:
+        size = -1
+    if size and not _MIN_BYTES <= size <= _MAX_BYTES:
+        raise ConfigError(f"bad size {text!r}", where=SIZE, expected="a size such as 64MiB, from 4KiB; 0 is no limit")
+    return size
+
+
+def _read_keep(text: str, default: int) -> int:
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= _MAX_KEEP):
+        raise ConfigError(f"bad number of files {text!r}", where=KEEP, expected=f"a number from 1 to {_MAX_KEEP}")
+    return int(text)
