@@ -90,23 +90,3 @@ def test_a_denied_port_is_denied(host: tuple[str, int]) -> None:
 def test_the_jails_own_servers_have_the_port_otherwise(host: tuple[str, int]) -> None:
     done = exeat("--allow", "good.test", command=python(SERVE_AND_CONNECT, host[0], str(host[1])))
     assert done.stdout == "the jail\n", done
-
-
-def test_a_server_of_the_host_that_was_wanted_is_named(host: tuple[str, int]) -> None:
-    """Nobody listens inside, somebody does outside: the summary says what to add, and that works."""
-    done = exeat(command=python(CONNECT, *map(str, host)))
-    assert done.stdout == "ConnectionRefusedError\n"
-    assert done.stderr.splitlines()[1].split() == [f"localhost:{host[1]}", "1x", "--allow", f"localhost:{host[1]}"]
-
-
-def test_a_port_on_which_nobody_listens_at_all_is_no_advice() -> None:
-    """The control: a program that waits for its own server is refused at first, too."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    done = exeat(command=python(CONNECT, "127.0.0.1", str(port)))
-    assert (done.stdout, done.stderr) == ("ConnectionRefusedError\n", "")
-
-
-def test_a_server_inside_is_the_one_that_was_meant(host: tuple[str, int]) -> None:
-    done = exeat(command=python(SERVE_AND_CONNECT, *map(str, host)))
-    assert (done.stdout, done.stderr) == ("the jail\n", "")

@@ -18,7 +18,6 @@ _UNKNOWN_PORT = 443  # of a name that was only looked up: the rule for it then c
 _LISTABLE = (Reason.NOT_LISTED, Reason.ADDRESS_NOT_LISTED, Reason.PORT_NOT_LISTED)
 _INSIDE = (Reason.PRIVATE_ADDRESS, Reason.OWN_ADDRESS)
 _SNI_MISMATCH = "sni-mismatch"
-HOST_LOOPBACK: Final = "host-loopback"
 _OTHER_WORDS: dict[str, str] = {
     "protocol-not-carried": "only TCP and DNS are carried",
     Reason.DENIED_BY_RULE: "denied by a rule",
@@ -96,17 +95,6 @@ def describe_denied(
         entry = Entry(_printable(host), port, 0, reason, "" if noise else rule, "" if noise else advice, noise)
         entries[entry] = entries.get(entry, 0) + count
     return _in_order(entries)
-
-
-def describe_wanted_of_host(counters: Counters, listening: Collection[int]) -> list[Entry]:
-    """Connections to loopback that nobody took inside, where a server of the host listens: that was probably meant."""
-    return _in_order(
-        {
-            Entry("localhost", port, 0, HOST_LOOPBACK, f"localhost:{port}", f"--allow localhost:{port}"): count
-            for port, count in counters.refused_inside.items()
-            if port in listening
-        }
-    )
 
 
 def describe_failed(counters: Counters) -> list[Entry]:

@@ -40,7 +40,6 @@ class Counters:
         self.blocked: dict[Blocked, int] = {}
         self.failed: dict[Blocked, int] = {}  # allowed; in the place of a reason, the error
         self.allowed: dict[tuple[str, int], int] = {}
-        self.refused_inside: dict[int, int] = {}  # ports of a jail's own loopback on which nobody listened
 
     def host(self, name: str) -> HostCount:
         count = self.hosts.get(name)
@@ -71,9 +70,6 @@ class Counters:
     def fail(self, host: str, port: int, error: str) -> None:
         """Count one thing that was allowed and came to nothing."""
         _count(self.failed, (host, port, error), (OTHER_HOSTS, 0, ""))
-
-    def refuse_inside(self, port: int) -> None:
-        _count(self.refused_inside, port, 0)
 
     def ended(self, host: str, sent: int, received: int) -> None:
         self.sent += sent

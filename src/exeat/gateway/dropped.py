@@ -1,7 +1,4 @@
-"""What the jail's packet rules dropped: UDP, QUIC, ICMP. It went nowhere; this puts it on record.
-
-They also tell of connections to the jail's own loopback that nobody took. Those are counted, for the summary.
-"""
+"""What the jail's packet rules dropped: UDP, QUIC, ICMP. It went nowhere; this puts it on record."""
 
 from __future__ import annotations
 
@@ -60,9 +57,6 @@ class DropLog:
     def _record(self, data: bytes) -> None:
         packet = parse_packet(data)
         if packet is None:
-            return
-        if packet.protocol == "tcp" and packet.destination.is_loopback:
-            self._state.counters.refuse_inside(packet.source_port)
             return
         names = self._state.names
         name = names.name_of(packet.destination) if names is not None else None

@@ -142,8 +142,6 @@ def _chains(to_host: list[HostPorts], log: list[nft.Rule]) -> list[nft.Chain]:
     ]
     kept = [
         nft.rule(nft.ct_status_dnat(), nft.verdict(nft.ACCEPT)),
-        # Told, not dropped: a server of the host may have been meant where nobody listens inside.
-        *(nft.rule(daddr, nft.tcp_refuses(), each) for daddr in own_loopback for each in log),
         *(nft.rule(daddr, nft.verdict(nft.ACCEPT)) for daddr in own_loopback),
         *log,
     ]

@@ -125,15 +125,6 @@ def dports(low: int, high: int) -> bytes:
     return load + bounds
 
 
-def tcp_refuses() -> bytes:
-    """A reset in answer to a SYN: nobody listens. Only then it has the number 0 (RFC 9293 section 3.10.7.1)."""
-    return (
-        l4proto(socket.IPPROTO_TCP)
-        + _payload(_TRANSPORT_HEADER, 4, bytes(4))
-        + _payload(_TRANSPORT_HEADER, 13, b"\x14")
-    )
-
-
 def ip_daddr(prefix: bytes) -> bytes:
     """IPv4 destinations that begin with these whole bytes."""
     return _meta(_META_NFPROTO, bytes((socket.AF_INET,))) + _payload(_NETWORK_HEADER, 16, prefix)

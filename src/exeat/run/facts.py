@@ -7,34 +7,18 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
-from exeat.gateway.blocked import (
-    Entry,
-    KeptList,
-    describe_allowed,
-    describe_denied,
-    describe_failed,
-    describe_wanted_of_host,
-)
+from exeat.gateway.blocked import Entry, KeptList, describe_allowed, describe_denied, describe_failed
 from exeat.gateway.counters import Counters
 from exeat.policy import Policy
 from exeat.run.outcome import Outcome
 
 _SSH: Final = 22
-_LISTEN: Final = "0A"
-# What an address begins with, as the kernel writes it, that is loopback or all of them.
-_TABLES: Final = {
-    "/proc/net/tcp": ("0100007F", "00000000"),
-    "/proc/net/tcp6": ("00000000000000000000000001000000", "0" * 32, "0000000000000000FFFF00000100007F"),
-}
 _MAX_ENTRIES: Final = 100  # of each kind; the rest is counted
 
 
 def tell_outcome(counters: Counters, policy: Policy, kept: KeptList, jail: str) -> Outcome:
     """What happened, as far as the gateway has seen it."""
     denied = describe_denied(counters, policy, kept, _own_names())
-    of_host = describe_wanted_of_host(counters, _listening_ports()) if counters.refused_inside else []
-    denied = sorted((*of_host, *denied), key=lambda entry: -entry.times)
-    total_denied = sum(counters.blocked.values()) + sum(entry.times for entry in of_host)
     failed, allowed = describe_failed(counters), describe_allowed(counters)
     facts = {
         "sandbox": kept.sandbox or None,
@@ -44,14 +28,14 @@ def tell_outcome(counters: Counters, policy: Policy, kept: KeptList, jail: str) 
         "failed": [_place(entry) | _why(entry) for entry in failed[:_MAX_ENTRIES]],
         "more": {
             "allowed": _rest(sum(counters.allowed.values()), allowed),
-            "denied": _rest(total_denied, denied),
+            "denied": _rest(sum(counters.blocked.values()), denied),
             "failed": _rest(sum(counters.failed.values()), failed),
         },
     }
     wanted = [entry for entry in denied if not entry.is_noise][:_MAX_ENTRIES]
     rows = [(entry.where, entry.times, entry.advice) for entry in wanted]
     noise = sum(entry.times for entry in denied if entry.is_noise)
-    rest = _rest(total_denied - noise, wanted)
+    rest = _rest(sum(counters.blocked.values()) - noise, wanted)
     if rest:
         rows.append(("other hosts", rest, "--audit FILE records all"))
     return Outcome(
@@ -79,20 +63,3 @@ def _own_names() -> frozenset[str]:
     full = socket.gethostname().lower().rstrip(".")
     short = full.partition(".")[0]
     return frozenset({full, short, f"{short}.local", f"{short}.localdomain"} - {"", ".local", ".localdomain"})
-
-
-def _listening_ports() -> set[int]:
-    """TCP ports of this machine that can be reached on its loopback."""
-    found = set()
-    for table, here in _TABLES.items():
-        try:
-            with open(table) as lines:
-                next(lines)
-                for line in lines:
-                    fields = line.split()
-                    address, _, port = fields[1].partition(":")
-                    if fields[3] == _LISTEN and address.startswith(here):
-                        found.add(int(port, 16))
-        except (OSError, StopIteration, IndexError, ValueError):
-            continue  # no such family, or another system
-    return found

@@ -14,7 +14,6 @@ class Packet(NamedTuple):
     protocol: str
     destination: IPv4Address | IPv6Address
     port: int  # 0 where the protocol has none, or it was cut off
-    source_port: int = 0
 
 
 def parse_packet(data: bytes) -> Packet | None:
@@ -32,5 +31,4 @@ def parse_packet(data: bytes) -> Packet | None:
         return None
     has_port = protocol in _PORTED and at + 4 <= len(data)
     port = int.from_bytes(data[at + 2 : at + 4], "big") if has_port else 0
-    source_port = int.from_bytes(data[at : at + 2], "big") if has_port else 0
-    return Packet(_NAMES.get(protocol, f"ip-{protocol}"), destination, port, source_port)
+    return Packet(_NAMES.get(protocol, f"ip-{protocol}"), destination, port)

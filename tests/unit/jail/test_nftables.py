@@ -125,22 +125,8 @@ def test_the_jails_rules_are_these() -> None:
     ]
     head, *kept = [_normal(line) for line in rules(shown, "filter")]
     assert "policy drop" in head
-    told = [line for line in kept if " log " in line]
-    assert [line for line in kept if line not in told] == [
-        "ct status dnat accept",
-        "ip daddr 127.0.0.0/8 accept",
-        "ip6 daddr ::1 accept",
-    ]
-    assert not any("accept" in line for line in told)
-    # Refused connections to loopback, and what comes to the end of the chain and is dropped.
-    assert [line.partition("limit")[0] for line in told] in (
-        [],
-        [
-            "ip daddr 127.0.0.0/8 tcp sequence 0 tcp flags == 0x14 ",
-            "ip6 daddr ::1 tcp sequence 0 tcp flags == 0x14 ",
-            "",
-        ],
-    )
+    assert kept[:3] == ["ct status dnat accept", "ip daddr 127.0.0.0/8 accept", "ip6 daddr ::1 accept"]
+    assert all(line.startswith("limit") and "accept" not in line for line in kept[3:])
 
 
 def test_a_place_on_the_hosts_loopback_is_redirected_before_loopback_is_the_jails_own() -> None:
