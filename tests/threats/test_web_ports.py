@@ -204,7 +204,9 @@ def test_c2_nothing_but_tls_passes_on_443(data: bytes, tunnel: Open, start_web_g
 
 
 @every_tunnel
-@pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00\x01", b"PRI * HTTP/2.0\r\n", b"EHLO x\r\n"])
+@pytest.mark.parametrize(
+    "data", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00\x01", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"EHLO x\r\n"]
+)
 @on_web_ports
 def test_c2_nothing_but_http_or_tls_passes_on_80(data: bytes, tunnel: Open, start_web_gate: StartGate) -> None:
     """C2: on port 80 other protocols are closed; what only a lenient reader takes for HTTP gets 400 (next test)."""

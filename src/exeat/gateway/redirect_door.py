@@ -10,6 +10,7 @@ own, and to one that speaks none we know the connection breaks.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -43,7 +44,7 @@ from exeat.gateway.tunnel_door import (
     serve_tunnel,
 )
 from exeat.policy import Address, Reason
-from exeat.wire.http1 import sniff_request
+from exeat.wire.sniffing import sniff_request
 
 ServeInner = Callable[[Session, Inner], Awaitable[None]]
 PROTOCOL: Final = "redirect"
@@ -52,6 +53,7 @@ PROTOCOL_HTTP: Final = "redirect/http"
 # millisecond, since no network lies between; one that waits for its server must not wait for us instead, which
 # no server would make it do for longer than a round trip across the world.
 _GRACE_S: Final = 0.2
+_METHOD: Final = re.compile(rb"\s*+([!-~]{1,32})(?![!-~])")
 
 
 async def serve_redirected(session: Session, destination: Destination, serve_inner: ServeInner) -> None:
@@ -207,8 +209,9 @@ async def _refuse_unknown(session: Session, destination: Destination) -> None:
 
 
 def _method(session: Session) -> str:
-    """The first word of what begins like a request."""
-    return session.client.buffer.split(maxsplit=1)[0].decode("ascii")
+    """The first word of what begins like a request, if it can be a method at all."""
+    found = _METHOD.match(session.client.buffer)
+    return found[1].decode("ascii") if found is not None else ""
 
 
 async def _answer(session: Session, first: First, refusal: Refusal) -> None:

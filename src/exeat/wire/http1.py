@@ -73,9 +73,7 @@ class ResponseHead(Fields):
 
 def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
     """Read one request head. Raises ProtocolError; never gives a head that could be read two ways."""
-    first_line = _FIRST_LINE.match(head)
-    if first_line is None or first_line[1] not in _METHODS:
-        raise ProtocolError("malformed HTTP request")
+    first_line = check_request_line(head)
     fields = read_fields(head[first_line.end() :], max_headers, response=False, keep_length=False)
     method, target, minor = first_line.groups()
     request = RequestHead(method, target, 1 if minor == b"1" else 0, fields)
@@ -91,6 +89,14 @@ def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
         # TRACE echoes what it is sent, headers that we add included (RFC 9110 section 9.3.8).
         raise ProtocolError("TRACE is not supported", status=405)
     return request
+
+
+def check_request_line(head: bytes) -> re.Match[bytes]:
+    """Method, target and minor version. Needs the line's end, and nothing behind it."""
+    first_line = _FIRST_LINE.match(head)
+    if first_line is None or first_line[1] not in _METHODS:
+        raise ProtocolError("malformed HTTP request")
+    return first_line
 
 
 def _is_websocket(request: RequestHead) -> bool:
@@ -133,20 +139,6 @@ def _parse_response_head(head: bytes, to_head: bool, max_headers: int) -> Respon
     if response.upgrade == b"websocket" and b"upgrade" in response.connection:
         response.websocket_accept = response.accept
     return response
-
-
-_MAX_SNIFFED: Final = 8_192  # RFC 9112 section 3 asks for 8,000 at least
-# Wider than what the parser takes: what a forgiving server might read as HTTP must come before our parser,
-# which refuses it, and not go past it as an unknown protocol. `PRI * HTTP/2.0` is another protocol.
-_REQUEST_LINE: Final = re.compile(rb"[\r\n]*+[!-~]{1,32}[\t ][\t\r\x20-\x7e\x80-\xff]*?HTTP/[01]")
-_REQUEST_LINE_BEGUN: Final = re.compile(rb"[\r\n]*+(?:[!-~]{0,32}|[!-~]{1,32}[\t ][\t\r\x20-\x7e\x80-\xff]*+)")
-
-
-def sniff_request(data: bytes) -> bool | None:
-    """Do these first bytes begin an HTTP/1 request, well formed or not? None: too early to tell."""
-    if _REQUEST_LINE.match(data, 0, _MAX_SNIFFED):
-        return True
-    return None if len(data) < _MAX_SNIFFED and _REQUEST_LINE_BEGUN.fullmatch(data) else False
 
 
 def encode_head(first_line: bytes, passed: bytes, extra: bytes = b"") -> bytes:

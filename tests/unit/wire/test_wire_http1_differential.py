@@ -23,8 +23,8 @@ from exeat.wire.http1 import (
     encode_head,
     parse_request_head,
     parse_response_head,
-    sniff_request,
 )
+from exeat.wire.sniffing import sniff_request
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 T = TypeVar("T")
