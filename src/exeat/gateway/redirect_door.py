@@ -28,7 +28,7 @@ from exeat.gateway.http_door import serve_http
 from exeat.gateway.original import NOWHERE, Destination
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.session import Session
-from exeat.gateway.state import Ask, Place
+from exeat.gateway.state import Ask, Place, State
 from exeat.gateway.tunnel_door import (
     INTERCEPT,
     RELAY,
@@ -43,7 +43,7 @@ from exeat.gateway.tunnel_door import (
     relay_judged,
     serve_tunnel,
 )
-from exeat.policy import Address, Reason
+from exeat.policy import LOCALHOST, LOOPBACK, Address, Reason
 from exeat.wire.sniffing import sniff_request
 
 ServeInner = Callable[[Session, Inner], Awaitable[None]]
@@ -65,7 +65,7 @@ async def serve_redirected(session: Session, destination: Destination, serve_inn
         deny_unknown(session.state, record, "the kernel did not say where the connection was meant to go")
         session.client.reset()
     elif not names.covers(ip):
-        await _serve_place(session, f"{Address(ip).authority}:{port}", serve_inner)
+        await _serve_place(session, _place_of(session.state, Address(ip), port), serve_inner)
     elif (name := names.name_of(ip)) is None:
         await _refuse_unknown(session, destination)
     else:
@@ -74,6 +74,21 @@ async def serve_redirected(session: Session, destination: Destination, serve_inn
             await _serve_place(session, f"{name}:{port}", serve_inner)
         finally:
             names.release(ip)
+
+
+def _place_of(state: State, address: Address, port: int) -> str:
+    """The place at an address. Where rules mean the host by `localhost`, or by its other address, it is by that name:
+    which address its server listens on is then not the client's business.
+    """
+    where = f"{address.authority}:{port}"
+    if address.ip not in LOOPBACK or port == 0:
+        return where
+    decision = state.find(where.encode("ascii"), 0).decision
+    is_listed = decision.allowed and decision.rule is not None and decision.rule.pattern.network is not None
+    if is_listed or decision.reason is Reason.DENIED_BY_RULE:
+        return where
+    by_name = f"{LOCALHOST}:{port}"
+    return by_name if state.find(by_name.encode("ascii"), 0).decision.allowed else where
 
 
 async def _serve_place(session: Session, where: str, serve_inner: ServeInner) -> None:

@@ -19,7 +19,7 @@ from exeat.gateway.refusal import WRONG_HOST
 from exeat.gateway.relay import Tunnel
 from exeat.gateway.session import Session
 from exeat.gateway.state import Ask, Place
-from exeat.policy import Address, canonical_host
+from exeat.policy import LOCALHOST, Address, canonical_host, is_same_host
 from exeat.wire.sniffing import sniff_request
 from exeat.wire.tls import HANDSHAKE, asks_for_second_hello, find_second_hello, parse_client_hello
 
@@ -268,13 +268,16 @@ def _finish(session: Session, ask: Ask, tunnel: Tunnel, upstream: Channel, statu
 
 
 def _agrees(server_name: str | None, place: Place) -> bool:
-    """Does the TLS name agree with the place? An address has none to agree with, so it must be absent."""
+    """Does the TLS name agree with the place? An address has none to agree with, so it must be absent, but on loopback
+    it may be `localhost`.
+    """
     rule = place.decision.rule
     if rule is not None and rule.allow_sni_mismatch:
         return True
     if server_name is None:
-        return isinstance(place.host, Address)
+        return isinstance(place.host, Address) or place.host == LOCALHOST
     try:
-        return canonical_host(server_name) == place.host
+        named = canonical_host(server_name)
+        return named == place.host or (named == LOCALHOST and is_same_host(named, place.host))
     except HostError:
         return False

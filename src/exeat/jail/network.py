@@ -146,6 +146,8 @@ def _chains(to_host: list[HostPorts], log: list[nft.Rule]) -> list[nft.Chain]:
     ]
     kept = [
         nft.rule(nft.ct_status_dnat(), nft.verdict(nft.ACCEPT)),
+        # Told and then accepted: what nothing inside listens for, the host may offer.
+        *(nft.rule(nft.tcp_refusal(), each) for each in log),
         *(nft.rule(daddr, nft.verdict(nft.ACCEPT)) for daddr in own_loopback),
         *log,
     ]
