@@ -108,3 +108,18 @@ def test_l6_half_a_request_is_not_relayed_when_time_is_up(
             conn.sendall(beginning)
             read_to_end(conn)
     assert scene.origin.received == 0
+
+
+@every_tunnel
+def test_utf8_in_a_request_target_arrives_percent_encoded(open_tunnel: Opener, start_scene: StartScene) -> None:
+    """curl sends what was typed as it is. The server gets one meaning; bytes that are no UTF-8 have none."""
+    scene = start_scene()
+    host = b"Host: good.test:%d\r\n\r\n" % scene.port
+    with open_tunnel(scene, b"good.test", scene.port) as conn:
+        conn.sendall("GET /caf\u00e9?q=\u00fc HTTP/1.1\r\n".encode() + host)
+        assert read_reply(conn).status == 200
+        conn.sendall(b"GET /caf\xe9 HTTP/1.1\r\n" + host)
+        reply = read_reply(conn)
+        assert reply.status == 400
+        assert b"percent-encode it" in reply.body
+    assert scene.origin.everything.startswith(b"GET /caf%C3%A9?q=%C3%BC HTTP/1.1\r\n")

@@ -13,6 +13,7 @@ from typing import Final
 
 from exeat.errors import ProtocolError
 from exeat.wire.fields import Fields, read_fields
+from exeat.wire.target import encode_target
 
 # llhttp also takes RTSP/ and ICE/, several spaces, an empty line in front, and controls in a reason.
 # The registered methods that clients use. One that we do not know may have a framing that we do not know.
@@ -21,7 +22,7 @@ _METHODS: Final = frozenset(
     b"REPORT MKACTIVITY CHECKOUT MERGE BIND REBIND UNBIND ACL LINK UNLINK MKCALENDAR M-SEARCH NOTIFY SUBSCRIBE "
     b"UNSUBSCRIBE PURGE QUERY".split()
 )
-_FIRST_LINE: Final = re.compile(rb"([A-Z-]++) ([!-~]++) HTTP/1\.([01])(?=\r\n)")
+_FIRST_LINE: Final = re.compile(rb"([A-Z-]++) ([!-~\x80-\xff]++) HTTP/1\.([01])(?=\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})((?: [\t\x20-\x7e\x80-\xff]*+)?)(?=\r\n)")
 _WEBSOCKET_KEY: Final = re.compile(rb"[+/0-9A-Za-z]{22}==")  # 16 bytes in base64 (RFC 6455 section 4.1)
 
@@ -76,6 +77,8 @@ def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
     first_line = check_request_line(head)
     fields = read_fields(head[first_line.end() :], max_headers, response=False, keep_length=False)
     method, target, minor = first_line.groups()
+    if not target.isascii():
+        target = encode_target(target)
     request = RequestHead(method, target, 1 if minor == b"1" else 0, fields)
     if request.chunked and request.minor == 0:
         raise ProtocolError("Transfer-Encoding in HTTP/1.0")
