@@ -16,6 +16,7 @@ from exeat.errors import ProtocolError
 
 HANDSHAKE: Final = 0x16
 _ALERT: Final = 0x15
+_SERVER_HELLO: Final = 2
 # What a client may send before its second hello: ChangeCipherSpec for the sake of middleboxes, alerts, early data.
 _BEFORE_SECOND_HELLO: Final = (0x14, _ALERT, 0x17)
 _MAX_RECORD_BYTES: Final = 16 * 1024 + 256
@@ -84,7 +85,7 @@ def asks_for_second_hello(data: bytes) -> bool | None:
         fragment = data[position + 5 : position + 5 + length]
         if head[0] == HANDSHAKE:
             message += fragment
-            if message[:1] not in (b"", b"\x02"):
+            if message and message[0] != _SERVER_HELLO:
                 return False
             if len(message) >= _RANDOM.stop:
                 return message[_RANDOM] == RETRY_RANDOM
