@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Final
 
 _TABLES: Final = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
-_LISTEN: Final = "0A"
+_LISTEN: Final = b"0A"
 # Every address, and loopback, as the tables write them: words of 32 bits in the byte order of x86 and ARM.
-_HERE: Final = ("00000000", "0100007F", "0" * 32, "0" * 24 + "01000000")
+_HERE: Final = (b"00000000", b"0100007F", b"0" * 32, b"0" * 24 + b"01000000")
 _KEPT_S: Final = 1.0  # a program that waits for a port asks hundreds of times
 
 
@@ -31,14 +31,14 @@ def _listening_ports() -> set[int]:
     found: set[int] = set()
     for table in _TABLES:
         try:
-            with open(table) as file:
+            with open(table, "rb") as file:  # as bytes: no codec may be loaded any more
                 found |= parse_listening(file)
         except OSError:
             pass  # not Linux, or IPv6 is switched off: then nothing is said of it
     return found
 
 
-def parse_listening(lines: Iterable[str]) -> set[int]:
+def parse_listening(lines: Iterable[bytes]) -> set[int]:
     """The ports of a table on which loopback is listened to.
 
     The kernel lists listening sockets first. What follows, thousands of connections on some machines, is not read.
@@ -50,7 +50,7 @@ def parse_listening(lines: Iterable[str]) -> set[int]:
         fields = line.split()
         if fields[3] != _LISTEN:
             break
-        address, _, port = fields[1].partition(":")
+        address, _, port = fields[1].partition(b":")
         if address in _HERE:
             found.add(int(port, 16))
     return found

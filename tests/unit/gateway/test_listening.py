@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 
 import pytest
 
 from exeat.gateway.listening import HostPorts, parse_listening
 
-HEADING = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
+HEADING = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
 
 
-def line(address: str, port: int, state: str = "0A") -> str:
-    return f"   0: {address}:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  0 0 1 1"
+def line(address: str, port: int, state: str = "0A") -> bytes:
+    return f"   0: {address}:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  0 0 1 1".encode()
 
 
 def test_loopback_and_every_address_count() -> None:
@@ -23,13 +24,13 @@ def test_loopback_and_every_address_count() -> None:
 
 
 def test_connections_are_not_read() -> None:
-    def lines() -> object:
+    def lines() -> Iterator[bytes]:
         yield HEADING
         yield line("0100007F", 1)
         yield line("0100007F", 2, "01")
         pytest.fail("read on")
 
-    assert parse_listening(lines()) == {1}  # type: ignore[arg-type]
+    assert parse_listening(lines()) == {1}
     assert parse_listening([]) == set()
 
 
