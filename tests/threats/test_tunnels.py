@@ -100,7 +100,8 @@ def test_c1_a_hello_without_a_server_name(open_tunnel: Opener, start_scene: Star
     if open_tunnel is open_redirect:
         return  # loopback is the sandbox's own; other addresses are in tests/integration/test_redirect.py
     assert_tunnel_relays(scene, open_tunnel, client_hello(None), host=b"127.0.0.1")
-    for name in (b"good.test", b"evil.test", b"localhost"):
+    assert_tunnel_relays(scene, open_tunnel, client_hello(b"localhost"), host=b"127.0.0.1")  # the same by name
+    for name in (b"good.test", b"evil.test", b"a.localhost"):
         assert assert_tunnel_refused(scene, open_tunnel, client_hello(name), host=b"127.0.0.1") == "sni-mismatch"
 
 

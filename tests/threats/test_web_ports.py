@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import trustme
@@ -19,6 +20,8 @@ from tests.support.raw_origin import RawOrigin, keep_silent, speak_first
 from tests.support.redirected import require, why_not
 from tests.support.scene import wait_until
 from tests.support.webports import on_web_ports
+from tests.threats.test_second_hello import TlsServer as AskingAgain
+from tests.threats.test_second_hello import shake
 
 HOST = "127.0.0.2"
 NAMES = {"good.test": HOST, "evil.test": HOST, "a.wild.test": HOST}
@@ -144,6 +147,21 @@ def test_c1_the_option_lets_another_name_through(tunnel: Open, start_web_gate: S
                 assert ask_over_tls(conn, authority, name, verify=False) == b"secret\n"
 
 
+@every_tunnel
+@on_web_ports
+def test_l4_a_second_hello_for_another_host_is_cut(tunnel: Open, start_web_gate: StartGate, tmp_path: Path) -> None:
+    """L4: what the server asks the client to say again must name the same host. Control: the same name goes on."""
+    gate = start_web_gate(allow=["good.test", "evil.test"])
+    server = AskingAgain(tmp_path)
+    with RawOrigin(server, HOST, 443):
+        with tunnel(gate, "good.test", 443) as conn:
+            assert shake(conn, b"good.test", b"evil.test") == b""
+        assert server.asked == ["good.test"]
+        with tunnel(gate, "good.test", 443) as conn:
+            assert len(shake(conn, b"good.test", b"good.test")) == 32
+    assert "sni-mismatch" in [line["reason"] for line in gate.decisions()]
+
+
 NOT_TLS = {
     "SSH": b"SSH-2.0-OpenSSH_9.6\r\n",
     "HTTP": b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n",
@@ -186,7 +204,9 @@ def test_c2_nothing_but_tls_passes_on_443(data: bytes, tunnel: Open, start_web_g
 
 
 @every_tunnel
-@pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00\x01", b"PRI * HTTP/2.0\r\n", b"EHLO x\r\n"])
+@pytest.mark.parametrize(
+    "data", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00\x01", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"EHLO x\r\n"]
+)
 @on_web_ports
 def test_c2_nothing_but_http_or_tls_passes_on_80(data: bytes, tunnel: Open, start_web_gate: StartGate) -> None:
     """C2: on port 80 other protocols are closed; what only a lenient reader takes for HTTP gets 400 (next test)."""

@@ -117,7 +117,7 @@ def run_command(
             policy_files=files,
             secrets_files=tuple(options.secrets),
             upstream_ca=tuple(options.upstream_ca),
-            may_name_loopback=bool(files) or "127." in rules or "[" in rules,
+            may_name_loopback=bool(files) or any(text in rules.lower() for text in ("127.", "[", "localhost")),
             may_intercept=has_secrets
             or bool(files or options.upstream_ca)
             or options.intercept == "all"

@@ -14,8 +14,8 @@ from exeat.sandbox.home import state_home
 
 OUTER_PROXY = "EXEAT_OUTER_PROXY"  # the variable by which a proxy's URL goes that has a password
 
-# Where exeat finds its files, the programs of secrets, whom it trusts, and how much of a log stays. Not for those to choose who choose the
-# environment of a command. No value of these is a secret.
+# Where exeat finds its files, the programs of secrets, whom it trusts, and how much of a log stays. Not for those to
+# choose who choose the environment of a command. No value of these is a secret.
 _OWN = (
     "HOME", "XDG_STATE_HOME", "PATH", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "EXEAT_AUDIT_SIZE", "EXEAT_AUDIT_KEEP",
 )  # fmt: skip

@@ -19,6 +19,7 @@ from exeat.gateway.resolve import IPAddress, ResolveError, is_own_address
 from exeat.gateway.state import Ask, Place, State
 from exeat.gateway.upstream_tls import DIFFERENT_HTTP, ProtocolRefused, secure_upstream
 from exeat.policy import (
+    LOCALHOST,
     Address,
     AddressClass,
     Decision,
@@ -28,6 +29,7 @@ from exeat.policy import (
     canonical_path,
     classify,
     decide,
+    host_addresses,
     judge_address,
     rule_to_allow,
 )
@@ -91,6 +93,8 @@ async def find_addresses(state: State, place: Place) -> Sequence[IPAddress]:
     if isinstance(place.host, Address):
         return (place.host.ip,)
     mapped = state.policy.mapped(place.host)
+    if not mapped and place.host == LOCALHOST:
+        return host_addresses(state.policy, place.port)
     return mapped or await state.resolver.resolve(place.host_text)
 
 

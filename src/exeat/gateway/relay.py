@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
@@ -21,10 +21,21 @@ _SPLICE_AFTER_BYTES: Final = 1024 * 1024
 _CAN_SPLICE: Final = hasattr(os, "splice")
 
 
+class Look(Protocol):
+    """Who looks at what passes, without changing it."""
+
+    def feed(self, data: bytes) -> bool:
+        """False: it has seen enough."""
+
+    def end(self) -> None: ...
+
+
 class _Pump:
     """One direction."""
 
-    __slots__ = ("_budget", "_copied", "_source", "_splice", "_target", "_tunnel", "ended", "guard", "watch")
+    __slots__ = (
+        "_budget", "_copied", "_source", "_splice", "_target", "_tunnel", "ended", "guard", "look", "started", "watch",
+    )  # fmt: skip
 
     def __init__(self, tunnel: Tunnel, source: Channel, target: Channel, budget: Budget | None) -> None:
         self._tunnel = tunnel
@@ -33,12 +44,14 @@ class _Pump:
         self._budget = budget
         self._copied = 0
         self._splice: Splice | None = None
-        self.ended = False
+        self.started = self.ended = False
+        self.look: Look | None = None  # who wants to see what passes, until it has seen enough
         self.watch: tuple[Detector, str] | None = None  # what must not pass, and the note if it would
         self.guard: tuple[LeakGuard, str] | None = None  # the same, with nothing of it sent before it is recognised
 
     def start(self) -> None:
         """Take over the source, with what it has sent so far."""
+        self.started = True
         source = self._source
         self._target.producer = source
         buffered, source.buffer = source.buffer, b""
@@ -48,7 +61,16 @@ class _Pump:
         if source.eof:
             self.on_eof()
 
+    def send(self, size: int) -> None:
+        """Pass on the first bytes that the source has sent, and leave it where it is."""
+        source = self._source
+        self._target.producer = source
+        data, source.buffer = source.buffer[:size], source.buffer[size:]
+        self.on_data(data)
+
     def on_data(self, data: bytes) -> None:
+        if self.look is not None and not self.look.feed(data):
+            self.look = None
         if self.watch is not None:
             detector, note = self.watch
             if names := detector.feed(data):
@@ -71,7 +93,7 @@ class _Pump:
         elif self.watch is None and self.guard is None:
             self._copied += len(data)
         self._target.write(data)
-        if self._copied > _SPLICE_AFTER_BYTES and _CAN_SPLICE:
+        if self._copied > _SPLICE_AFTER_BYTES and _CAN_SPLICE and self._tunnel.is_open:
             self._try_splice()
 
     def _try_splice(self) -> None:
@@ -99,6 +121,8 @@ class _Pump:
     def on_eof(self) -> None:
         if not self.ended:
             self.ended = True
+            if self.look is not None:
+                self.look.end()
             if self.guard is not None and (rest := self.guard[0].finish()):
                 self._target.write(rest)
             if not self._tunnel.close_if_ended():
@@ -133,6 +157,19 @@ class Tunnel:
         """Cut the tunnel before the client gets any of what the guard looks for."""
         self._down.guard = (guard, note) if guard is not None else None
 
+    def look_down(self, look: Look) -> None:
+        """Show what the server says from now on."""
+        self._down.look = look
+
+    @property
+    def is_open(self) -> bool:
+        """May bytes go either way? Before that they must be seen here."""
+        return self._up.started and self._down.look is None
+
+    def send_up(self, size: int) -> None:
+        """Let these first bytes of the client out, and no more of them yet."""
+        self._up.send(size)
+
     def open_down(self) -> None:
         """Let the server speak: some protocols begin that way, and nothing it says can leak what is inside."""
         self._down.start()
@@ -158,7 +195,7 @@ class Tunnel:
         self._upstream.abort()
 
     def refuse(self, note: str, last_words: bytes) -> None:
-        """Cut the upstream before it has got a byte, and tell the client."""
+        """Cut the upstream before it gets what was judged, and tell the client."""
         self.note = note
         self._upstream.abort()
         if last_words and not self._client.closed:

@@ -18,7 +18,7 @@ from exeat.gateway.channel import Channel
 from exeat.gateway.original import Destination
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Ask, Place, State
-from exeat.wire.http1 import RequestHead, parse_request_head
+from exeat.wire.http1 import RequestHead, check_request_line, parse_request_head
 from exeat.wire.reply import encode_reply
 
 _EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*")
@@ -231,6 +231,8 @@ def _check_partial_head(data: bytes, scanned: int) -> None:
     """Refuse at once what can no longer become a head, instead of waiting for an end that will not come."""
     if scanned == 0 and data and not _TOKEN_START.match(data):
         raise ProtocolError("not HTTP")
+    if data.find(b"\r\n") >= max(0, scanned - 1):
+        check_request_line(data)
     at = data.find(b"\n", scanned)
     while at >= 0:
         if data[at - 1 : at] != b"\r":

@@ -19,9 +19,9 @@ from exeat.gateway.refusal import WRONG_HOST
 from exeat.gateway.relay import Tunnel
 from exeat.gateway.session import Session
 from exeat.gateway.state import Ask, Place
-from exeat.policy import Address, canonical_host
-from exeat.wire.http1 import sniff_request
-from exeat.wire.tls import HANDSHAKE, parse_client_hello
+from exeat.policy import LOCALHOST, Address, canonical_host, is_same_host
+from exeat.wire.sniffing import sniff_request
+from exeat.wire.tls import HANDSHAKE, asks_for_second_hello, find_second_hello, parse_client_hello
 
 WEB_PORTS: Final = (80, 443)  # whoever connects to one of these speaks first
 # A fatal alert, access_denied: TLS clients report it instead of an unexplained end of file.
@@ -49,6 +49,7 @@ class First:
     speech: Speech
     server_name: str | None = None  # of TLS, as sent
     fault: str = ""  # of broken TLS, for the record
+    size: int = 0  # of a TLS hello
 
 
 SILENT: Final = First(Speech.NOTHING)
@@ -80,7 +81,7 @@ async def read_first(client: Channel, upstream: Channel | None = None, *, tls_on
             except ProtocolError as error:
                 return First(Speech.BROKEN_TLS, fault=error.public)
             if hello is not None:
-                return First(Speech.TLS, hello.server_name)
+                return First(Speech.TLS, hello.server_name, size=hello.size)
         elif data:
             spoken = tls_only or (upstream is not None and upstream.received > 0)
             http = False if spoken else sniff_request(data)
@@ -173,7 +174,7 @@ async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: in
         session.watch_idle(tunnel.stop)
         if web:
             tunnel.open_down()
-        tunnel.open_up()
+        await _open_up(session, ask, tunnel, first)
     else:
         deny_inside(state, record, verdict)
         tunnel.refuse(verdict, TLS_ACCESS_DENIED if client.buffer[:1] == b"\x16" else b"")
@@ -190,9 +191,66 @@ async def relay_judged(session: Session, ask: Ask, upstream: Channel, status: in
     session.begin(ask, tunnel.stop)
     session.watch_idle(tunnel.stop)
     tunnel.open_down()
-    tunnel.open_up()
+    await _open_up(session, ask, tunnel, first)
     await tunnel.done
     _finish(session, ask, tunnel, upstream, status)
+
+
+class _ServerHello:
+    """What the server says to a hello: does it ask for a second one?"""
+
+    __slots__ = ("_client", "_heard", "asks_again")
+
+    def __init__(self, client: Channel) -> None:
+        self._client = client
+        self._heard = b""
+        self.asks_again: bool | None = None  # not known yet
+
+    def feed(self, data: bytes) -> bool:
+        self._heard += data
+        self.asks_again = asks_for_second_hello(self._heard)
+        if self.asks_again is None:
+            return True
+        self._client.wake()
+        return False
+
+    def end(self) -> None:
+        self.asks_again = False
+        self._client.wake()
+
+
+async def _open_up(session: Session, ask: Ask, tunnel: Tunnel, first: First) -> None:
+    """Let the client's bytes out. After a TLS hello that waits for the server's, and a second hello is judged too."""
+    if first.speech is Speech.TLS:
+        client = session.client
+        answer = _ServerHello(client)
+        tunnel.look_down(answer)
+        tunnel.send_up(first.size)
+        # What the client sends meanwhile (early data) stays in its buffer. A server waits for none of it.
+        while answer.asks_again is None and not client.closed and (client.buffer or not client.eof):
+            await client.stirred()
+        if client.closed:
+            client.buffer = b""
+        elif answer.asks_again and (refused := await _judge_second(client, ask, tunnel)):
+            deny_inside(session.state, ask.record, refused)
+            tunnel.refuse(refused, TLS_ACCESS_DENIED)
+            return
+    tunnel.open_up()
+
+
+async def _judge_second(client: Channel, ask: Ask, tunnel: Tunnel) -> str:
+    """The client has been asked for a second hello: the reason to refuse it, or nothing."""
+    while True:
+        try:
+            size, hello = find_second_hello(client.buffer)
+        except ProtocolError as error:
+            ask.record.note = error.public
+            return "malformed"
+        tunnel.send_up(size)
+        if hello is not None:
+            return "" if _agrees(hello.server_name, ask.place) else "sni-mismatch"
+        if not await client.more():
+            return "cut-off" if client.buffer and not client.closed else ""
 
 
 def _watch_for_secrets(session: Session, tunnel: Tunnel, first: First) -> None:
@@ -210,13 +268,16 @@ def _finish(session: Session, ask: Ask, tunnel: Tunnel, upstream: Channel, statu
 
 
 def _agrees(server_name: str | None, place: Place) -> bool:
-    """Does the TLS name agree with the place? An address has none to agree with, so it must be absent."""
+    """Does the TLS name agree with the place? An address has none to agree with, so it must be absent, but on loopback
+    it may be `localhost`.
+    """
     rule = place.decision.rule
     if rule is not None and rule.allow_sni_mismatch:
         return True
     if server_name is None:
-        return isinstance(place.host, Address)
+        return isinstance(place.host, Address) or place.host == LOCALHOST
     try:
-        return canonical_host(server_name) == place.host
+        named = canonical_host(server_name)
+        return named == place.host or (named == LOCALHOST and is_same_host(named, place.host))
     except HostError:
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 
 from exeat.jail import nftables as nft
+from exeat.jail.links import OWN_IPV4, OWN_IPV6, look_connected
 from exeat.jail.netlink import make_everything_local, open_packet_log
 
 TABLE = "exeat"
@@ -96,6 +97,7 @@ def build_network(to_host: list[HostPorts]) -> Sockets:
     """
     ipv6 = has_ipv6()
     make_everything_local(ipv6=ipv6)
+    look_connected(ipv6=ipv6)
     _reuse_ports()
     log = [nft.rule(nft.limit(LOGGED_PER_SECOND), nft.log(_LOG_GROUP, LOGGED_BYTES))]
     try:
@@ -127,7 +129,9 @@ def _daddr(address: bytes) -> bytes:
 
 
 def _chains(to_host: list[HostPorts], log: list[nft.Rule]) -> list[nft.Chain]:
-    own_loopback = [nft.ip_daddr(b"\x7f"), nft.ip6_daddr(b"\0" * 15 + b"\x01")]
+    own_loopback = [
+        nft.ip_daddr(b"\x7f"), nft.ip6_daddr(b"\0" * 15 + b"\x01"), nft.ip_daddr(OWN_IPV4), nft.ip6_daddr(OWN_IPV6)
+    ]  # fmt: skip
     nat = [
         # DNS first: the name server in resolv.conf may well have a loopback address.
         nft.rule(nft.l4proto(_UDP), nft.dport(53), nft.redirect(DNS_PORT)),
@@ -142,6 +146,8 @@ def _chains(to_host: list[HostPorts], log: list[nft.Rule]) -> list[nft.Chain]:
     ]
     kept = [
         nft.rule(nft.ct_status_dnat(), nft.verdict(nft.ACCEPT)),
+        # Told and then accepted: what nothing inside listens for, the host may offer.
+        *(nft.rule(nft.tcp_refusal(), each) for each in log),
         *(nft.rule(daddr, nft.verdict(nft.ACCEPT)) for daddr in own_loopback),
         *log,
     ]

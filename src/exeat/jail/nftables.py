@@ -125,6 +125,12 @@ def dports(low: int, high: int) -> bytes:
     return load + bounds
 
 
+def tcp_refusal() -> bytes:
+    """The kernel's answer to a connection that nothing listens for: RST and ACK, with sequence number 0 (RFC 9293)."""
+    flags = _payload(_TRANSPORT_HEADER, 13, b"\x14")
+    return l4proto(socket.IPPROTO_TCP) + flags + _payload(_TRANSPORT_HEADER, 4, bytes(4))
+
+
 def ip_daddr(prefix: bytes) -> bytes:
     """IPv4 destinations that begin with these whole bytes."""
     return _meta(_META_NFPROTO, bytes((socket.AF_INET,))) + _payload(_NETWORK_HEADER, 16, prefix)

@@ -1,7 +1,17 @@
 """What may be reached: canonical hosts, address classes, rules, and the verdict. Pure values and functions."""
 
 from exeat.policy.address import AddressClass, classify, embedded_ipv4
-from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, is_exempt, judge_address, rule_to_allow
+from exeat.policy.decide import (
+    Decision,
+    Reason,
+    Target,
+    Verdict,
+    decide,
+    host_addresses,
+    is_exempt,
+    judge_address,
+    rule_to_allow,
+)
 from exeat.policy.document import (
     PolicyDocument,
     SecretsTable,
@@ -11,11 +21,14 @@ from exeat.policy.document import (
 )
 from exeat.policy.grammar import parse_rule
 from exeat.policy.host import (
+    LOCALHOST,
+    LOOPBACK,
     Address,
     Host,
     Name,
     canonical_host,
     configured_host,
+    is_same_host,
     parse_port,
     split_authority,
     unmapped,
@@ -27,6 +40,8 @@ from exeat.policy.reach import could_allow, unreachable
 from exeat.policy.rule import Pattern, Rule, Scope, Source
 
 __all__ = [
+    "LOCALHOST",
+    "LOOPBACK",
     "Address",
     "AddressClass",
     "Decision",
@@ -51,7 +66,9 @@ __all__ = [
     "could_allow",
     "decide",
     "embedded_ipv4",
+    "host_addresses",
     "is_exempt",
+    "is_same_host",
     "judge_address",
     "parse_allowlist",
     "parse_document",

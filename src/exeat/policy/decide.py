@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from exeat.policy.address import AddressClass, classify, holds_no_public
-from exeat.policy.host import Address, Host, Name, unmapped
+from exeat.policy.host import LOCALHOST, LOOPBACK, Address, Host, Name, unmapped
 from exeat.policy.path import is_canonical_path, path_matches
 from exeat.policy.policy import IP, Policy, address_forms
 from exeat.policy.rule import WEB_PORTS, Rule, Scope
@@ -117,7 +117,7 @@ def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *,
         return decision
     if isinstance(target.host, Name) and ip in policy.mapped(target.host):
         return decision
-    for rule in policy.allows.for_address(ip):
+    for rule in _allowing(policy, Address(ip)):
         if _lists(rule) and _fit(rule, target) is Reason.ALLOWED:
             return decision
     for rule in _allowing(policy, target.host):  # rules for one host are alternatives
@@ -134,12 +134,34 @@ def is_exempt(policy: Policy, host: Host, port: int) -> bool:
     return any(rule.no_intercept and rule.has_port(port) for rule in _allowing(policy, host))
 
 
+def host_addresses(policy: Policy, port: int) -> tuple[IP, ...]:
+    """Where `localhost` is on this port: the loopback addresses that rules list, by that name or each by itself."""
+    listed = tuple(
+        ip for ip in LOOPBACK if any(rule.has_port(port) and _lists(rule) for rule in _allowing(policy, Address(ip)))
+    )
+    return listed or LOOPBACK
+
+
 def _allowing(policy: Policy, host: Host) -> Iterator[Rule]:
     match host:
         case Name(text):
-            return policy.allows.for_name(text)
+            yield from policy.allows.for_name(text)
+            if host == LOCALHOST:
+                for ip in LOOPBACK:
+                    yield from (rule for rule in policy.allows.for_address(ip) if _is_one_address(rule))
         case Address(ip):
-            return policy.allows.for_address(ip)
+            yield from policy.allows.for_address(ip)
+            if ip in LOOPBACK:
+                yield from filter(_names_localhost, policy.allows.for_name(LOCALHOST.text))
+
+
+def _names_localhost(rule: Rule) -> bool:
+    return rule.pattern.scope is Scope.EXACT and rule.pattern.name == LOCALHOST.text
+
+
+def _is_one_address(rule: Rule) -> bool:
+    network = rule.pattern.network
+    return network is not None and network.prefixlen == network.max_prefixlen
 
 
 def _denying(policy: Policy, host: Host) -> Iterator[Rule]:
@@ -151,6 +173,8 @@ def _denying(policy: Policy, host: Host) -> Iterator[Rule]:
             for form in address_forms(ip):
                 yield from policy.denies.for_address(form)
             yield from policy.denies.for_any()
+            if ip in LOOPBACK:
+                yield from policy.denies.for_name(LOCALHOST.text)
 
 
 def _denial(rules: Iterator[Rule], target: Target) -> Decision | None:
@@ -204,9 +228,9 @@ def _lists(rule: Rule) -> bool:
     """Whether a network rule means its non-public addresses: one address, inside space only, or `private`."""
     network = rule.pattern.network
     if rule.private or network is None:
-        return rule.private
+        return rule.private or _names_localhost(rule)
     assert rule.pattern.scope is Scope.NETWORK
-    return network.prefixlen == network.max_prefixlen or holds_no_public(network)
+    return _is_one_address(rule) or holds_no_public(network)
 
 
 def rule_to_allow(target: Target) -> str:

@@ -64,6 +64,18 @@ class Address:
 
 Host = Name | Address
 
+# The host's own services, by name or by address: to whoever writes a rule that is the same.
+LOCALHOST = Name("localhost")
+LOOPBACK: tuple[IPv4Address | IPv6Address, ...] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
+
+
+def is_same_host(one: Host, other: Host) -> bool:
+    """Whether two hosts are one. `localhost` is what either of its addresses is; these two are not each other."""
+    if one == other:
+        return True
+    address = other if one == LOCALHOST else one if other == LOCALHOST else None
+    return isinstance(address, Address) and address.ip in LOOPBACK
+
 
 def unmapped(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     """The address without its IPv4-mapped wrapping (RFC 4291 §2.5.5.2) and without a zone."""

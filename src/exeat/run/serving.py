@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ConfigError
@@ -16,7 +17,7 @@ from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.gateway.resolve import load_system_resolver
 from exeat.jail.messages import receive
-from exeat.policy import Policy
+from exeat.policy import LOCALHOST, LOOPBACK, Pattern, Policy, Rule, Scope
 from exeat.run.facts import tell_outcome
 from exeat.run.gatekeeper import BLOCKED, LEARNED, READY, RULES
 from exeat.run.outcome import write_outcome
@@ -129,11 +130,19 @@ def _loopback_places(policy: Policy) -> list[str]:
     return [
         field
         for rule in policy.rules
-        if not rule.deny and rule.pattern.network is not None
-        if rule.pattern.network.is_loopback and rule.pattern.network.num_addresses == 1
+        if not rule.deny
+        for address in _loopback_addresses(rule)
         for low, high in rule.ports
-        for field in (rule.pattern.network.network_address.packed.hex(), str(low), str(high))
+        for field in (address.packed.hex(), str(low), str(high))
     ]
+
+
+def _loopback_addresses(rule: Rule) -> tuple[IPv4Address | IPv6Address, ...]:
+    if rule.pattern == Pattern(Scope.EXACT, LOCALHOST.text):
+        return LOOPBACK
+    network = rule.pattern.network
+    is_one = network is not None and network.is_loopback and network.num_addresses == 1
+    return (network.network_address,) if network is not None and is_one else ()
 
 
 async def _serve(

@@ -15,7 +15,7 @@ from typing import Final
 from exeat.audit import encode_event
 from exeat.errors import ConfigError
 from exeat.gateway.gateway import Gateway
-from exeat.policy import Policy, Rule, Source, build_policy, parse_rule
+from exeat.policy import LOCALHOST, Policy, Rule, Source, build_policy, parse_rule
 from exeat.policy.suffix import load_suffixes
 from exeat.sandbox.changes import store_rule
 from exeat.sandbox.folder import SandboxFolder
@@ -108,6 +108,6 @@ def _notes(added: Iterable[Rule]) -> list[str]:
         network = rule.pattern.network
         if rule.conditional:
             notes.append(f"{rule.text}: TLS is looked into from the next start on; until then this denies it")
-        elif network is not None and network.is_loopback and not rule.deny:
+        elif not rule.deny and (network.is_loopback if network is not None else rule.pattern.name == LOCALHOST.text):
             notes.append(f"{rule.text}: the host's loopback is opened at the next start")
     return notes

@@ -25,6 +25,9 @@ _QUESTION_END: Final = struct.Struct("!2H")
 _RECORD_HEAD: Final = struct.Struct("!HHIH")  # type, class, TTL, length
 _QR, _TC, _RD, _RA = 0x8000, 0x0200, 0x0100, 0x0080
 _OPCODE: Final = 0x7800
+# The start of authority that goes with "no such name": of the root, and all zeros, the time to keep it included. The
+# name may be allowed at any moment (RFC 2308 section 5).
+_SOA: Final = b"\0" + _RECORD_HEAD.pack(6, CLASS_IN, 0, 22) + bytes(22)
 _QUESTION_NAME: Final = b"\xc0\x0c"  # a pointer to offset 12: the name that was asked for
 _ODD: Final = re.compile(rb"[^a-z0-9_-]")
 _OCTETS: Final = re.compile(r"((?:(?:0|[1-9][0-9]{0,2})\.){4})in-addr\.arpa")
@@ -37,6 +40,7 @@ class Rcode(IntEnum):
     NOERROR = 0
     FORMERR = 1
     SERVFAIL = 2
+    NXDOMAIN = 3
     NOTIMP = 4
     REFUSED = 5
     BADVERS = 16
@@ -198,15 +202,20 @@ def _read_opt(data: bytes) -> int:
 
 
 def encode_answer(query: Query, rcode: Rcode, records: Sequence[Answer] = (), *, tcp: bool = False) -> bytes:
-    """The answer to a query. Over UDP one that does not fit says so (TC) and carries no records."""
+    """The answer to a query. Over UDP one that does not fit says so (TC) and carries no records.
+
+    "No such name" comes with a start of authority by which no resolver keeps it.
+    """
     opt = _encode_opt(rcode) if query.has_edns else b""
     flags = _QR | _RA | (_RD if query.rd else 0) | rcode & 0xF
     body = b"".join(map(_encode_record, records))
     count = len(records)
+    authority = _SOA if rcode is Rcode.NXDOMAIN else b""
     limit = 0xFFFF if tcp else query.udp_size
-    if _HEADER.size + len(query.question) + len(body) + len(opt) > limit:
+    if _HEADER.size + len(query.question) + len(body) + len(authority) + len(opt) > limit:
         flags, body, count = flags | _TC, b"", 0
-    return _HEADER.pack(query.id, flags, 1, count, 0, int(query.has_edns)) + query.question + body + opt
+    head = _HEADER.pack(query.id, flags, 1, count, int(bool(authority)), int(query.has_edns))
+    return head + query.question + body + authority + opt
 
 
 def encode_error(error: DnsError) -> bytes | None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from exeat.errors import ProtocolError
 from exeat.wire.fields import Fields, read_fields
+from exeat.wire.target import encode_target
 
 # llhttp also takes RTSP/ and ICE/, several spaces, an empty line in front, and controls in a reason.
 # The registered methods that clients use. One that we do not know may have a framing that we do not know.
@@ -21,7 +22,7 @@ _METHODS: Final = frozenset(
     b"REPORT MKACTIVITY CHECKOUT MERGE BIND REBIND UNBIND ACL LINK UNLINK MKCALENDAR M-SEARCH NOTIFY SUBSCRIBE "
     b"UNSUBSCRIBE PURGE QUERY".split()
 )
-_FIRST_LINE: Final = re.compile(rb"([A-Z-]++) ([!-~]++) HTTP/1\.([01])(?=\r\n)")
+_FIRST_LINE: Final = re.compile(rb"([A-Z-]++) ([!-~\x80-\xff]++) HTTP/1\.([01])(?=\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})((?: [\t\x20-\x7e\x80-\xff]*+)?)(?=\r\n)")
 _WEBSOCKET_KEY: Final = re.compile(rb"[+/0-9A-Za-z]{22}==")  # 16 bytes in base64 (RFC 6455 section 4.1)
 
@@ -73,11 +74,11 @@ class ResponseHead(Fields):
 
 def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
     """Read one request head. Raises ProtocolError; never gives a head that could be read two ways."""
-    first_line = _FIRST_LINE.match(head)
-    if first_line is None or first_line[1] not in _METHODS:
-        raise ProtocolError("malformed HTTP request")
+    first_line = check_request_line(head)
     fields = read_fields(head[first_line.end() :], max_headers, response=False, keep_length=False)
     method, target, minor = first_line.groups()
+    if not target.isascii():
+        target = encode_target(target)
     request = RequestHead(method, target, 1 if minor == b"1" else 0, fields)
     if request.chunked and request.minor == 0:
         raise ProtocolError("Transfer-Encoding in HTTP/1.0")
@@ -91,6 +92,14 @@ def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
         # TRACE echoes what it is sent, headers that we add included (RFC 9110 section 9.3.8).
         raise ProtocolError("TRACE is not supported", status=405)
     return request
+
+
+def check_request_line(head: bytes) -> re.Match[bytes]:
+    """Method, target and minor version. Needs the line's end, and nothing behind it."""
+    first_line = _FIRST_LINE.match(head)
+    if first_line is None or first_line[1] not in _METHODS:
+        raise ProtocolError("malformed HTTP request")
+    return first_line
 
 
 def _is_websocket(request: RequestHead) -> bool:
@@ -133,20 +142,6 @@ def _parse_response_head(head: bytes, to_head: bool, max_headers: int) -> Respon
     if response.upgrade == b"websocket" and b"upgrade" in response.connection:
         response.websocket_accept = response.accept
     return response
-
-
-_MAX_SNIFFED: Final = 8_192  # RFC 9112 section 3 asks for 8,000 at least
-# Wider than what the parser takes: what a forgiving server might read as HTTP must come before our parser,
-# which refuses it, and not go past it as an unknown protocol. `PRI * HTTP/2.0` is another protocol.
-_REQUEST_LINE: Final = re.compile(rb"[\r\n]*+[!-~]{1,32}[\t ][\t\r\x20-\x7e\x80-\xff]*?HTTP/[01]")
-_REQUEST_LINE_BEGUN: Final = re.compile(rb"[\r\n]*+(?:[!-~]{0,32}|[!-~]{1,32}[\t ][\t\r\x20-\x7e\x80-\xff]*+)")
-
-
-def sniff_request(data: bytes) -> bool | None:
-    """Do these first bytes begin an HTTP/1 request, well formed or not? None: too early to tell."""
-    if _REQUEST_LINE.match(data, 0, _MAX_SNIFFED):
-        return True
-    return None if len(data) < _MAX_SNIFFED and _REQUEST_LINE_BEGUN.fullmatch(data) else False
 
 
 def encode_head(first_line: bytes, passed: bytes, extra: bytes = b"") -> bytes:

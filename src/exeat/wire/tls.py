@@ -1,18 +1,28 @@
 """The TLS ClientHello, as far as a blind tunnel needs it: which name does the client ask for?
 
 Nothing here terminates TLS. A hello that cannot be read completely is refused, since a tunnel whose
-name is unknown is a tunnel to anywhere that answers on that address.
+name is unknown is a tunnel to anywhere that answers on that address. A server may ask for a second hello
+(HelloRetryRequest), which is in clear text as well. All that follows is encrypted, or is part of TLS 1.2's
+handshake, in which no hello is taken.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
 from exeat.errors import ProtocolError
 
 HANDSHAKE: Final = 0x16
+_ALERT: Final = 0x15
+_SERVER_HELLO: Final = 2
+# What a client may send before its second hello: ChangeCipherSpec for the sake of middleboxes, alerts, early data.
+_BEFORE_SECOND_HELLO: Final = (0x14, _ALERT, 0x17)
+_MAX_RECORD_BYTES: Final = 16 * 1024 + 256
+# SHA-256 of "HelloRetryRequest": the random of a ServerHello that is one (RFC 8446 section 4.1.3).
+RETRY_RANDOM: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+_RANDOM: Final = slice(6, 38)  # of a ServerHello: behind its type, length and version
 # Post-quantum key shares make hellos of about 2 KB; 16 KB is one full record.
 MAX_HELLO_BYTES: Final = 16 * 1024
 # A hello is read from its start each time bytes arrive, so its records are what bounds the work. Clients send one.
@@ -26,6 +36,7 @@ class ClientHello:
     """What a hello says in clear text. `server_name` is raw: canonicalising it is the policy's work."""
 
     server_name: str | None
+    size: int = field(default=0, compare=False)  # in bytes, with its records
 
 
 def parse_client_hello(data: bytes) -> ClientHello | None:
@@ -53,11 +64,56 @@ def parse_client_hello(data: bytes) -> ClientHello | None:
                 # Judged by the length the record claims: by what has arrived, the verdict would depend on the timing.
                 if len(message) > needed or len(fragment) < length:
                     raise ProtocolError("data after the TLS ClientHello in its record")
-                return _parse_body(bytes(message[4:needed]))
+                return ClientHello(_parse_body(bytes(message[4:needed])), position + 5 + length)
         if len(fragment) < length:
             return None
         position += 5 + length
     raise ProtocolError("TLS ClientHello in too many records")
+
+
+def asks_for_second_hello(data: bytes) -> bool | None:
+    """Is this, a server's answer to a hello, a HelloRetryRequest? None: too early to tell."""
+    message = bytearray()
+    position = 0
+    for _ in range(MAX_HELLO_RECORDS):
+        head = data[position : position + 5]
+        if head[:1] not in (b"", b"\x16", b"\x15") or head[1:2] not in (b"", b"\x03"):
+            return False  # no handshake comes of this
+        if len(head) < 5:
+            return None
+        length = int.from_bytes(head[3:5])
+        fragment = data[position + 5 : position + 5 + length]
+        if head[0] == HANDSHAKE:
+            message += fragment
+            if message and message[0] != _SERVER_HELLO:
+                return False
+            if len(message) >= _RANDOM.stop:
+                return message[_RANDOM] == RETRY_RANDOM
+        elif length != 2 or fragment[:1] not in (b"", b"\x01"):
+            return False  # an alert that ends it; after a warning the hello may still come
+        if len(fragment) < length:
+            return None
+        position += 5 + length
+    return True  # no server takes so long to say what it wants: then whatever the client sends next is judged
+
+
+def find_second_hello(data: bytes) -> tuple[int, ClientHello | None]:
+    """What a client sends when it has been asked again: how many bytes come before its hello, and that, once whole.
+
+    Raises ProtocolError when there is something else.
+    """
+    position = 0
+    while len(data) - position >= 5 and data[position] in _BEFORE_SECOND_HELLO:
+        length = int.from_bytes(data[position + 3 : position + 5])
+        if length > _MAX_RECORD_BYTES:
+            raise ProtocolError("bad TLS record length")
+        if position + 5 + length > len(data):
+            return position, None
+        position += 5 + length
+    rest = data[position:]
+    if rest and rest[0] in _BEFORE_SECOND_HELLO:
+        return position, None
+    return position, parse_client_hello(rest)
 
 
 def _check_partial_record(partial: bytes, *, first: bool) -> None:
@@ -91,18 +147,19 @@ class _Reader:
         return self._position == len(self._data)
 
 
-def _parse_body(body: bytes) -> ClientHello:
+def _parse_body(body: bytes) -> str | None:
+    """The server name of a hello."""
     reader = _Reader(body)
     reader.take(2 + 32)  # legacy_version, random
     reader.vector(1)  # session id
     reader.vector(2)  # cipher suites
     reader.vector(1)  # compression methods
     if reader.empty:
-        return ClientHello(server_name=None)
+        return None
     extensions = reader.vector(2)
     if not reader.empty:
         raise ProtocolError("data after the TLS extensions")
-    return ClientHello(_find_server_name(extensions))
+    return _find_server_name(extensions)
 
 
 def _find_server_name(extensions: bytes) -> str | None:

@@ -122,7 +122,7 @@ def test_names_with_odd_bytes_are_never_allowed(audit: Path, label: bytes) -> No
             query = dns.message.make_query(dns.name.Name([label, b"test", b""]), "A")
             data = bench.door.answer(query.to_wire(), tcp=False)
             assert data is not None
-            assert dns.message.from_wire(data).rcode() == dns.rcode.REFUSED
+            assert dns.message.from_wire(data).rcode() == dns.rcode.NXDOMAIN
             assert [line["note"] for line in await bench.lines()] == ["not a host name"]
             assert bench.values("plain.test") != []
 
@@ -150,6 +150,21 @@ def test_a_denied_name_says_by_which_rule(audit: Path) -> None:
             assert bench.is_refused("evil.test")
             (line,) = await bench.lines()
             assert (line["reason"], line["rule"]) == ("denied-by-rule", "!evil.test:*")
+
+    run(main)
+
+
+def test_a_refused_name_does_not_exist_for_no_longer_than_now(audit: Path) -> None:
+    """Programs believe "no such name" and ask no further. It may be allowed at any moment, so nobody is to keep it."""
+
+    async def main() -> None:
+        async with opened(audit) as bench:
+            for edns in (None, 0):
+                reply = bench.ask("evil.test", use_edns=edns)
+                assert (reply.rcode(), reply.answer) == (dns.rcode.NXDOMAIN, [])
+                (soa,) = reply.authority
+                assert (soa.name, soa.ttl, soa[0].minimum) == (dns.name.root, 0, 0)
+            assert bench.ask("good.test").authority == []
 
     run(main)
 

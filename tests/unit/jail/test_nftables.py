@@ -121,12 +121,19 @@ def test_the_jails_rules_are_these() -> None:
         "tcp dport 53 redirect to :53",
         "ip daddr 127.0.0.0/8 accept",
         "ip6 daddr ::1 accept",
+        "ip daddr 198.51.100.1 accept",
+        "ip6 daddr fd65:7865:6174:1::1 accept",
         "meta l4proto tcp redirect to :61080",
     ]
     head, *kept = [_normal(line) for line in rules(shown, "filter")]
     assert "policy drop" in head
-    assert kept[:3] == ["ct status dnat accept", "ip daddr 127.0.0.0/8 accept", "ip6 daddr ::1 accept"]
-    assert all(line.startswith("limit") and "accept" not in line for line in kept[3:])
+    accepts = [line for line in kept if line.endswith("accept")]
+    assert accepts == ["ct status dnat accept", *nat[2:-1]]
+    refusals, *dropped = [line for line in kept if line not in accepts]
+    assert "accept" not in refusals
+    assert kept.index(refusals) == 1  # before what is accepted, and after redirected connections
+    assert all(line.startswith("limit") and "accept" not in line for line in dropped)
+    assert kept[-len(dropped) :] == dropped
 
 
 def test_a_place_on_the_hosts_loopback_is_redirected_before_loopback_is_the_jails_own() -> None:

@@ -146,9 +146,13 @@ def covers(rule: Rule, target: Target) -> bool:
                     return below or labels == base
                 case Scope.ANY:
                     return True
-                case Scope.NETWORK:
-                    return False
+                case Scope.NETWORK:  # `localhost` is also its addresses, where these are listed one by one
+                    return text == "localhost" and not rule.deny and pattern.text in ("127.0.0.1", "[::1]")
         case Address(ip):
+            if str(ip) in ("127.0.0.1", "::1") and pattern.scope is not Scope.ANY:
+                by_name = covers(rule, Target(Name("localhost"), target.port))
+                if pattern.network is None and by_name and (rule.deny or pattern.scope is Scope.EXACT):
+                    return True
             if pattern.scope is Scope.ANY:
                 return rule.deny
             forms: list[IPv4Address | IPv6Address] = [ip]
@@ -194,8 +198,9 @@ def naive_allows(rules: list[Rule], target: Target) -> bool:
             continue
         if isinstance(target.host, Address) and classify(target.host.ip) is not AddressClass.PUBLIC:
             network = rule.pattern.network
-            assert network is not None
-            if not rule.private and network.num_addresses > 1 and not holds_no_public(network):
+            if network is None:
+                assert rule.pattern.text == "localhost"
+            elif not rule.private and network.num_addresses > 1 and not holds_no_public(network):
                 continue
         if rule.methods is None and rule.paths is None:
             return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Callable
 from ipaddress import ip_address
 
 import pytest
@@ -43,7 +44,23 @@ PORTS = struct.pack("!HH", 50_000, 443)
     ],
 )
 def test_protocol_destination_and_port(data: bytes, protocol: str, destination: str, port: int) -> None:
-    assert parse_packet(data) == (protocol, ip_address(destination), port)
+    assert parse_packet(data) == (protocol, ip_address(destination), port, False)
+
+
+def segment(flags: int, sequence: int = 0) -> bytes:
+    return struct.pack("!HHIIBB6x", 8080, 50_000, sequence, 1, 0x50, flags)
+
+
+@pytest.mark.parametrize("make", [ipv4, ipv6])
+def test_a_refused_connection_is_told_by_who_refused_it(make: Callable[[int, bytes], bytes]) -> None:
+    """RST and ACK without a sequence number answers a first packet; any other segment is on its way somewhere."""
+    refused = parse_packet(make(6, segment(0x14)))
+    assert refused is not None
+    assert (refused.is_refused, refused.port, int(refused.destination)) == (True, 8080, 0)
+    for other in (segment(0x14, sequence=1), segment(0x04), segment(0x02), segment(0x10), segment(0x14)[:12]):
+        found = parse_packet(make(6, other))
+        assert found is not None
+        assert (found.is_refused, found.port) == (False, 50_000)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x45", b"\x60" + bytes(38), b"\x10" + bytes(60), ipv4(17, b"")[:19]])

@@ -23,8 +23,9 @@ from exeat.wire.http1 import (
     encode_head,
     parse_request_head,
     parse_response_head,
-    sniff_request,
 )
+from exeat.wire.sniffing import sniff_request
+from exeat.wire.target import encode_target
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 T = TypeVar("T")
@@ -203,6 +204,8 @@ def h11_response(data: bytes, method: str) -> h11.Response | h11.InformationalRe
 
 
 def check_accepted_request(data: bytes, head: RequestHead) -> None:
+    line, end, rest = data.partition(b"\r\n")
+    data = encode_target(line) + end + rest  # UTF-8 in a target is read as what it is percent-encoded
     strict = STRICT_REQUEST.fullmatch(data)
     assert strict is not None
     headers = split_fields(strict["fields"])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
-from exeat.wire.target import check_origin_target, parse_absolute_target
+from exeat.wire.target import check_origin_target, encode_target, parse_absolute_target
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 
@@ -237,6 +237,37 @@ def test_inside_a_tunnel_only_origin_form_counts(target: bytes, method: bytes, a
         with pytest.raises(ProtocolError) as caught:
             check_origin_target(target, method)
         assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("raw", "encoded"),
+    [
+        (b"/plain?x=%20", b"/plain?x=%20"),
+        ("/\u00e4?\u00f6=\u00fc".encode(), b"/%C3%A4?%C3%B6=%C3%BC"),
+        ("/\U0001f600/".encode(), b"/%F0%9F%98%80/"),
+    ],
+)
+def test_utf8_is_percent_encoded(raw: bytes, encoded: bytes) -> None:
+    """As curl sends what was typed. ASCII, escapes included, stays as it is."""
+    assert encode_target(raw) == encoded
+
+
+@pytest.mark.parametrize("raw", [b"/\xe9", b"/\xc3", b"/\xc0\xaf", b"/\xed\xa0\x80", b"/\xff\xfe"])
+def test_what_is_not_utf8_is_refused_with_a_hint(raw: bytes) -> None:
+    """Latin-1, cut off, overlong, a surrogate: two readers could take it for two things."""
+    with pytest.raises(ProtocolError, match="percent-encode it"):
+        encode_target(raw)
+
+
+def test_a_host_beyond_ascii_is_still_malformed() -> None:
+    """Encoding is for paths. Percent signs have no place in an authority."""
+    assert refusal(encode_target("http://g\u00f6od.test/".encode()))
+
+
+def test_ftp_gets_advice() -> None:
+    """curl asks a proxy for ftp URLs when ALL_PROXY is set."""
+    with pytest.raises(ProtocolError, match=r"ftp URLs do not go through this proxy: take https, or allow .*HOST:\*"):
+        parse_absolute_target(b"FTP://good.test/file", b"GET")
 
 
 def test_long_targets_do_not_backtrack() -> None:
