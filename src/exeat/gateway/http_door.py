@@ -183,7 +183,7 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
     if exchange.reuse_upstream and ask.policy is not state.policy:
         upstream.close()  # it goes where the policy of then led
     elif exchange.reuse_upstream:
-        state.pool.give(ask.pool_key, upstream, ask.record.address)
+        state.pool.give(ask.pool_key, upstream, ask.route)
     session.finish(ask.record, exchange.status, sent, received, exchange.note)
     if exchange.failure is not None:
         session.reply(exchange.failure, close=True, head_only=head.method == b"HEAD")

@@ -1,7 +1,18 @@
 """What may be reached: canonical hosts, address classes, rules, and the verdict. Pure values and functions."""
 
 from exeat.policy.address import AddressClass, classify, embedded_ipv4
-from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, is_exempt, judge_address, rule_to_allow
+from exeat.policy.decide import (
+    Decision,
+    Reason,
+    Target,
+    Verdict,
+    address_depends_on_request,
+    decide,
+    depends_on_request,
+    is_exempt,
+    judge_address,
+    rule_to_allow,
+)
 from exeat.policy.document import (
     PolicyDocument,
     SecretsTable,
@@ -43,6 +54,7 @@ __all__ = [
     "Source",
     "Target",
     "Verdict",
+    "address_depends_on_request",
     "build_policy",
     "canonical_host",
     "canonical_path",
@@ -50,6 +62,7 @@ __all__ = [
     "configured_host",
     "could_allow",
     "decide",
+    "depends_on_request",
     "embedded_ipv4",
     "is_exempt",
     "judge_address",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 
 from exeat.policy.address import AddressClass, classify, holds_no_public
 from exeat.policy.host import Address, Host, Name, unmapped
@@ -127,6 +128,28 @@ def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *,
             return Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
     reason = Reason.OWN_ADDRESS if kind is AddressClass.PUBLIC else Reason.PRIVATE_ADDRESS
     return Decision(Verdict.DENY, decision.rule, reason)
+
+
+def depends_on_request(policy: Policy, host: Host, port: int) -> bool:
+    """Whether `decide` may say different things about two requests to this place.
+
+    If not, one decision, that about a tunnel for example, holds for all.
+    """
+    return _any_conditional(chain(_allowing(policy, host), _denying(policy, host)), port)
+
+
+def address_depends_on_request(policy: Policy, host: Host, port: int) -> bool:
+    """Whether `judge_address` may, after the same decision, say different things about two requests to this place.
+
+    Which addresses it leads to is not known here: any rule for addresses counts.
+    """
+    networks = chain(policy.allows.conditional_networks(), policy.denies.conditional_networks())
+    private = (rule for rule in _allowing(policy, host) if rule.private)
+    return _any_conditional(chain(networks, policy.denies.for_any(), private), port)
+
+
+def _any_conditional(rules: Iterator[Rule], port: int) -> bool:
+    return any(rule.conditional and rule.has_port(port) for rule in rules)
 
 
 def is_exempt(policy: Policy, host: Host, port: int) -> bool:

@@ -22,13 +22,14 @@ class RuleIndex:
     """Rules of one verdict, found by host. Within one scope the narrower rule comes first, then by text,
     so that the order in which rules were written never matters."""
 
-    __slots__ = ("_any", "_below", "_names", "_networks")
+    __slots__ = ("_any", "_below", "_conditional_networks", "_names", "_networks")
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         names: dict[str, list[Rule]] = {}
         below: dict[str, list[Rule]] = {}
         networks: dict[tuple[int, int], dict[int, list[Rule]]] = {}
         anywhere: list[Rule] = []
+        conditional_networks: list[Rule] = []
         for rule in rules:
             pattern = rule.pattern
             match pattern.scope:
@@ -47,12 +48,15 @@ class RuleIndex:
                     shift = network.max_prefixlen - network.prefixlen
                     table = networks.setdefault((network.version, shift), {})
                     table.setdefault(int(network.network_address) >> shift, []).append(rule)
+                    if rule.conditional:
+                        conditional_networks.append(rule)
         for bucket in (*names.values(), *below.values(), anywhere):
             if len(bucket) > 1:
                 bucket.sort(key=_narrowest_first)
         self._names = names
         self._below = below
         self._any = anywhere
+        self._conditional_networks = conditional_networks
         # Longest prefix (smallest shift) first.
         self._networks: dict[int, list[tuple[int, dict[int, list[Rule]]]]] = {4: [], 6: []}
         for (version, shift), table in sorted(networks.items(), key=lambda item: item[0]):
@@ -81,6 +85,10 @@ class RuleIndex:
     def for_any(self) -> Iterator[Rule]:
         """The rules that say `*`."""
         return iter(self._any)
+
+    def conditional_networks(self) -> Iterator[Rule]:
+        """The rules for addresses that look at methods or paths."""
+        return iter(self._conditional_networks)
 
 
 def _narrowest_first(rule: Rule) -> tuple[bool, int, str]:
