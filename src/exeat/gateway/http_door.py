@@ -155,7 +155,7 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
         reused = upstream.sent > 0
         sent, received = upstream.sent, upstream.received
         session.upstream = upstream
-        exchange = Exchange(client, upstream, head, limits, treatment, state.memory)
+        exchange = Exchange(client, upstream, head, limits, treatment, state.memory, state.known_fields)
         session.begin(ask, exchange.stop)
         session.watch(limits.response_s, exchange.expire, exchange.patience)
         exchange.start(ask.path, ask.authority, budget, treated.body)

@@ -32,6 +32,7 @@ from exeat.policy import (
     depends_on_request,
     split_authority,
 )
+from exeat.wire.fields import KnownFields
 
 if TYPE_CHECKING:
     from exeat.gateway.interception import Interception
@@ -239,6 +240,7 @@ class State:
         self.pool = Pool(limits.max_idle_upstreams, limits.upstream_idle_s)
         self.budgets = Budgets(limits.max_upload)
         self.memory = BodyMemory(limits.max_body_memory)
+        self.known_fields = KnownFields()
         self.counters = Counters()
         self.loop = asyncio.get_running_loop()
         self.own_ports: frozenset[int] = frozenset()  # where we listen ourselves: never a destination
