@@ -10,8 +10,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from exeat.gateway.interception import Intercept
+from tests.support import tls_peers
+from tests.support.http2_wire import Http2Client, Http2Server
+from tests.support.intercepted import StartIntercepted
 from tests.support.redirected import Namespace, Namespaces, why_not
 from tests.support.walk import KEPT_DOORS, NAMES, RAW_DOORS, Request, Rules, Server, Step, Walk
+
+pytest_plugins = ["tests.support.intercepted_fixtures"]
 
 HOSTS = (*NAMES, "127.0.0.1", "127.0.0.2")
 PATTERNS = (*NAMES, "*.w.test", "127.0.0.1", "127.0.0.2", "127.0.0.0/8", "127.0.0.0/30")
@@ -75,6 +81,19 @@ def test_an_allowed_request_does_not_open_the_way_for_a_tunnel(
     with Walk(tmp_path / "audit", server, LISTED_FOR_SOME, inside) as walk:
         walk.take(_get("redirected"))
         walk.take(_get(raw))
+
+
+@pytest.mark.parametrize("offer", [["http/1.1"], ["h2"]])
+def test_nor_over_a_connection_that_is_shared_inside_tls(offer: list[str], start_intercepted: StartIntercepted) -> None:
+    """Streams of one HTTP/2 connection are judged each, as are requests that come one after the other."""
+    rules = ("good.test", "127.0.0.1 methods=GET")
+    server = Http2Server()
+    context = tls_peers.server_context(alpn=offer)
+    scene = start_intercepted(rules, handler=server, context=context, mode=Intercept.ALL)
+    for asked, status in (("GET", 200), ("POST", 403), ("GET", 200), ("DELETE", 403)):
+        peer = Http2Client(scene.open(alpn=("h2",)))
+        with peer.conn:
+            assert peer.ask(asked).status == status, asked
 
 
 # Looked for
