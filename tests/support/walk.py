@@ -42,7 +42,8 @@ class Rules:
     deny: tuple[str, ...] = ()
 
     def policy(self, ports: Sequence[int]) -> Policy:
-        return make_policy(*([_with_ports(text, ports) for text in texts] for texts in (self.allow, self.deny)))
+        allow, deny = ([_with_ports(text, ports) for text in texts] for texts in (self.allow, self.deny))
+        return make_policy(allow, deny)
 
 
 def _with_ports(text: str, ports: Sequence[int]) -> str:

@@ -23,6 +23,7 @@ from exeat.policy import (
     Name,
     Reason,
     Target,
+    asks_whether_own,
     canonical_path,
     classify,
     decide,
@@ -106,7 +107,7 @@ def judge_addresses(
         return None
     target = ask.target
     for ip in addresses:
-        own = classify(ip) is AddressClass.PUBLIC and is_own_address(ip)
+        own = asks_whether_own(state.policy, ip) and is_own_address(ip)
         judged = judge_address(state.policy, decision, target, ip, own=own)
         if judged.allowed and place.port in state.own_ports and (own or _is_here(ip)):
             judged = Decision(judged.verdict.DENY, None, Reason.OWN_ADDRESS)  # a loop through ourselves

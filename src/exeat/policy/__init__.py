@@ -7,6 +7,7 @@ from exeat.policy.decide import (
     Target,
     Verdict,
     address_depends_on_request,
+    asks_whether_own,
     decide,
     depends_on_request,
     is_exempt,
@@ -31,6 +32,7 @@ from exeat.policy.host import (
     split_authority,
     unmapped,
 )
+from exeat.policy.networks import parse_private_network
 from exeat.policy.options import parse_size
 from exeat.policy.path import canonical_path
 from exeat.policy.policy import HostMapping, Policy, build_policy
@@ -55,6 +57,7 @@ __all__ = [
     "Target",
     "Verdict",
     "address_depends_on_request",
+    "asks_whether_own",
     "build_policy",
     "canonical_host",
     "canonical_path",
@@ -70,6 +73,7 @@ __all__ = [
     "parse_document",
     "parse_host_mapping",
     "parse_port",
+    "parse_private_network",
     "parse_rule",
     "parse_size",
     "rule_to_allow",

@@ -13,6 +13,7 @@ from itertools import chain
 
 from exeat.policy.address import AddressClass, classify, holds_no_public
 from exeat.policy.host import Address, Host, Name, unmapped
+from exeat.policy.networks import declared
 from exeat.policy.path import is_canonical_path, path_matches
 from exeat.policy.policy import IP, Policy, address_forms
 from exeat.policy.rule import WEB_PORTS, Rule, Scope
@@ -102,8 +103,9 @@ def decide(policy: Policy, target: Target) -> Decision:
 def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *, own: bool) -> Decision:
     """Judge one address that an allowed target resolved to. Every address of an answer must be judged.
 
-    `own` says that the address is one of this machine's. Being what an allowed name resolves to is no
-    reason to reach an inside address: the name's owner chose it (DNS rebinding), not the user.
+    `own` says that the address is one of this machine's; it may be left at False unless `asks_whether_own`. Being
+    what an allowed name resolves to is no reason to reach an inside address: the name's owner chose it (DNS
+    rebinding), not the user.
     """
     if not decision.allowed:
         return decision
@@ -116,8 +118,11 @@ def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *,
         return decision
     if decision.rule is not None and decision.rule.private:
         return decision
-    if isinstance(target.host, Name) and ip in policy.mapped(target.host):
-        return decision
+    if isinstance(target.host, Name):
+        if ip in policy.mapped(target.host):
+            return decision
+        if not own and declared(policy.private_networks, ip) is not None:
+            return decision
     for rule in policy.allows.for_address(ip):
         if _lists(rule) and _fit(rule, target) is Reason.ALLOWED:
             return decision
@@ -126,8 +131,13 @@ def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *,
             continue
         if _fit(rule, target) is Reason.ALLOWED:
             return Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
-    reason = Reason.OWN_ADDRESS if kind is AddressClass.PUBLIC else Reason.PRIVATE_ADDRESS
+    reason = Reason.OWN_ADDRESS if own and asks_whether_own(policy, ip) else Reason.PRIVATE_ADDRESS
     return Decision(Verdict.DENY, decision.rule, reason)
+
+
+def asks_whether_own(policy: Policy, ip: IP) -> bool:
+    """Whether it makes a difference to `judge_address` that an address is this machine's. Finding out costs calls."""
+    return classify(ip) is AddressClass.PUBLIC or declared(policy.private_networks, ip) is not None
 
 
 def depends_on_request(policy: Policy, host: Host, port: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 
-from exeat.policy.address import carried_ipv4
+from exeat.policy.address import Network, carried_ipv4
 from exeat.policy.host import Name, unmapped
 from exeat.policy.rule import Rule, Scope
 
@@ -100,11 +100,13 @@ def _narrowest_first(rule: Rule) -> tuple[bool, int, str]:
 class Policy:
     """What may be reached. No rules means that nothing may.
 
-    `hosts` maps canonical names to the addresses the user gave for them (`--add-host`).
+    `hosts` maps canonical names to the addresses the user gave for them (`--add-host`). `private_networks` are inside
+    networks to which names may lead.
     """
 
     rules: tuple[Rule, ...] = ()
     hosts: tuple[HostMapping, ...] = ()
+    private_networks: tuple[Network, ...] = ()
     allows: RuleIndex = field(init=False, repr=False, compare=False)
     denies: RuleIndex = field(init=False, repr=False, compare=False)
     _mapped: dict[str, tuple[IP, ...]] = field(init=False, repr=False, compare=False)
@@ -127,7 +129,9 @@ class Policy:
         import json  # noqa: PLC0415
 
         hosts = {name: sorted({str(ip) for ip in ips}) for name, ips in self._mapped.items()}
-        content = {"rules": sorted({rule.text for rule in self.rules}), "hosts": hosts}
+        content: dict[str, object] = {"rules": sorted({rule.text for rule in self.rules}), "hosts": hosts}
+        if self.private_networks:
+            content["private_networks"] = sorted({str(network) for network in self.private_networks})
         data = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(data.encode("ascii")).hexdigest()[:32]
 
@@ -135,10 +139,16 @@ class Policy:
         """The addresses the user gave for this very name; () means that it is to be resolved."""
         return self._mapped.get(name.text, ())
 
+    def with_rules(self, rules: Iterable[Rule]) -> Policy:
+        """The same with other rules."""
+        return build_policy(rules, self.hosts, self.private_networks)
 
-def build_policy(rules: Iterable[Rule], hosts: Iterable[HostMapping] = ()) -> Policy:
+
+def build_policy(
+    rules: Iterable[Rule], hosts: Iterable[HostMapping] = (), private_networks: Iterable[Network] = ()
+) -> Policy:
     """A policy without repeated rules and with one entry per mapped name. The first of equal rules is kept."""
-    return Policy(tuple(dict.fromkeys(rules)), _merged(hosts))
+    return Policy(tuple(dict.fromkeys(rules)), _merged(hosts), tuple(dict.fromkeys(private_networks)))
 
 
 def _merged(hosts: Iterable[HostMapping]) -> tuple[HostMapping, ...]:

@@ -230,7 +230,7 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=1000)
+@settings(max_examples=1000, deadline=None)
 @given(policies, targets, requests)
 def test_a_place_without_conditions_has_one_decision(
     texts: list[str], target: Target, request: tuple[str | None, str | None]
@@ -242,7 +242,7 @@ def test_a_place_without_conditions_has_one_decision(
         assert decide(policy, target) == decide(policy, other)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=1000, deadline=None)
 @given(policies, targets, requests, st.sampled_from(IPS), st.booleans())
 def test_an_address_without_conditions_has_one_judgement(
     texts: list[str], target: Target, request: tuple[str | None, str | None], ip: str, own: bool
