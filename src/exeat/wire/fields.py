@@ -48,13 +48,14 @@ _KEPT_BLOCKS: Final = 512
 _KEPT_BLOCK_BYTES: Final = 2_048
 # What a client or a server says of itself and of contents in general. Any other field may hold a credential, whatever
 # its name, or what only one message says; so these are the only ones that may be in lines that are kept.
-_HARMLESS: Final = re.compile(
-    rb"(?i:(?:\r\n(?:accept|accept-(?:charset|encoding|language|ranges)|age|allow|cache-control|connection"
-    rb"|content-(?:encoding|language|length|type)|date|dnt|expires|host|keep-alive|last-modified|pragma|priority"
-    rb"|proxy-connection|sec-ch-ua(?:-mobile|-platform)?|sec-fetch-(?:dest|mode|site|user)|sec-gpc|server"
-    rb"|strict-transport-security|te|transfer-encoding|upgrade-insecure-requests|user-agent|vary|via"
-    rb"|x-content-type-options|x-frame-options):[^\r\n]*+)*+\r\n\r\n)"
+_HARMLESS: Final = frozenset(
+    b"accept accept-charset accept-encoding accept-language accept-ranges age allow cache-control connection "
+    b"content-encoding content-language content-length content-type date dnt expires host keep-alive last-modified "
+    b"pragma priority proxy-connection sec-ch-ua sec-ch-ua-mobile sec-ch-ua-platform sec-fetch-dest sec-fetch-mode "
+    b"sec-fetch-site sec-fetch-user sec-gpc server strict-transport-security te transfer-encoding "
+    b"upgrade-insecure-requests user-agent vary via x-content-type-options x-frame-options".split()
 )
+_NAMES: Final = re.compile(rb"\r\n([^:\r\n]++):")
 _NO_CALLBACKS: Final = object()
 _Parser = type[httptools.HttpRequestParser] | type[httptools.HttpResponseParser]
 
@@ -253,7 +254,7 @@ class KnownFields:
         fields = self._known.get(key)
         if fields is None:
             fields = read_fields(block, max_headers, response=response, keep_length=keep_length)
-            if len(block) <= _KEPT_BLOCK_BYTES and _HARMLESS.fullmatch(block):
+            if len(block) <= _KEPT_BLOCK_BYTES and _HARMLESS.issuperset(_NAMES.findall(block.lower())):
                 if len(self._known) >= _KEPT_BLOCKS:
                     del self._known[next(iter(self._known))]
                 self._known[key] = fields
