@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from exeat.errors import ConfigError
 from exeat.gateway.limits import Limits, parse_limits
@@ -21,14 +21,17 @@ from exeat.policy import (
     parse_allowlist,
     parse_document,
     parse_host_mapping,
+    parse_private_network,
     parse_rule,
 )
+from exeat.policy.address import Network
 from exeat.policy.listing import parse_listing
 
 if TYPE_CHECKING:
     from exeat.secrets.model import SecretSpec
 
 _MAX_FILE_BYTES: Final = 8 * 1024 * 1024
+T = TypeVar("T")
 
 
 class Loaded(NamedTuple):
@@ -49,8 +52,10 @@ class RuleSources:
     deny: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     add_hosts: tuple[str, ...] = ()
+    private_networks: tuple[str, ...] = ()
     allowlist: str = ""  # PROXY_ALLOWLIST
     env_hosts: str = ""  # EXEAT_ADD_HOSTS
+    env_private_networks: str = ""  # EXEAT_PRIVATE_NETWORKS
     secrets_files: tuple[str, ...] = ()
     env_secrets: str = field(default="", repr=False)  # EXEAT_SECRETS_JSON
     intercept: str = ""  # needed, all or none; empty: what a file says, else needed
@@ -60,6 +65,7 @@ class RuleSources:
         """Read everything. Raises ConfigError for the first thing that cannot be used; there is no partial policy."""
         rules: list[Rule] = []
         hosts: list[HostMapping] = []
+        networks: list[Network] = []
         limits = self.base_limits
         intercept = ""
         tables: list[SecretsTable] = []
@@ -67,6 +73,7 @@ class RuleSources:
             document = load_document(path)
             rules += document.rules
             hosts += document.hosts
+            networks += document.private_networks
             limits = parse_limits(document.limits, limits)
             if document.intercept is not None:
                 value, source = document.intercept
@@ -82,12 +89,13 @@ class RuleSources:
         rules += parse_allowlist(self.allowlist)
         rules += _parse_options(self.allow, "--allow", deny=False)
         rules += _parse_options(self.deny, "--deny", deny=True)
-        given = [item.strip() for item in self.env_hosts.split(",") if item.strip()]
-        hosts += [parse_host_mapping(text, Source("EXEAT_ADD_HOSTS", item=n)) for n, text in enumerate(given, 1)]
-        hosts += [parse_host_mapping(text, Source("--add-host", item=n)) for n, text in enumerate(self.add_hosts, 1)]
+        hosts += _parse_each(parse_host_mapping, "EXEAT_ADD_HOSTS", _items(self.env_hosts))
+        hosts += _parse_each(parse_host_mapping, "--add-host", self.add_hosts)
+        networks += _parse_each(parse_private_network, "EXEAT_PRIVATE_NETWORKS", _items(self.env_private_networks))
+        networks += _parse_each(parse_private_network, "--private-network", self.private_networks)
         intercept = self.intercept or intercept or "needed"
         if not (tables or self.secrets_files or self.env_secrets):
-            return Loaded(build_policy(rules, hosts), limits, intercept)
+            return Loaded(build_policy(rules, hosts, networks), limits, intercept)
         secrets, warnings = self._load_secrets(tables)
         if intercept == "none" and secrets:
             raise ConfigError(
@@ -97,7 +105,7 @@ class RuleSources:
             )
         # Behind all others: where rules say the same, the one that somebody wrote is kept.
         rules += [replace(rule, implied=True) for secret in secrets for rule in secret.hosts]
-        return Loaded(build_policy(rules, hosts), limits, intercept, secrets, tuple(warnings))
+        return Loaded(build_policy(rules, hosts, networks), limits, intercept, secrets, tuple(warnings))
 
     def _load_secrets(self, tables: list[SecretsTable]) -> tuple[tuple[SecretSpec, ...], list[str]]:
         from exeat.secrets.config import VARIABLE, combine, parse_secrets, parse_secrets_table  # noqa: PLC0415
@@ -122,6 +130,14 @@ class RuleSources:
 
 def _parse_options(texts: Iterable[str], option: str, *, deny: bool) -> list[Rule]:
     return [parse_rule(text, Source(option, item=n), deny=deny) for n, text in enumerate(texts, 1)]
+
+
+def _parse_each(parse: Callable[[str, Source], T], name: str, texts: Iterable[str]) -> list[T]:
+    return [parse(text, Source(name, item=n)) for n, text in enumerate(texts, 1)]
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def load_document(path: str) -> PolicyDocument:
@@ -150,10 +166,15 @@ def load_document(path: str) -> PolicyDocument:
     return parse_document(text, path)
 
 
-def make_policy(allow: Iterable[str] = (), deny: Iterable[str] = (), hosts: Mapping[str, str] | None = None) -> Policy:
+def make_policy(
+    allow: Iterable[str] = (),
+    deny: Iterable[str] = (),
+    hosts: Mapping[str, str] | None = None,
+    private_networks: Iterable[str] = (),
+) -> Policy:
     """A policy from rules in a program: `make_policy(["api.github.com"])`. Raises ConfigError."""
     rules = _parse_options(allow, "allow", deny=False) + _parse_options(deny, "deny", deny=True)
     mappings = [
         parse_host_mapping(f"{name}:{address}", Source(f"hosts[{name!r}]")) for name, address in (hosts or {}).items()
     ]
-    return build_policy(rules, mappings)
+    return build_policy(rules, mappings, _parse_each(parse_private_network, "private_networks", private_networks))

@@ -93,6 +93,7 @@ def test_a_command_without_a_name_is_not_started() -> None:
         (["--env", "NOT_SET_ANYWHERE"], "--env NOT_SET_ANYWHERE: not set"),
         (["--env", ""], "no variable name"),
         (["--add-host", "nonsense"], "nonsense"),
+        (["--private-network", "169.254.0.0/16"], "--private-network #1"),
         (["--no-such-option"], "--no-such-option"),
         (["--allow"], "--allow"),
     ],

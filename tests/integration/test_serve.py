@@ -158,6 +158,8 @@ BAD_SETTINGS = {
     "deny": (["--deny", "exa mple"], {}, "--deny"),
     "host": (["--add-host", "good.test"], {}, "--add-host"),
     "host variable": ([], {"EXEAT_ADD_HOSTS": "good.test:nowhere"}, "EXEAT_ADD_HOSTS"),
+    "network": (["--private-network", "127.0.0.0/8"], {}, "--private-network"),
+    "network variable": ([], {"EXEAT_PRIVATE_NETWORKS": "10.1.0.0/16,10.2.3.4/8"}, "EXEAT_PRIVATE_NETWORKS item 2"),
     "missing file": (["--policy", "/nonexistent/policy.toml"], {}, "/nonexistent/policy.toml"),
     "a folder": ([], {"EXEAT_POLICY": "/"}, "/"),
     "budget": (["--workers", "2", "--allow", "good.test max_upload=1MB"], {}, "--allow"),

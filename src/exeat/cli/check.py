@@ -100,6 +100,8 @@ def _as_lines(explanation: Explanation) -> list[str]:
     if decision.rule is not None:
         lines.append(f"  rule    {decision.rule.text}    ({explanation.where})")
     lines.append(f"  host    {explanation.host}")
+    if explanation.leads:
+        lines.append(f"  leads   to {explanation.leads}")
     if explanation.change:
         lines.append(f"  change  {explanation.change}")
     return lines
@@ -117,4 +119,5 @@ def _as_dict(explanation: Explanation) -> dict[str, object]:
         "where": explanation.where or None,
         "why": explanation.sentence,
         "change": explanation.change or None,
+        "leads": explanation.leads or None,
     }

@@ -25,7 +25,7 @@ from typing import NoReturn
 Environ = dict[bytes, bytes]
 
 # What other ways to start exeat take from the environment. EXEAT_HOME only says where things are.
-_NOT_READ = ("PROXY_ALLOWLIST", "EXEAT_POLICY", "EXEAT_ADD_HOSTS", "EXEAT_SECRETS_JSON")
+_NOT_READ = ("PROXY_ALLOWLIST", "EXEAT_POLICY", "EXEAT_ADD_HOSTS", "EXEAT_PRIVATE_NETWORKS", "EXEAT_SECRETS_JSON")
 _OUTER_PROXY = "EXEAT_OUTER_PROXY"
 _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 # Variables that make libraries and interpreters load other code, or resolve names otherwise. Not for what we start

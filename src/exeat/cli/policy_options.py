@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "policy", "all of these add up; PROXY_ALLOWLIST, EXEAT_POLICY and EXEAT_ADD_HOSTS too"
+        "policy",
+        "all of these add up; so do PROXY_ALLOWLIST, EXEAT_POLICY, EXEAT_ADD_HOSTS and\nEXEAT_PRIVATE_NETWORKS",
     )
     group.add_argument(
         "--allow", "--allow-net", metavar="RULE", action="append", default=[], help="allow what RULE names (repeatable)"
@@ -27,6 +28,13 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--add-host", metavar="NAME:ADDR", action="append", default=[], help="take ADDR for NAME instead of asking DNS"
+    )
+    group.add_argument(
+        "--private-network",
+        metavar="CIDR",
+        action="append",
+        default=[],
+        help="names may lead to these inside addresses too",
     )
 
 
@@ -45,8 +53,10 @@ def policy_sources(options: argparse.Namespace, *more_files: str) -> RuleSources
         deny=tuple(options.deny),
         files=(*policy_files(options), *more_files),
         add_hosts=tuple(options.add_host),
+        private_networks=tuple(options.private_network),
         allowlist=os.environ.get("PROXY_ALLOWLIST", ""),
         env_hosts=os.environ.get("EXEAT_ADD_HOSTS", ""),
+        env_private_networks=os.environ.get("EXEAT_PRIVATE_NETWORKS", ""),
         secrets_files=tuple(getattr(options, "secrets", ())),
         env_secrets=os.environ.get("EXEAT_SECRETS_JSON", ""),
         intercept=getattr(options, "intercept", None) or "",

@@ -86,6 +86,7 @@ def run_options(configuration: Configuration) -> list[str]:
     words += [f"--allow={rule}" for rule in configuration.allowed]
     words += [f"--deny={rule}" for rule in configuration.denied]
     words += [f"--add-host={name}:{address}" for name, address in configuration.hosts]
+    words += [f"--private-network={network}" for network in configuration.private_networks]
     if proxy is not None:
         words.append(f"--allow={proxy.rule}")
         if configuration.jail != "env":  # there are no other variables there to be left out

@@ -14,6 +14,7 @@ from exeat.embed.written import Given, Table, Written
 from exeat.errors import ConfigError
 from exeat.policy.document import mapped_address, mapped_name
 from exeat.policy.grammar import read_rule
+from exeat.policy.networks import parse_private_network
 from exeat.policy.options import RuleError
 from exeat.policy.rule import Rule, Source
 from exeat.run.settings import JAILS
@@ -29,6 +30,7 @@ class Configuration:
     allowed: tuple[str, ...]
     denied: tuple[str, ...]
     hosts: tuple[tuple[str, str], ...]
+    private_networks: tuple[str, ...]
     proxy: OuterProxy | None
     audit_log: str
     name: str
@@ -69,6 +71,9 @@ class _Reader:
         self._hosts = {mapped_name(name, network.where("hosts", name)): name for name in hosts}
         for name, address in hosts.items():
             mapped_address(address, network.where("hosts", name))
+        self._networks = network.texts("private_networks") or ()
+        for number, text in enumerate(self._networks):
+            parse_private_network(text, Source(network.where("private_networks", number)))
         proxy = network.text("proxy")
         self._proxy = parse_outer_proxy(proxy, network.where("proxy")) if proxy else None
         self._name = sandbox.text("name")
@@ -88,6 +93,7 @@ class _Reader:
             allowed=allowed or (),
             denied=denied,
             hosts=tuple(hosts.items()),
+            private_networks=self._networks,
             proxy=self._proxy,
             audit_log=self._audit_log,
             name=self._name,
@@ -165,6 +171,8 @@ class _Reader:
             _fail(network.where("proxy"), off, "allow_network: true, or no proxy")
         if self._hosts:
             _fail(network.where("hosts"), off, "allow_network: true, or no hosts")
+        if self._networks:
+            _fail(network.where("private_networks"), off, "allow_network: true, or no private_networks")
         if self._secrets:
             _fail(sandbox.where("secrets"), f"{off}, and the hosts of secrets may be reached", "allow_network: true")
         if self._name:
@@ -182,6 +190,8 @@ class _Reader:
             _fail(network.where("allowed_domains"), decides, "allowed_domains or proxy")
         if self._denies:
             _fail(network.where("denied_domains"), decides, "denied_domains or proxy")
+        if self._networks:
+            _fail(network.where("private_networks"), decides, "private_networks or proxy")
         for canonical, name in self._hosts.items():
             if canonical != proxy.host:
                 _fail(network.where("hosts", name), decides, "no name but the proxy's own")

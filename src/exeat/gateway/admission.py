@@ -7,7 +7,6 @@ a Refusal; nothing is dialled before the record of the decision is in the kernel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import ip_address
 
 from exeat.audit import Record
 from exeat.errors import AuditError, ProtocolError
@@ -26,6 +25,7 @@ from exeat.policy import (
     Name,
     Reason,
     Target,
+    asks_whether_own,
     canonical_path,
     classify,
     decide,
@@ -34,23 +34,23 @@ from exeat.policy import (
     rule_to_allow,
 )
 
-# A place is made anew with each policy, so only which addresses are the machine's own can change under it.
+# A place is made for one policy, so only which addresses are the machine's own can change under it.
 _CLEARED_S = 5.0
 _CLOSED_BY_AUDIT = Refusal(503, "the decision could not be recorded, so nothing goes out", "proxy_internal_error")
 
 
 def judge_request(state: State, place: Place, method: bytes, path: bytes) -> tuple[Decision, bytes]:
     """The decision on one HTTP request, and the path to send: canonical where the path was judged."""
-    if place.decision.allowed:
+    if not place.looks_at_requests:
         return place.decision, path
     raw_path, question, query = path.partition(b"?")
     try:
         # Judged and sent must be the same string, or `/pub/../secret` passes as `/pub`.
-        clean = raw_path.decode("ascii") if raw_path == b"*" else canonical_path(raw_path.decode("ascii"))
+        clean = canonical_path(raw_path.decode("ascii"))
     except ProtocolError:
         if place.decision.reason is Reason.NEEDS_INTERCEPTION:
             raise
-        return place.decision, path  # denied whatever the path: say so
+        clean = raw_path.decode("ascii")  # no rule allows it for its path, and every rule that denies paths denies it
     target = Target(place.host, place.port, method.decode("ascii"), clean)
     return decide(state.policy, target), clean.encode("ascii") + question + query
 
@@ -99,23 +99,27 @@ async def find_addresses(state: State, place: Place) -> Sequence[IPAddress]:
 
 
 def judge_addresses(
-    state: State, target: Target, place: Place, decision: Decision, addresses: Sequence[IPAddress]
+    state: State, ask: Ask, place: Place, decision: Decision, addresses: Sequence[IPAddress]
 ) -> tuple[Decision, IPAddress] | None:
     """The first address that must not be connected to, if any. One bad address condemns the whole answer:
-    a mixed set is what DNS rebinding looks like. The same answer for the same place is not judged again for
-    some seconds, which saves 30 us and, for public addresses, four system calls.
+    a mixed set is what DNS rebinding looks like.
+
+    Where no rule tells requests apart, the same answer for the same place under the same rule is not judged again
+    for some seconds, which saves 30 us and, for public addresses, four system calls.
     """
     now = state.loop.time()
     if place.cleared == addresses and place.cleared_rule is decision.rule and now < place.cleared_until:
         return None
+    target = ask.target
     for ip in addresses:
-        own = classify(ip) is AddressClass.PUBLIC and is_own_address(ip)
+        own = asks_whether_own(state.policy, ip) and is_own_address(ip)
         judged = judge_address(state.policy, decision, target, ip, own=own)
         if judged.allowed and place.port in state.own_ports and (own or _is_here(ip)):
             judged = Decision(judged.verdict.DENY, None, Reason.OWN_ADDRESS)  # a loop through ourselves
         if not judged.allowed:
             return judged, ip
-    place.cleared, place.cleared_rule, place.cleared_until = addresses, decision.rule, now + _CLEARED_S
+    if not place.judges_by_request:
+        place.cleared, place.cleared_rule, place.cleared_until = addresses, decision.rule, now + _CLEARED_S
     return None
 
 
@@ -129,13 +133,14 @@ def still_allowed(state: State, ask: Ask) -> bool:
     decision = place.decision
     if ask.method:
         try:
-            decision, _ = judge_request(state, place, ask.method, ask.path)
+            decision, path = judge_request(state, place, ask.method, ask.path)
         except ProtocolError:
             return False
+        if path != ask.path:
+            return False  # what is judged now is not what was sent
     if not decision.allowed:
         return False
-    address = ask.record.address
-    return not address or judge_addresses(state, ask.target, place, decision, (ip_address(address),)) is None
+    return judge_addresses(state, ask, place, decision, ask.answer) is None
 
 
 async def commit(state: State, ask: Ask, reason: str = "") -> Refusal | None:
@@ -166,11 +171,8 @@ async def open_upstream(state: State, ask: Ask, *, reuse: bool = False, repeatab
     record, place, decision = ask.record, ask.place, ask.decision
     if not decision.allowed:
         return deny(state, record, place, decision)
-    taken = state.pool.take(ask.pool_key, must_be_open=not repeatable) if reuse else None
-    if taken is None and ask.secure and reuse:
-        taken = state.http2_pool.take(ask.pool_key)
-    if taken is not None:
-        channel, record.address = taken
+    channel = _take_kept(state, ask, repeatable=repeatable) if reuse else None
+    if channel is not None:
         try:
             failure = await commit(state, ask)
         except BaseException:
@@ -192,15 +194,31 @@ async def open_upstream(state: State, ask: Ask, *, reuse: bool = False, repeatab
     except ResolveError as error:
         failure = await commit(state, ask)
         return failure or end(state, record, _unresolved(error))
-    refused = judge_addresses(state, ask.target, place, decision, addresses)
+    refused = judge_addresses(state, ask, place, decision, addresses)
     if refused is not None:
         return deny(state, record, place, *refused)
+    ask.answer = addresses
     if len(addresses) == 1:
         record.address = str(addresses[0])
     failure = await commit(state, ask)
     if failure is not None:
         return failure
     return await _dial(state, ask, addresses)
+
+
+def _take_kept(state: State, ask: Ask, *, repeatable: bool) -> Channel | None:
+    """A connection that an earlier request has left, if this one may go where it leads."""
+    taken = state.pool.take(ask.pool_key, must_be_open=not repeatable)
+    if taken is None and ask.secure:
+        taken = state.http2_pool.take(ask.pool_key)
+    if taken is None:
+        return None
+    channel, (address, answer) = taken
+    if judge_addresses(state, ask, ask.place, ask.decision, answer) is not None:
+        channel.abort()  # whether the request may go elsewhere is to be seen
+        return None
+    ask.record.address, ask.answer = address, answer
+    return channel
 
 
 async def reopen_upstream(state: State, ask: Ask) -> Channel | Refusal:
@@ -212,12 +230,13 @@ async def reopen_upstream(state: State, ask: Ask) -> Channel | Refusal:
         addresses = await find_addresses(state, place)
     except ResolveError as error:
         return end(state, record, _unresolved(error))
-    refused = judge_addresses(state, ask.target, place, ask.decision, addresses)
+    refused = judge_addresses(state, ask, place, ask.decision, addresses)
     if refused is not None:
         judged, ip = refused
         record.address = str(ip)
         deny_inside(state, record, judged.reason)
         return end(state, record, Refusal(403, _denial_sentence(place, judged), _denial_error(judged)))
+    ask.answer = addresses
     return await _dial(state, ask, addresses)
 
 

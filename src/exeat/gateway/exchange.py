@@ -21,6 +21,7 @@ from exeat.gateway.pacing import Pacer
 from exeat.gateway.refusal import WRONG_HOST, Refusal
 from exeat.gateway.upload import OVER_BUDGET, Upload
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
+from exeat.wire.fields import KnownFields
 from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Exchange:
         "_download",
         "_head",
         "_interim",
+        "_known_fields",
         "_limits",
         "_memory",
         "_pacer",
@@ -73,6 +75,7 @@ class Exchange:
         limits: Limits,
         treatment: Treatment | None = None,
         memory: BodyMemory | None = None,
+        known_fields: KnownFields | None = None,
     ) -> None:
         self._client = client
         self._upstream = upstream
@@ -84,6 +87,7 @@ class Exchange:
         self._upload: Upload | None = None
         self._treatment = treatment  # how secrets change the two messages
         self._memory = memory  # for what has to be unpacked
+        self._known_fields = known_fields
         self._pacer: Pacer | None = None
         self._server_ended = False  # before all that came from it was unpacked
         self._response_begun = False
@@ -212,7 +216,8 @@ class Exchange:
             self._partial = data
             return
         self._partial = b""
-        response = parse_response_head(data[: end + 4], to_head=self._head.method == b"HEAD")
+        is_head = self._head.method == b"HEAD"
+        response = parse_response_head(data[: end + 4], to_head=is_head, known=self._known_fields)
         rest = data[end + 4 :]
         if response.status < 200:
             if self._treatment is not None:

@@ -27,7 +27,7 @@ from exeat.gateway.resolve import Lookup, Resolver
 from exeat.gateway.session import Session
 from exeat.gateway.state import Credentials, State
 from exeat.gateway.synthetic import SyntheticNames
-from exeat.policy import Policy, Rule, build_policy
+from exeat.policy import Policy, Rule
 from exeat.wire.reply import encode_reply
 
 if TYPE_CHECKING:
@@ -378,7 +378,7 @@ class Gateway:
 
     def _put_in_force(self, policy: Policy) -> None:
         if self._granted:
-            policy = build_policy((*policy.rules, *self._granted), policy.hosts)
+            policy = policy.with_rules((*policy.rules, *self._granted))
         self.state.set_policy(policy)
         if self.state.questions is not None:
             self.state.questions.on_new_policy(self.state)

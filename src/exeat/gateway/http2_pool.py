@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exeat.gateway.channel import Channel
-from exeat.gateway.pool import Key
+from exeat.gateway.pool import Key, Route
 
 if TYPE_CHECKING:
     from exeat.gateway.http2_back import Http2Upstream
@@ -16,18 +16,18 @@ class Http2Pool:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._open: dict[Key, tuple[Http2Upstream, str]] = {}
+        self._open: dict[Key, tuple[Http2Upstream, Route]] = {}
         self._retired: set[Http2Upstream] = set()
 
-    def take(self, key: Key) -> tuple[Channel, str] | None:
-        """A stream to `key` and the address it goes to."""
+    def take(self, key: Key) -> tuple[Channel, Route] | None:
+        """A stream to `key` and where it leads."""
         found = self._open.get(key)
         if found is None or not found[0].usable:
             return None
-        upstream, address = found
-        return upstream.open_stream(), address
+        upstream, route = found
+        return upstream.open_stream(), route
 
-    def give(self, key: Key, upstream: Http2Upstream, address: str) -> None:
+    def give(self, key: Key, upstream: Http2Upstream, route: Route) -> None:
         """Share a connection from now on, instead of the one before. Where there are too many, one is not kept.
 
         That is the one which has been idle for longest, or the new one if none is.
@@ -39,7 +39,7 @@ class Http2Pool:
             if not self._drop_idle():
                 self._retired.add(upstream)
                 return
-        self._open[key] = upstream, address
+        self._open[key] = upstream, route
 
     def _drop_idle(self) -> bool:
         """Close the connection that nobody has used for longest. False: all are in use."""

@@ -159,7 +159,7 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
         reused = upstream.sent > 0
         sent, received = upstream.sent, upstream.received
         session.upstream = upstream
-        exchange = Exchange(client, upstream, head, limits, treatment, state.memory)
+        exchange = Exchange(client, upstream, head, limits, treatment, state.memory, state.known_fields)
         session.begin(ask, exchange.stop)
         session.watch(limits.response_s, exchange.expire, exchange.patience)
         exchange.start(ask.path, ask.authority, budget, treated.body)
@@ -187,7 +187,7 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
     if exchange.reuse_upstream and ask.policy is not state.policy:
         upstream.close()  # it goes where the policy of then led
     elif exchange.reuse_upstream:
-        state.pool.give(ask.pool_key, upstream, ask.record.address)
+        state.pool.give(ask.pool_key, upstream, ask.route)
     session.finish(ask.record, exchange.status, sent, received, exchange.note)
     if exchange.failure is not None:
         session.reply(exchange.failure, close=True, head_only=head.method == b"HEAD")

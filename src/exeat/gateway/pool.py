@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import select
-from typing import Final
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final, NamedTuple
 
 from exeat.gateway.channel import Channel
 
 Key = tuple[str, int, str, bool]  # host, port, rule, over TLS
 _MAX_IDLE_PER_HOST: Final = 64
+
+
+class Route(NamedTuple):
+    """Where a connection leads: `address`, one of the addresses that were found together.
+
+    Whoever takes the connection judges all of them for itself: that they were good for another request says nothing.
+    """
+
+    address: str
+    answer: Sequence[IPv4Address | IPv6Address]
 
 
 def _has_news(channel: Channel) -> bool:
@@ -21,13 +33,13 @@ def _has_news(channel: Channel) -> bool:
 class _Idle:
     """An idle connection's receiver: whatever the server does now, the connection is no longer of use."""
 
-    __slots__ = ("address", "channel", "key", "pool", "since")
+    __slots__ = ("channel", "key", "pool", "route", "since")
 
-    def __init__(self, pool: Pool, key: Key, channel: Channel, address: str, since: float) -> None:
+    def __init__(self, pool: Pool, key: Key, channel: Channel, route: Route, since: float) -> None:
         self.pool = pool
         self.key = key
         self.channel = channel
-        self.address = address
+        self.route = route
         self.since = since
 
     def on_data(self, data: bytes) -> None:
@@ -52,8 +64,8 @@ class Pool:
         self._idle: dict[Key, list[_Idle]] = {}
         self.size = 0
 
-    def take(self, key: Key, *, must_be_open: bool) -> tuple[Channel, str] | None:
-        """A connection to `key` and the address it goes to.
+    def take(self, key: Key, *, must_be_open: bool) -> tuple[Channel, Route] | None:
+        """A connection to `key` and where it leads.
 
         `must_be_open`: for a request that cannot be sent twice. The server may have closed already without
         our loop having seen it, so ask the kernel (2 us, which repeatable requests need not pay).
@@ -67,11 +79,11 @@ class Pool:
             channel.push_to(None)
             channel.on_lost = None
             if not must_be_open or not _has_news(channel):
-                return channel, idle.address
+                return channel, idle.route
             channel.abort()
         return None
 
-    def give(self, key: Key, channel: Channel, address: str) -> None:
+    def give(self, key: Key, channel: Channel, route: Route) -> None:
         """Keep a connection whose last response has been read to its end, with nothing behind it."""
         waiting = self._idle.setdefault(key, [])
         if (
@@ -86,7 +98,7 @@ class Pool:
             if not waiting:
                 del self._idle[key]
             return
-        idle = _Idle(self, key, channel, address, channel.loop.time())
+        idle = _Idle(self, key, channel, route, channel.loop.time())
         channel.producer = None
         channel.on_lost = idle.on_lost
         channel.resume_for_peer()

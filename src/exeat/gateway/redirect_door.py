@@ -111,15 +111,17 @@ async def _serve_place(session: Session, where: str, serve_inner: ServeInner) ->
     place = state.find(authority, 0)  # the same here
     web = place.port in WEB_PORTS
     first = SILENT
-    if web or place.is_intercepted or not place.decision.allowed:
-        first = await _listen(session, patient=web or place.is_intercepted or _takes_http(place))
+    # Where a request may be let through to an address that a tunnel may not, it must be seen which of them comes.
+    if web or place.is_intercepted or place.judges_by_request or not place.decision.allowed:
+        speaks_first = web or place.is_intercepted or (_takes_http(place) and not place.decision.allowed)
+        first = await _listen(session, patient=speaks_first)
         place = state.find(authority, 0)  # the policy may have changed meanwhile
-    if place.decision.allowed and not (web or place.is_intercepted):
+    if _takes_http(place) and first.speech is Speech.HTTP:
+        await serve_http(session, place, PROTOCOL_HTTP)
+    elif place.decision.allowed and not (web or place.is_intercepted):
         inner = await _serve_at_once(session, place)
     elif first.speech is Speech.NOTHING and (place.decision.allowed or place.is_intercepted or _takes_http(place)):
         pass  # it never asked for anything, so there is nothing to decide
-    elif _takes_http(place) and first.speech is Speech.HTTP:
-        await serve_http(session, place, PROTOCOL_HTTP)
     else:
         inner = await _serve_judged(session, place, first)
     if inner is not None:

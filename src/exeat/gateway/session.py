@@ -142,7 +142,8 @@ class Session:
                 end = data.find(b"\r\n\r\n", max(0, scanned - 3))
                 if 0 <= end <= limits.max_header_bytes:
                     client.buffer = data[end + 4 :]
-                    return parse_request_head(data[: end + 4], max_headers=limits.max_headers)
+                    known = self.state.known_fields
+                    return parse_request_head(data[: end + 4], max_headers=limits.max_headers, known=known)
                 if len(data) > limits.max_header_bytes:
                     raise ProtocolError("the request head is too large", status=431)
                 _check_partial_head(data, scanned)

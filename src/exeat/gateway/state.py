@@ -18,10 +18,21 @@ from exeat.gateway.counters import Counters
 from exeat.gateway.http2_pool import Http2Pool
 from exeat.gateway.limits import Limits
 from exeat.gateway.memory import BodyMemory
-from exeat.gateway.pool import Key, Pool
+from exeat.gateway.pool import Key, Pool, Route
 from exeat.gateway.resolve import Resolver
 from exeat.gateway.synthetic import SyntheticNames
-from exeat.policy import Decision, Host, Policy, Rule, Target, decide, split_authority
+from exeat.policy import (
+    Decision,
+    Host,
+    Policy,
+    Rule,
+    Target,
+    address_depends_on_request,
+    decide,
+    depends_on_request,
+    split_authority,
+)
+from exeat.wire.fields import KnownFields
 
 if TYPE_CHECKING:
     from exeat.gateway.interception import Interception
@@ -35,8 +46,7 @@ Endpoint = tuple[IPv4Address | IPv6Address, int]
 class Place:
     """A host and port that somebody asked for, with what the policy says of a tunnel to it.
 
-    If that is "allow", it is also the answer for every HTTP request to it: a tunnel is only allowed when
-    no rule, for or against, looks at methods or paths.
+    Unless the policy looks at requests here, that is also what it says of every HTTP request.
     """
 
     __slots__ = (
@@ -50,7 +60,9 @@ class Place:
         "host",
         "host_text",
         "is_intercepted",
+        "judges_by_request",
         "key",
+        "looks_at_requests",
         "looks_into_tls",
         "policy",
         "port",
@@ -67,8 +79,13 @@ class Place:
         self.where = f"{host.authority}:{port}".encode("ascii")  # finds this place again under another policy
         self.authority = (host.authority if port == 80 else f"{host.authority}:{port}").encode("ascii")
         self.secure_authority = (host.authority if port == 443 else f"{host.authority}:{port}").encode("ascii")
-        self.cleared: Sequence[IPv4Address | IPv6Address] = ()  # addresses that have been judged and found good
-        self.cleared_rule: Rule | None = None  # under which rule: another one may not say `private`
+        # May addresses be good for one request and not for another? And may anything else?
+        self.judges_by_request = address_depends_on_request(policy, host, port)
+        self.looks_at_requests = self.judges_by_request or depends_on_request(policy, host, port)
+        # Addresses that have been found good, under which rule (another one may not say `private`), and until when
+        # to believe it. Only where requests do not differ.
+        self.cleared: Sequence[IPv4Address | IPv6Address] = ()
+        self.cleared_rule: Rule | None = None
         self.cleared_until = 0.0
         self.decision: Decision = decide(policy, Target(host, port))
         # Nothing is dialled before the first bytes are known: TLS is looked into, and all else is not let through.
@@ -105,7 +122,7 @@ def _pool_key(key: tuple[str, int], decision: Decision, *, secure: bool) -> Key:
 class Ask:
     """One request or tunnel under way: what was asked, and what was decided under which policy."""
 
-    __slots__ = ("decision", "method", "path", "place", "policy", "prefers_h2", "record", "secure")
+    __slots__ = ("answer", "decision", "method", "path", "place", "policy", "prefers_h2", "record", "secure")
 
     def __init__(
         self,
@@ -122,6 +139,7 @@ class Ask:
         self.record = record
         self.place = place
         self.decision = decision
+        self.answer: Sequence[IPv4Address | IPv6Address] = ()  # where it may go: addresses that were found together
         self.method = method  # empty for a tunnel
         self.path = path
         self.secure = secure  # a request that goes out over TLS of our own
@@ -144,6 +162,11 @@ class Ask:
     def pool_key(self) -> Key:
         """Connections are kept by rule as well: what one rule may reach (`private`), another may not."""
         return self.place.pool_key(self.decision, secure=self.secure)
+
+    @property
+    def route(self) -> Route:
+        """Where its connection leads, for those who come after."""
+        return Route(self.record.address, self.answer)
 
 
 def _place_finder(policy: Policy, interception: Interception | None) -> Callable[[bytes, int], Place]:
@@ -217,6 +240,7 @@ class State:
         self.pool = Pool(limits.max_idle_upstreams, limits.upstream_idle_s)
         self.budgets = Budgets(limits.max_upload)
         self.memory = BodyMemory(limits.max_body_memory)
+        self.known_fields = KnownFields()
         self.counters = Counters()
         self.loop = asyncio.get_running_loop()
         self.own_ports: frozenset[int] = frozenset()  # where we listen ourselves: never a destination

@@ -165,7 +165,7 @@ async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: in
             return Inner(place, door, record)
         session.finish(record, status, upstream.sent, upstream.received, "")
         if ask.policy is state.policy:
-            state.pool.give(ask.pool_key, upstream, record.address)
+            state.pool.give(ask.pool_key, upstream, ask.route)
         else:
             upstream.close()
         return Inner(place, door)

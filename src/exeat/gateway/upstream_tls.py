@@ -91,7 +91,7 @@ def _open_http2(state: State, ask: Ask, channel: Channel) -> Channel:
     upstream.start()
     stream = upstream.open_stream()
     if state.policy is ask.policy:
-        state.http2_pool.give(ask.pool_key, upstream, ask.record.address)
+        state.http2_pool.give(ask.pool_key, upstream, ask.route)
     else:
         state.http2_pool.retire(upstream)
     return stream

@@ -6,7 +6,10 @@ from exeat.policy.decide import (
     Reason,
     Target,
     Verdict,
+    address_depends_on_request,
+    asks_whether_own,
     decide,
+    depends_on_request,
     host_addresses,
     is_exempt,
     judge_address,
@@ -33,6 +36,7 @@ from exeat.policy.host import (
     split_authority,
     unmapped,
 )
+from exeat.policy.networks import parse_private_network
 from exeat.policy.options import parse_size
 from exeat.policy.path import canonical_path
 from exeat.policy.policy import HostMapping, Policy, build_policy
@@ -58,6 +62,8 @@ __all__ = [
     "Source",
     "Target",
     "Verdict",
+    "address_depends_on_request",
+    "asks_whether_own",
     "build_policy",
     "canonical_host",
     "canonical_path",
@@ -65,6 +71,7 @@ __all__ = [
     "configured_host",
     "could_allow",
     "decide",
+    "depends_on_request",
     "embedded_ipv4",
     "host_addresses",
     "is_exempt",
@@ -74,6 +81,7 @@ __all__ = [
     "parse_document",
     "parse_host_mapping",
     "parse_port",
+    "parse_private_network",
     "parse_rule",
     "parse_size",
     "rule_to_allow",

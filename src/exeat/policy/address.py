@@ -159,6 +159,19 @@ def _local_nat64(n: int) -> tuple[IPv4Address, ...]:
     return found or (IPv4Address(0),)
 
 
+def classes_of(network: Network) -> frozenset[AddressClass]:
+    """The classes that addresses of the network have, apart from what they may carry."""
+    shift = network.max_prefixlen - network.prefixlen
+    value = int(network.network_address) >> shift
+    found: set[AddressClass] = set()
+    for block_shift, block_value, kind in _table()[network.version]:
+        if block_shift >= shift and value >> (block_shift - shift) == block_value:
+            return frozenset((*found, kind))
+        if block_shift < shift and block_value >> (shift - block_shift) == value:
+            found.add(kind)
+    return frozenset(found if holds_no_public(network) else (*found, AddressClass.PUBLIC))
+
+
 def holds_no_public(network: Network) -> bool:
     """Whether every address of the network is non-public. Only such a CIDR can mean "I want the inside".
 

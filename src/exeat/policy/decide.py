@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 
 from exeat.policy.address import AddressClass, classify, holds_no_public
 from exeat.policy.host import LOCALHOST, LOOPBACK, Address, Host, Name, unmapped
+from exeat.policy.networks import declared
 from exeat.policy.path import is_canonical_path, path_matches
 from exeat.policy.policy import IP, Policy, address_forms
 from exeat.policy.rule import WEB_PORTS, Rule, Scope
@@ -101,8 +103,9 @@ def decide(policy: Policy, target: Target) -> Decision:
 def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *, own: bool) -> Decision:
     """Judge one address that an allowed target resolved to. Every address of an answer must be judged.
 
-    `own` says that the address is one of this machine's. Being what an allowed name resolves to is no
-    reason to reach an inside address: the name's owner chose it (DNS rebinding), not the user.
+    `own` says that the address is one of this machine's; it may be left at False unless `asks_whether_own`. Being
+    what an allowed name resolves to is no reason to reach an inside address: the name's owner chose it (DNS
+    rebinding), not the user.
     """
     if not decision.allowed:
         return decision
@@ -115,8 +118,11 @@ def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *,
         return decision
     if decision.rule is not None and decision.rule.private:
         return decision
-    if isinstance(target.host, Name) and ip in policy.mapped(target.host):
-        return decision
+    if isinstance(target.host, Name):
+        if ip in policy.mapped(target.host):
+            return decision
+        if not own and declared(policy.private_networks, ip) is not None:
+            return decision
     for rule in _allowing(policy, Address(ip)):
         if _lists(rule) and _fit(rule, target) is Reason.ALLOWED:
             return decision
@@ -125,8 +131,36 @@ def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *,
             continue
         if _fit(rule, target) is Reason.ALLOWED:
             return Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
-    reason = Reason.OWN_ADDRESS if kind is AddressClass.PUBLIC else Reason.PRIVATE_ADDRESS
+    reason = Reason.OWN_ADDRESS if own and asks_whether_own(policy, ip) else Reason.PRIVATE_ADDRESS
     return Decision(Verdict.DENY, decision.rule, reason)
+
+
+def asks_whether_own(policy: Policy, ip: IP) -> bool:
+    """Whether it makes a difference to `judge_address` that an address is this machine's. Finding out costs calls."""
+    return classify(ip) is AddressClass.PUBLIC or declared(policy.private_networks, ip) is not None
+
+
+def depends_on_request(policy: Policy, host: Host, port: int) -> bool:
+    """Whether `decide` may say different things about two requests to this place.
+
+    If not, one decision, that about a tunnel for example, holds for all.
+    """
+    return _any_conditional(chain(_allowing(policy, host), _denying(policy, host)), port)
+
+
+def address_depends_on_request(policy: Policy, host: Host, port: int) -> bool:
+    """Whether `judge_address` may, after the same decision, say different things about two requests to this place.
+
+    Which addresses it leads to is not known here: any rule for addresses counts.
+    """
+    networks = chain(policy.allows.conditional_networks(), policy.denies.conditional_networks())
+    named = chain(*(rules.for_name(LOCALHOST.text) for rules in (policy.allows, policy.denies)))  # loopback, too
+    private = (rule for rule in _allowing(policy, host) if rule.private)
+    return _any_conditional(chain(networks, named, policy.denies.for_any(), private), port)
+
+
+def _any_conditional(rules: Iterator[Rule], port: int) -> bool:
+    return any(rule.conditional and rule.has_port(port) for rule in rules)
 
 
 def is_exempt(policy: Policy, host: Host, port: int) -> bool:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from exeat.errors import ConfigError, HostError
+from exeat.policy.address import Network
 from exeat.policy.grammar import parse_rule, read_rule
 from exeat.policy.host import Address, Name, configured_host, shown
+from exeat.policy.networks import parse_private_network
 from exeat.policy.options import RuleError
 from exeat.policy.policy import IP, HostMapping
 from exeat.policy.rule import Rule, Source
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 
 MAX_DOCUMENT = 8 * 1024 * 1024  # characters
 
-POLICY_KEYS = ("allow", "deny", "hosts", "limits", "intercept", "secrets")
+POLICY_KEYS = ("allow", "deny", "hosts", "private_networks", "limits", "intercept", "secrets")
 INTERCEPT_MODES = ("needed", "all", "none")
 
-_ALL_KEYS = "allow, deny, hosts, limits, intercept and secrets"
+_ALL_KEYS = "allow, deny, hosts, private_networks, limits, intercept and secrets"
 _MODES = '"needed", "all" or "none"'
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 # Keys in tomllib's messages: any of them could be a credential.
@@ -51,6 +53,7 @@ class PolicyDocument:
     limits: dict[str, tuple[object, Source]]
     intercept: tuple[str, Source] | None = None  # one of INTERCEPT_MODES
     secrets: SecretsTable | None = None
+    private_networks: tuple[Network, ...] = ()
 
 
 def parse_document(text: str, filename: str) -> PolicyDocument:
@@ -193,7 +196,12 @@ class _Reader:
                 self._fail(f"{shown(key)} is not a key of a policy", self._positions.key(key), _ALL_KEYS)
         rules = (*self._rules(data, "allow", deny=False), *self._rules(data, "deny", deny=True))
         return PolicyDocument(
-            rules, tuple(self._hosts(data)), self._limits(data), self._intercept(data), self._secrets(data)
+            rules,
+            tuple(self._hosts(data)),
+            self._limits(data),
+            self._intercept(data),
+            self._secrets(data),
+            tuple(self._private_networks(data)),
         )
 
     def _rules(self, data: dict[str, object], key: str, *, deny: bool) -> Iterator[Rule]:
@@ -231,6 +239,11 @@ class _Reader:
             if not ips:
                 self._fail(f"hosts.{_ascii(name)} has no address", self._positions.key("hosts", name), "at least one")
             yield mapped_name(name, where), tuple(dict.fromkeys(ips))
+
+    def _private_networks(self, data: dict[str, object]) -> Iterator[Network]:
+        key = "private_networks"
+        for i, text in enumerate(self._strings(data.get(key, []), key)):
+            yield parse_private_network(text, self._source(self._positions.value(key, i)))
 
     def _limits(self, data: dict[str, object]) -> dict[str, tuple[object, Source]]:
         limits: dict[str, tuple[object, Source]] = {}

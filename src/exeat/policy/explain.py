@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from exeat.policy.decide import Decision, Reason, Target, decide, rule_to_allow
-from exeat.policy.host import shown
+from exeat.policy.host import Name, shown
 from exeat.policy.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """For people. `where` is the source of the rule, and `change` what would have to change; both may be empty."""
+    """For people. `where` is the source of the rule, `leads` to which inside addresses the host may lead, and `change`
+    what would have to change; all of them may be empty.
+    """
 
     target: str
     host: str
@@ -21,6 +23,7 @@ class Explanation:
     where: str
     sentence: str
     change: str
+    leads: str = ""
 
 
 def explain(policy: Policy, target: Target) -> Explanation:
@@ -35,7 +38,19 @@ def explain(policy: Policy, target: Target) -> Explanation:
         where=str(decision.rule.source) if decision.rule is not None else "",
         sentence=sentence,
         change=change,
+        leads=_leads(policy, decision, target) if decision.allowed else "",
     )
+
+
+def _leads(policy: Policy, decision: Decision, target: Target) -> str:
+    """What will happen once the name is looked up, where networks are declared for that."""
+    host = target.host
+    if not policy.private_networks or not isinstance(host, Name) or policy.mapped(host):
+        return ""
+    if decision.rule is not None and decision.rule.private:
+        return "any address, because of private"
+    networks = ", ".join(str(network) for network in policy.private_networks)
+    return f"public addresses, and {networks} because of private_networks; elsewhere inside it is denied"
 
 
 def describe(decision: Decision, target: Target) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 
-from exeat.policy.address import carried_ipv4
+from exeat.policy.address import Network, carried_ipv4
 from exeat.policy.host import Name, unmapped
 from exeat.policy.rule import Rule, Scope
 
@@ -22,13 +22,14 @@ class RuleIndex:
     """Rules of one verdict, found by host. Within one scope the narrower rule comes first, then by text,
     so that the order in which rules were written never matters."""
 
-    __slots__ = ("_any", "_below", "_names", "_networks")
+    __slots__ = ("_any", "_below", "_conditional_networks", "_names", "_networks")
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         names: dict[str, list[Rule]] = {}
         below: dict[str, list[Rule]] = {}
         networks: dict[tuple[int, int], dict[int, list[Rule]]] = {}
         anywhere: list[Rule] = []
+        conditional_networks: list[Rule] = []
         for rule in rules:
             pattern = rule.pattern
             match pattern.scope:
@@ -47,12 +48,15 @@ class RuleIndex:
                     shift = network.max_prefixlen - network.prefixlen
                     table = networks.setdefault((network.version, shift), {})
                     table.setdefault(int(network.network_address) >> shift, []).append(rule)
+                    if rule.conditional:
+                        conditional_networks.append(rule)
         for bucket in (*names.values(), *below.values(), anywhere):
             if len(bucket) > 1:
                 bucket.sort(key=_narrowest_first)
         self._names = names
         self._below = below
         self._any = anywhere
+        self._conditional_networks = conditional_networks
         # Longest prefix (smallest shift) first.
         self._networks: dict[int, list[tuple[int, dict[int, list[Rule]]]]] = {4: [], 6: []}
         for (version, shift), table in sorted(networks.items(), key=lambda item: item[0]):
@@ -82,6 +86,10 @@ class RuleIndex:
         """The rules that say `*`."""
         return iter(self._any)
 
+    def conditional_networks(self) -> Iterator[Rule]:
+        """The rules for addresses that look at methods or paths."""
+        return iter(self._conditional_networks)
+
 
 def _narrowest_first(rule: Rule) -> tuple[bool, int, str]:
     exact = rule.pattern.scope is not Scope.EXACT
@@ -92,11 +100,13 @@ def _narrowest_first(rule: Rule) -> tuple[bool, int, str]:
 class Policy:
     """What may be reached. No rules means that nothing may.
 
-    `hosts` maps canonical names to the addresses the user gave for them (`--add-host`).
+    `hosts` maps canonical names to the addresses the user gave for them (`--add-host`). `private_networks` are inside
+    networks to which names may lead.
     """
 
     rules: tuple[Rule, ...] = ()
     hosts: tuple[HostMapping, ...] = ()
+    private_networks: tuple[Network, ...] = ()
     allows: RuleIndex = field(init=False, repr=False, compare=False)
     denies: RuleIndex = field(init=False, repr=False, compare=False)
     _mapped: dict[str, tuple[IP, ...]] = field(init=False, repr=False, compare=False)
@@ -119,7 +129,9 @@ class Policy:
         import json  # noqa: PLC0415
 
         hosts = {name: sorted({str(ip) for ip in ips}) for name, ips in self._mapped.items()}
-        content = {"rules": sorted({rule.text for rule in self.rules}), "hosts": hosts}
+        content: dict[str, object] = {"rules": sorted({rule.text for rule in self.rules}), "hosts": hosts}
+        if self.private_networks:
+            content["private_networks"] = sorted({str(network) for network in self.private_networks})
         data = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(data.encode("ascii")).hexdigest()[:32]
 
@@ -127,10 +139,16 @@ class Policy:
         """The addresses the user gave for this very name; () means that it is to be resolved."""
         return self._mapped.get(name.text, ())
 
+    def with_rules(self, rules: Iterable[Rule]) -> Policy:
+        """The same with other rules."""
+        return build_policy(rules, self.hosts, self.private_networks)
 
-def build_policy(rules: Iterable[Rule], hosts: Iterable[HostMapping] = ()) -> Policy:
+
+def build_policy(
+    rules: Iterable[Rule], hosts: Iterable[HostMapping] = (), private_networks: Iterable[Network] = ()
+) -> Policy:
     """A policy without repeated rules and with one entry per mapped name. The first of equal rules is kept."""
-    return Policy(tuple(dict.fromkeys(rules)), _merged(hosts))
+    return Policy(tuple(dict.fromkeys(rules)), _merged(hosts), tuple(dict.fromkeys(private_networks)))
 
 
 def _merged(hosts: Iterable[HostMapping]) -> tuple[HostMapping, ...]:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from exeat.errors import HostError
 from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, judge_address
 from exeat.policy.host import Host, Name, canonical_host
-from exeat.policy.policy import IP, Policy, address_forms, build_policy
+from exeat.policy.policy import IP, Policy, address_forms
 from exeat.policy.reach import could_allow
 from exeat.policy.rule import Rule
 
@@ -129,9 +129,8 @@ def _judge_request(policy: Policy, target: Target, recorded: Recorded, address: 
     if all(rule.paths is None for rule in rules):
         return _compared(recorded, _verdict(policy, target, recorded, address))
     # Once with every path rule read so that it denies, once so that it allows: what both say holds for any path.
-    hosts = policy.hosts
-    worst = _verdict(build_policy(_read(rules, recorded, hopeful=False), hosts), target, recorded, address)
-    best = _verdict(build_policy(_read(rules, recorded, hopeful=True), hosts), target, recorded, address)
+    worst = _verdict(policy.with_rules(_read(rules, recorded, hopeful=False)), target, recorded, address)
+    best = _verdict(policy.with_rules(_read(rules, recorded, hopeful=True)), target, recorded, address)
     if worst.allowed == best.allowed:
         return _compared(recorded, best)
     return _unknown(Unknown.PATH, worst.rule)

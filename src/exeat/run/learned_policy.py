@@ -10,6 +10,7 @@ import json
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Final
 
 from exeat.errors import ConfigError, HostError
@@ -28,6 +29,8 @@ from exeat.policy import (
     decide,
     parse_rule,
 )
+from exeat.policy.address import Network
+from exeat.policy.networks import declared
 from exeat.policy.policy import IP
 from exeat.run.learned_rules import IsOwn, Line, Reached, denials, port_groups, tightest
 
@@ -97,8 +100,16 @@ def write_policy(
     hosts = {place.host.text: policy.mapped(place.host) for place in reached if isinstance(place.host, Name)}
     mapped = {name: addresses for name, addresses in hosts.items() if addresses}
     denies = denials(policy, reached)
-    body = _as_toml(allows, denies, mapped) if form == "toml" else _as_list(allows, denies, mapped)
+    used = _used_networks(reached, policy)
+    body = _as_toml(allows, denies, mapped, used) if form == "toml" else _as_list(allows, denies, mapped, used)
     return "\n".join((*_heading(learned, command), *body, *_remarks(learned, notes), ""))
+
+
+def _used_networks(places: Iterable[Reached], policy: Policy) -> list[Network]:
+    """The given networks in which something was reached by its name."""
+    ips = {ip_address(text) for place in places if isinstance(place.host, Name) for text in place.addresses}
+    used = {declared(policy.private_networks, ip) for ip in ips}
+    return [network for network in policy.private_networks if network in used]
 
 
 def _written(lines: Iterable[Line]) -> tuple[list[tuple[str, str]], list[Rule]]:
@@ -146,7 +157,10 @@ def _heading(learned: Learned, command: Sequence[str]) -> Iterator[str]:
 
 
 def _as_toml(
-    allows: Sequence[tuple[str, str]], denies: Sequence[str], hosts: dict[str, tuple[IP, ...]]
+    allows: Sequence[tuple[str, str]],
+    denies: Sequence[str],
+    hosts: dict[str, tuple[IP, ...]],
+    networks: Sequence[Network],
 ) -> Iterator[str]:
     if allows:
         yield "allow = ["
@@ -158,6 +172,8 @@ def _as_toml(
         yield "deny = [  # as given"
         yield from (f"  {json.dumps(rule)}," for rule in denies)
         yield "]"
+    if networks:
+        yield f"private_networks = {json.dumps([str(network) for network in networks])}  # as given"
     if hosts:
         yield ""
         yield "[hosts]  # as given"
@@ -165,7 +181,10 @@ def _as_toml(
 
 
 def _as_list(
-    allows: Sequence[tuple[str, str]], denies: Sequence[str], hosts: dict[str, tuple[IP, ...]]
+    allows: Sequence[tuple[str, str]],
+    denies: Sequence[str],
+    hosts: dict[str, tuple[IP, ...]],
+    networks: Sequence[Network],
 ) -> Iterator[str]:
     if not allows:
         yield "# Nothing was reached."
@@ -174,6 +193,9 @@ def _as_list(
     if hosts:
         yield "# A list has no mappings. These were in use, and are needed with it:"
         yield from (f"#   --add-host {name}:{ip}" for name, ips in hosts.items() for ip in ips)
+    if networks:
+        yield "# A list has no networks either. Names in it lead to these, which have to be given with it:"
+        yield from (f"#   --private-network {network}" for network in networks)
 
 
 def _remarks(learned: Learned, notes: Sequence[str]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from exeat.policy import (
     Scope,
     Source,
     Target,
-    build_policy,
+    asks_whether_own,
     classify,
     decide,
     judge_address,
@@ -116,10 +116,10 @@ def _with_addresses(place: Reached, rule: Rule, policy: Policy, is_own: IsOwn) -
     target = Target(place.host, place.port)
     others: list[Rule] = []
     for ip in sorted(map(ip_address, place.addresses), key=lambda each: (each.version, int(each))):
-        own = classify(ip) is AddressClass.PUBLIC and is_own(ip)
+        own = asks_whether_own(policy, ip) and is_own(ip)
         if classify(ip) is AddressClass.PUBLIC and not own:
             continue
-        alone = build_policy([replace(rule, methods=None, paths=None)], policy.hosts)
+        alone = policy.with_rules([replace(rule, methods=None, paths=None)])
         if judge_address(alone, decide(alone, target), target, ip, own=own).allowed:
             continue
         if decide(policy, Target(Address(ip), place.port)).allowed:

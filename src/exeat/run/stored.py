@@ -15,7 +15,7 @@ from typing import Final
 from exeat.audit import encode_event
 from exeat.errors import ConfigError
 from exeat.gateway.gateway import Gateway
-from exeat.policy import LOCALHOST, Policy, Rule, Source, build_policy, parse_rule
+from exeat.policy import LOCALHOST, Policy, Rule, Source, parse_rule
 from exeat.policy.suffix import load_suffixes
 from exeat.sandbox.changes import store_rule
 from exeat.sandbox.folder import SandboxFolder
@@ -42,7 +42,7 @@ class StoredRules:
     @property
     def policy(self) -> Policy:
         # Before those that follow from secrets: where two say the same, the one that somebody wrote is kept.
-        return build_policy((*self._rules, *self.own.rules), self.own.hosts)
+        return self.own.with_rules((*self._rules, *self.own.rules))
 
     def follow(self, gateway: Gateway) -> None:
         """Look at the file from now on."""

@@ -9,7 +9,6 @@ Python callback for each field this halves the cost of a response head (8 us to 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final
 
 import httptools
@@ -47,6 +46,16 @@ _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _KEPT_BLOCKS: Final = 512
 _KEPT_BLOCK_BYTES: Final = 2_048
+# What a client or a server says of itself and of contents in general. Any other field may hold a credential, whatever
+# its name, or what only one message says; so these are the only ones that may be in lines that are kept.
+_HARMLESS: Final = frozenset(
+    b"accept accept-charset accept-encoding accept-language accept-ranges age allow cache-control connection "
+    b"content-encoding content-language content-length content-type date dnt expires host keep-alive last-modified "
+    b"pragma priority proxy-connection sec-ch-ua sec-ch-ua-mobile sec-ch-ua-platform sec-fetch-dest sec-fetch-mode "
+    b"sec-fetch-site sec-fetch-user sec-gpc server strict-transport-security te transfer-encoding "
+    b"upgrade-insecure-requests user-agent vary via x-content-type-options x-frame-options".split()
+)
+_NAMES: Final = re.compile(rb"\r\n([^:\r\n]++):")
 _NO_CALLBACKS: Final = object()
 _Parser = type[httptools.HttpRequestParser] | type[httptools.HttpResponseParser]
 
@@ -214,22 +223,39 @@ class Fields:
         return found
 
 
-def _read_fields(block: bytes, max_headers: int, response: bool, keep_length: bool) -> Fields:
+def read_fields(
+    block: bytes, max_headers: int, *, response: bool, keep_length: bool, keep_proxy_status: bool = False
+) -> Fields:
+    """The fields of a head, of which `block` is all from the first line's CRLF on. Raises ProtocolError.
+
+    `keep_proxy_status`: for heads that we have written ourselves. A server must not speak in our name.
+    """
     _check_block(block, max_headers, response=response)
     fields = Fields()
-    fields.read(block, keep_length=keep_length, keep_proxy_status=response)
+    fields.read(block, keep_length=keep_length, keep_proxy_status=keep_proxy_status)
     return fields
 
 
-# A client sends the same header lines with each request to a host; only its first line changes. So the
-# lines are read once and the result, which nobody changes, is kept: 1 us instead of 4. Answers repeat less.
-_read_again = lru_cache(maxsize=_KEPT_BLOCKS)(_read_fields)
+class KnownFields:
+    """Header lines that one gateway has read, and what it made of them, which nobody changes.
 
-
-def read_fields(block: bytes, max_headers: int, *, response: bool, keep_length: bool) -> Fields:
-    """The fields of a head, of which `block` is all from the first line's CRLF on. Raises ProtocolError.
-
-    The result may be shared: it must not be changed.
+    A client sends the same lines with each request to a host; only its first line changes. So they are read once:
+    a head then takes 2 us instead of 6. Answers repeat less. Lines in which a credential could be are read each time.
     """
-    read = _read_again if len(block) <= _KEPT_BLOCK_BYTES else _read_fields
-    return read(block, max_headers, response, keep_length)
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, int, bool, bool], Fields] = {}
+
+    def read(self, block: bytes, max_headers: int, *, response: bool, keep_length: bool) -> Fields:
+        """As `read_fields`. The result may be shared: it must not be changed."""
+        key = block, max_headers, response, keep_length
+        fields = self._known.get(key)
+        if fields is None:
+            fields = read_fields(block, max_headers, response=response, keep_length=keep_length)
+            if len(block) <= _KEPT_BLOCK_BYTES and _HARMLESS.issuperset(_NAMES.findall(block.lower())):
+                if len(self._known) >= _KEPT_BLOCKS:
+                    del self._known[next(iter(self._known))]
+                self._known[key] = fields
+        return fields

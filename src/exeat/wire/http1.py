@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from exeat.errors import ProtocolError
-from exeat.wire.fields import Fields, read_fields
+from exeat.wire.fields import Fields, KnownFields, read_fields
 from exeat.wire.target import encode_target
 
 # llhttp also takes RTSP/ and ICE/, several spaces, an empty line in front, and controls in a reason.
@@ -72,10 +72,14 @@ class ResponseHead(Fields):
         return self.persistent
 
 
-def parse_request_head(head: bytes, *, max_headers: int = 128) -> RequestHead:
-    """Read one request head. Raises ProtocolError; never gives a head that could be read two ways."""
+def parse_request_head(head: bytes, *, max_headers: int = 128, known: KnownFields | None = None) -> RequestHead:
+    """Read one request head. Raises ProtocolError; never gives a head that could be read two ways.
+
+    `known`: where lines that were read before are kept.
+    """
     first_line = check_request_line(head)
-    fields = read_fields(head[first_line.end() :], max_headers, response=False, keep_length=False)
+    read = read_fields if known is None else known.read
+    fields = read(head[first_line.end() :], max_headers, response=False, keep_length=False)
     method, target, minor = first_line.groups()
     if not target.isascii():
         target = encode_target(target)
@@ -114,15 +118,22 @@ def _is_websocket(request: RequestHead) -> bool:
     )
 
 
-def parse_response_head(head: bytes, *, to_head: bool = False, max_headers: int = 256) -> ResponseHead:
-    """Read one response head. `to_head`: it answers a HEAD request, so no body follows whatever it says."""
+def parse_response_head(
+    head: bytes, *, to_head: bool = False, max_headers: int = 256, known: KnownFields | None = None, ours: bool = False
+) -> ResponseHead:
+    """Read one response head. `to_head`: it answers a HEAD request, so no body follows whatever it says.
+
+    `known`: where lines that were read before are kept. `ours`: the gateway has written it, Proxy-Status included.
+    """
     try:
-        return _parse_response_head(head, to_head, max_headers)
+        return _parse_response_head(head, to_head, max_headers, known, ours)
     except ProtocolError as error:
         raise ProtocolError(f"bad response: {error.public}", status=502, detail=error.detail) from None
 
 
-def _parse_response_head(head: bytes, to_head: bool, max_headers: int) -> ResponseHead:
+def _parse_response_head(
+    head: bytes, to_head: bool, max_headers: int, known: KnownFields | None, ours: bool
+) -> ResponseHead:
     status_line = _STATUS_LINE.match(head)
     if status_line is None:
         raise ProtocolError("malformed HTTP response")
@@ -130,7 +141,11 @@ def _parse_response_head(head: bytes, to_head: bool, max_headers: int) -> Respon
     status = int(code)
     # RFC 9110 section 8.6: in 1xx and 204 a length announces a body that cannot come.
     keep_length = status >= 200 and status != 204
-    fields = read_fields(head[status_line.end() :], max_headers, response=True, keep_length=keep_length)
+    block = head[status_line.end() :]
+    if known is not None and not ours:
+        fields = known.read(block, max_headers, response=True, keep_length=keep_length)
+    else:
+        fields = read_fields(block, max_headers, response=True, keep_length=keep_length, keep_proxy_status=ours)
     response = ResponseHead(status, reason[1:], 1 if minor == b"1" else 0, fields)
     if response.chunked and response.minor == 0:
         raise ProtocolError("Transfer-Encoding in HTTP/1.0")

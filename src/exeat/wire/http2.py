@@ -225,7 +225,7 @@ class ResponseReader(MessageReader):
         self._to_head = to_head
 
     def _read_head(self, head: bytes) -> tuple[Head, BodyDecoder | None]:
-        response = parse_response_head(head, to_head=self._to_head, max_headers=_MAX_HEADERS)
+        response = parse_response_head(head, to_head=self._to_head, max_headers=_MAX_HEADERS, ours=True)
         if response.status == 101:
             raise ProtocolError("a switch of protocols inside HTTP/2", status=502)
         headers = [(b":status", b"%d" % response.status)]

@@ -27,7 +27,7 @@ deny = ["gist.github.com", "bad.wild.test:*"]
 
 @pytest.fixture
 def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("PROXY_ALLOWLIST", "EXEAT_POLICY", "EXEAT_ADD_HOSTS"):
+    for name in ("PROXY_ALLOWLIST", "EXEAT_POLICY", "EXEAT_ADD_HOSTS", "EXEAT_PRIVATE_NETWORKS"):
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "policy.toml"
     file.write_text(TOML)
@@ -70,7 +70,7 @@ def test_check_explains_a_verdict(
     assert ("\n  change  " in text) == (status == 1)
     assert main(["check", target, "--json", "--policy", str(policy)]) == status
     found = json.loads(capsys.readouterr().out)
-    assert list(found) == ["verdict", "reason", "target", "host", "port", "rule", "where", "why", "change"]
+    assert list(found) == ["verdict", "reason", "target", "host", "port", "rule", "where", "why", "change", "leads"]
     assert (found["verdict"], found["reason"]) == ("deny" if status else "allow", reason)
     assert found["where"] == (f"{policy}{place}" if place else None)
 
@@ -114,6 +114,48 @@ def test_check_reads_options_and_variables(
     ):
         main(["check", *arguments])
         assert source in capsys.readouterr().out, arguments
+
+
+def test_check_says_where_a_name_may_lead(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Networks that are declared, whichever way, are named. A rule with private needs none; an address is no name."""
+    for name in ("PROXY_ALLOWLIST", "EXEAT_POLICY", "EXEAT_ADD_HOSTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EXEAT_PRIVATE_NETWORKS", "10.2.0.0/16, fd12:3456:789a::/48")
+    options = [
+        "--private-network",
+        "10.1.0.0/16",
+        "--allow",
+        "a.test",
+        "--allow",
+        "b.test private",
+        "--allow",
+        "10.1.2.3",
+    ]
+    for target, leads in (
+        ("https://a.test/", "10.2.0.0/16, fd12:3456:789a::/48, 10.1.0.0/16 because of private_networks"),
+        ("https://b.test/", "to any address, because of private"),
+        ("https://10.1.2.3/", ""),
+    ):
+        assert main(["check", target, *options]) == 0
+        said = capsys.readouterr().out
+        assert leads in said
+        assert ("\n  leads   " in said) == bool(leads)
+    assert main(["check", "https://10.1.9.9/", *options]) == 1  # an address needs a rule of its own
+
+
+@pytest.mark.parametrize("network", ["10.1.0.0", "127.0.0.0/8", "0.0.0.0/0", "10.1.2.3/16", "x", ""])
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_network_that_cannot_be_meant_is_an_error(
+    network: str, by_variable: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A3: exit 2, with where it was written. A single address is a network too, and an empty variable is none."""
+    options = [] if by_variable else ["--private-network", network]
+    monkeypatch.setenv("EXEAT_PRIVATE_NETWORKS", network if by_variable else "")
+    good = network == "10.1.0.0" or (by_variable and not network)
+    assert main(["check", "good.test", "--allow", "good.test", *options]) == (0 if good else 2)
+    if not good:
+        err = capsys.readouterr().err
+        assert ("EXEAT_PRIVATE_NETWORKS item 1" if by_variable else "--private-network #1") in err
 
 
 def test_output_cannot_carry_escape_sequences(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:

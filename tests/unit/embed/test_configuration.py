@@ -87,6 +87,8 @@ REFUSED = [
     (sandbox(network={"hosts": {"a.test": ["127.0.0.1"]}}), "sandbox.network.hosts.a.test", "a list"),
     (sandbox(network={"hosts": {"a.test": "b.test"}}), "sandbox.network.hosts.a.test", "not an IP address"),
     (sandbox(network={"hosts": {"10.0.0.1": "10.0.0.2"}}), "sandbox.network.hosts.10.0.0.1", "only a name"),
+    (sandbox(network={"private_networks": "10.1.0.0/16"}), "sandbox.network.private_networks", "a string"),
+    (sandbox(network={"private_networks": ["127.0.0.0/8"]}), "sandbox.network.private_networks[0]", "loopback"),
     (sandbox(network={"proxy": 8888}), "sandbox.network.proxy", "a number"),
     (sandbox(network={"proxy": ""}), "sandbox.network.proxy", "empty"),
     (sandbox(network={"proxy": "127.0.0.1:8888"}), "sandbox.network.proxy", "not the URL of a proxy"),
@@ -122,6 +124,16 @@ REFUSED = [
         sandbox(allow_network=False, network={"hosts": {"a.test": "127.0.0.1"}}),
         "sandbox.network.hosts",
         "allow_network is false",
+    ),
+    (
+        sandbox(allow_network=False, network={"private_networks": ["10.1.0.0/16"]}),
+        "sandbox.network.private_networks",
+        "allow_network is false",
+    ),
+    (
+        sandbox(network={"proxy": "http://p.test:1", "private_networks": ["10.1.0.0/16"]}),
+        "sandbox.network.private_networks",
+        "the proxy decides",
     ),
     (sandbox(allow_network=False, name="work"), "sandbox.name", "allow_network is false"),
     (sandbox(allow_network=False, jail="env"), "sandbox.jail", "only sets variables"),
@@ -251,6 +263,7 @@ def test_the_options_of_a_run() -> None:
             "allowed_domains": ["good.test:8080 private", "!bad.good.test"],
             "denied_domains": ["worse.test"],
             "hosts": {"good.test": "::1"},
+            "private_networks": ["10.1.0.0/16"],
         },
     )
     assert run_options(found) == [
@@ -260,6 +273,7 @@ def test_the_options_of_a_run() -> None:
         "--allow=!bad.good.test",
         "--deny=worse.test",
         "--add-host=good.test:::1",
+        "--private-network=10.1.0.0/16",
         "--audit=/var/log/a.jsonl",
     ]
 

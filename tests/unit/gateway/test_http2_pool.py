@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
 from typing import cast
 
 from exeat.gateway.http2_back import Http2Upstream
 from exeat.gateway.http2_pool import Http2Pool
-from exeat.gateway.pool import Key
+from exeat.gateway.pool import Key, Route
+
+ROUTE = Route("192.0.2.1", (IPv4Address("192.0.2.1"),))
 
 
 class Fake:
@@ -31,7 +34,7 @@ def key(name: str) -> Key:
 
 
 def give(pool: Http2Pool, name: str, fake: Fake) -> Fake:
-    pool.give(key(name), cast(Http2Upstream, fake), "192.0.2.1")
+    pool.give(key(name), cast(Http2Upstream, fake), ROUTE)
     return fake
 
 
@@ -44,7 +47,7 @@ def test_the_one_that_was_idle_for_longest_makes_room() -> None:
     assert pool.take(key("b.test")) is None
     taken = pool.take(key("c.test"))
     assert taken is not None
-    assert taken[1] == "192.0.2.1"
+    assert taken[1] is ROUTE
     assert third.streams == 1
 
 

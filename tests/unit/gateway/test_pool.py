@@ -11,9 +11,13 @@ import pytest
 import uvloop
 
 from exeat.gateway.channel import Channel
-from exeat.gateway.pool import Pool
+from exeat.gateway.pool import Pool, Route
 
 KEY = ("good.test", 80, "good.test", False)
+
+
+def route(address: str) -> Route:
+    return Route(address, ())
 
 
 class Peers:
@@ -59,18 +63,18 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_the_last_one_in_is_the_first_one_out() -> None:
-    """With the address that it goes to; an empty pool gives nothing."""
+    """With where it leads; an empty pool gives nothing."""
 
     async def main() -> None:
         async with peers() as far:
             pool = Pool(10, 30)
             one, two = await far.connect(), await far.connect()
-            pool.give(KEY, one, "127.0.0.1")
-            pool.give(KEY, two, "127.0.0.2")
+            pool.give(KEY, one, route("127.0.0.1"))
+            pool.give(KEY, two, route("127.0.0.2"))
             assert pool.size == 2
             assert pool.take(("other.test", 80, "other.test", False), must_be_open=True) is None
-            assert pool.take(KEY, must_be_open=True) == (two, "127.0.0.2")
-            assert pool.take(KEY, must_be_open=True) == (one, "127.0.0.1")
+            assert pool.take(KEY, must_be_open=True) == (two, route("127.0.0.2"))
+            assert pool.take(KEY, must_be_open=True) == (one, route("127.0.0.1"))
             assert pool.take(KEY, must_be_open=True) is None
             assert pool.size == 0
             one.abort()
@@ -87,7 +91,7 @@ def test_a_server_that_does_anything_is_dropped(what: str) -> None:
         async with peers() as far:
             pool = Pool(10, 30)
             channel = await far.connect()
-            pool.give(KEY, channel, "")
+            pool.give(KEY, channel, route(""))
             if what == "speaks":
                 far.far[0].sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             elif what == "ends":
@@ -109,11 +113,11 @@ def test_a_close_that_the_loop_has_not_seen_is_seen_by_the_kernel() -> None:
         async with peers() as far:
             pool = Pool(10, 30)
             stale, fresh = await far.connect(), await far.connect()
-            pool.give(KEY, fresh, "fresh")
-            pool.give(KEY, stale, "stale")
+            pool.give(KEY, fresh, route("fresh"))
+            pool.give(KEY, stale, route("stale"))
             far.far[0].close()  # and no turn of the loop in between
             taken = pool.take(KEY, must_be_open=True)
-            assert taken == (fresh, "fresh")
+            assert taken == (fresh, route("fresh"))
             assert pool.size == 0
             fresh.abort()
 
@@ -128,7 +132,7 @@ def test_the_number_kept_is_bounded() -> None:
             pool = Pool(2, 30)
             channels = [await far.connect() for _ in range(3)]
             for channel in channels:
-                pool.give(KEY, channel, "")
+                pool.give(KEY, channel, route(""))
             assert pool.size == 2
             await until(lambda: channels[2].closed)
             pool.clear()
@@ -145,7 +149,7 @@ def test_what_has_been_idle_for_too_long_is_closed() -> None:
         async with peers() as far:
             pool = Pool(10, 30)
             channel = await far.connect()
-            pool.give(KEY, channel, "")
+            pool.give(KEY, channel, route(""))
             now = asyncio.get_running_loop().time()
             pool.sweep(now + 29)
             assert pool.size == 1
@@ -167,7 +171,7 @@ def test_a_connection_with_something_left_in_it_is_not_kept() -> None:
             far.far[1].shutdown(socket.SHUT_WR)
             await until(lambda: bool(dirty.buffer) and ended.eof)
             for channel in (dirty, ended):
-                pool.give(KEY, channel, "")
+                pool.give(KEY, channel, route(""))
             assert pool.size == 0
             await until(lambda: dirty.closed and ended.closed)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -20,12 +20,15 @@ from exeat.policy import (
     Scope,
     Source,
     Target,
+    address_depends_on_request,
     build_policy,
     canonical_host,
     canonical_path,
     classify,
     configured_host,
     decide,
+    depends_on_request,
+    judge_address,
     parse_allowlist,
     parse_document,
     parse_host_mapping,
@@ -223,6 +226,39 @@ def test_decide_equals_the_naive_reading(texts: list[str], target: Target) -> No
         assert decision.rule in rules
         assert decision.rule is not None
         assert not decision.rule.deny
+
+
+requests = st.builds(
+    lambda method, path: (method, path),
+    st.sampled_from([None, "GET", "POST", "get"]),
+    st.sampled_from([None, "/a", "/a/b", "/b/c", "/c", "/a/../c"]),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(policies, targets, requests)
+def test_a_place_without_conditions_has_one_decision(
+    texts: list[str], target: Target, request: tuple[str | None, str | None]
+) -> None:
+    """Where no rule looks at requests, what is decided about one holds for all, tunnels included."""
+    policy = build_policy(parse_rule(text, HERE) for text in texts)
+    other = Target(target.host, target.port, *request)
+    if not depends_on_request(policy, target.host, target.port):
+        assert decide(policy, target) == decide(policy, other)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(policies, targets, requests, st.sampled_from(IPS), st.booleans())
+def test_an_address_without_conditions_has_one_judgement(
+    texts: list[str], target: Target, request: tuple[str | None, str | None], ip: str, own: bool
+) -> None:
+    """Where no rule for addresses looks at requests, an address is good for all of them or for none."""
+    policy = build_policy(parse_rule(text, HERE) for text in texts)
+    other = Target(target.host, target.port, *request)
+    decision = decide(policy, target)
+    if not address_depends_on_request(policy, target.host, target.port):
+        one, two = (judge_address(policy, decision, each, ip_address(ip), own=own) for each in (target, other))
+        assert one == two
 
 
 @given(policies, targets, st.randoms(use_true_random=False))

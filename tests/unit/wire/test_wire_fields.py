@@ -12,7 +12,7 @@ import pytest
 
 from exeat.errors import ProtocolError
 from exeat.wire import fields
-from exeat.wire.fields import read_fields, tokens
+from exeat.wire.fields import KnownFields, read_fields, tokens
 from exeat.wire.http1 import parse_response_head
 
 
@@ -63,19 +63,55 @@ def test_a_list_of_anything_else_is_refused(value: bytes) -> None:
 
 def test_kept_fields_are_not_mixed_up_between_heads() -> None:
     """The same lines in a request, an answer, and with another limit are read as what they are, and again the same."""
-    block = b"\r\nHost: a\r\nContent-Length: 3\r\nProxy-Status: x\r\nA: b\r\n\r\n"
+    block = b"\r\nHost: a\r\nContent-Length: 3\r\nProxy-Connection: x\r\nAccept: b\r\n\r\n"
+    known = KnownFields()
     for _ in range(2):
-        assert read_fields(block, 9, response=False, keep_length=False).passed == b"\r\nA: b"
-        assert read_fields(block, 9, response=True, keep_length=True).passed == (
-            b"\r\nContent-Length: 3\r\nProxy-Status: x\r\nA: b"
-        )
+        assert known.read(block, 9, response=False, keep_length=False).passed == b"\r\nAccept: b"
+        assert known.read(block, 9, response=True, keep_length=True).passed == b"\r\nContent-Length: 3\r\nAccept: b"
         with pytest.raises(ProtocolError, match="more than 3"):
-            read_fields(block, 3, response=False, keep_length=False)
+            known.read(block, 3, response=False, keep_length=False)
 
 
 def test_a_head_does_not_change_what_is_kept() -> None:
     """A 304 has no body whatever it says; the next answer with the same lines has."""
     lines = b"\r\nContent-Length: 3\r\n\r\n"
+    known = KnownFields()
     for _ in range(2):
-        assert parse_response_head(b"HTTP/1.1 304 X" + lines).length == 0
-        assert parse_response_head(b"HTTP/1.1 200 X" + lines).length == 3
+        assert parse_response_head(b"HTTP/1.1 304 X" + lines, known=known).length == 0
+        assert parse_response_head(b"HTTP/1.1 200 X" + lines, known=known).length == 3
+
+
+def test_only_lines_that_say_nothing_in_confidence_are_kept() -> None:
+    """One line among them that is not known to be harmless, and none of them is. Names have no case."""
+    known = KnownFields()
+    usual = b"\r\nHOST: a\r\nuser-agent: b"
+
+    def again(block: bytes) -> bool:
+        one, two = (known.read(block, 99, response=False, keep_length=False) for _ in range(2))
+        assert one.__dict__ == two.__dict__
+        return one is two
+
+    assert again(usual + b"\r\n\r\n")
+    assert again(b"\r\n\r\n")
+    for name in (b"Authorization", b"proxy-authorization", b"COOKIE", b"Cookie2", b"X-Api-Key", b"Accept-Signature"):
+        for block in (b"\r\n%b: c%b\r\n\r\n" % (name, usual), b"%b\r\n%b: c\r\n\r\n" % (usual, name)):
+            assert not again(block)
+    assert not again(usual + b"\r\nAccept: " + b"x" * 2048 + b"\r\n\r\n")
+
+
+def test_a_bounded_number_of_lines_is_kept() -> None:
+    """The oldest make room."""
+    known = KnownFields()
+    blocks = [b"\r\nHost: %d\r\n\r\n" % number for number in range(513)]
+    read = [known.read(block, 9, response=False, keep_length=False) for block in blocks]
+    assert known.read(blocks[512], 9, response=False, keep_length=False) is read[512]
+    assert known.read(blocks[1], 9, response=False, keep_length=False) is read[1]
+    assert known.read(blocks[0], 9, response=False, keep_length=False) is not read[0]
+
+
+def test_proxy_status_is_kept_only_in_what_we_have_written() -> None:
+    """From anybody else it would be taken for ours."""
+    head = b"HTTP/1.1 200 X\r\nProxy-Status: exeat\r\nA: b\r\n\r\n"
+    assert parse_response_head(head).passed == b"\r\nA: b"
+    assert parse_response_head(head, known=KnownFields()).passed == b"\r\nA: b"
+    assert parse_response_head(head, ours=True).passed == b"\r\nProxy-Status: exeat\r\nA: b"
