@@ -426,6 +426,28 @@ def test_a_response_that_cannot_be_looked_into_is_refused(
     assert not received or parse_answers(received, "GET")[0].status == 502 or b"200 OK" in received
 
 
+@pytest.mark.parametrize(
+    ("coding", "body", "said"),
+    [
+        (b"gzip", b"no gzip at all", b"the server sent a malformed compressed body"),
+        (b"gzip", gzip.compress(b"hello")[:-1], b"the server sent a compressed body that was cut off"),
+        (b"exi", b"hello", b"the server sent a response in a coding that cannot be searched for secrets"),
+    ],
+    ids=["malformed", "cut off", "unknown"],
+)
+def test_a_refused_response_is_refused_in_a_whole_sentence(
+    coding: bytes, body: bytes, said: bytes, start_intercepted: StartIntercepted
+) -> None:
+    response = b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (coding, len(body))
+    scene = start_intercepted(secrets=for_good(), handler=echo(response + body))
+    with scene.open() as conn:
+        conn.sendall(WITH_KEY % scene.placeholder())
+        answer = read_reply(conn)
+    assert answer.status == 502
+    assert said in answer.body
+    assert b" a a " not in answer.body
+
+
 def test_what_we_can_read_is_what_is_asked_for(start_intercepted: StartIntercepted) -> None:
     scene = start_intercepted(["other.test private methods=GET"], secrets=for_good())
     accept = b"Accept-Encoding: gzip, sdch, br;q=0.5, *\r\n"

@@ -230,7 +230,7 @@ UPGRADE = (
 @every_door
 @both_ways
 def test_a_websocket_echoes(secrets: dict[str, Any] | None, door: str, start_intercepted: StartIntercepted) -> None:
-    """Both ways, byte by byte and by the megabyte; compressed messages are not asked for where a secret is."""
+    """Both ways, in small frames and large ones; compressed messages are not asked for where a secret is."""
 
     def talk(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
         while data := origin.read(conn, raw):
@@ -242,7 +242,8 @@ def test_a_websocket_echoes(secrets: dict[str, Any] | None, door: str, start_int
         conn.sendall(UPGRADE % (scene.placeholder() if secrets else b"x"))
         head = read_until(conn, b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101")
-        for frame in (b"a", b"frame", bytes(200_000), b"last"):
+        large = b"\x82\x7f" + (200_000).to_bytes(8, "big") + bytes(200_000)
+        for frame in (b"\x82\x01a", b"\x82\x05frame", large, b"\x88\x04last"):
             conn.sendall(frame)
             received = 0
             while received < len(frame):

@@ -151,7 +151,7 @@ class Decoder:
                     self._measure()
                     yield part
             except unpacker.broken as error:
-                raise self._malformed("a compressed body is malformed", str(error)) from None
+                raise self._malformed("malformed compressed body", str(error)) from None
 
     def _measure(self) -> None:
         """Account for the memory that is in use. A window counts as far as it has been filled."""
@@ -164,7 +164,7 @@ class Decoder:
     def finish(self) -> bytes:
         """Nothing is left to give. ProtocolError: the body was cut off. No byte at all is an empty body."""
         if not all(unpacker.is_complete() for unpacker in self._unpackers):
-            raise self._malformed("a compressed body was cut off", "")
+            raise self._malformed("compressed body that was cut off", "")
         return b""
 
     def _is_too_much(self, given: int, members: int) -> bool:
@@ -174,7 +174,7 @@ class Decoder:
 
     def _bomb(self) -> ProtocolError:
         status = 413 if self._is_request else 502
-        return ProtocolError("a compressed body unpacks to too much", status=status)
+        return ProtocolError("compressed body that unpacks to too much", status=status)
 
     def _malformed(self, public: str, detail: str) -> ProtocolError:
         return ProtocolError(public, status=400 if self._is_request else 502, detail=detail)
