@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from exeat.secrets.codings import make_encoder
 from tests.support.answers import reset
 from tests.support.doors import read_reply
 from tests.support.intercepted import DOORS, StartIntercepted, read_rest, read_until
 from tests.support.origin import OK
+from tests.support.packing import make_encoder
 from tests.support.raw_origin import RawHandler, RawOrigin
 from tests.support.scene import wait_until
 from tests.support.tls_peers import say_goodbye
@@ -183,7 +183,6 @@ def test_compressed_events_arrive_one_by_one(coding: str, start_intercepted: Sta
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
         origin.read(conn, raw)
         packer = make_encoder(coding.encode())
-        assert packer is not None
         conn.sendall(
             f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nTransfer-Encoding: chunked\r\n"
             "Content-Type: text/event-stream\r\n\r\n".encode()

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exeat.gateway.download import Download
-from exeat.secrets.codings import KNOWN, make_encoder
+from exeat.secrets.codings import KNOWN
 from exeat.secrets.vault import Vault
 from exeat.wire.body import encode_chunk, encode_last_chunk
+from tests.support.packing import make_encoder
 from tests.unit.secrets.alike import VALUES, Streams, alike_and_not, another
 from tests.unit.secrets.samples import make_secret, request, response, treat
 
@@ -31,7 +32,6 @@ class Sent(NamedTuple):
 def framed(pieces: list[bytes], framing: str, coding: bytes) -> tuple[list[bytes], list[bytes]]:
     """A server's answer: the fields of its head, and its body as it is sent, a piece for each piece."""
     encoder = make_encoder(coding)
-    assert encoder is not None
     packed = [encoder.feed(piece) for piece in pieces]
     packed.append(encoder.finish())
     fields = [b"Content-Encoding: " + coding]
