@@ -147,8 +147,8 @@ def test_d4_a_placeholder_in_the_body_for_another_host_is_refused(
     assert not scene.origin.everything.endswith(b"\r\n0\r\n\r\n")
 
 
-@pytest.mark.parametrize("kind", BODIES)
-def test_d4_control_the_same_body_to_the_right_host(kind: str, start_intercepted: StartIntercepted) -> None:
+@pytest.mark.parametrize(("kind", "body"), BODIES.items(), ids=BODIES)
+def test_d4_control_the_same_body_to_the_right_host(kind: str, body: Any, start_intercepted: StartIntercepted) -> None:
     """It gets there with the value, but for a compressed one, into which no value is put anywhere."""
     scene = start(start_intercepted)
 
@@ -159,7 +159,7 @@ def test_d4_control_the_same_body_to_the_right_host(kind: str, start_intercepted
         conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
     scene.origin._handler = handle
-    head, data = BODIES[kind](scene.placeholder())
+    head, data = body(scene.placeholder())
     head = head.replace(b"application/x-www-form-urlencoded", b"text/plain")
     with scene.open() as conn:
         conn.sendall(head + b"Host: good.test\r\n\r\n" + data)
