@@ -85,7 +85,7 @@ def chunks_in(out: bytes) -> tuple[int, ...]:
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("framing", FRAMINGS)
 @given(alike_and_not(40_000), st.sampled_from([0, 1]))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_how_far_a_body_is_like_a_value_does_not_show(
     framing: str, coding: bytes, streams: Streams, minor: int
 ) -> None:

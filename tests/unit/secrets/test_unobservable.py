@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from exeat.secrets.forms import reflected_forms
@@ -39,6 +39,7 @@ def sizes_of_body(vault: Vault, pieces: list[bytes], *fields: bytes, given_out_a
 
 
 @given(alike_and_not())
+@settings(deadline=None)
 @example((KEY, [b"." * 5_000 + KEY[:1]], [b"." * 5_001]))
 @example((KEY, [KEY[:-1], b"x"], [b"." * 39, b"x"]))
 def test_what_a_stream_lets_go(streams: Streams) -> None:
@@ -50,6 +51,7 @@ def test_what_a_stream_lets_go(streams: Streams) -> None:
 
 
 @given(alike_and_not(), st.integers(-1, 5))
+@settings(deadline=None)
 def test_what_a_body_lets_go(streams: Streams, given_out_at: int) -> None:
     """Also when another secret is given out on the way."""
     value, alike, other = streams
@@ -77,6 +79,7 @@ def test_a_whole_value_is_still_taken_out() -> None:
 
 
 @given(alike_and_not())
+@settings(deadline=None)
 def test_what_is_let_go_of_grpc_messages(streams: Streams) -> None:
     value, alike, other = streams
 
@@ -94,6 +97,7 @@ def test_what_is_let_go_of_grpc_messages(streams: Streams) -> None:
 
 
 @given(alike_and_not(), st.booleans(), st.integers(0, 5))
+@settings(deadline=None)
 def test_what_is_let_go_of_websocket_frames(streams: Streams, is_other_given_out: bool, pause: int) -> None:
     value, alike, other = streams
 
