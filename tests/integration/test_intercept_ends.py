@@ -137,7 +137,7 @@ def test_a_client_that_leaves_during_its_upload(
 
     scene = start_intercepted(handler=handle, secrets=secrets)
     with scene.open() as conn:
-        conn.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n")
+        conn.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n6\r\nbegun\n\r\n")
         wait_until(lambda: b"begun" in scene.origin.everything, "the body to begin")
         if how == "goodbye":
             say_goodbye(conn)

@@ -160,9 +160,9 @@ def test_a_response_that_there_is_no_memory_for(start_intercepted: StartIntercep
 
 
 def test_a_request_that_there_is_no_memory_for(start_intercepted: StartIntercepted) -> None:
-    """One that values are put into. Nothing of it goes on with its placeholder unseen."""
+    """One to a place where values are put in. Nothing of it goes on with its placeholder unseen."""
     scene = start_intercepted(secrets=SECRETS, limits=Limits(max_body_memory=MIB))
-    body = bytes(brotli.compress(scene.placeholder()))
+    body = bytes(brotli.compress(bytes(2 * MIB) + scene.placeholder()))
     with scene.open() as conn:
         conn.sendall(
             b"POST / HTTP/1.1\r\nHost: good.test\r\nContent-Encoding: br\r\nTransfer-Encoding: chunked\r\n\r\n"

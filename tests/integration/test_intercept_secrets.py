@@ -171,44 +171,25 @@ def pack(coding: str, data: bytes) -> bytes:
     return bytes(brotli.compress(data)) if coding == "br" else zstd.compress(data)
 
 
-def unpack(coding: str, data: bytes) -> bytes:
-    if coding == "gzip":
-        return gzip.decompress(data)
-    if coding == "deflate":
-        return zlib.decompress(data)
-    return bytes(brotli.decompress(data)) if coding == "br" else zstd.decompress(data)
-
-
 CODINGS = ["gzip", "deflate", "br", "zstd"]
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["counted", "chunked"])
 @pytest.mark.parametrize("coding", CODINGS)
-def test_a_compressed_body_is_unpacked_and_packed_again(
+def test_no_value_is_put_into_a_compressed_body(
     coding: str, chunked: bool, start_intercepted: StartIntercepted
 ) -> None:
-    seen: list[bytes] = []
-
-    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
-        while not (b"0\r\n\r\n" in raw[-5:] if b"chunked" in raw else _is_counted_whole(raw)):
-            if not origin.read(conn, raw):
-                return
-        seen.append(unpack(coding, body_of(bytes(raw))))
-        conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-
-    scene = start_intercepted(secrets=for_good(where=["body"]), handler=handle)
+    """Its length would tell how far what the program put around it is like the value. Without a placeholder it goes."""
+    scene = start_intercepted(secrets=for_good(where=["body"]), handler=receive_body)
+    fields = f"Content-Encoding: {coding}"
     body = pack(coding, b'{"key": "%b"}' % scene.placeholder())
-    request = post("application/json", body, f"Content-Encoding: {coding}", chunked=chunked)
-    assert ask(scene, request, "POST").status == 200
-    assert seen == [b'{"key": "%b"}' % REAL]
-    assert b"Content-Encoding: %b" % coding.encode() in scene.origin.everything
-
-
-def _is_counted_whole(raw: bytearray) -> bool:
-    head, end, rest = bytes(raw).partition(b"\r\n\r\n")
-    if not end:
-        return False
-    return len(rest) == int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    answer = ask(scene, post("application/json", body, fields, chunked=chunked), "POST")
+    assert answer.status == 415
+    assert b"no secret can be put into a compressed body" in answer.body
+    assert REAL not in scene.origin.everything
+    body = pack(coding, b'{"key": "none"}')
+    assert ask(scene, post("application/json", body, fields, chunked=chunked), "POST").status == 200
+    assert body in scene.origin.everything
 
 
 @pytest.mark.parametrize(
@@ -424,6 +405,28 @@ def test_a_response_that_cannot_be_looked_into_is_refused(
             pass
     assert b"sk-real" not in received
     assert not received or parse_answers(received, "GET")[0].status == 502 or b"200 OK" in received
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "said"),
+    [
+        (b"gzip", b"no gzip at all", b"the server sent a malformed compressed body"),
+        (b"gzip", gzip.compress(b"hello")[:-1], b"the server sent a compressed body that was cut off"),
+        (b"exi", b"hello", b"the server sent a response in a coding that cannot be searched for secrets"),
+    ],
+    ids=["malformed", "cut off", "unknown"],
+)
+def test_a_refused_response_is_refused_in_a_whole_sentence(
+    coding: bytes, body: bytes, said: bytes, start_intercepted: StartIntercepted
+) -> None:
+    response = b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (coding, len(body))
+    scene = start_intercepted(secrets=for_good(), handler=echo(response + body))
+    with scene.open() as conn:
+        conn.sendall(WITH_KEY % scene.placeholder())
+        answer = read_reply(conn)
+    assert answer.status == 502
+    assert said in answer.body
+    assert b" a a " not in answer.body
 
 
 def test_what_we_can_read_is_what_is_asked_for(start_intercepted: StartIntercepted) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from exeat.secrets.codings import make_encoder
 from tests.support.answers import reset
 from tests.support.doors import read_reply
 from tests.support.intercepted import DOORS, StartIntercepted, read_rest, read_until
 from tests.support.origin import OK
+from tests.support.packing import make_encoder
 from tests.support.raw_origin import RawHandler, RawOrigin
 from tests.support.scene import wait_until
 from tests.support.tls_peers import say_goodbye
@@ -183,7 +183,6 @@ def test_compressed_events_arrive_one_by_one(coding: str, start_intercepted: Sta
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
         origin.read(conn, raw)
         packer = make_encoder(coding.encode())
-        assert packer is not None
         conn.sendall(
             f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nTransfer-Encoding: chunked\r\n"
             "Content-Type: text/event-stream\r\n\r\n".encode()
@@ -230,7 +229,7 @@ UPGRADE = (
 @every_door
 @both_ways
 def test_a_websocket_echoes(secrets: dict[str, Any] | None, door: str, start_intercepted: StartIntercepted) -> None:
-    """Both ways, byte by byte and by the megabyte; compressed messages are not asked for where a secret is."""
+    """Both ways, in small frames and large ones; compressed messages are not asked for where a secret is."""
 
     def talk(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
         while data := origin.read(conn, raw):
@@ -242,7 +241,8 @@ def test_a_websocket_echoes(secrets: dict[str, Any] | None, door: str, start_int
         conn.sendall(UPGRADE % (scene.placeholder() if secrets else b"x"))
         head = read_until(conn, b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101")
-        for frame in (b"a", b"frame", bytes(200_000), b"last"):
+        large = b"\x82\x7f" + (200_000).to_bytes(8, "big") + bytes(200_000)
+        for frame in (b"\x82\x01a", b"\x82\x05frame", large, b"\x88\x04last"):
             conn.sendall(frame)
             received = 0
             while received < len(frame):

@@ -147,12 +147,13 @@ def test_d4_a_placeholder_in_the_body_for_another_host_is_refused(
     assert not scene.origin.everything.endswith(b"\r\n0\r\n\r\n")
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-def test_d4_control_the_same_body_to_the_right_host(body: Any, start_intercepted: StartIntercepted) -> None:
+@pytest.mark.parametrize(("kind", "body"), BODIES.items(), ids=BODIES)
+def test_d4_control_the_same_body_to_the_right_host(kind: str, body: Any, start_intercepted: StartIntercepted) -> None:
+    """It gets there with the value, but for a compressed one, into which no value is put anywhere."""
     scene = start(start_intercepted)
 
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
-        while REAL not in raw and not _unpacked(raw):
+        while REAL not in raw:
             if not origin.read(conn, raw):
                 return
         conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -162,15 +163,8 @@ def test_d4_control_the_same_body_to_the_right_host(body: Any, start_intercepted
     head = head.replace(b"application/x-www-form-urlencoded", b"text/plain")
     with scene.open() as conn:
         conn.sendall(head + b"Host: good.test\r\n\r\n" + data)
-        assert read_reply(conn).status == 200
+        assert read_reply(conn).status == (415 if kind == "gzip" else 200)
     assert scene.placeholder() not in scene.origin.everything
-
-
-def _unpacked(raw: bytearray) -> bool:
-    try:
-        return REAL in gzip.decompress(bytes(raw).partition(b"\r\n\r\n")[2])
-    except (OSError, EOFError):
-        return False
 
 
 def test_d4_several_secrets_in_one_request(start_intercepted: StartIntercepted) -> None:

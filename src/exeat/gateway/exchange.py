@@ -322,7 +322,8 @@ class Exchange:
         if error.status == 503:
             self._fail(Refusal(503, error.public, "proxy_internal_error"), "out-of-memory")
         else:
-            self._fail(Refusal(502, f"the server sent a {error.public}", "http_protocol_error"), "bad-response")
+            article = "an" if error.public.startswith(tuple("aeiou")) else "a"
+            self._fail(Refusal(502, f"the server sent {article} {error.public}", "http_protocol_error"), "bad-response")
 
     def fail(self, refusal: Refusal, note: str) -> None:
         """Break the exchange off, unless it is over."""

@@ -76,7 +76,7 @@ class BodyMemory:
     __slots__ = ("unpacking", "watching", "whole")
 
     def __init__(self, limit: int) -> None:
-        self.unpacking = Memory(limit)  # of what goes on unpacked, or packed again: all that there is
+        self.unpacking = Memory(limit)  # of what must be unpacked to go on: all that there is
         self.watching = Memory(limit // _WATCHING_PART, self.unpacking)
         self.whole = Memory(limit // _WHOLE_PART, self.unpacking)
 

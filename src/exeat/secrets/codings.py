@@ -1,4 +1,4 @@
-"""Content codings: a body must be read to find a value in it, and a request may have to be packed again.
+"""Content codings: a body must be read to find a value in it.
 
 A decoder takes what a stranger sends. It never gives out more than a bounded multiple of what came in, and a body
 that is malformed, cut off or goes on behind its end is refused, not passed on as far as it could be read. What it
@@ -7,19 +7,11 @@ must remember of what it gave, its window, is borrowed from a memory that all de
 
 from __future__ import annotations
 
-import sys
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
 
 from exeat.errors import ProtocolError
 from exeat.secrets.unpacking import STEP, UNPACKERS, Unpacker, brotli_library, zstd_library
-
-if TYPE_CHECKING:
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd
 
 KNOWN: Final = (b"gzip", b"deflate", b"br", b"zstd")  # for Accept-Encoding
 _MAX_CHAIN: Final = 3  # RFC 9110 sets no limit; nobody uses more than one
@@ -33,9 +25,7 @@ _MAX_AT_ONCE: Final = 64 << 20
 _FREE_MEMBERS: Final = 64
 _MEMBER_BYTES: Final = 64  # beyond those, one in so many bytes
 
-# What the libraries take, from measurements: a decoder apart from its window, and an encoder.
-_DECODER_BYTES: Final = 64 << 10
-_ENCODER_BYTES: Final = 1 << 20
+_DECODER_BYTES: Final = 64 << 10  # what a decoder takes apart from its window, from measurements
 
 
 def load_codings() -> None:
@@ -48,12 +38,6 @@ def make_decoder(content_encoding: bytes, *, is_request: bool = False) -> Decode
     """What unpacks a body with this Content-Encoding; None if it cannot be unpacked."""
     codings = _listed(content_encoding)
     return None if codings is None else Decoder([UNPACKERS[each]() for each in reversed(codings)], is_request)
-
-
-def make_encoder(content_encoding: bytes) -> Encoder | None:
-    """What packs a body for this Content-Encoding; None if it is not known."""
-    codings = _listed(content_encoding)
-    return None if codings is None else Encoder([_PACKERS[each]() for each in codings])
 
 
 def _listed(content_encoding: bytes) -> list[bytes] | None:
@@ -81,9 +65,9 @@ class NoMemoryError(ProtocolError):
 
 
 class Decoder:
-    """Unpacks one body. Every split of it gives the same bytes. `reserved`: memory to be counted with its own."""
+    """Unpacks one body. Every split of it gives the same bytes."""
 
-    __slots__ = ("_given", "_is_closed", "_is_request", "_loan", "_received", "_unpackers", "reserved")
+    __slots__ = ("_given", "_is_closed", "_is_request", "_loan", "_received", "_unpackers")
 
     def __init__(self, unpackers: list[Unpacker], is_request: bool) -> None:
         self._unpackers = unpackers
@@ -92,7 +76,6 @@ class Decoder:
         self._is_request = is_request
         self._loan: Loan | None = None
         self._is_closed = False
-        self.reserved = 0
 
     def borrow(self, loan: Loan) -> None:
         """Take no more memory than can be had there. To be called before anything is unpacked."""
@@ -151,20 +134,20 @@ class Decoder:
                     self._measure()
                     yield part
             except unpacker.broken as error:
-                raise self._malformed("a compressed body is malformed", str(error)) from None
+                raise self._malformed("malformed compressed body", str(error)) from None
 
     def _measure(self) -> None:
         """Account for the memory that is in use. A window counts as far as it has been filled."""
         if self._loan is None:
             return
-        size = self.reserved + sum(_DECODER_BYTES + unpacker.memory for unpacker in self._unpackers)
+        size = sum(_DECODER_BYTES + unpacker.memory for unpacker in self._unpackers)
         if not self._loan.grow_to(size):
             raise NoMemoryError
 
     def finish(self) -> bytes:
         """Nothing is left to give. ProtocolError: the body was cut off. No byte at all is an empty body."""
         if not all(unpacker.is_complete() for unpacker in self._unpackers):
-            raise self._malformed("a compressed body was cut off", "")
+            raise self._malformed("compressed body that was cut off", "")
         return b""
 
     def _is_too_much(self, given: int, members: int) -> bool:
@@ -174,89 +157,7 @@ class Decoder:
 
     def _bomb(self) -> ProtocolError:
         status = 413 if self._is_request else 502
-        return ProtocolError("a compressed body unpacks to too much", status=status)
+        return ProtocolError("compressed body that unpacks to too much", status=status)
 
     def _malformed(self, public: str, detail: str) -> ProtocolError:
         return ProtocolError(public, status=400 if self._is_request else 502, detail=detail)
-
-
-class Encoder:
-    """Packs one body. What was fed can be unpacked from what was given: nothing waits for more."""
-
-    __slots__ = ("_packers",)
-
-    def __init__(self, packers: list[_Packer]) -> None:
-        self._packers = packers
-
-    @property
-    def memory(self) -> int:
-        """How much it takes, about."""
-        return _ENCODER_BYTES * len(self._packers)
-
-    def feed(self, data: bytes) -> bytes:
-        for packer in self._packers:
-            if data:
-                data = packer.pack(data)
-        return data
-
-    def finish(self) -> bytes:
-        data = b""
-        for packer in self._packers:
-            if data:
-                data = packer.pack(data)
-            data += packer.end()
-        return data
-
-
-class _Packer(Protocol):
-    """One coding. `pack` is never given nothing, and gives all that the other side needs to read it."""
-
-    def pack(self, data: bytes) -> bytes: ...
-
-    def end(self) -> bytes: ...
-
-
-# All pack with little effort: others wait meanwhile.
-
-
-class _DeflatePacker:
-    def __init__(self, wbits: int = 15) -> None:
-        self._stream = zlib.compressobj(1, wbits=wbits)
-
-    def pack(self, data: bytes) -> bytes:
-        return self._stream.compress(data) + self._stream.flush(zlib.Z_SYNC_FLUSH)
-
-    def end(self) -> bytes:
-        return self._stream.flush()
-
-
-class _BrotliPacker:
-    def __init__(self) -> None:
-        self._stream = brotli_library().Compressor(quality=1)
-
-    def pack(self, data: bytes) -> bytes:
-        packed: bytes = self._stream.process(data) + self._stream.flush()
-        return packed
-
-    def end(self) -> bytes:
-        packed: bytes = self._stream.finish()
-        return packed
-
-
-class _ZstandardPacker:
-    def __init__(self) -> None:
-        self._stream: zstd.ZstdCompressor = zstd_library().ZstdCompressor(level=1)
-
-    def pack(self, data: bytes) -> bytes:
-        return self._stream.compress(data, self._stream.FLUSH_BLOCK)
-
-    def end(self) -> bytes:
-        return self._stream.flush(self._stream.FLUSH_FRAME)
-
-
-_PACKERS: Final[dict[bytes, Callable[[], _Packer]]] = {
-    b"gzip": lambda: _DeflatePacker(31),
-    b"deflate": _DeflatePacker,
-    b"br": _BrotliPacker,
-    b"zstd": _ZstandardPacker,
-}

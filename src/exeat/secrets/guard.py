@@ -1,8 +1,8 @@
 """For what a server sends after a change of protocols, which must not be changed: it is cut off before a value.
 
-What may be the beginning of a value waits until it is known not to be one, but for the end of a WebSocket frame: the
-program would wait for that, and perhaps the server for the program. No value lies across two frames unbroken, for
-there is a head between them.
+The end of what has come waits, because a value may begin there, but for the end of a WebSocket frame: the program would
+wait for that, and perhaps the server for the program. No value lies across two frames unbroken, for there is a head
+between them. How much waits does not depend on what it looks like, as in `replace`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LeakGuard:
     def __init__(self, current: Current) -> None:
         self._current = current
         self._frames = FrameEnds()
-        self._tail = b""  # may be the beginning of a value
+        self._tail = b""  # a value may begin in it
         self._passed = 0  # bytes of it that have gone on all the same
         self.found: tuple[str, ...] = ()  # the names of the secrets of which there was a value, sorted
 
@@ -37,10 +37,11 @@ class LeakGuard:
         self.found = redaction.names_in(text)
         if self.found:
             return b""
-        waits_from = redaction.table.held_from(text, 0)
-        passes_to = max(waits_from, passed, len(tail) + frame_end if frame_end else 0)
-        self._tail = text[waits_from:]
-        self._passed = passes_to - waits_from
+        table = redaction.table
+        passes_to = max(table.let_go(len(tail), data), passed, len(tail) + frame_end if frame_end else 0)
+        kept_from = min(passes_to, max(0, len(text) - table.held))
+        self._tail = text[kept_from:]
+        self._passed = passes_to - kept_from
         return text[passed:passes_to]
 
     def finish(self) -> bytes:

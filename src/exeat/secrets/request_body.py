@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from exeat.errors import ProtocolError
-from exeat.secrets.codings import Decoder, Encoder, Loan, make_decoder, make_encoder
+from exeat.secrets.codings import Decoder, Loan, make_decoder
 from exeat.secrets.forms import escape_for
 from exeat.secrets.ledger import Ledger
-from exeat.secrets.lines import CONTENT_TYPE, content_coding, first_value, is_grpc
+from exeat.secrets.lines import CONTENT_TYPE, content_coding, first_value
 from exeat.secrets.misuse import Detector, MisuseError, describe_misuse, spell_plainly
 from exeat.secrets.model import Secret
 from exeat.secrets.plan import Plan
@@ -49,16 +49,22 @@ def watch_body(plan: Plan, passed: bytes) -> BodyFilter | None:
 
 
 def substitute_body(plan: Plan, passed: bytes, ledger: Ledger) -> BodyFilter:
-    """A filter that puts values in. A coded body is decoded and coded again; raises ProtocolError if it cannot be."""
-    coding = content_coding(passed)
-    decoder, encoder = make_decoder(coding, is_request=True), make_encoder(coding)
-    if decoder is None or encoder is None:
-        raise ProtocolError("the body has a coding in which no secret can be put in", status=415)
-    watch = _watch(plan)
+    """A filter that puts values into a body that is not coded."""
     content_type = first_value(passed, CONTENT_TYPE)
     replaced = {secret.placeholder: escape_for(content_type, secret.value) for secret in plan.body}
-    substituter = _Substituter(plan.body, replaced, ledger, watch)
-    return _Recoder(decoder, substituter, encoder) if coding else substituter
+    return _Substituter(plan.body, replaced, ledger, _watch(plan))
+
+
+def refuse_in_coded(plan: Plan, passed: bytes) -> BodyFilter:
+    """For a coded body: nothing is put in, and it is said if it should be. Raises ProtocolError if it cannot be read.
+
+    A value that was packed together with what the program has chosen would tell by the length of both how far they
+    are alike. The program may learn that length: from the server, or by what is left of its upload.
+    """
+    decoder = make_decoder(content_coding(passed), is_request=True)
+    if decoder is None:
+        raise ProtocolError("the body has a coding in which no secret can be put in", status=415)
+    return _CodedWatcher(decoder, _watch(plan), plan.body)
 
 
 def refuse_in_grpc(plan: Plan, passed: bytes) -> BodyFilter:
@@ -67,10 +73,6 @@ def refuse_in_grpc(plan: Plan, passed: bytes) -> BodyFilter:
     Messages that were compressed one by one are not looked into.
     """
     return _GrpcWatcher(watch_body(plan, passed), plan.body)
-
-
-def is_for_substitution(plan: Plan, passed: bytes) -> bool:
-    return bool(plan.body) and not is_grpc(passed)
 
 
 def pass_whole(through: BodyFilter, body: bytes) -> bytes:
@@ -208,34 +210,33 @@ class _Substituter:
         return data
 
 
-class _Recoder:
-    """Unpacks, lets another filter at it, and packs again in the same coding."""
+class _CodedWatcher:
+    """Unpacks a body to look at it, and passes it on as it came."""
 
-    __slots__ = ("_decoder", "_encoder", "_inner")
+    __slots__ = ("_decoder", "_detector", "_watch")
 
     only_watches = False
 
-    def __init__(self, decoder: Decoder, inner: BodyFilter, encoder: Encoder) -> None:
+    def __init__(self, decoder: Decoder, watch: _Watch | None, secrets: Sequence[Secret]) -> None:
+        spellings = spell_plainly(secrets)
+        assert spellings is not None, "there are secrets for the body"
+        self._detector = Detector(spellings)
         self._decoder = decoder
-        self._inner = inner
-        self._encoder: Encoder | None = encoder
+        self._watch = watch
 
     def borrow(self, loan: Loan) -> None:
-        if self._encoder is not None:
-            self._decoder.reserved = self._encoder.memory
         self._decoder.borrow(loan)
 
     def feed(self, data: bytes) -> bytes:
-        assert self._encoder is not None, "not closed"
-        # Piece by piece: what is packed again is small, what lies between is not.
-        encode, inner = self._encoder.feed, self._inner
-        return b"".join([encode(inner.feed(piece)) for piece in self._decoder.pieces(data)])
+        for plain in self._decoder.pieces(data):
+            if self._detector.seen(plain):
+                raise ProtocolError("no secret can be put into a compressed body: send it uncompressed", status=415)
+            if self._watch is not None:
+                self._watch.look(plain)
+        return data
 
     def finish(self) -> bytes:
-        assert self._encoder is not None, "not closed"
-        rest = self._inner.feed(self._decoder.finish()) + self._inner.finish()
-        return self._encoder.feed(rest) + self._encoder.finish()
+        return self._decoder.finish()
 
     def close(self) -> None:
         self._decoder.close()
-        self._encoder = None

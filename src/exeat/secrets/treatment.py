@@ -11,14 +11,15 @@ from typing import Final
 
 from exeat.secrets.guard import LeakGuard
 from exeat.secrets.ledger import Ledger
+from exeat.secrets.lines import content_coding, is_grpc
 from exeat.secrets.misuse import Misuse, MisuseError
 from exeat.secrets.model import Secret, Where
 from exeat.secrets.plan import Plan
 from exeat.secrets.redaction import ResponseFilter, begin_response
 from exeat.secrets.request_body import (
     BodyFilter,
-    is_for_substitution,
     pass_whole,
+    refuse_in_coded,
     refuse_in_grpc,
     substitute_body,
     watch_body,
@@ -132,11 +133,14 @@ class Treatment:
         plan, head = self._plan, self._head
         if self._signature is not None or not plan.body:
             self.body = watch_body(plan, head.passed)
-        elif not is_for_substitution(plan, head.passed):
+        elif is_grpc(head.passed):
             self.body = refuse_in_grpc(plan, head.passed)
         else:
-            self.body = substitute_body(plan, head.passed, self._ledger)
-            self.keeps_length = False
+            if content_coding(head.passed):
+                self.body = refuse_in_coded(plan, head.passed)
+            else:
+                self.body = substitute_body(plan, head.passed, self._ledger)
+                self.keeps_length = False
             if head.length is not None and head.length <= _MAX_WHOLE:
                 self.whole_body = _MAX_WHOLE
 
@@ -151,10 +155,7 @@ class Treatment:
             return body
         through, self.body = self.body, None
         assert through is not None
-        before = self._ledger.left
-        changed = pass_whole(through, body)
-        # A coded body that had nothing in it need not be coded by us.
-        return changed if self._ledger.left != before else body
+        return pass_whole(through, body)
 
     def treat_request_trailers(self, trailers: Headers) -> Headers:
         """The trailers to send. Raises MisuseError."""
