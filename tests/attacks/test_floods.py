@@ -233,6 +233,28 @@ def test_tiny_records_leave_room_for_others(start_intercepted: StartIntercepted)
     assert 0 < most[0] <= 128
 
 
+def test_little_is_read_at_a_time_of_who_sends_much_and_says_little(start_intercepted: StartIntercepted) -> None:
+    """OpenSSL handles records that carry nothing, key updates for example, in one go, however many there are."""
+    scene = start_intercepted(handler=keep_silent)
+    gate = scene.gate
+
+    def size_after(block: bytes, count: int) -> int:
+        with scene.open() as conn:
+            conn.sendall(b"POST / HTTP/1.1\r\nHost: good.test\r\nContent-Length: 1000000\r\n\r\n")
+            wait_until(lambda: sent_up(gate) > 0, "the request to go on")
+            with busy(gate):
+                for _ in range(count):
+                    conn.send(block)
+            wait_until(lambda: sent_up(gate) >= len(block) * count, "all of it to go on")
+            (session,) = sessions(gate)
+            size = len(session.client.transport.get_buffer(-1))  # type: ignore[attr-defined]
+        wait_until(lambda: not sessions(gate), "the connection to end")
+        return size
+
+    assert size_after(b"x", 6_000) == 4_096
+    assert size_after(bytes(16_384), 10) == 112 * 1024
+
+
 def test_tiny_frames_of_a_websocket_leave_room_for_others(start_intercepted: StartIntercepted) -> None:
     """Where the end of each frame must be found, in what a server sends."""
     frame, many = b"\x82\x01x", 40_000

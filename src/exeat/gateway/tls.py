@@ -18,6 +18,8 @@ from exeat.gateway.channel import Channel, last_bytes
 _CIPHER_BYTES: Final = 112 * 1024
 _RECORD_BYTES: Final = 16 * 1024  # the most that OpenSSL gives at a time
 _RECORDS_A_TURN: Final = 128  # some tenths of a millisecond if they are tiny; full ones fill the buffer before
+_MUCH_BYTES: Final = 32 * 1024  # twice a record and more, so that half a record at the end says nothing
+_DEAR_BYTES: Final = 4 * 1024  # what is read at once from a peer that sent much and said little
 
 
 class _Buffers(threading.local):
@@ -59,6 +61,7 @@ class TlsLayer(asyncio.BufferedProtocol):
         "_error",
         "_incoming",
         "_is_behind",
+        "_is_dear",
         "_object",
         "_outgoing",
         "_raw",
@@ -77,6 +80,7 @@ class TlsLayer(asyncio.BufferedProtocol):
         self._error: Exception | None = None
         self._clean = False  # the peer has said that it sends no more
         self._closing = False
+        self._is_dear = False  # for good
         self._is_behind = False  # there are records that have come and were not read in time
 
     @property
@@ -136,12 +140,18 @@ class TlsLayer(asyncio.BufferedProtocol):
     # As the transport's protocol
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _buffers.cipher
+        return _buffers.cipher[:_DEAR_BYTES] if self._is_dear else _buffers.cipher
 
     def buffer_updated(self, nbytes: int) -> None:
         self._incoming.write(_buffers.cipher[:nbytes])
         if self._ready is None:
+            before = self._channel.received
             self._read_on()
+            if nbytes >= _MUCH_BYTES and 4 * (self._channel.received - before) < nbytes:
+                # Tiny records, or nothing but TLS's own, which OpenSSL handles in one go, however many there are.
+                self._is_dear = True
+            if self._is_dear and nbytes >= _DEAR_BYTES:
+                self._channel.pause_for_turn()
         elif not self._ready.done():
             self._shake()
 
