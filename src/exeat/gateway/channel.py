@@ -22,7 +22,7 @@ _PULL_HIGH_BYTES: Final = 64 * 1024
 # A read of this size has filled what uvloop reads into, or most of it, and there is more. uvloop would read on, up to
 # 32 times, before anybody else has a turn.
 _FULL_BYTES: Final = 64 * 1024
-_FULL_READS_A_TURN: Final = 2
+_TURN_BYTES: Final = 448 * 1024  # two such reads, or four of TLS: half a millisecond or so
 # Unsent bytes after which the side that produces them is paused.
 _WRITE_HIGH_BYTES: Final = 256 * 1024
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER, on, zero seconds
@@ -65,7 +65,6 @@ class Channel(asyncio.Protocol):
 
     __slots__ = (
         "_drain_waiter",
-        "_full_reads",
         "_is_handed_over",
         "_on_data",
         "_paused_for_peer",
@@ -74,6 +73,7 @@ class Channel(asyncio.Protocol):
         "_producer",
         "_receiver",
         "_reset_by",
+        "_since_turn",
         "_waiter",
         "buffer",
         "closed",
@@ -108,7 +108,7 @@ class Channel(asyncio.Protocol):
         self._paused_for_peer = False
         self._paused_for_reader = False
         self._paused_for_turn = False
-        self._full_reads = 0
+        self._since_turn = 0  # bytes in reads that filled their buffer
         self._is_handed_over = False
         self._reset_by = 0.0  # set once it is to end with a reset
 
@@ -126,9 +126,9 @@ class Channel(asyncio.Protocol):
         if push is not None:
             push(data)
             if len(data) >= _FULL_BYTES:
-                self._full_reads += 1
-                if self._full_reads >= _FULL_READS_A_TURN:
-                    self._full_reads = 0
+                self._since_turn += len(data)
+                if self._since_turn >= _TURN_BYTES:
+                    self._since_turn = 0
                     self.pause_for_turn()
             return
         self.buffer = self.buffer + data if self.buffer else data
