@@ -9,16 +9,27 @@ cannot keep up, so a slow peer costs a bounded amount of memory.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import socket
 import struct
-from collections.abc import Callable
+import termios
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 # What a channel may hold for a reader that is busy. One read of uvloop is up to 256 KB on top of it.
 _PULL_HIGH_BYTES: Final = 64 * 1024
+# A read of this size has filled what uvloop reads into, or most of it, and there is more. uvloop would read on, up to
+# 32 times, before anybody else has a turn.
+_FULL_BYTES: Final = 64 * 1024
+_TURN_BYTES: Final = 448 * 1024  # two such reads, or four of TLS: half a millisecond or so
 # Unsent bytes after which the side that produces them is paused.
 _WRITE_HIGH_BYTES: Final = 256 * 1024
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER, on, zero seconds
+# How long a peer may take for what was sent before a reset, which would drop it, and how often that is looked at.
+_RESET_AFTER_S: Final = 2.0
+_RESET_LOOK_S: Final = 0.01
+_LAST_READ_BYTES: Final = 64 * 1024
 
 
 class Receiver(Protocol):
@@ -32,16 +43,37 @@ class ChannelClosed(Exception):  # noqa: N818 - not an error: it is how a sessio
     """The peer is gone, so there is nobody left to answer."""
 
 
+def last_bytes(transport: asyncio.Transport) -> Iterator[bytes]:
+    """What the kernel still has from a peer that broke the connection off.
+
+    Transports end at the first error, and writing is often the first to fail: a server that refuses a long request
+    answers, closes, and resets what still comes. Its answer has been received by then. To be used while the transport
+    tells its protocol that it is lost, when it has its descriptor still.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return
+    try:
+        while data := os.read(sock.fileno(), _LAST_READ_BYTES):
+            yield data
+    except OSError:
+        pass  # there is no more, or never was
+
+
 class Channel(asyncio.Protocol):
     """A TCP connection as its reader and writer see it."""
 
     __slots__ = (
         "_drain_waiter",
+        "_is_handed_over",
         "_on_data",
         "_paused_for_peer",
         "_paused_for_reader",
+        "_paused_for_turn",
         "_producer",
         "_receiver",
+        "_reset_by",
+        "_since_turn",
         "_waiter",
         "buffer",
         "closed",
@@ -75,6 +107,10 @@ class Channel(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._paused_for_peer = False
         self._paused_for_reader = False
+        self._paused_for_turn = False
+        self._since_turn = 0  # bytes in reads that filled their buffer
+        self._is_handed_over = False
+        self._reset_by = 0.0  # set once it is to end with a reset
 
     # asyncio's callbacks
 
@@ -89,6 +125,11 @@ class Channel(asyncio.Protocol):
         push = self._on_data
         if push is not None:
             push(data)
+            if len(data) >= _FULL_BYTES:
+                self._since_turn += len(data)
+                if self._since_turn >= _TURN_BYTES:
+                    self._since_turn = 0
+                    self.pause_for_turn()
             return
         self.buffer = self.buffer + data if self.buffer else data
         if len(self.buffer) > _PULL_HIGH_BYTES and not self._paused_for_reader:
@@ -104,12 +145,22 @@ class Channel(asyncio.Protocol):
         return True  # the other direction may go on (half-close)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, OSError) and self.is_plain and not self._is_handed_over:
+            self._take_last_bytes()
         self.closed = True
         self.eof = True
         self.resume_writing()
         if self.on_lost is not None:
             self.on_lost(exc)
         self.wake()
+
+    def _take_last_bytes(self) -> None:
+        for data in last_bytes(self.transport):
+            push = self._on_data
+            if push is None or self._paused_for_peer:
+                return  # nobody is there to take it, or to take it now: it is not collected here
+            self.received += len(data)
+            push(data)
 
     def pause_writing(self) -> None:
         self.writing_paused = True
@@ -200,10 +251,30 @@ class Channel(asyncio.Protocol):
             self._paused_for_peer = False
             self._update_reading()
 
+    def pause_for_turn(self) -> None:
+        """Enough for now: read on in the next turn of the loop, when all others have had theirs.
+
+        Whoever has work left from this turn calls this first, and then has itself called soon, and so on until it is
+        done: it comes before the next bytes.
+        """
+        if not self._paused_for_turn:
+            self._paused_for_turn = True
+            self._update_reading()
+            self.loop.call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._paused_for_turn = False
+        self._update_reading()
+
+    def hand_over(self) -> None:
+        """Read no more: somebody else does, by a descriptor of the same connection."""
+        self._is_handed_over = True
+        self.transport.pause_reading()
+
     def _update_reading(self) -> None:
-        if self.closed or self.transport.is_closing():
+        if self.closed or self._is_handed_over or self.transport.is_closing():
             return
-        if self._paused_for_peer or self._paused_for_reader:
+        if self._paused_for_peer or self._paused_for_reader or self._paused_for_turn:
             if self.transport.is_reading():
                 self.transport.pause_reading()
         elif not self.transport.is_reading():
@@ -217,13 +288,13 @@ class Channel(asyncio.Protocol):
     # Writing and closing
 
     def write(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._reset_by:
             return  # the peer left while a session was deciding what to say; uvloop would raise
         self.sent += len(data)
         self.transport.write(data)
 
     def write_eof(self) -> None:
-        if not self.closed and not self.transport.is_closing():
+        if not self.closed and not self.transport.is_closing() and not self._reset_by:
             try:
                 self.transport.write_eof()
             except OSError:
@@ -231,20 +302,37 @@ class Channel(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once everything written has been sent. Whoever calls this sees to it that it does not take for ever."""
-        if not self.closed:
+        if not self.closed and not self._reset_by:
             self.transport.close()
 
     def reset(self) -> None:
         """Close so that the peer sees a reset: where the end of the connection is the end of the answer, an orderly
-        end would make half an answer look whole.
+        end would make half an answer look whole. What was written before is sent before, if the peer takes it soon.
         """
-        if not self.closed:
-            try:
-                sock = self.transport.get_extra_info("socket")
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            except OSError:
-                pass  # gone already
-            self.transport.abort()
+        if not self.closed and not self._reset_by:
+            self._reset_by = self.loop.time() + _RESET_AFTER_S
+            self._reset_if_sent()
+
+    def _reset_if_sent(self) -> None:
+        if self.closed:
+            return
+        sock = self.transport.get_extra_info("socket")
+        try:
+            if self._has_unsent(sock) and self.loop.time() < self._reset_by:
+                self.loop.call_later(_RESET_LOOK_S, self._reset_if_sent)
+                return
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        except OSError:
+            pass  # gone already
+        self.transport.abort()
+
+    def _has_unsent(self, sock: socket.socket) -> bool:
+        """Is there anything that was written, here or in the kernel, and that the peer's kernel does not have yet?"""
+        if self.transport.is_closing():
+            return False
+        if self.transport.get_write_buffer_size():
+            return True
+        return fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)) != bytes(4)
 
     def abort(self) -> None:
         """Close now, dropping what is unsent: the peer must not take a cut-off answer for a whole one."""

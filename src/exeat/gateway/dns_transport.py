@@ -8,8 +8,8 @@ from typing import Final, Protocol
 from exeat.wire.dns import MAX_QUERY_BYTES
 
 MAX_CONNECTIONS: Final = 64
-# Also what one chunk of input can cost: everything in it is answered at once, and then the loop goes on.
-MAX_QUERIES: Final = 128
+MAX_QUERIES: Final = 128  # of one connection
+_QUERIES_A_TURN: Final = 4  # then the other connections have theirs
 # Between two whole queries, and for an answer to be taken. Single bytes put nothing off (slowloris).
 IDLE_S: Final = 10.0
 _WRITE_HIGH_BYTES: Final = 16 * 1024
@@ -62,6 +62,7 @@ class Stream(asyncio.Protocol):
         self._buffer = bytearray()
         self._queries = 0
         self._paused = False
+        self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything can use it
 
@@ -76,18 +77,17 @@ class Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        self._serve()
+        if not self._is_due:
+            self._serve()
 
     def pause_writing(self) -> None:
         """The peer does not take its answers: read no more questions, so that nothing piles up here."""
         self._paused = True
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._update_reading()
 
     def resume_writing(self) -> None:
         self._paused = False
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        if not self._is_due:
             self._serve()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -104,15 +104,32 @@ class Stream(asyncio.Protocol):
         self._timer = self._loop.call_later(IDLE_S, self.abort)
 
     def _serve(self) -> None:
-        """Answer every whole query that is here. A close still sends what was written, until the timer ends it."""
+        """Answer the queries that are here, some of them in each turn of the loop."""
+        self._is_due = self._answer_some()
+        if self._is_due:
+            self._loop.call_soon(self._serve)
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self._paused or self._is_due:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _answer_some(self) -> bool:
+        """True: there may be more. A close still sends what was written, until the timer ends it."""
         buffer, transport = self._buffer, self._transport
-        while len(buffer) >= 2 and not self._paused and not transport.is_closing():
+        for _ in range(_QUERIES_A_TURN):
+            if len(buffer) < 2 or self._paused or transport.is_closing():
+                return False
             end = 2 + int.from_bytes(buffer[:2])
             if end > 2 + MAX_QUERY_BYTES:
                 transport.close()  # no query of ours is that long, and it is not worth the memory to be sure
-                return
+                return False
             if len(buffer) < end:
-                return
+                return False
             reply = self._respond(bytes(buffer[2:end]), tcp=True)
             del buffer[:end]
             self._queries += 1
@@ -121,3 +138,4 @@ class Stream(asyncio.Protocol):
                 self._wait()
             if reply is None or self._queries >= MAX_QUERIES:
                 transport.close()
+        return True

@@ -27,8 +27,9 @@ def body_decoder(response: ResponseHead) -> BodyDecoder:
 class Download:
     """One response. `take` gives what the client is to be sent; `is_last`: the end of it is the end of the connection.
 
-    Of a compressed body, little can become much. It is unpacked in pieces: `is_behind` says that there are more,
-    which `go_on` gives, one at a time. Raises ProtocolError, from the start on, for what cannot be read or searched.
+    Of a compressed body, little can become much, and of one in tiny chunks, little can cost much. Both are read in
+    pieces: `is_behind` says that there are more, which `go_on` gives, one at a time. Raises ProtocolError, from the
+    start on, for what cannot be read or searched.
     """
 
     __slots__ = (
@@ -83,7 +84,7 @@ class Download:
     def take(self, data: bytes) -> bytes:
         """What to send for these bytes of the server's. Not to be called once the decoder is done, but for nothing."""
         decoder = self.decoder
-        payload = decoder.feed(data) if data else []
+        payload = decoder.feed(data) if data or decoder.is_behind else []
         if self._scan is not None:
             if self._scan.unpacks:
                 return self._unpack(payload)
@@ -91,6 +92,7 @@ class Download:
             if decoder.done:
                 payload.append(self._scan.finish())
             payload = [part for part in payload if part]
+        self.is_behind = decoder.is_behind
         return self._frame(payload, ends=decoder.done)
 
     def _unpack(self, payload: list[bytes]) -> bytes:
@@ -99,8 +101,11 @@ class Download:
         return b"" if self.is_behind else self.go_on()
 
     def go_on(self) -> bytes:
-        """The next piece of a body that is unpacked. May be empty."""
-        assert self._scan is not None
+        """The next piece of a body that is behind. May be empty."""
+        if self._scan is None or not self._scan.unpacks:
+            return self.take(b"")
+        if self.decoder.is_behind and not self._waiting:
+            self._waiting.append(b"".join(self.decoder.feed(b"")))
         payload: list[bytes] = []
         size = 0
         while size < _PIECE_BYTES:
@@ -114,7 +119,7 @@ class Download:
             elif piece:
                 payload.append(piece)
                 size += len(piece)
-        self.is_behind = self._pieces is not None or bool(self._waiting)
+        self.is_behind = self._pieces is not None or bool(self._waiting) or self.decoder.is_behind
         ends = self.decoder.done and not self.is_behind
         if ends and (rest := self._scan.finish()):
             payload.append(rest)

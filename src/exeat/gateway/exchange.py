@@ -16,7 +16,7 @@ from exeat.gateway.channel import Channel
 from exeat.gateway.download import Download
 from exeat.gateway.limits import Limits
 from exeat.gateway.memory import BodyMemory
-from exeat.gateway.outgoing import NotProcessed, encode_request, websocket_accept
+from exeat.gateway.outgoing import NotProcessed, encode_request, is_body_read, is_repeatable, websocket_accept
 from exeat.gateway.pacing import Pacer
 from exeat.gateway.refusal import WRONG_HOST, Refusal
 from exeat.gateway.upload import OVER_BUDGET, Upload
@@ -29,12 +29,9 @@ if TYPE_CHECKING:
 
 _MAX_INTERIM: Final = 16
 _APART_BYTES: Final = 64 * 1024  # a body that was read whole and is longer than this is not copied behind its head
-_IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"))
-
-
-def is_repeatable(head: RequestHead) -> bool:
-    """May the request be sent again if the connection broke before any answer? Its body would be gone."""
-    return head.method in _IDEMPOTENT and not head.has_body
+_EXPECT_S: Final = 1.0  # for a server to say that it wants the body, as curl has it (RFC 9110 section 10.1.1)
+_CLOSED_EARLY: Final = Refusal(502, "the server closed the connection early", "connection_terminated")
+_BROKEN_OFF: Final = Refusal(502, "the server broke the connection off", "connection_terminated")
 
 
 class Exchange:
@@ -43,19 +40,21 @@ class Exchange:
     __slots__ = (
         "_client",
         "_download",
+        "_ending",
         "_head",
         "_interim",
         "_known_fields",
         "_limits",
+        "_may_reuse",
         "_memory",
         "_pacer",
         "_partial",
         "_response_begun",
-        "_server_ended",
         "_server_left",
         "_treatment",
         "_upload",
         "_upstream",
+        "_waits_for_continue",
         "broken_by",
         "done",
         "failure",
@@ -89,7 +88,9 @@ class Exchange:
         self._memory = memory  # for what has to be unpacked
         self._known_fields = known_fields
         self._pacer: Pacer | None = None
-        self._server_ended = False  # before all that came from it was unpacked
+        self._ending: tuple[Refusal, str, Exception | None] | None = None  # the server's, before all of it was read
+        self._may_reuse = True
+        self._waits_for_continue: asyncio.TimerHandle | None = None
         self._response_begun = False
         self._server_left = False
         self.done: asyncio.Future[None] = client.loop.create_future()
@@ -117,7 +118,10 @@ class Exchange:
             elif treatment.body is not None and not treatment.keeps_length and length:
                 length, chunked = None, True
         expect = head.expect_continue and whole_body is None
-        request = encode_request(head, path, authority, passed, length, chunked=chunked, expect=expect)
+        self._may_reuse = is_body_read(head) or not (head.has_body or whole_body)
+        request = encode_request(
+            head, path, authority, passed, length, chunked=chunked, expect=expect, close=not self._may_reuse
+        )
         if budget is not None and not budget.spend(len(request) + len(whole_body or b"")):
             self._fail(OVER_BUDGET, "upload-budget-spent")  # a path or a header carries data out as well as a body
             return
@@ -133,20 +137,35 @@ class Exchange:
             self._upload = Upload(
                 self, client, upstream, body, chunked=chunked, budget=budget, treatment=treatment, memory=self._memory
             )
-            buffered, client.buffer = client.buffer, b""
-            client.push_to(self._upload)
-            if buffered:
-                self._upload.on_data(buffered)
-            if client.eof and not self.done.done():
-                self._upload.on_eof()
+            if expect:
+                self._waits_for_continue = client.loop.call_later(_EXPECT_S, self._send_unasked)
+            else:
+                self._begin_upload()
         elif client.closed:
             self._on_client_lost(None)
         # What came while nobody listened: a server may answer, or leave, as soon as it has accepted.
         early, upstream.buffer = upstream.buffer, b""
         if early:
+            self._may_reuse = False  # whatever it answers, it is not this request
             self.on_data(early)
         if upstream.eof:
             self.on_eof()
+
+    def _begin_upload(self) -> None:
+        client, upload = self._client, self._upload
+        assert upload is not None
+        buffered, client.buffer = client.buffer, b""
+        client.push_to(upload)
+        if buffered:
+            upload.on_data(buffered)
+        if client.eof and not self.done.done():
+            upload.on_eof()
+
+    def _send_unasked(self) -> None:
+        """The server may not know of expectations. Whether it will read the body is not known, either."""
+        self._waits_for_continue = None
+        self._may_reuse = False
+        self._begin_upload()
 
     def may_retry(self) -> bool:
         """A reused connection can have been closed under our feet: then, and only then, ask again (RFC 9110 9.2.2).
@@ -176,15 +195,22 @@ class Exchange:
             self._fail_response(error)
 
     def on_eof(self) -> None:
+        self._on_server_end(_CLOSED_EARLY, "upstream-closed-early", None)
+
+    def _on_upstream_lost(self, exc: Exception | None) -> None:
+        self._on_server_end(_BROKEN_OFF, "upstream-lost", exc)
+
+    def _on_server_end(self, refusal: Refusal, note: str, exc: Exception | None) -> None:
         if self.done.done() or self._is_server_done():
             return
-        if self._ends_at_close:
+        if self._download is not None and self._download.is_behind:
+            self._ending = self._ending or (refusal, note, exc)  # first what came before
+        elif exc is None and self._ends_at_close:
             self._finish_at_close()
         else:
             self._server_left = True
-            self._fail(
-                Refusal(502, "the server closed the connection early", "connection_terminated"), "upstream-closed-early"
-            )
+            self.broken_by = exc
+            self._fail(refusal, note)
 
     @property
     def _ends_at_close(self) -> bool:
@@ -193,9 +219,6 @@ class Exchange:
     def _finish_at_close(self) -> None:
         """The end of the connection is the end of the response."""
         assert self._download is not None
-        if self._download.is_behind:
-            self._server_ended = True
-            return
         try:
             out = self._download.end()
         except ProtocolError as error:
@@ -235,7 +258,11 @@ class Exchange:
             raise ProtocolError("flood of interim responses")
         if self._head.minor == 1:
             self._client.write(encode_head(b"HTTP/1.1 %d %b" % (response.status, response.reason), response.passed))
-        if rest:
+        if response.status == 100 and self._waits_for_continue is not None:
+            self._waits_for_continue.cancel()
+            self._waits_for_continue = None
+            self._begin_upload()
+        if rest and not self.done.done():
             self._take_head_bytes(rest)
 
     def _take_upgrade(self, response: ResponseHead, rest: bytes) -> None:
@@ -254,7 +281,10 @@ class Exchange:
             response, self._treatment, client_minor=head.minor, keep_alive=head.keep_alive, memory=self._memory
         )
         self.status = response.status
-        self.reuse_upstream = response.keep_alive
+        # A server that answers before it was sent all of the request may not read the rest of it as such.
+        is_asked = self._upload is None or self._upload.finished
+        is_asked = is_asked and not self._upstream.transport.get_write_buffer_size()
+        self.reuse_upstream = response.keep_alive and self._may_reuse and is_asked
         self.keep_client = head.keep_alive
         if download.decoder.done:
             download.decoder.rest = rest
@@ -284,12 +314,12 @@ class Exchange:
         return True
 
     def _on_caught_up(self) -> None:
-        """All that has come of a body that is unpacked is on its way to the client."""
+        """All that has come of a body is on its way to the client."""
         assert self._download is not None
         if self._download.decoder.done:
             self._finish()
-        elif self._server_ended:
-            self._finish_at_close()
+        elif self._ending is not None:
+            self._on_server_end(*self._ending)
 
     # Ends
 
@@ -353,6 +383,8 @@ class Exchange:
         client.push_to(None)
         upstream.push_to(None)
         client.resume_for_peer()
+        if self._waits_for_continue is not None:
+            self._waits_for_continue.cancel()
         if not self.reuse_upstream and self.upgraded is None:
             upstream.abort()
         if self._upload is not None:
@@ -361,16 +393,6 @@ class Exchange:
             self._download.close()
         if not self.done.done():
             self.done.set_result(None)
-
-    def _on_upstream_lost(self, exc: Exception | None) -> None:
-        if self.done.done() or self._is_server_done():
-            return
-        if exc is None and self._ends_at_close:
-            self._finish_at_close()
-        else:
-            self._server_left = True
-            self.broken_by = exc
-            self._fail(Refusal(502, "the server broke the connection off", "connection_terminated"), "upstream-lost")
 
     def _on_client_lost(self, exc: Exception | None) -> None:
         if not self.done.done():

@@ -45,7 +45,7 @@ MAX_STREAMS: Final = 100
 STREAM_WINDOW: Final = 256 * 1024
 # Enough for all streams to be stuck without one of them holding up another.
 _CONNECTION_WINDOW: Final = MAX_STREAMS * STREAM_WINDOW
-_FRAMES_A_TURN: Final = 128  # some milliseconds; then the other connections have theirs
+_FRAMES_A_TURN: Final = 32  # a millisecond; then the other connections have theirs
 # Of what we told the peer before, for its decompressor to remember. It may ask for gigabytes of that.
 _MAX_TABLE: Final = 4_096
 

@@ -17,7 +17,8 @@ from exeat.gateway.admission import (
 )
 from exeat.gateway.budget import Budget
 from exeat.gateway.channel import Channel
-from exeat.gateway.exchange import Exchange, is_repeatable
+from exeat.gateway.exchange import Exchange
+from exeat.gateway.outgoing import is_repeatable
 from exeat.gateway.refusal import SECRET_IN_RESPONSE, Refusal
 from exeat.gateway.relay import Tunnel
 from exeat.gateway.session import Session

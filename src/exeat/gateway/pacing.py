@@ -56,6 +56,7 @@ class Pacer:
         download, client = self._download, self._client
         if not download.is_behind or client.writing_paused:
             return  # it is over, or the client has stopped since
+        self._upstream.pause_for_turn()  # this piece is its turn, whether or not it is the last
         try:
             out = download.go_on()
         except ProtocolError as error:

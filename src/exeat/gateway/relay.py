@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from exeat.secrets.misuse import Detector
 
 _SPLICE_AFTER_BYTES: Final = 1024 * 1024
+# What is searched at a time of a stream that may consist of the smallest of frames.
+_GUARDED_A_TURN: Final = 4 * 1024
 _CAN_SPLICE: Final = hasattr(os, "splice")
 
 
@@ -34,8 +36,20 @@ class _Pump:
     """One direction."""
 
     __slots__ = (
-        "_budget", "_copied", "_source", "_splice", "_target", "_tunnel", "ended", "guard", "look", "started", "watch",
-    )  # fmt: skip
+        "_budget",
+        "_copied",
+        "_is_due",
+        "_source",
+        "_splice",
+        "_target",
+        "_tunnel",
+        "_waiting",
+        "ended",
+        "guard",
+        "look",
+        "started",
+        "watch",
+    )
 
     def __init__(self, tunnel: Tunnel, source: Channel, target: Channel, budget: Budget | None) -> None:
         self._tunnel = tunnel
@@ -44,6 +58,8 @@ class _Pump:
         self._budget = budget
         self._copied = 0
         self._splice: Splice | None = None
+        self._waiting = bytearray()  # for the guard to search it
+        self._is_due = False
         self.started = self.ended = False
         self.look: Look | None = None  # who wants to see what passes, until it has seen enough
         self.watch: tuple[Detector, str] | None = None  # what must not pass, and the note if it would
@@ -69,6 +85,35 @@ class _Pump:
         self.on_data(data)
 
     def on_data(self, data: bytes) -> None:
+        if self.guard is None:
+            self._take(data)
+            return
+        self._waiting += data
+        if not self._is_due:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Some of what waits. All others have their turn before the next."""
+        self._is_due = False
+        piece = bytes(self._waiting[:_GUARDED_A_TURN])
+        del self._waiting[:_GUARDED_A_TURN]
+        if piece:
+            self._take(piece)
+        if self._waiting:
+            self._is_due = True
+            self._source.pause_for_turn()
+            self._source.loop.call_soon(self._go_on)
+        elif self._source.eof:
+            self.on_eof()
+
+    def finish_waiting(self) -> None:
+        """The source is gone: all that it has sent goes on now."""
+        while self._waiting:
+            piece = bytes(self._waiting[:_GUARDED_A_TURN])
+            del self._waiting[:_GUARDED_A_TURN]
+            self._take(piece)
+
+    def _take(self, data: bytes) -> None:
         if self.look is not None and not self.look.feed(data):
             self.look = None
         if self.watch is not None:
@@ -106,20 +151,32 @@ class _Pump:
             return
         self._copied = 0  # if it cannot be had now, try again after the next megabyte
         try:
-            self._splice = Splice(source, target, self._on_splice_end)
+            self._splice = Splice(source, target, self._on_splice_end, self._on_refused)
         except OSError:
             return
-        source.transport.pause_reading()
+        source.hand_over()
+
+    @property
+    def is_spliced(self) -> bool:
+        """Is the kernel moving bytes, which it may go on with when the source's transport is gone?"""
+        return self._splice is not None and not self._splice.ended
 
     def _on_splice_end(self, error: OSError | None) -> None:
-        if error is not None:
-            self._tunnel.stop("reset")
+        if error is not None or self._source.closed:
+            self._tunnel.break_off(self._target, "reset")
         else:
             self._source.eof = True
             self.on_eof()
 
+    def _on_refused(self) -> None:
+        """The target has broken the connection off. What it said before is on its way, behind which is the end."""
+        self.ended = True
+        self._tunnel.note = self._tunnel.note or "reset"
+        self._tunnel.is_broken = True
+        self._tunnel.close_if_ended()
+
     def on_eof(self) -> None:
-        if not self.ended:
+        if not self.ended and not self._waiting:
             self.ended = True
             if self.look is not None:
                 self.look.end()
@@ -129,6 +186,8 @@ class _Pump:
                 self._target.write_eof()
 
     def close(self) -> None:
+        self.ended = True
+        self._waiting.clear()
         if self._splice is not None:
             self._splice.close()
 
@@ -136,7 +195,7 @@ class _Pump:
 class Tunnel:
     """Two pumps. `done` resolves when both connections are gone."""
 
-    __slots__ = ("_client", "_down", "_up", "_upstream", "done", "note", "seen")
+    __slots__ = ("_client", "_down", "_up", "_upstream", "done", "is_broken", "note", "seen")
 
     def __init__(self, client: Channel, upstream: Channel, budget: Budget | None) -> None:
         self._client = client
@@ -144,6 +203,7 @@ class Tunnel:
         self._up = _Pump(self, client, upstream, budget)
         self._down = _Pump(self, upstream, client, None)
         self.note = ""
+        self.is_broken = False  # one side takes no more, but may have said something before
         self.seen: tuple[str, ...] = ()  # secrets that were found on their way
         self.done: asyncio.Future[None] = client.loop.create_future()
         client.on_lost = self._on_client_lost
@@ -194,6 +254,13 @@ class Tunnel:
         self._client.abort()
         self._upstream.abort()
 
+    def break_off(self, left: Channel, note: str) -> None:
+        """One side has broken the connection off: so is the other, behind what had come for it."""
+        self.note = self.note or note
+        self._close_pumps()
+        left.reset()
+        (self._upstream if left is self._client else self._client).abort()
+
     def refuse(self, note: str, last_words: bytes) -> None:
         """Cut the upstream before it gets what was judged, and tell the client."""
         self.note = note
@@ -205,24 +272,30 @@ class Tunnel:
     def close_if_ended(self) -> bool:
         """Both directions are over: closing sends what is left and the end, without a shutdown of its own."""
         if self._up.ended and self._down.ended:
+            if self.is_broken:
+                self._client.reset()
+                self._upstream.reset()
+                return True
             self._client.close()
             self._upstream.close()
             return True
         return False
 
     def _on_client_lost(self, exc: Exception | None) -> None:
-        self._on_lost(self._upstream, exc, "client-reset")
+        self._on_lost(self._up, self._upstream, exc, "client-reset")
 
     def _on_upstream_lost(self, exc: Exception | None) -> None:
-        self._on_lost(self._client, exc, "upstream-reset")
+        self._on_lost(self._down, self._client, exc, "upstream-reset")
 
-    def _on_lost(self, other: Channel, exc: Exception | None, note: str) -> None:
-        self._close_pumps()
-        if exc is not None:
-            self.note = self.note or note
-            other.abort()
-        else:
+    def _on_lost(self, pump: _Pump, other: Channel, exc: Exception | None, note: str) -> None:
+        pump.finish_waiting()
+        if exc is None:
+            self._close_pumps()
             other.close()
+        elif pump.is_spliced and not other.closed:
+            self.note = self.note or note  # the kernel may still have some of what came before
+        else:
+            self.break_off(other, note)
         if self._client.closed and self._upstream.closed and not self.done.done():
             self.done.set_result(None)
 

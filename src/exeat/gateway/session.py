@@ -21,7 +21,8 @@ from exeat.gateway.state import Ask, Place, State
 from exeat.wire.http1 import RequestHead, check_request_line, parse_request_head
 from exeat.wire.reply import encode_reply
 
-_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*")
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n){1,64}")
+_MAX_EMPTY_BYTES: Final = 128  # before a request; whoever sends more of them means no request
 _TOKEN_START: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]")
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024 * 1024
@@ -131,13 +132,18 @@ class Session:
             self.watch(limits.keep_alive_s, client.abort)
             await client.drained()
         watched = ""
+        skipped = 0
         scanned = 0  # how far the head has been looked at: a head in single bytes must not cost its square
         while True:
             data = client.buffer
             if data:
                 if data[:2] == b"\r\n":
                     # RFC 9112 section 2.2: an empty line before the request line is forgiven.
-                    data = client.buffer = data[_EMPTY_LINES.match(data).end() :]  # type: ignore[union-attr]
+                    empty = _EMPTY_LINES.match(data).end()  # type: ignore[union-attr]
+                    data = client.buffer = data[empty:]
+                    skipped += empty
+                    if skipped > _MAX_EMPTY_BYTES or data[:2] == b"\r\n":
+                        raise ProtocolError("empty lines instead of a request")
                     scanned = 0
                 end = data.find(b"\r\n\r\n", max(0, scanned - 3))
                 if 0 <= end <= limits.max_header_bytes:

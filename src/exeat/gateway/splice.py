@@ -20,13 +20,17 @@ _FLAGS: Final = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK
 
 
 class Splice:
-    """One direction of a tunnel. The source's transport must be paused and the target's have nothing to send."""
+    """One direction of a tunnel. The source's transport must be paused and the target's have nothing to send.
+
+    `on_end` is told how the source has ended it, `on_refused` that the target takes no more.
+    """
 
     __slots__ = (
         "_end",
         "_failure",
         "_in_pipe",
         "_on_end",
+        "_on_refused",
         "_pipe_in",
         "_pipe_out",
         "_reading",
@@ -39,11 +43,18 @@ class Splice:
         "source_done",
     )
 
-    def __init__(self, source: Channel, target: Channel, on_end: Callable[[OSError | None], None]) -> None:
+    def __init__(
+        self,
+        source: Channel,
+        target: Channel,
+        on_end: Callable[[OSError | None], None],
+        on_refused: Callable[[], None],
+    ) -> None:
         """Raises OSError when descriptors have run out; nothing is changed then."""
         self._source = source
         self._target = target
         self._on_end = on_end
+        self._on_refused = on_refused
         self._in_pipe = 0
         self._reading = self._writing = False
         self.ended = self.source_done = False
@@ -90,9 +101,9 @@ class Splice:
                 self._fill()
             if self._in_pipe:
                 self._empty()
-        except OSError as error:
+        except OSError:
             self.close()
-            self._on_end(error)
+            self._on_refused()
             return
         if self.source_done and not self._in_pipe:
             self.close()

@@ -11,12 +11,15 @@ import ssl
 import threading
 from typing import Any, Final
 
-from exeat.gateway.channel import Channel
+from exeat.gateway.channel import Channel, last_bytes
 
 # What is read from a socket at once. With 256 KB, as a transport takes by itself, a gigabyte took a third more CPU, for
 # pages that were got and given back all the time (malloc maps what is over 128 KB); with 64 KB it took a tenth more.
 _CIPHER_BYTES: Final = 112 * 1024
 _RECORD_BYTES: Final = 16 * 1024  # the most that OpenSSL gives at a time
+_RECORDS_A_TURN: Final = 128  # some tenths of a millisecond if they are tiny; full ones fill the buffer before
+_MUCH_BYTES: Final = 32 * 1024  # twice a record and more, so that half a record at the end says nothing
+_DEAR_BYTES: Final = 4 * 1024  # what is read at once from a peer that sent much and said little
 
 
 class _Buffers(threading.local):
@@ -51,7 +54,19 @@ class TlsLayer(asyncio.BufferedProtocol):
     """One connection's TLS. Used as a transport by its channel, and by nobody else."""
 
     is_layer = True
-    __slots__ = ("_channel", "_clean", "_closing", "_error", "_incoming", "_object", "_outgoing", "_raw", "_ready")
+    __slots__ = (
+        "_channel",
+        "_clean",
+        "_closing",
+        "_error",
+        "_incoming",
+        "_is_behind",
+        "_is_dear",
+        "_object",
+        "_outgoing",
+        "_raw",
+        "_ready",
+    )
 
     def __init__(
         self, channel: Channel, context: ssl.SSLContext, *, server_side: bool, server_name: str | None
@@ -65,6 +80,8 @@ class TlsLayer(asyncio.BufferedProtocol):
         self._error: Exception | None = None
         self._clean = False  # the peer has said that it sends no more
         self._closing = False
+        self._is_dear = False  # for good
+        self._is_behind = False  # there are records that have come and were not read in time
 
     @property
     def protocol(self) -> str | None:
@@ -92,7 +109,7 @@ class TlsLayer(asyncio.BufferedProtocol):
             self._ready = None
         # Bytes that came right behind the handshake, in the same packet.
         if self._incoming.pending or self._object.pending():
-            self._read()
+            self._read_on()
 
     def _shake(self) -> None:
         try:
@@ -123,30 +140,46 @@ class TlsLayer(asyncio.BufferedProtocol):
     # As the transport's protocol
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _buffers.cipher
+        return _buffers.cipher[:_DEAR_BYTES] if self._is_dear else _buffers.cipher
 
     def buffer_updated(self, nbytes: int) -> None:
         self._incoming.write(_buffers.cipher[:nbytes])
         if self._ready is None:
-            self._read()
+            before = self._channel.received
+            self._read_on()
+            if nbytes >= _MUCH_BYTES and 4 * (self._channel.received - before) < nbytes:
+                # Tiny records, or nothing but TLS's own, which OpenSSL handles in one go, however many there are.
+                self._is_dear = True
+            if self._is_dear and nbytes >= _DEAR_BYTES:
+                self._channel.pause_for_turn()
         elif not self._ready.done():
             self._shake()
 
-    def _read(self) -> None:
-        while self._read_some():
-            pass
+    def _read_on(self) -> None:
+        """Hand over what has come, as much as one turn of the loop has time for."""
+        if self._read_some() and not self._is_behind:
+            self._is_behind = True
+            self._channel.pause_for_turn()
+            self._channel.loop.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        self._is_behind = False
+        if not self._channel.closed:
+            self._channel.pause_for_turn()
+            self._read_on()
 
     def _read_some(self) -> bool:
         """Hand over what can be read, up to a buffer full. True: there may be more."""
         read, plain = self._object.read, _buffers.plain
-        size, most = 0, len(plain)
+        size, most, records = 0, len(plain), 0
         ended = more = False
         failure: ssl.SSLError | None = None
         try:
             while not (ended or more):
                 got: int = read(_RECORD_BYTES, plain[size:])  # type: ignore[assignment]  # with a buffer it counts
                 size += got
-                ended, more = got == 0, size == most
+                records += 1
+                ended, more = got == 0, size == most or records == _RECORDS_A_TURN
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
@@ -159,7 +192,7 @@ class TlsLayer(asyncio.BufferedProtocol):
         elif ended and not self._clean:
             self._clean = True
             self._channel.eof_received()
-        return more and failure is None
+        return more and not ended and failure is None
 
     def eof_received(self) -> bool:
         if self._ready is not None and not self._ready.done():
@@ -173,7 +206,18 @@ class TlsLayer(asyncio.BufferedProtocol):
         error = exc or self._error
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error or ConnectionResetError("the peer has left"))
+        elif self._is_behind or isinstance(exc, OSError):
+            self._take_last_bytes(self._raw if isinstance(exc, OSError) else None)
         self._channel.connection_lost(None if self._closing and exc is None else error)
+
+    def _take_last_bytes(self, raw: asyncio.Transport | None) -> None:
+        """What was not handed over in time, and what the kernel still has."""
+        for data in last_bytes(raw) if raw is not None else ():
+            self._incoming.write(data)
+            if self._incoming.pending > 2 * _CIPHER_BYTES:
+                break  # the rest is not collected here
+        while self._read_some():
+            pass
 
     def pause_writing(self) -> None:
         self._channel.pause_writing()

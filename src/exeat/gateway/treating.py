@@ -5,6 +5,7 @@ The work itself is in `exeat.secrets`, which is pure; here it meets records, ses
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ProtocolError
@@ -97,9 +98,13 @@ async def _collect(session: Session, head: RequestHead, most: int, loan: Loan, c
         client.write(_CONTINUE)
     timer = _ReadingTime(session)
     while not body.done:
-        if not client.buffer and not await client.more():
+        data = b""
+        if body.is_behind:
+            await asyncio.sleep(0)  # tiny chunks must not keep the others waiting
+        elif client.buffer or await client.more():
+            data, client.buffer = client.buffer, b""
+        else:
             raise ProtocolError("the request body was cut off")
-        data, client.buffer = client.buffer, b""
         for part in body.feed(data):
             collected += part
         if len(collected) > most:

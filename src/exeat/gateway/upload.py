@@ -26,6 +26,7 @@ class Upload:
         "_budget",
         "_chunked",
         "_client",
+        "_closed",
         "_exchange",
         "_filter",
         "_treatment",
@@ -56,9 +57,11 @@ class Upload:
         if self._filter is not None and memory is not None:
             self._filter.borrow((memory.watching if self._filter.only_watches else memory.unpacking).lend())
         self.finished = False
+        self._closed = False
 
     def on_data(self, data: bytes) -> None:
         body = self._body
+        was_behind = body.is_behind
         try:
             payload = body.feed(data)
             trailers = body.trailers if body.done else []
@@ -82,6 +85,21 @@ class Upload:
             self._client.buffer = body.rest
         if out:
             self._upstream.write(out[0] if len(out) == 1 else b"".join(out))
+        if body.is_behind:
+            self._client.pause_for_turn()
+            if not was_behind:
+                self._client.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """The rest of what has come, some of it in each turn."""
+        if self._closed:
+            return
+        self._client.pause_for_turn()  # this is its turn, whether or not there is more
+        self.on_data(b"")
+        if self._body.is_behind:
+            self._client.loop.call_soon(self._go_on)
+        elif self._client.eof:
+            self.on_eof()
 
     def _treated(self, payload: list[bytes]) -> list[bytes]:
         if self._filter is None:
@@ -92,10 +110,11 @@ class Upload:
         return [treated] if treated else []
 
     def on_eof(self) -> None:
-        if not self.finished:
+        if not self.finished and not self._body.is_behind:
             self._exchange.fail(Refusal(400, "the request body was cut off", "http_request_error"), "client-left")
 
     def close(self) -> None:
         """Nothing more of it is wanted."""
+        self._closed = True
         if self._filter is not None:
             self._filter.close()

@@ -206,7 +206,10 @@ class MessageReader:
         decoder = self._decoder
         if self.done:
             return parts
-        if not decoder.done and data and (payload := decoder.feed(data)):
+        payload = decoder.feed(data) if data and not decoder.done else []
+        while decoder.is_behind:
+            payload += decoder.feed(b"")  # the core's own chunks are few and large
+        if payload:
             parts.append(payload[0] if len(payload) == 1 else b"".join(payload))
         if decoder.done:
             self.done = True

@@ -14,6 +14,7 @@ import dns.rcode
 import pytest
 
 from exeat.gateway import dns_door, dns_transport
+from exeat.gateway.dns_door import DnsDoor
 from tests.unit.gateway.dns_bench import LOOPS, Bench, opened, query_for, run, until
 
 
@@ -334,5 +335,33 @@ def test_a_start_that_fails_leaves_nothing_open(audit: Path, loop: str) -> None:
                 await bench.door.start([udp], [tcp, wrong])
             await asyncio.sleep(0)
             assert [each.fileno() for each in (udp, tcp, wrong)] == [-1, -1, -1]
+
+    run(main, loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_many_queries_at_once_leave_room_for_others(audit: Path, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some are answered in each turn of the loop, and all in the end."""
+    answered = [0]
+    answer = DnsDoor.answer
+
+    def count(door: DnsDoor, data: bytes, *, tcp: bool) -> bytes | None:
+        answered[0] += 1
+        return answer(door, data, tcp=tcp)
+
+    monkeypatch.setattr(DnsDoor, "answer", count)
+
+    async def main() -> None:
+        async with opened(audit) as bench, listening(bench) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(framed(query_for("good.test")) * 100)
+            most = before = 0
+            while answered[0] < 100:
+                await asyncio.sleep(0)
+                most, before = max(most, answered[0] - before), answered[0]
+            for _ in range(100):
+                assert (await read_reply(reader)).answer
+            assert most <= 8
+            await hang_up(writer)
 
     run(main, loop)

@@ -36,6 +36,7 @@ def test_a_late_import_is_noticed(module: str, is_late: bool) -> None:
 _FIND_LEFT = """
 import dis, importlib, importlib.util, json, sys, types
 import exeat.run.intercepting, exeat.run.oversight, exeat.run.renewal, exeat.run.serving, exeat.run.stored
+import exeat.run.who_asks, exeat.sandbox.placeholders
 from exeat.gateway.resolve import load_system_resolver
 load_system_resolver()
 later = (exeat.run.serving._NEEDED_LATER, exeat.run.serving._NEEDED_TO_ROTATE, exeat.run.intercepting.NEEDED_LATER)
@@ -67,6 +68,7 @@ print(json.dumps(left))
 _PACKAGES = ("exeat", "aiohappyeyeballs", "h2", "hpack", "hyperframe", "httptools", "idna", "publicsuffixlist")
 # Needed only before a command runs, or in another process.
 _BEFORE = {
+    "exeat.sandbox.folder: difflib",
     "exeat.gateway.process: uvloop", "exeat.policy.document: tomllib", "exeat.policy.suffix: publicsuffixlist",
     "exeat.run.gatekeeper: exeat.run.terminal", "exeat.run.scrubbing: exeat.jail.libc",
     "exeat.run.serving: exeat.jail.privileges", "exeat.trust.unnamed_file: tempfile",

@@ -32,6 +32,8 @@ def decode(decoder: BodyDecoder, pieces: Sequence[bytes]) -> Outcome | None:
     for index, piece in enumerate(pieces):
         try:
             given_out = decoder.feed(piece)
+            while decoder.is_behind:
+                given_out += decoder.feed(b"")
         except ProtocolError:
             return None
         assert all(given_out), "an empty piece, re-encoded as a chunk, would end the body"
@@ -304,6 +306,47 @@ def test_a_line_that_never_ends_is_refused_after_a_bounded_number_of_bytes(start
     with pytest.raises(ProtocolError):
         for _ in range(3):
             decoder.feed(b"a")
+
+
+@pytest.mark.parametrize(
+    ("chunk", "size"),
+    [(b"1\r\nx\r\n", 1), (b"1;\r\nx\r\n", 1), (b"10000;a=b\r\n%b\r\n" % bytes(65_536), 65_536)],
+    ids=["one byte", "with an extension", "large"],
+)
+def test_so_much_is_read_at_a_time(chunk: bytes, size: int) -> None:
+    """The rest is there for the next time, and what comes meanwhile goes behind it."""
+    decoder = ChunkedBody()
+    payload = decoder.feed(chunk * 1_000)
+    assert decoder.is_behind
+    assert len(payload) <= 256
+    assert sum(map(len, payload)) <= 3 * 65_536
+    payload += decoder.feed(chunk + b"0\r\n\r\nrest")
+    while decoder.is_behind:
+        assert not decoder.done
+        part = decoder.feed(b"")
+        assert len(part) <= 256
+        payload += part
+    assert (len(payload), set(map(len, payload))) == (1_001, {size})
+    assert (decoder.done, decoder.rest) == (True, b"rest")
+
+
+@pytest.mark.parametrize(
+    ("line", "many", "refused"),
+    [
+        (b"1", 100_000, False),
+        (b"000000000000001", 10_000, False),
+        (b"1;a=b", 10_000, False),
+        (b"1;%b" % (b"e" * 1_000), 16, False),
+        (b"1;%b" % (b"e" * 1_000), 18, True),
+        (b"1;%b" % (b"e" * 20), 3_000, True),
+        (b"400;%b" % (b"e" * 1_000), 1_000, False),
+    ],
+)
+def test_framing_must_be_worth_it(line: bytes, many: int, refused: bool) -> None:
+    """As Go has it: 16 bytes for each chunk, twice its content, and 16 KB for all, however it was cut."""
+    chunk = b"%b\r\n%b\r\n" % (line, bytes(int(line.partition(b";")[0], 16)))
+    assert (decode(ChunkedBody(), [chunk * many]) is None) == refused
+    assert (decode(ChunkedBody(), [part for _ in range(many) for part in (chunk[:3], chunk[3:])]) is None) == refused
 
 
 def test_one_trailer_may_have_all_the_room_there_is() -> None:
