@@ -56,7 +56,7 @@ def test_the_environment_is_inherited_and_proxies_are_added(uid: int | None) -> 
 def test_a_command_can_tell_which_sandbox_it_is_in(jail: str, tmp_path: Path) -> None:
     env = environment(EXEAT_HOME=str(tmp_path / "home"))
     show = ["sh", "-c", 'echo "$EXEAT $EXEAT_SANDBOX"']
-    done = exeat("--jail", jail, "--name", "work", "--quiet", command=show, env=env, cwd="/")
+    done = exeat("--jail", jail, "--new", "--name", "work", "--quiet", command=show, env=env, cwd="/")
     assert done.stdout == "1 work\n", done.stderr
 
 
@@ -65,7 +65,7 @@ def test_exeat_inside_does_not_take_the_signs_for_settings(tmp_path: Path) -> No
     env = environment(EXEAT_HOME=str(tmp_path / "home"))
     inner = [sys.executable, "-m", "exeat", "run", "--jail", "env", "--quiet", "--", "sh", "-c"]
     script = 'echo "$EXEAT ${EXEAT_SANDBOX-none}"'
-    done = exeat("--name", "work", "--quiet", command=[*inner, script], env=env, cwd="/")
+    done = exeat("--new", "--name", "work", "--quiet", command=[*inner, script], env=env, cwd="/")
     assert done.stdout == "1 none\n", done.stderr
 
 

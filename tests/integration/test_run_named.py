@@ -177,7 +177,7 @@ def test_questions_are_asked_only_elsewhere_if_that_is_wanted(where: str, home: 
             terminal.wait_for("exeat: allow")
         assert proxy(home, "approve", "--name", "box").status == 0
         assert terminal.wait(job)[0] == "exited"
-        assert ("exeat: allow" in terminal.text) is (where == "here")
+        assert ("exeat: allow " in terminal.text) is (where == "here")
     assert origin.connections == 1
 
 

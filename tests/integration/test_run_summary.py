@@ -91,7 +91,7 @@ def test_a_denial_in_a_file_is_named_and_no_option_is_advised(tmp_path: Path) ->
 def test_a_denial_that_is_kept_says_how_to_take_it_back(tmp_path: Path) -> None:
     home = tmp_path / "home"
     env = environment(EXEAT_HOME=str(home))
-    exeat("--name", "work", "--quiet", command=["true"], env=env)
+    exeat("--new", "--name", "work", "--quiet", command=["true"], env=env)
     (lists,) = home.rglob("allowlist.txt")
     lists.write_text("good.test\n!evil.test\n")
     done = exeat("--name", "work", command=python(ASK, "http://evil.test/"), env=env)

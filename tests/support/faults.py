@@ -27,7 +27,7 @@ BUILDER = {
 BUILDER_LATER = {
     "builder-view": ("exeat.jail.mounts", "build_view"),
     "builder-doors": ("exeat.jail.kernelfs", "close_doors"),
-    "builder-terminals": ("exeat.jail.kernelfs", "give_own_terminals"),
+    "builder-devices": ("exeat.jail.mounts", "give_own_devices"),
 }
 KEEPER = {
     "keeper-begins": ("exeat.jail.inmate", "keep"),

@@ -63,5 +63,7 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(char: str) -> str:
-    units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    """As UTF-16, by hand: no codec can be loaded once imports are sealed."""
+    code = ord(char)
+    units = (code,) if code < 0x10000 else (0xD7C0 + (code >> 10), 0xDC00 + (code & 0x3FF))
+    return "".join(f"\\u{unit:04x}" for unit in units)

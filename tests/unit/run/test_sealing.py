@@ -71,7 +71,7 @@ _BEFORE = {
     "exeat.sandbox.folder: difflib",
     "exeat.gateway.process: uvloop", "exeat.policy.document: tomllib", "exeat.policy.suffix: publicsuffixlist",
     "exeat.run.gatekeeper: exeat.run.terminal", "exeat.run.scrubbing: exeat.jail.libc",
-    "exeat.run.serving: exeat.jail.privileges", "exeat.trust.unnamed_file: tempfile",
+    "exeat.run.serving: exeat.jail.privileges",
     "exeat.secrets.unpacking: brotli", "exeat.secrets.unpacking: compression", "exeat.secrets.unpacking: backports",
 }  # fmt: skip
 
