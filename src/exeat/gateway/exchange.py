@@ -18,7 +18,7 @@ from exeat.gateway.limits import Limits
 from exeat.gateway.memory import BodyMemory
 from exeat.gateway.outgoing import NotProcessed, encode_request, is_body_read, is_repeatable, websocket_accept
 from exeat.gateway.pacing import Pacer
-from exeat.gateway.refusal import WRONG_HOST, Refusal
+from exeat.gateway.refusal import WRONG_HOST, Refusal, refuse_response
 from exeat.gateway.upload import OVER_BUDGET, Upload
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
 from exeat.wire.fields import KnownFields
@@ -349,11 +349,7 @@ class Exchange:
 
     def _fail_response(self, error: ProtocolError) -> None:
         """The response cannot be read, or not now."""
-        if error.status == 503:
-            self._fail(Refusal(503, error.public, "proxy_internal_error"), "out-of-memory")
-        else:
-            article = "an" if error.public.startswith(tuple("aeiou")) else "a"
-            self._fail(Refusal(502, f"the server sent {article} {error.public}", "http_protocol_error"), "bad-response")
+        self._fail(*refuse_response(error))
 
     def fail(self, refusal: Refusal, note: str) -> None:
         """Break the exchange off, unless it is over."""

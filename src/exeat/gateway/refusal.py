@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from exeat.errors import ProtocolError
 from exeat.wire.socks5 import Reply
 
 # Reasons on record that no rule gave.
@@ -34,3 +35,11 @@ class Refusal:
                 return Reply.TTL_EXPIRED
             case _:
                 return Reply.GENERAL_FAILURE
+
+
+def refuse_response(error: ProtocolError) -> tuple[Refusal, str]:
+    """What the client is told of a response that cannot be read, or not now, and the note for the record."""
+    if error.status == 503:
+        return Refusal(503, error.public, "proxy_internal_error"), "out-of-memory"
+    article = "an" if error.public.startswith(tuple("aeiou")) else "a"
+    return Refusal(502, f"the server sent {article} {error.public}", "http_protocol_error"), "bad-response"
