@@ -199,7 +199,7 @@ def test_files_of_a_supplementary_group_can_be_read() -> None:
         shared.write_text("for the group\n")
         os.chown(shared, 0, 4321)
         shared.chmod(0o040)
-        user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--groups", "4321"]
+        user = [*as_user(65534)[:-1], "--groups", "4321"]  # in the place of --clear-groups
         command = ["cat", str(shared)]
         assert exeat(argv=[*user, *run_argv([], command)], cwd="/").stdout == "for the group\n"
         user[-1] = "4322"

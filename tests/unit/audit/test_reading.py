@@ -278,6 +278,7 @@ log.close()
 def test_follower_loses_nothing_to_writers_that_rotate(path: str) -> None:
     """Two processes write and rotate as fast as they can; every line of both is seen once and in its order."""
     seen: dict[str, list[int]] = {"a": [], "b": []}
+    LogFile(path, max_bytes=20_000, keep=1000).close()  # there is something to follow before it is moved away
     with Follower(path) as follower, ExitStack() as stack:
         writers = [stack.enter_context(subprocess.Popen([sys.executable, "-c", WRITER, path, name])) for name in seen]
         is_over = False
