@@ -61,7 +61,7 @@ def answer(scene: Intercepted, method: bytes = b"GET") -> tuple[bytes, bytes]:
 
 def filler_for_the_border() -> bytes:
     """What makes the packed body a little over 64 KiB with a wrong guess, and not with a right one."""
-    noise = base64.b64encode(random.Random(1).randbytes(KEPT))  # noqa: S311
+    noise = base64.b64encode(random.Random(1).randbytes(KEPT))
     size = bisect(range(len(noise)), KEPT, key=lambda size: len(packed(WRONG + noise[:size])))
     return noise[:size]
 

@@ -69,7 +69,9 @@ class Download:
         self._scan = treatment.begin_response(response) if treatment is not None else None
         if self._scan is not None and memory is not None:
             self._scan.borrow(memory.unpacking.lend())
-        is_short = isinstance(decoder, LengthBody) and 0 < decoder.remaining <= _KEPT_BYTES
+        # Of a packed body the length must not show: it tells how far a value in it and the text around it are alike.
+        unpacks = self._scan is not None and self._scan.unpacks
+        is_short = isinstance(decoder, LengthBody) and (unpacks or 0 < decoder.remaining <= _KEPT_BYTES)
         lost_its_length = self._scan is not None and response.length is None  # gRPC keeps it
         self._kept = bytearray() if lost_its_length and is_short else None
         self._chunked = response.chunked and client_minor == 1

@@ -194,6 +194,9 @@ def begin_response(current: Current, head: ResponseHead) -> ResponseFilter | Non
     if redaction is not None:
         redaction.clean_head(head)
     if head.length == 0 and not head.chunked:
+        if content_coding(head.passed) and first_value(head.passed, CONTENT_LENGTH).strip(b"0"):
+            # That of a packed body that does not come, which would tell how far a value and a guess in it are alike.
+            head.passed = without(head.passed, CONTENT_LENGTH)
         return None
     coding = content_coding(head.passed)
     grpc = is_grpc(head.passed)

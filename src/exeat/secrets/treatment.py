@@ -25,7 +25,7 @@ from exeat.secrets.request_body import (
     watch_body,
 )
 from exeat.secrets.request_head import (
-    ask_for_what_we_read,
+    ask_for_plain_text,
     find_misuse,
     find_misuse_in_trailers,
     treat_lines,
@@ -101,7 +101,7 @@ class Treatment:
         if plan.bound:
             self._treat_head()
         elif is_searched:
-            self.passed = ask_for_what_we_read(self.passed)
+            self.passed = ask_for_plain_text(self.passed)
         if head.has_body and self.whole_body == 0:
             self._treat_body()
 
@@ -116,7 +116,7 @@ class Treatment:
             self._signature = find_signature(plan, self.passed, self.path)
         self.path = treat_path(plan, self.path, ledger)
         self.passed = treat_lines(plan, self.passed, ledger, signed=self._signature is not None)
-        self.passed = ask_for_what_we_read(self.passed)
+        self.passed = ask_for_plain_text(self.passed)
         if self._signature is None:
             return
         if must_be_hashed(head, self.passed):
