@@ -175,7 +175,7 @@ def take_all_turns(scene: Guarded) -> None:
 def test_an_orderly_end_loses_nothing(
     parts: list[int], sizes: list[int], paused: list[bool], cut: int, leaves: bool
 ) -> None:
-    """The last frame may be cut short. `leaves`: a reset follows in the same turn, as when a server does not read all."""
+    """The last frame may be cut short. `leaves`: a reset follows in the same turn."""
     text = b"".join([frame(noise(size)) for size in parts]) + frame(noise(1_000))[: cut + 1]
     scene = Guarded()
     deliver(scene, text, sizes, paused)
