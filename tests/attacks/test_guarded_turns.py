@@ -28,12 +28,13 @@ class Turns:
 
     def __init__(self) -> None:
         self._due: deque[Callable[[], None]] = deque()
-        self._real = asyncio.new_event_loop()
+        self._real: asyncio.AbstractEventLoop | None = None
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self._due.append(call)
 
     def create_future(self) -> asyncio.Future[None]:
+        self._real = self._real or asyncio.new_event_loop()
         return self._real.create_future()
 
     def turn(self) -> bool:
@@ -42,7 +43,8 @@ class Turns:
         return bool(self._due)
 
     def close(self) -> None:
-        self._real.close()
+        if self._real is not None:
+            self._real.close()
 
 
 class Wire:
