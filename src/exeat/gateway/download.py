@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # A body that may change is kept until its length is known if it is not longer than this; then it goes on in chunks.
 _KEPT_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 128 * 1024  # what is unpacked at a time is no less, unless there is no more, and some times that
+_MOST_PIECES: Final = 8  # in a turn: there may be nothing in them
 
 
 def body_decoder(response: ResponseHead) -> BodyDecoder:
@@ -110,7 +111,9 @@ class Download:
             self._waiting.append(b"".join(self.decoder.feed(b"")))
         payload: list[bytes] = []
         size = 0
-        while size < _PIECE_BYTES:
+        for _ in range(_MOST_PIECES):
+            if size >= _PIECE_BYTES:
+                break
             if self._pieces is None:
                 if not self._waiting:
                     break
