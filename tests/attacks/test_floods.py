@@ -283,7 +283,7 @@ def test_tiny_frames_of_a_websocket_leave_room_for_others(start_intercepted: Sta
             got = 0
             while got < len(frame) * many:
                 got += len(conn.recv(65_536))
-    assert 0 < most[0] < 3 * 4_096  # two turns of 4 KB, and what was held back before them
+    assert 0 < most[0] <= 2 * 4_096 + len(frame)  # the beginning of a frame waits for its end
 
 
 def test_tiny_frames_of_http2_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

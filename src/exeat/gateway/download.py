@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # A body that may change is kept until its length is known if it is not longer than this; then it goes on in chunks.
 _KEPT_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 128 * 1024  # what is unpacked at a time is no less, unless there is no more, and some times that
+_MOST_PIECES: Final = 8  # in a turn: there may be nothing in them
 
 
 def body_decoder(response: ResponseHead) -> BodyDecoder:
@@ -69,7 +70,9 @@ class Download:
         self._scan = treatment.begin_response(response) if treatment is not None else None
         if self._scan is not None and memory is not None:
             self._scan.borrow(memory.unpacking.lend())
-        is_short = isinstance(decoder, LengthBody) and 0 < decoder.remaining <= _KEPT_BYTES
+        # Of a packed body the length must not show: it tells how far a value in it and the text around it are alike.
+        unpacks = self._scan is not None and self._scan.unpacks
+        is_short = isinstance(decoder, LengthBody) and (unpacks or 0 < decoder.remaining <= _KEPT_BYTES)
         lost_its_length = self._scan is not None and response.length is None  # gRPC keeps it
         self._kept = bytearray() if lost_its_length and is_short else None
         self._chunked = response.chunked and client_minor == 1
@@ -108,7 +111,9 @@ class Download:
             self._waiting.append(b"".join(self.decoder.feed(b"")))
         payload: list[bytes] = []
         size = 0
-        while size < _PIECE_BYTES:
+        for _ in range(_MOST_PIECES):
+            if size >= _PIECE_BYTES:
+                break
             if self._pieces is None:
                 if not self._waiting:
                     break

@@ -56,6 +56,8 @@ class _BackStream(Stream):
 class Http2Upstream(Link):
     """A connection to a server. `start` it, then `open_stream` as long as it is `usable`."""
 
+    is_heard_out = True  # a whole answer may be among it
+
     def __init__(self, channel: Channel, limits: Limits, counters: Counters) -> None:
         super().__init__(channel, limits.max_header_bytes, counters, client_side=True)
         self._limits = limits

@@ -55,7 +55,12 @@ class _Connection(H2Connection):
 
 
 class Link:
-    """The receiver of a connection's bytes in push mode, and the producer of those that go out."""
+    """The receiver of a connection's bytes in push mode, and the producer of those that go out.
+
+    `is_heard_out`: what a peer said before it left still matters.
+    """
+
+    is_heard_out = False
 
     def __init__(self, channel: Channel, max_header_bytes: int, counters: Counters, *, client_side: bool) -> None:
         self.channel = channel
@@ -78,6 +83,7 @@ class Link:
         self._outlet = Outlet(self.h2, channel, self._intake.earn)
         self._turn_due = False
         self._pump_due = False
+        self._end_by: Exception | None = None  # how the connection ended, behind frames that wait for their turn
         self.carried: dict[int, Stream] = {}
         self.closed = False
         self.leaving = False  # one side has said GOAWAY: no new streams
@@ -124,6 +130,8 @@ class Link:
             self._turn_due = True
             self.channel.pause_for_peer()
             self.loop.call_soon(self._take_turn)
+        elif self._end_by is not None:
+            self.end(self._end_by)
         else:
             self.channel.resume_for_peer()
 
@@ -192,10 +200,14 @@ class Link:
 
     def on_eof(self) -> None:
         """HTTP/2 has no half-closed connections."""
-        self.end(ConnectionResetError("the peer has closed the connection"))
+        self.on_lost(ConnectionResetError("the peer has closed the connection"))
 
     def on_lost(self, error: Exception | None) -> None:
-        self.end(error or ConnectionResetError("the connection is closed"))
+        error = error or ConnectionResetError("the connection is closed")
+        if self._turn_due and self.is_heard_out:
+            self._end_by = self._end_by or error
+        else:
+            self.end(error)
 
     # Bytes to the peer
 

@@ -38,6 +38,7 @@ class _Pump:
     __slots__ = (
         "_budget",
         "_copied",
+        "_has_end",
         "_is_due",
         "_source",
         "_splice",
@@ -60,6 +61,7 @@ class _Pump:
         self._splice: Splice | None = None
         self._waiting = bytearray()  # for the guard to search it
         self._is_due = False
+        self._has_end = False  # the source has ended in order, behind what waits
         self.started = self.ended = False
         self.look: Look | None = None  # who wants to see what passes, until it has seen enough
         self.watch: tuple[Detector, str] | None = None  # what must not pass, and the note if it would
@@ -112,6 +114,8 @@ class _Pump:
             piece = bytes(self._waiting[:_GUARDED_A_TURN])
             del self._waiting[:_GUARDED_A_TURN]
             self._take(piece)
+        if self._has_end:
+            self.on_eof()
 
     def _take(self, data: bytes) -> None:
         if self.look is not None and not self.look.feed(data):
@@ -176,6 +180,7 @@ class _Pump:
         self._tunnel.close_if_ended()
 
     def on_eof(self) -> None:
+        self._has_end = True
         if not self.ended and not self._waiting:
             self.ended = True
             if self.look is not None:

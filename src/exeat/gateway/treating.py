@@ -58,12 +58,20 @@ async def treat(session: Session, ask: Ask, head: RequestHead) -> Treated | Refu
     if treated.whole_body:
         loan = state.memory.whole.lend()
         try:
-            body = treated.seal(await _read_whole_body(session, head, treated.whole_body, loan))
+            body = await _seal(treated, await _read_whole_body(session, head, treated.whole_body, loan))
         except MisuseError as error:
             return refuse_misuse(state, ask, error.names)
         _hold(loan, body)  # a value may be longer than what stood for it
     ask.record.secrets = treated.names
     return Treated(treated, body, loan)
+
+
+async def _seal(treated: Treatment, body: bytes) -> bytes:
+    parts = []
+    for part in treated.seal_in_steps(body):
+        parts.append(part)
+        await asyncio.sleep(0)  # a body that is packed must not keep the others waiting
+    return b"".join(parts)
 
 
 def refuse_misuse(state: State, ask: Ask, names: tuple[str, ...]) -> Refusal:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from exeat.gateway.exchange import Exchange
     from exeat.secrets.treatment import Treatment
 
+_PACKED_PIECE: Final = 4 * 1024  # of this, four megabytes may come
 OVER_BUDGET: Final = Refusal(413, "the upload budget is spent", "http_request_denied")
 
 
@@ -29,8 +30,11 @@ class Upload:
         "_closed",
         "_exchange",
         "_filter",
+        "_is_due",
         "_treatment",
+        "_unpacks",
         "_upstream",
+        "_waiting",
         "finished",
     )
 
@@ -56,10 +60,36 @@ class Upload:
         self._filter = treatment.body if treatment is not None else None
         if self._filter is not None and memory is not None:
             self._filter.borrow((memory.watching if self._filter.only_watches else memory.unpacking).lend())
+        self._unpacks = self._filter is not None and self._filter.unpacks
+        self._waiting = bytearray()  # of a packed body
+        self._is_due = False
         self.finished = False
         self._closed = False
 
     def on_data(self, data: bytes) -> None:
+        if not self._unpacks:
+            self._take(data)
+            return
+        self._waiting += data
+        if not self._is_due:
+            self._take_piece()
+
+    def _take_piece(self) -> None:
+        """Some of a packed body, of which much may come. All others have their turn before the next."""
+        self._is_due = False
+        if self._closed:
+            return
+        piece = bytes(self._waiting[:_PACKED_PIECE])
+        del self._waiting[:_PACKED_PIECE]
+        self._take(piece)
+        if self._waiting and not self._closed:
+            self._is_due = True
+            self._client.pause_for_turn()
+            self._client.loop.call_soon(self._take_piece)
+        elif self._client.eof and not self._closed:
+            self.on_eof()
+
+    def _take(self, data: bytes) -> None:
         body = self._body
         was_behind = body.is_behind
         try:
@@ -82,7 +112,7 @@ class Upload:
             self.finished = True
             self.close()
             self._client.push_to(None)
-            self._client.buffer = body.rest
+            self._client.buffer = body.rest + bytes(self._waiting)
         if out:
             self._upstream.write(out[0] if len(out) == 1 else b"".join(out))
         if body.is_behind:
@@ -95,7 +125,7 @@ class Upload:
         if self._closed:
             return
         self._client.pause_for_turn()  # this is its turn, whether or not there is more
-        self.on_data(b"")
+        self._take(b"")
         if self._body.is_behind:
             self._client.loop.call_soon(self._go_on)
         elif self._client.eof:
@@ -110,7 +140,7 @@ class Upload:
         return [treated] if treated else []
 
     def on_eof(self) -> None:
-        if not self.finished and not self._body.is_behind:
+        if not self.finished and not self._body.is_behind and not self._waiting:
             self._exchange.fail(Refusal(400, "the request body was cut off", "http_request_error"), "client-left")
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from exeat.errors import ProtocolError
 from exeat.secrets.unpacking import STEP, UNPACKERS, Unpacker, brotli_library, zstd_library
 
-KNOWN: Final = (b"gzip", b"deflate", b"br", b"zstd")  # for Accept-Encoding
+KNOWN: Final = (b"gzip", b"deflate", b"br", b"zstd")
 _MAX_CHAIN: Final = 3  # RFC 9110 sets no limit; nobody uses more than one
 
 # A body is a bomb when all of it exceeds both of these. Deflate packs 1,030 to 1 at best, real text 30 to 1.
@@ -21,6 +21,7 @@ _MAX_UNPACKED: Final = 16 << 20
 _MAX_RATIO: Final = 250
 # So much may come of one piece, whatever came before it: others wait meanwhile.
 _MAX_AT_ONCE: Final = 64 << 20
+_PARTS: Final = 16  # each is what came of up to 16 KB, of a chain in its last coding
 # A new gzip member or zstd frame costs up to 20 us, and may be 9 bytes long.
 _FREE_MEMBERS: Final = 64
 _MEMBER_BYTES: Final = 64  # beyond those, one in so many bytes
@@ -97,7 +98,8 @@ class Decoder:
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """The same, piece by piece of about 256 KB, for those who cannot use all of it at once.
 
-        Nothing else may be fed before the last was taken.
+        A piece is empty where that much was unpacked and nothing was in it. Nothing else may be fed before the last
+        was taken.
         """
         if self._is_closed:
             raise RuntimeError("a decoder that is closed cannot unpack")
@@ -108,10 +110,10 @@ class Decoder:
             parts = self._unpack(stage, parts, allowed)
         collected: list[bytes] = []
         size = 0
-        for part in parts:
+        for number, part in enumerate(parts, 1):
             collected.append(part)
             size += len(part)
-            if size >= STEP:
+            if size >= STEP or number % _PARTS == 0:
                 yield b"".join(collected)
                 collected.clear()
                 size = 0

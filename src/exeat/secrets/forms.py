@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Final
 
@@ -46,13 +45,12 @@ def percent_encoded(value: bytes) -> bytes:
     return value.decode("latin-1").translate(_PERCENT).encode("ascii")
 
 
-@lru_cache(maxsize=1_024)
 def reflected_forms(value: bytes) -> tuple[bytes, ...]:
     """The forms in which a server may send a value back. The first is the value itself; none is empty or twice here.
 
     Not found are forms of forms (JSON within JSON), base64 that is broken into lines, and what a server makes up to
-    hide a value: this is against a server that repeats what it was sent, not one that means to give it away. Kept,
-    because they are asked for whenever another value is given out, and take milliseconds for a long value.
+    hide a value: this is against a server that repeats what it was sent, not one that means to give it away. Not kept
+    here, where all gateways would share them.
     """
     if not value:
         return ()

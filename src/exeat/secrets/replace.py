@@ -2,9 +2,9 @@
 
 A stream comes in pieces, and how it was cut never changes the result. What was put in is never searched again.
 
-The end of a piece is held back, because a match may begin there. How much of it depends on lengths and on line feeds
-alone, never on whether it looks like a beginning: a program that has a server repeat content of its own choosing
-would see that, in the sizes of what it gets, and find a value one character after the other.
+The end of a piece is held back, because a match may begin there. How much of it depends on lengths and on the ends
+of lines alone, never on whether it looks like a beginning: a program that has a server repeat content of its own
+choosing would see that, in the sizes of what it gets, and find a value one character after the other.
 """
 
 from __future__ import annotations
@@ -34,18 +34,22 @@ class ReplacementTable(Patterns):
         self.held: Final = max(_LEAST_HELD, 1 << (self.longest - 1).bit_length()) if pairs else 0
         # In small pieces, what is held is not searched again for each of them.
         self._step: Final = max(1, self.held // _STEPS)
-        # No value has a line feed in it, so none goes on behind one: lines need not wait.
-        self._has_lines: Final = not any(b"\n" in pattern for pattern in pairs)
+        # No value has the end of a line in it, so none goes on behind one: lines need not wait. Events and what shows
+        # its progress may end lines with CR alone.
+        self._has_lines: Final = not any(b"\n" in pattern or b"\r" in pattern for pattern in pairs)
 
     def let_go(self, waiting: int, data: bytes) -> int:
         """How much of a stream may go on when `data` has come behind so many bytes that wait.
 
-        No match that begins there ends behind all that has come. There was no line feed in what waits.
+        No match that begins there ends behind all that has come. There was no end of a line in what waits.
         """
         size = waiting + len(data)
         over = size - self.held
         free = over - over % self._step if over > 0 else 0
-        line = data.rfind(b"\n", max(0, free - waiting)) if self._has_lines else -1
+        if not self._has_lines:
+            return free
+        start = max(0, free - waiting)
+        line = max(data.rfind(b"\n", start), data.rfind(b"\r", start))
         return waiting + line + 1 if line >= 0 else free
 
 

@@ -5,7 +5,7 @@ A filter takes the body in any pieces, and how it was cut never changes the resu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from exeat.errors import ProtocolError
@@ -19,6 +19,7 @@ from exeat.secrets.plan import Plan
 from exeat.secrets.replace import StreamReplacer
 
 _PIECE: Final = 64 * 1024
+_PACKED_PIECE: Final = 4 * 1024  # of this, four megabytes may come
 
 
 class BodyFilter(Protocol):
@@ -29,6 +30,10 @@ class BodyFilter(Protocol):
     """
 
     only_watches: bool
+
+    @property
+    def unpacks(self) -> bool:
+        """May much come of little? Then it is better fed with little."""
 
     def borrow(self, loan: Loan) -> None: ...
 
@@ -75,10 +80,12 @@ def refuse_in_grpc(plan: Plan, passed: bytes) -> BodyFilter:
     return _GrpcWatcher(watch_body(plan, passed), plan.body)
 
 
-def pass_whole(through: BodyFilter, body: bytes) -> bytes:
-    """A body that is there as a whole, in pieces: the filter must not hold all of it unpacked at once."""
-    parts = [through.feed(body[at : at + _PIECE]) for at in range(0, len(body), _PIECE)]
-    return b"".join((*parts, through.finish()))
+def pass_whole(through: BodyFilter, body: bytes) -> Iterator[bytes]:
+    """A body that is there as a whole, piece by piece: others have their turn between two of them."""
+    size = _PACKED_PIECE if through.unpacks else _PIECE
+    for at in range(0, len(body), size):
+        yield through.feed(body[at : at + size])
+    yield through.finish()
 
 
 class _Watch:
@@ -116,6 +123,10 @@ class _Watcher:
         self._watch = watch
         self._decoder = decoder
 
+    @property
+    def unpacks(self) -> bool:
+        return self._decoder is not None
+
     def borrow(self, loan: Loan) -> None:
         if self._decoder is not None:
             self._decoder.borrow(loan)
@@ -151,6 +162,10 @@ class _GrpcWatcher:
         self._detector = Detector(spellings)
         self._inner = inner
 
+    @property
+    def unpacks(self) -> bool:
+        return self._inner is not None and self._inner.unpacks
+
     def borrow(self, loan: Loan) -> None:
         if self._inner is not None:
             self._inner.borrow(loan)
@@ -174,6 +189,7 @@ class _Substituter:
     __slots__ = ("_counted", "_ledger", "_replacer", "_secrets", "_watch")
 
     only_watches = False
+    unpacks = False
 
     def __init__(
         self, secrets: Sequence[Secret], replaced: dict[bytes, bytes], ledger: Ledger, watch: _Watch | None
@@ -216,6 +232,7 @@ class _CodedWatcher:
     __slots__ = ("_decoder", "_detector", "_watch")
 
     only_watches = False
+    unpacks = True
 
     def __init__(self, decoder: Decoder, watch: _Watch | None, secrets: Sequence[Secret]) -> None:
         spellings = spell_plainly(secrets)

@@ -7,6 +7,7 @@ without, loses every value that was given out in this run.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from exeat.secrets.guard import LeakGuard
@@ -25,7 +26,7 @@ from exeat.secrets.request_body import (
     watch_body,
 )
 from exeat.secrets.request_head import (
-    ask_for_what_we_read,
+    ask_for_plain_text,
     find_misuse,
     find_misuse_in_trailers,
     treat_lines,
@@ -61,8 +62,8 @@ def treat_request(
 class Treatment:
     """One request and its response. `passed` and `path` are to be sent instead of those of the head.
 
-    If `whole_body` is not 0 the body, of at most so many bytes, is to be read first and given to `seal`; what that
-    gives is to be sent with its length, and only then are `passed` and `path` to be read. Otherwise the body goes
+    If `whole_body` is not 0 the body, of at most so many bytes, is to be read first and given to `seal_in_steps`; what
+    that gives is to be sent with its length, and only then are `passed` and `path` to be read. Otherwise the body goes
     through `body`, if there is one; unless `keeps_length` its length is not known before its end.
     """
 
@@ -101,7 +102,7 @@ class Treatment:
         if plan.bound:
             self._treat_head()
         elif is_searched:
-            self.passed = ask_for_what_we_read(self.passed)
+            self.passed = ask_for_plain_text(self.passed)
         if head.has_body and self.whole_body == 0:
             self._treat_body()
 
@@ -116,7 +117,7 @@ class Treatment:
             self._signature = find_signature(plan, self.passed, self.path)
         self.path = treat_path(plan, self.path, ledger)
         self.passed = treat_lines(plan, self.passed, ledger, signed=self._signature is not None)
-        self.passed = ask_for_what_we_read(self.passed)
+        self.passed = ask_for_plain_text(self.passed)
         if self._signature is None:
             return
         if must_be_hashed(head, self.passed):
@@ -146,16 +147,22 @@ class Treatment:
 
     def seal(self, body: bytes) -> bytes:
         """The body to send. To be called once, with all of it, if `whole_body` asks for it."""
+        return b"".join(self.seal_in_steps(body))
+
+    def seal_in_steps(self, body: bytes) -> Iterator[bytes]:
+        """The same, piece by piece, each of which is little work. `passed` is complete behind the last."""
         self._trailers_done = True  # they are not sent
         if self._signature is not None:
             watcher = watch_body(self._plan, self._head.passed)
             if watcher is not None:
-                pass_whole(watcher, body)
+                for _ in pass_whole(watcher, body):
+                    yield b""
             self._sign(body)
-            return body
+            yield body
+            return
         through, self.body = self.body, None
         assert through is not None
-        return pass_whole(through, body)
+        yield from pass_whole(through, body)
 
     def treat_request_trailers(self, trailers: Headers) -> Headers:
         """The trailers to send. Raises MisuseError."""

@@ -108,7 +108,7 @@ class Vault:
             return None
         values = tuple([secret.all_values for secret in self._injected])
         if values != self._redacted:
-            self._redaction = Redaction(self._injected)
+            self._redaction = Redaction(self._injected, self._redaction)
             self._redacted = values
         return self._redaction
 

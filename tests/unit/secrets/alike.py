@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from exeat.secrets.forms import reflected_forms
 
 VALUES = (b"ghp_0123456789abcdefghijABCDEFGHIJ012345", b"real+Value/0123=4567&89", b"\xc3\xa4 pass\"word'<>")
-_UNLIKE = bytes(10 if byte == 10 else 1 for byte in range(256))  # no form of a value has a control character
+_UNLIKE = bytes(byte if byte in b"\r\n" else 1 for byte in range(256))  # no form of a value has a control character
 
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
@@ -49,5 +49,5 @@ def _pieces(draw: st.DrawFn, forms: tuple[bytes, ...], longest: int) -> bytes:
     begins = draw(st.just(0) | st.integers(0, len(form) - 1))
     matching = draw(st.integers(0, len(form) - 1))
     before = b"." * draw(st.integers(0, longest))
-    after = draw(st.sampled_from([b"", b"", b"\n", b"-\n\n", b"--", b"\n."]))
+    after = draw(st.sampled_from([b"", b"", b"\n", b"-\n\n", b"--", b"\n.", b"\r", b"\r.\n-"]))
     return before + form[begins : begins + matching] + after

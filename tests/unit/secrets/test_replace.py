@@ -153,12 +153,16 @@ def test_a_line_is_not_delayed() -> None:
     assert stream.feed(b"data: exeat_\n\n") == b"DATA: exeat_\n\n"
     assert stream.feed(b": data\r\nexeat_") == b": DATA\r\n"
     assert stream.feed(b"placeholder\n") == b"value\n"
+    assert stream.feed(b"data: events may\rend lines\r\r") == b"DATA: events may\rend lines\r\r"
+    assert stream.feed(b"10 %\rexeat_") == b"10 %\r"
+    assert stream.feed(b"placeholder") + stream.finish() == b"value"
 
 
-def test_no_line_goes_on_where_a_pattern_may_go_on_behind_it() -> None:
-    stream = StreamReplacer({b"one\ntwo": b"X"})
-    assert stream.feed(b"- one\n") == b""
-    assert stream.feed(b"two\n") + stream.finish() == b"- X\n"
+@pytest.mark.parametrize("end", [b"\n", b"\r"])
+def test_no_line_goes_on_where_a_pattern_may_go_on_behind_it(end: bytes) -> None:
+    stream = StreamReplacer({b"one" + end + b"two": b"X"})
+    assert stream.feed(b"- one" + end) == b""
+    assert stream.feed(b"two" + end) + stream.finish() == b"- X" + end
 
 
 @pytest.mark.parametrize(("longest", "held"), [(1, 512), (512, 512), (513, 1_024), (240, 512), (70_000, 131_072)])
