@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 import pytest
 
 from exeat.gateway.questions import Question
+from exeat.policy import Target, canonical_host, decide, judge_address
+from exeat.policy.replay import Outcome, Recorded, judge_again
+from exeat.sources import make_policy
 from exeat.ui.rows import offers
 from tests.conftest import StartGate, StartOrigin
 from tests.support.doors import connect_dial, read_reply, socks_dial
@@ -54,3 +59,36 @@ def test_the_host_is_shown_as_inside_by_name_too() -> None:
     assert offers("127.0.0.1", 8080).inside
     assert offers("localhost", 8080).inside
     assert not offers("good.test", 8080).inside
+
+
+@pytest.mark.parametrize("denied", ["127.0.0.1:{port}", "127.0.0.0/8:{port}", "localhost:{port}"])
+@pytest.mark.parametrize("leads_to", ["127.0.0.1", "0.0.0.0", "::ffff:0.0.0.0"])
+def test_a_denial_of_the_host_holds_for_every_address_that_leads_to_it(
+    leads_to: str, denied: str, start_gate: StartGate, start_origin: StartOrigin
+) -> None:
+    """The kernel connects whoever asks for 0.0.0.0 to 127.0.0.1; a name below a wildcard may lead there."""
+    origin = start_origin()
+    allow, names = [f".corp.test:{origin.port} private"], {"a.corp.test": [leads_to]}
+    where = f"a.corp.test:{origin.port}"
+    assert status(start_gate(allow=allow, names=names), where, "absolute") == 200, "the control"
+    gate = start_gate(allow=allow, deny=[denied.format(port=origin.port)], names=names)
+    assert status(gate, where, "absolute") == 403
+
+
+@pytest.mark.parametrize("ip", ["::", "::1", "64:ff9b::7f00:1", "::7f00:1", "2002:7f00:1::"])
+def test_a_denial_of_localhost_looks_through_embeddings(ip: str) -> None:
+    target = Target(canonical_host("a.corp.test"), 8080)
+    for deny, allowed in (([], True), (["localhost:8080"], False), (["localhost:8081"], True)):
+        policy = make_policy([".corp.test:8080 private"], deny)
+        decision = decide(policy, target)
+        assert judge_address(policy, decision, target, ip_address(ip), own=False).allowed is allowed
+
+
+@pytest.mark.parametrize("rule", ["localhost:8080 paths=/pub/**", "127.0.0.1:8080 paths=/pub/**"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "good.test"])
+def test_a_replay_does_not_guess_a_path_on_the_host(host: str, rule: str) -> None:
+    """The path is not on record, so the verdict cannot be told, by whichever name the rule has it."""
+    policy = make_policy([rule, "good.test:8080"])
+    record = Recorded(host, 8080, "GET", "http", True, "", "allowed", "127.0.0.1", "", True)
+    assert judge_again(policy, record).outcome is Outcome.UNKNOWN
+    assert judge_again(make_policy(["other.test:8080"]), record).outcome is Outcome.DENIED, "the control"
