@@ -204,10 +204,11 @@ def _denying(policy: Policy, host: Host) -> Iterator[Rule]:
         case Name(text):
             yield from policy.denies.for_name(text)
         case Address(ip):
-            for form in address_forms(ip):
+            forms = address_forms(ip)
+            for form in forms:
                 yield from policy.denies.for_address(form)
             yield from policy.denies.for_any()
-            if ip in LOOPBACK:
+            if any(form in LOOPBACK for form in forms):
                 yield from policy.denies.for_name(LOCALHOST.text)
 
 

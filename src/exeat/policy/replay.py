@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from exeat.errors import HostError
 from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, judge_address
-from exeat.policy.host import Host, Name, canonical_host
+from exeat.policy.host import LOCALHOST, LOOPBACK, Host, Name, canonical_host
 from exeat.policy.policy import IP, Policy, address_forms
 from exeat.policy.reach import could_allow
 from exeat.policy.rule import Rule
@@ -143,12 +143,17 @@ def _about(policy: Policy, host: Host, address: IP | None) -> Iterator[Rule]:
         yield from policy.allows.for_name(host.text)
         yield from policy.denies.for_name(host.text)
         addresses = policy.mapped(host) or (() if address is None else (address,))
+        if host == LOCALHOST:
+            addresses = (*addresses, *LOOPBACK)
     else:
         addresses = (host.ip,)
     for ip in addresses:
         for form in address_forms(ip):
             yield from policy.allows.for_address(form)
             yield from policy.denies.for_address(form)
+            if form in LOOPBACK:
+                yield from policy.allows.for_name(LOCALHOST.text)
+                yield from policy.denies.for_name(LOCALHOST.text)
         yield from policy.denies.for_any()
 
 
