@@ -6,6 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
+from exeat.cli.main import main
 from exeat.gateway.questions import Question
 from exeat.policy import Target, canonical_host, decide, judge_address
 from exeat.policy.replay import Outcome, Recorded, judge_again
@@ -92,3 +93,14 @@ def test_a_replay_does_not_guess_a_path_on_the_host(host: str, rule: str) -> Non
     record = Recorded(host, 8080, "GET", "http", True, "", "allowed", "127.0.0.1", "", True)
     assert judge_again(policy, record).outcome is Outcome.UNKNOWN
     assert judge_again(make_policy(["other.test:8080"]), record).outcome is Outcome.DENIED, "the control"
+
+
+@pytest.mark.parametrize("denied", ["127.0.0.1:8080", "127.0.0.0/8:8080", "[::1]:8080"])
+def test_check_and_replay_know_where_localhost_leads(denied: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the gateway does, which refuses this: one address that is denied is enough."""
+    for deny, passes in ((denied, False), ("127.0.0.2:8080", True)):
+        assert main(["check", "http://localhost:8080/", "--allow", "localhost:8080", "--deny", deny]) == int(not passes)
+        record = Recorded("localhost", 8080, "GET", "http", True, "", "allowed", "", "", True)
+        outcome = judge_again(make_policy(["localhost:8080"], [deny]), record).outcome
+        assert outcome is (Outcome.SAME if passes else Outcome.DENIED)
+    assert "denied by the rule" in capsys.readouterr().out
