@@ -176,6 +176,11 @@ def host_addresses(policy: Policy, port: int) -> tuple[IP, ...]:
     return listed or LOOPBACK
 
 
+def known_addresses(policy: Policy, name: Name, port: int) -> tuple[IP, ...]:
+    """Where a name leads that is not to be asked for: the user has said so, or it is `localhost`. () for all others."""
+    return policy.mapped(name) or (host_addresses(policy, port) if name == LOCALHOST else ())
+
+
 def _allowing(policy: Policy, host: Host) -> Iterator[Rule]:
     match host:
         case Name(text):
