@@ -84,8 +84,8 @@ def path_matches(pattern: str, path: str) -> bool:
 
     Greedy search for the pieces between stars, never backtracking: the time is linear in the path.
     """
-    if path[:1] != "/":
-        return False
+    if path[:1] != "/" or not path.startswith(pattern.partition("*")[0].rstrip("/")):
+        return False  # most rules differ at once: a long path is not taken apart for each of them
     groups: list[list[str]] = [[]]
     for segment in pattern[1:].split("/"):
         if segment == "**":
