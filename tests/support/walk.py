@@ -11,12 +11,22 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from exeat.policy import Policy, Target, canonical_host, canonical_path, decide, judge_address
+from exeat.policy import (
+    LOCALHOST,
+    Name,
+    Policy,
+    Target,
+    canonical_host,
+    canonical_path,
+    decide,
+    host_addresses,
+    judge_address,
+)
 from exeat.sources import make_policy
 from tests.support.doors import connect_dial, read_reply, socks_dial
 from tests.support.gate import Gate
@@ -28,7 +38,8 @@ NAMES: Final[Mapping[str, Sequence[str]]] = {
     "b.w.test": ("127.0.0.2",),
     "both.w.test": ("127.0.0.1", "127.0.0.2"),
 }
-_ADDRESSES: Final = ("127.0.0.1", "127.0.0.2")
+_ADDRESSES: Final = ("127.0.0.1", "127.0.0.2", "::1")
+IP = IPv4Address | IPv6Address
 _PONG: Final = b"\0pong"
 KEPT_DOORS: Final = ("absolute", "connect", "socks", "redirected")
 RAW_DOORS: Final = ("raw connect", "raw socks", "raw redirected")
@@ -36,14 +47,15 @@ RAW_DOORS: Final = ("raw connect", "raw socks", "raw redirected")
 
 @dataclass(frozen=True)
 class Rules:
-    """A policy as text. `P` and `Q` in it stand for the two ports."""
+    """A policy as text. `P` and `Q` in it stand for the two ports. `hosts`: names and the address given for each."""
 
     allow: tuple[str, ...]
     deny: tuple[str, ...] = ()
+    hosts: tuple[tuple[str, str], ...] = ()
 
     def policy(self, ports: Sequence[int]) -> Policy:
         allow, deny = ([_with_ports(text, ports) for text in texts] for texts in (self.allow, self.deny))
-        return make_policy(allow, deny)
+        return make_policy(allow, deny, dict(self.hosts))
 
 
 def _with_ports(text: str, ports: Sequence[int]) -> str:
@@ -80,10 +92,14 @@ class Server:
         while True:
             first = socket.create_server((_ADDRESSES[0], 0))
             port: int = first.getsockname()[1]
+            listeners = [first]
             try:
-                listeners = [first, socket.create_server((_ADDRESSES[1], port))]
+                for address in _ADDRESSES[1:]:
+                    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+                    listeners.append(socket.create_server((address, port), family=family))
             except OSError:
-                first.close()
+                for listener in listeners:
+                    listener.close()
                 continue
             for listener in listeners:
                 threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
@@ -164,7 +180,10 @@ class Walk:
         host, port = canonical_host(step.host), self._server.ports[step.port]
         target = Target(host, port) if tunnel else Target(host, port, step.method, canonical_path(step.path))
         decision = decide(self._policy, target)
-        ips = [ip_address(text) for text in NAMES.get(step.host, (step.host,))]
+        ips: Sequence[IP] = ()
+        if isinstance(host, Name):
+            ips = self._policy.mapped(host) or (host_addresses(self._policy, port) if host == LOCALHOST else ())
+        ips = ips or [ip_address(text.strip("[]")) for text in NAMES.get(str(host), (str(host),))]
         return all(judge_address(self._policy, decision, target, ip, own=False).allowed for ip in ips)
 
     # What is

@@ -19,8 +19,9 @@ from tests.support.walk import KEPT_DOORS, NAMES, RAW_DOORS, Request, Rules, Ser
 
 pytest_plugins = ["tests.support.intercepted_fixtures"]
 
-HOSTS = (*NAMES, "127.0.0.1", "127.0.0.2")
-PATTERNS = (*NAMES, "*.w.test", "127.0.0.1", "127.0.0.2", "127.0.0.0/8", "127.0.0.0/30")
+HOSTS = (*NAMES, "127.0.0.1", "127.0.0.2", "localhost", "LOCALHOST.", "[::1]")
+PATTERNS = (*NAMES, "*.w.test", "127.0.0.1", "127.0.0.2", "127.0.0.0/8", "127.0.0.0/30", "[::1]", "localhost")
+MAPPED = ("a.w.test", "both.w.test", "localhost")
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,8 @@ def policies(draw: st.DrawFn, host: str) -> Rules:
     if draw(st.integers(0, 7)):
         allow.append(f"{host}:P")
     deny = draw(st.lists(rule_texts(deny=True), min_size=1, max_size=2)) if not draw(st.integers(0, 2)) else []
-    return Rules(tuple(allow), tuple(deny))
+    given = draw(st.dictionaries(st.sampled_from(MAPPED), st.sampled_from(("127.0.0.1", "127.0.0.2")), max_size=1))
+    return Rules(tuple(allow), tuple(deny), tuple(given.items()) if not draw(st.integers(0, 3)) else ())
 
 
 @st.composite

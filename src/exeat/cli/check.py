@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from exeat.errors import ConfigError, HostError, ProtocolError
-from exeat.policy import Name, Policy, Reason, Target, canonical_path, judge_address, split_authority
+from exeat.policy import Name, Policy, Reason, Target, canonical_path, judge_address, known_addresses, split_authority
 from exeat.policy.explain import Explanation, describe, explain
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(?:\?[^#]*)?(?:#.*)?", re.DOTALL)
@@ -43,15 +43,16 @@ def _explain(policy: Policy, target: Target) -> Explanation:
 
 
 def _with_given_addresses(policy: Policy, target: Target, explanation: Explanation) -> Explanation:
-    """What `--add-host` says the name leads to is known, so that is judged too."""
+    """What `--add-host` says the name leads to is known, and so is `localhost`: that is judged too."""
     if not isinstance(target.host, Name):
         return explanation
-    for ip in policy.mapped(target.host):
+    for ip in known_addresses(policy, target.host, target.port):
         judged = judge_address(policy, explanation.decision, target, ip, own=False)
         if not judged.allowed and explanation.decision.allowed:
             sentence, change = describe(judged, target)
             where = str(judged.rule.source) if judged.rule is not None else ""
-            sentence = f"It leads to {ip} (--add-host). {sentence}"
+            by = " (--add-host)" if policy.mapped(target.host) else ""
+            sentence = f"It leads to {ip}{by}. {sentence}"
             return replace(explanation, decision=judged, where=where, sentence=sentence, change=change)
     return explanation
 

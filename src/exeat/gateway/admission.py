@@ -18,7 +18,6 @@ from exeat.gateway.resolve import IPAddress, ResolveError, is_own_address
 from exeat.gateway.state import Ask, Place, State
 from exeat.gateway.upstream_tls import DIFFERENT_HTTP, ProtocolRefused, secure_upstream
 from exeat.policy import (
-    LOCALHOST,
     Address,
     AddressClass,
     Decision,
@@ -29,8 +28,8 @@ from exeat.policy import (
     canonical_path,
     classify,
     decide,
-    host_addresses,
     judge_address,
+    known_addresses,
     rule_to_allow,
 )
 
@@ -92,10 +91,8 @@ async def find_addresses(state: State, place: Place) -> Sequence[IPAddress]:
     """Where the place is. Names are asked for only here, after the policy has allowed them."""
     if isinstance(place.host, Address):
         return (place.host.ip,)
-    mapped = state.policy.mapped(place.host)
-    if not mapped and place.host == LOCALHOST:
-        return host_addresses(state.policy, place.port)
-    return mapped or await state.resolver.resolve(place.host_text)
+    known = known_addresses(state.policy, place.host, place.port)
+    return known or await state.resolver.resolve(place.host_text)
 
 
 def judge_addresses(

@@ -192,8 +192,11 @@ class Channel(asyncio.Protocol):
         return len(self.buffer) > before
 
     async def stirred(self) -> None:
-        """Wait for bytes, the end or a `wake`, without asking for more than the buffer may hold."""
-        if not self.eof:
+        """Wait for bytes, the end or a `wake`, without asking for more than the buffer may hold.
+
+        Behind the end, too: who waits in a loop for a `wake` must not keep all others from their turn.
+        """
+        if not self.closed:
             self._waiter = self.loop.create_future()
             try:
                 await self._waiter

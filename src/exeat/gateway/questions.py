@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.gateway.resolve import is_own_address
 from exeat.policy import (
+    LOCALHOST,
     Address,
     AddressClass,
     Decision,
@@ -39,7 +40,7 @@ _SPARE_S: Final = 5.0
 
 
 class Question(NamedTuple):
-    """May this place be reached? `rule` is what a yes adds. `inside`: an address that is not public.
+    """May this place be reached? `rule` is what a yes adds. `inside`: an address that is not public, or `localhost`.
 
     `program` is what the one calls itself that wants to know; "" if that cannot be told.
     """
@@ -136,8 +137,10 @@ class Questions:
         self._number += 1
         peer = session.client.transport.get_extra_info("peername") if self._who_asks is not None else None
         program = self._who_asks(peer) if self._who_asks is not None and peer else ""
-        inside = isinstance(place.host, Address) and (
-            classify(place.host.ip) is not AddressClass.PUBLIC or is_own_address(place.host.ip)
+        # A rule for `localhost` means the host itself, unlike one for any other name that may lead there.
+        inside = place.host == LOCALHOST or (
+            isinstance(place.host, Address)
+            and (classify(place.host.ip) is not AddressClass.PUBLIC or is_own_address(place.host.ip))
         )
         # For this port alone, 80 and 443 too: a yes to one must not undo a no to the other.
         rule = f"{place.host.authority}:{place.port}"

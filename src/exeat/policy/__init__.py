@@ -13,6 +13,7 @@ from exeat.policy.decide import (
     host_addresses,
     is_exempt,
     judge_address,
+    known_addresses,
     rule_to_allow,
 )
 from exeat.policy.document import (
@@ -77,6 +78,7 @@ __all__ = [
     "is_exempt",
     "is_same_host",
     "judge_address",
+    "known_addresses",
     "parse_allowlist",
     "parse_document",
     "parse_host_mapping",

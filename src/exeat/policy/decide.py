@@ -7,7 +7,7 @@ port and, where it asks, method and path. What is left is denied, with the reaso
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 
@@ -61,6 +61,14 @@ class Target:
     port: int
     method: str | None = None
     path: str | None = None
+    _is_clear: bool | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def has_canonical_path(self) -> bool:
+        """Found out once, however many rules ask: of a long path that takes milliseconds."""
+        if self._is_clear is None:
+            object.__setattr__(self, "_is_clear", self.path is not None and is_canonical_path(self.path))
+        return bool(self._is_clear)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +184,11 @@ def host_addresses(policy: Policy, port: int) -> tuple[IP, ...]:
     return listed or LOOPBACK
 
 
+def known_addresses(policy: Policy, name: Name, port: int) -> tuple[IP, ...]:
+    """Where a name leads that is not to be asked for: the user has said so, or it is `localhost`. () for all others."""
+    return policy.mapped(name) or (host_addresses(policy, port) if name == LOCALHOST else ())
+
+
 def _allowing(policy: Policy, host: Host) -> Iterator[Rule]:
     match host:
         case Name(text):
@@ -204,10 +217,11 @@ def _denying(policy: Policy, host: Host) -> Iterator[Rule]:
         case Name(text):
             yield from policy.denies.for_name(text)
         case Address(ip):
-            for form in address_forms(ip):
+            forms = address_forms(ip)
+            for form in forms:
                 yield from policy.denies.for_address(form)
             yield from policy.denies.for_any()
-            if ip in LOOPBACK:
+            if any(form in LOOPBACK for form in forms):
                 yield from policy.denies.for_name(LOCALHOST.text)
 
 
@@ -234,7 +248,7 @@ def _is_denied_request(rule: Rule, target: Target) -> bool:
     if rule.paths is None:
         return True
     path = target.path
-    if path is None or not is_canonical_path(path):
+    if path is None or not target.has_canonical_path:
         return True
     return any(path_matches(pattern, path) for pattern in rule.paths)
 
@@ -253,7 +267,7 @@ def _fit(rule: Rule, target: Target) -> Reason:
         return Reason.METHOD_NOT_LISTED
     if rule.paths is not None:
         path = target.path
-        if path is None or not is_canonical_path(path) or not any(path_matches(each, path) for each in rule.paths):
+        if path is None or not target.has_canonical_path or not any(path_matches(each, path) for each in rule.paths):
             return Reason.PATH_NOT_LISTED
     return Reason.ALLOWED
 

@@ -10,6 +10,7 @@ import re
 
 from exeat.errors import ProtocolError
 
+MAX_JUDGED = 8_192  # RFC 9112 section 3 asks for request lines of 8,000 at least. Longer ones cost others their turn.
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")  # RFC 3986 §2.3
 # Nothing to do for these: unreserved, sub-delims, ":" and "@" in segments that are not empty or dots.
 _PLAIN = re.compile(r"(?:/(?!\.)[A-Za-z0-9._~!$&'()*+,;=:@-]+)+/?|/")
@@ -25,6 +26,8 @@ def canonical_path(raw: str) -> str:
     The text holds one character per byte (latin-1), without the query. `*` alone (RFC 9110 §7.1, OPTIONS)
     stays as it is. What servers read in different ways (an encoded slash, a backslash, a NUL) is refused.
     """
+    if len(raw) > MAX_JUDGED:
+        raise ProtocolError("the path is too long to be judged", status=414)
     if _PLAIN.fullmatch(raw):
         return raw
     if raw in ("", "*"):
@@ -81,8 +84,8 @@ def path_matches(pattern: str, path: str) -> bool:
 
     Greedy search for the pieces between stars, never backtracking: the time is linear in the path.
     """
-    if path[:1] != "/":
-        return False
+    if path[:1] != "/" or not path.startswith(pattern.partition("*")[0].rstrip("/")):
+        return False  # most rules differ at once: a long path is not taken apart for each of them
     groups: list[list[str]] = [[]]
     for segment in pattern[1:].split("/"):
         if segment == "**":

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 
 from exeat.policy.address import Network, carried_ipv4
-from exeat.policy.host import Name, unmapped
+from exeat.policy.host import LOOPBACK, Name, unmapped
 from exeat.policy.rule import Rule, Scope
 
 IP = IPv4Address | IPv6Address
@@ -159,6 +159,8 @@ def _merged(hosts: Iterable[HostMapping]) -> tuple[HostMapping, ...]:
 
 
 def address_forms(ip: IP) -> tuple[IP, ...]:
-    """The address and every IPv4 address it may lead to. A deny rule for any of them denies it."""
+    """The address and every other one it may lead to. A deny rule for any of them denies it."""
     ip = unmapped(ip)
+    if ip.is_unspecified:
+        return ip, LOOPBACK[ip.version == 6]  # whoever connects to 0.0.0.0 is connected to 127.0.0.1
     return (ip,) if isinstance(ip, IPv4Address) else (ip, *carried_ipv4(ip))

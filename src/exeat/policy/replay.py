@@ -13,8 +13,8 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from exeat.errors import HostError
-from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, judge_address
-from exeat.policy.host import Host, Name, canonical_host
+from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, judge_address, known_addresses
+from exeat.policy.host import LOCALHOST, LOOPBACK, Host, Name, canonical_host
 from exeat.policy.policy import IP, Policy, address_forms
 from exeat.policy.reach import could_allow
 from exeat.policy.rule import Rule
@@ -143,12 +143,17 @@ def _about(policy: Policy, host: Host, address: IP | None) -> Iterator[Rule]:
         yield from policy.allows.for_name(host.text)
         yield from policy.denies.for_name(host.text)
         addresses = policy.mapped(host) or (() if address is None else (address,))
+        if host == LOCALHOST:
+            addresses = (*addresses, *LOOPBACK)
     else:
         addresses = (host.ip,)
     for ip in addresses:
         for form in address_forms(ip):
             yield from policy.allows.for_address(form)
             yield from policy.denies.for_address(form)
+            if form in LOOPBACK:
+                yield from policy.allows.for_name(LOCALHOST.text)
+                yield from policy.denies.for_name(LOCALHOST.text)
         yield from policy.denies.for_any()
 
 
@@ -181,7 +186,7 @@ def _verdict(policy: Policy, target: Target, recorded: Recorded, address: IP | N
         return decision
     host = target.host
     known: Sequence[IP] = () if address is None else (address,)
-    addresses = (policy.mapped(host) or known) if isinstance(host, Name) else (host.ip,)
+    addresses = (known_addresses(policy, host, target.port) or known) if isinstance(host, Name) else (host.ip,)
     for ip in addresses:
         own = recorded.reason == Reason.OWN_ADDRESS
         judged = judge_address(policy, decision, target, ip, own=own)

@@ -16,6 +16,7 @@ from typing import Final
 from exeat.errors import ConfigError, HostError
 from exeat.gateway.resolve import is_own_address
 from exeat.policy import (
+    LOCALHOST,
     Address,
     AddressClass,
     Name,
@@ -224,6 +225,8 @@ def _why(host: str, reason: str, address: str, rule: str) -> str:
         found = canonical_host(host)
     except HostError:
         return _WORDS.get(reason, _safe(reason))
+    if found == LOCALHOST:
+        return "the host itself"
     if isinstance(found, Address) and classify(found.ip) is not AddressClass.PUBLIC:
         return f"an address that is not public ({classify(found.ip)})"
     return _WORDS.get(reason, _safe(reason))

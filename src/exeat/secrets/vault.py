@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from exeat.policy import Host, Name, Rule, split_authority
+from exeat.policy import LOCALHOST, LOOPBACK, Address, Host, Name, Rule, split_authority
 from exeat.policy.policy import RuleIndex
 from exeat.secrets.misuse import Detector, spell_plainly
 from exeat.secrets.model import Secret
 from exeat.secrets.plan import Plan
 from exeat.secrets.redaction import Redaction
 
+# One server, most likely, by three names: what it was told by one of them it can tell by another.
+_THIS_MACHINE: Final[tuple[Host, ...]] = (LOCALHOST, *map(Address, LOOPBACK))
 # Below a wildcard there are as many hosts as a program likes to name.
 _KEPT_PLACES: Final = 4_096
 _KEPT_PLANS: Final = 256
@@ -81,7 +83,8 @@ class Vault:
             if len(self._trusted) >= _KEPT_PLACES:
                 self._trusted.clear()
             host, _ = split_authority(authority.decode("ascii"))
-            known = self._trusted[authority] = any(True for _ in self._rules_for(host))
+            hosts = _THIS_MACHINE if host in _THIS_MACHINE else (host,)
+            known = self._trusted[authority] = any(True for each in hosts for _ in self._rules_for(each))
         return known
 
     def plan(self, bound: tuple[Secret, ...], *, secure: bool) -> Plan:

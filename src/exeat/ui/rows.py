@@ -6,7 +6,17 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from exeat.errors import ConfigError, HostError
-from exeat.policy import Address, AddressClass, Reason, Source, Target, classify, parse_rule, rule_to_allow
+from exeat.policy import (
+    LOCALHOST,
+    Address,
+    AddressClass,
+    Reason,
+    Source,
+    Target,
+    classify,
+    parse_rule,
+    rule_to_allow,
+)
 from exeat.policy.host import Name, canonical_host
 
 _MAX_TEXT: Final = 301  # the log's own limit, mark included
@@ -15,7 +25,7 @@ _HELPED_BY_A_RULE: Final = (Reason.NOT_LISTED, Reason.ADDRESS_NOT_LISTED, Reason
 
 
 class Offer(NamedTuple):
-    """Rules that would allow a place. `inside`: it is an address that is not on the public internet."""
+    """Rules that would allow a place. `inside`: it is not on the public internet."""
 
     rules: tuple[str, ...] = ()
     inside: bool = False
@@ -81,7 +91,8 @@ def offers(host_text: str, port: int) -> Offer:
             found.append(parse_rule(text, Source("an offer")).text)
         except ConfigError:  # `.co.uk`: nobody means that
             continue
-    return Offer(tuple(found), isinstance(host, Address) and classify(host.ip) is not AddressClass.PUBLIC)
+    is_inside = host == LOCALHOST or (isinstance(host, Address) and classify(host.ip) is not AddressClass.PUBLIC)
+    return Offer(tuple(found), is_inside)
 
 
 def _text(record: dict[str, Any], name: str) -> str:

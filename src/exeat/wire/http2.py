@@ -63,12 +63,12 @@ def request_text(headers: Headers, *, ended: bool) -> Text:
     if pseudo.get(b":scheme") != b"https":
         raise ProtocolError("a scheme other than https")
     path = check_origin_target(pseudo.get(b":path", b""), method)
-    hosts = {value for name, value in fields if name == b"host"}
-    if b":authority" in pseudo:
-        hosts.add(pseudo[b":authority"])
-    if len(hosts) != 1:
+    hosts = [value for name, value in fields if name == b"host"]
+    if len(hosts) > 1:
+        raise ProtocolError("more than one Host")
+    authority = pseudo.get(b":authority", hosts[0] if hosts else None)
+    if authority is None or (hosts and hosts[0] != authority):
         raise ProtocolError("no authority, or two that differ")
-    authority = hosts.pop()
     if not _AUTHORITY.fullmatch(authority):
         raise ProtocolError("malformed authority")
     length = _content_length(fields)

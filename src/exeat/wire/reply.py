@@ -15,6 +15,7 @@ _REASONS: Final = {
     407: "Proxy Authentication Required",
     408: "Request Timeout",
     413: "Content Too Large",
+    414: "URI Too Long",
     415: "Unsupported Media Type",
     417: "Expectation Failed",
     421: "Misdirected Request",

@@ -120,6 +120,12 @@ def test_there_is_no_detector_without_anything_to_detect() -> None:
         ("10.0.0.5:8443 private", b"10.0.0.5", True),
         ("10.0.0.5:8443 private", b"10.0.0.6:8443", False),
         ("[fd00::5]:8443 private", b"[fd00::5]:80", True),
+        ("localhost:8443", b"localhost:8080", True),
+        ("localhost:8443", b"127.0.0.1:8443", True),
+        ("localhost:8443", b"[::1]:80", True),
+        ("127.0.0.1:8443", b"localhost:8443", True),
+        ("127.0.0.1:8443", b"127.0.0.2:8443", False),
+        ("api.good.test:443", b"localhost:8443", False),
     ],
 )
 def test_a_host_with_a_secret_is_known_at_every_port(rule: str, authority: bytes, known: bool) -> None:

@@ -9,7 +9,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError as H2ProtocolError
 from h2.utilities import HeaderValidationFlags, validate_headers
 from hpack import NeverIndexedHeaderTuple
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
@@ -134,6 +134,7 @@ _FIELDS = st.lists(st.tuples(_NAMES | _BYTES, _BYTES | st.sampled_from([b"good.t
 
 
 @settings(max_examples=400, deadline=None)
+@example(extra=[(b"host", b"5"), (b"host", b"5")], at=4, dropped=2, ended=False)
 @given(extra=_FIELDS, at=st.integers(0, 4), dropped=st.integers(0, 8), ended=st.booleans())
 def test_what_h2_refuses_is_refused_here_and_what_passes_is_one_head(
     extra: Headers, at: int, dropped: int, ended: bool

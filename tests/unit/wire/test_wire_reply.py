@@ -15,7 +15,7 @@ import exeat
 from exeat.wire.http1 import parse_response_head
 from exeat.wire.reply import ESTABLISHED, encode_reply
 
-STATUSES = [400, 403, 405, 407, 408, 413, 415, 417, 421, 431, 502, 503, 504]
+STATUSES = [400, 403, 405, 407, 408, 413, 414, 415, 417, 421, 431, 502, 503, 504]
 # RFC 9209 section 2.1 and RFC 8941 section 3.3.3: one item, two parameters, a string that is closed where it should.
 PROXY_STATUS = re.compile(rb'exeat; error=([a-z_]++); details="((?:[ !#-\[\]-~]|\\["\\])*+)"')
 any_text = st.text(st.characters(codec=None, exclude_categories=()), max_size=60)
