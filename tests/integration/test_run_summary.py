@@ -91,7 +91,7 @@ def test_a_denial_in_a_file_is_named_and_no_option_is_advised(tmp_path: Path) ->
 def test_a_denial_that_is_kept_says_how_to_take_it_back(tmp_path: Path) -> None:
     home = tmp_path / "home"
     env = environment(EXEAT_HOME=str(home))
-    exeat("--name", "work", "--quiet", command=["true"], env=env)
+    exeat("--name", "work", "--new", "--quiet", command=["true"], env=env)
     (lists,) = home.rglob("allowlist.txt")
     lists.write_text("good.test\n!evil.test\n")
     done = exeat("--name", "work", command=python(ASK, "http://evil.test/"), env=env)
@@ -173,3 +173,13 @@ def test_it_is_no_file_that_the_run_has_another_use_for(tmp_path: Path) -> None:
     policy.write_text("good.test\n")
     done = exeat("--policy", str(policy), "--summary-json", str(policy), command=["echo", "started"])
     assert (done.status, done.stdout, policy.read_text()) == (2, "", "good.test\n")
+
+
+@pytest.mark.parametrize("option", ["--summary-json", "--learn-out"])
+def test_nor_one_in_which_the_log_goes_on(option: str, tmp_path: Path) -> None:
+    """It would be written over at the end, and the log would have a gap."""
+    log = tmp_path / "log"
+    done = exeat("--audit", str(log), option, f"{log}.1", command=["echo", "started"])
+    assert (done.status, done.stdout) == (2, "")
+    assert not list(tmp_path.iterdir())
+    assert exeat("--audit", str(log), option, f"{log}.summary", command=["true"]).status == 0

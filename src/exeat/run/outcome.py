@@ -63,5 +63,9 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(char: str) -> str:
-    units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    """Not by a codec either: UTF-16 would have to be loaded."""
+    code = ord(char)
+    if code < 0x1_0000:
+        return f"\\u{code:04x}"
+    code -= 0x1_0000
+    return f"\\u{0xD800 | code >> 10:04x}\\u{0xDC00 | code & 0x3FF:04x}"
