@@ -186,6 +186,22 @@ def test_no_link_on_the_way_to_the_interpreter_can_be_turned() -> None:
         assert exeat(argv=python(TRY, *tries)).stdout.split() == tries
 
 
+def test_a_users_own_packages_cannot_be_changed_if_they_are_loaded(tmp_path: Path) -> None:
+    """As by the system's Python, outside of an environment. What is in such an environment loads them as well."""
+    with environment_of(None) as there:
+        settings = there.root / "pyvenv.cfg"
+        alone = settings.read_text()
+        env = environment(PYTHONUSERBASE=str(tmp_path))
+        ask = [str(there.root / "bin" / "python"), "-c", "import site; print(site.getusersitepackages())"]
+        packages = Path(subprocess.run(ask, env=env, capture_output=True, text=True, check=True).stdout.strip())
+        packages.mkdir(parents=True)
+        tries = [f"plant={packages}/usercustomize.py", f"swap={packages}"]
+        settings.write_text(alone.replace("packages = false", "packages = true"))
+        assert there.run(command=python(TRY, *tries), env=env).stdout == ""
+        settings.write_text(alone)
+        assert there.run(command=python(TRY, *tries), env=env).stdout.split() == tries
+
+
 @AS_ROOT
 def test_an_environment_of_roots_in_a_folder_of_the_users_cannot_be_swapped() -> None:
     """Two levels up is the user's folder: what is in it can be renamed, whoever owns that."""

@@ -7,6 +7,7 @@ inside, as far as the user could change it. For an environment that is everythin
 from __future__ import annotations
 
 import os
+import site
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -26,7 +27,7 @@ class OwnCode:
         self._busy = tuple(map(os.path.realpath, (home, cwd)))
         standard = os.path.dirname(os.__file__)
         is_environment = sys.prefix != sys.base_prefix
-        wanted = [_launcher(), *self._package()]
+        wanted = [_launcher(), *self._package(), *_user_packages()]
         if is_environment:
             wanted += self._whole_or_parts(sys.prefix)
         if sys.base_prefix not in _SYSTEM:
@@ -57,6 +58,11 @@ def _launcher() -> str:
     """The program or link by which we were started, if it is not a part of the package."""
     started = os.path.abspath(sys.argv[0]) if "/" in sys.argv[0] else ""
     return started if os.path.basename(started) == "exeat" and os.path.isfile(started) else ""
+
+
+def _user_packages() -> list[str]:
+    """The user's own folder of packages, if Python looks there: a `.pth` file in it runs at every start."""
+    return [folder] if (folder := site.USER_SITE) and folder in sys.path else []
 
 
 def _parts(prefix: str) -> list[str]:
