@@ -38,6 +38,9 @@ class OwnCode:
             wanted.append(sys.executable)  # by this name, so that every link on the way is held
         self.read_only = [path for path in dict.fromkeys(wanted) if path and _can_be_changed(path)]
         self.still_writable = _of_others(standard) if is_environment and standard in self.read_only else []
+        environments = f"{sys.base_prefix}/envs"  # of others: conda and pyenv-virtualenv keep them there
+        if sys.base_prefix in self.read_only and os.path.isdir(environments):
+            self.still_writable.append(environments)
 
     def _package(self) -> list[str]:
         """With the folder that it is found in: Python looks there for other modules as well."""

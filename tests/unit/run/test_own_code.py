@@ -84,6 +84,15 @@ def test_without_an_environment_the_folder_of_packages_is_held(
     assert found.still_writable == []
 
 
+def test_an_interpreter_that_is_no_environment_is_held_whole(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with conda, or `pip install exeat` for pyenv's. A `pyvenv.cfg` that is made in it would be obeyed."""
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    (installed / "python" / "envs").mkdir()
+    found = OwnCode(str(installed), str(installed / "work"))
+    assert "python" in below(installed, found.read_only)
+    assert below(installed, found.still_writable) == {"python/envs"}
+
+
 @pytest.mark.parametrize(
     ("argv", "active", "expected"),
     [
