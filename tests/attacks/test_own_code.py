@@ -17,7 +17,7 @@ import pytest
 import exeat as package
 from exeat.trust.authority import Authority
 from tests.support.programs import Finished
-from tests.support.running import BY_USER, TIMEOUT_S, as_user, environment, exeat, folder_of, python
+from tests.support.running import AS_ROOT, BY_USER, NOBODY, TIMEOUT_S, as_user, environment, exeat, folder_of, python
 
 # Tries everything that its arguments say, as far as it gets, and says what was done.
 TRY = """
@@ -158,6 +158,60 @@ def test_an_interpreter_of_the_users_own_cannot_be_changed() -> None:
     look = python("import os, sys\nfor path in sys.argv[1:]: print(os.access(path, os.W_OK))", *paths)
     assert exeat(argv=look).stdout.split() == ["True"] * 4
     assert exeat(command=look, cwd="/").stdout.split() == ["False"] * 3 + ["True"]
+
+
+def test_nothing_can_be_added_to_an_interpreter_of_the_users_own() -> None:
+    """It looks for `lib/pythonXY.zip` before its own modules, and for settings beside the program."""
+    if sys.base_prefix in ("/usr", "/usr/local") or sys.prefix == sys.base_prefix:
+        pytest.skip("this is the system's Python, or no environment")
+    folders = [f"{sys.base_prefix}/lib", f"{sys.base_prefix}/bin"]
+    look = python("import os, sys\nfor path in sys.argv[1:]: print(os.access(path, os.W_OK))", *folders)
+    assert exeat(argv=look).stdout.split() == ["True"] * 2
+    assert exeat(command=look, cwd="/").stdout.split() == ["False"] * 2
+
+
+def test_no_link_on_the_way_to_the_interpreter_can_be_turned() -> None:
+    """As uv makes it: the environment's `python` leads through a link to the newest version."""
+    with environment_of(None) as there:
+        current = there.folder / "pythons" / "current"
+        current.parent.mkdir()
+        real = Path(sys.executable).resolve()
+        current.symlink_to(real.parent)
+        program = there.root / "bin" / "python"
+        program.unlink()
+        program.symlink_to(current / real.name)
+        tries = [f"replace={current}", f"swap={current.parent}"]
+        inside = there.run(command=python(TRY, *tries, f"plant={current.parent}/other"))
+        assert (inside.status, inside.stdout) == (0, f"plant={current.parent}/other\n")
+        assert exeat(argv=python(TRY, *tries)).stdout.split() == tries
+
+
+def test_a_users_own_packages_cannot_be_changed_if_they_are_loaded(tmp_path: Path) -> None:
+    """As by the system's Python, outside of an environment. What is in such an environment loads them as well."""
+    with environment_of(None) as there:
+        settings = there.root / "pyvenv.cfg"
+        alone = settings.read_text()
+        env = environment(PYTHONUSERBASE=str(tmp_path))
+        ask = [str(there.root / "bin" / "python"), "-c", "import site; print(site.getusersitepackages())"]
+        packages = Path(subprocess.run(ask, env=env, capture_output=True, text=True, check=True).stdout.strip())
+        packages.mkdir(parents=True)
+        tries = [f"plant={packages}/usercustomize.py", f"swap={packages}"]
+        settings.write_text(alone.replace("packages = false", "packages = true"))
+        assert there.run(command=python(TRY, *tries), env=env).stdout == ""
+        settings.write_text(alone)
+        assert there.run(command=python(TRY, *tries), env=env).stdout.split() == tries
+
+
+@AS_ROOT
+def test_an_environment_of_roots_in_a_folder_of_the_users_cannot_be_swapped() -> None:
+    """Two levels up is the user's folder: what is in it can be renamed, whoever owns that."""
+    with folder_of(NOBODY) as folder:
+        there = Environment(folder, None)
+        there.uid = NOBODY
+        tries = [f"swap={there.folder}"]
+        inside = there.run("--quiet", command=python(TRY, *tries, f"plant={folder}/other"), cwd="/")
+        assert (inside.status, inside.stdout) == (0, f"plant={folder}/other\n")
+        assert exeat(argv=[*as_user(NOBODY), *python(TRY, *tries)]).stdout.split() == tries
 
 
 @BY_USER

@@ -173,3 +173,13 @@ def test_it_is_no_file_that_the_run_has_another_use_for(tmp_path: Path) -> None:
     policy.write_text("good.test\n")
     done = exeat("--policy", str(policy), "--summary-json", str(policy), command=["echo", "started"])
     assert (done.status, done.stdout, policy.read_text()) == (2, "", "good.test\n")
+
+
+@pytest.mark.parametrize("option", ["--summary-json", "--learn-out"])
+def test_nor_one_in_which_the_log_goes_on(option: str, tmp_path: Path) -> None:
+    """It would be written over at the end, and the log would have a gap."""
+    log = tmp_path / "log"
+    done = exeat("--audit", str(log), option, f"{log}.1", command=["echo", "started"])
+    assert (done.status, done.stdout) == (2, "")
+    assert not list(tmp_path.iterdir())
+    assert exeat("--audit", str(log), option, f"{log}.summary", command=["true"]).status == 0

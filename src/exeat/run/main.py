@@ -82,7 +82,9 @@ def _open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | No
         return None, None
     from exeat.run.learn_out import LearnOut, SummaryOut  # noqa: PLC0415 - for runs that write them
 
-    in_use = (settings.audit or "", *settings.policy_files, *settings.secrets_files)
+    log = settings.audit or ""
+    logs = (log, *(f"{log}.{number}" for number in range(1, settings.spare_logs + 1)))
+    in_use = (*logs, *settings.policy_files, *settings.secrets_files)
     out = LearnOut(settings.learn_out, in_use) if settings.learn_out is not None else None
     try:
         if settings.summary_json is None:

@@ -7,10 +7,12 @@ inside, as far as the user could change it. For an environment that is everythin
 from __future__ import annotations
 
 import os
+import site
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import exeat
+from exeat.jail.way import steps
 
 _PARTS = ("bin", "lib", "lib64", "pyvenv.cfg")
 # Root's alone. What runs as root can change any program of the system, so there is no point in holding this one.
@@ -25,13 +27,20 @@ class OwnCode:
         self._busy = tuple(map(os.path.realpath, (home, cwd)))
         standard = os.path.dirname(os.__file__)
         is_environment = sys.prefix != sys.base_prefix
-        wanted = [_launcher(), *self._package()]
+        wanted = [_launcher(), *self._package(), *_user_packages()]
         if is_environment:
             wanted += self._whole_or_parts(sys.prefix)
         if sys.base_prefix not in _SYSTEM:
-            wanted += [os.path.realpath(sys.executable), standard, *_shared_libraries()]
+            # Whole folders: it looks for a `pythonXY.zip` before its modules, and for settings beside the program.
+            folders = _parts(sys.base_prefix) if is_environment else self._whole_or_parts(sys.base_prefix)
+            wanted += [os.path.dirname(os.path.realpath(sys.executable)), standard, *folders]
+        if sys.base_prefix not in _SYSTEM or os.geteuid() != 0:
+            wanted.append(sys.executable)  # by this name, so that every link on the way is held
         self.read_only = [path for path in dict.fromkeys(wanted) if path and _can_be_changed(path)]
         self.still_writable = _of_others(standard) if is_environment and standard in self.read_only else []
+        environments = f"{sys.base_prefix}/envs"  # of others: conda and pyenv-virtualenv keep them there
+        if sys.base_prefix in self.read_only and os.path.isdir(environments):
+            self.still_writable.append(environments)
 
     def _package(self) -> list[str]:
         """With the folder that it is found in: Python looks there for other modules as well."""
@@ -39,8 +48,8 @@ class OwnCode:
         folder = os.path.dirname(package)
         return [folder] if not self._is_needed(folder) else [package]
 
-    def _whole_or_parts(self, prefix: str) -> Iterable[str]:
-        return (f"{prefix}/{part}" for part in _PARTS) if self._is_needed(prefix) else (prefix,)
+    def _whole_or_parts(self, prefix: str) -> list[str]:
+        return _parts(prefix) if self._is_needed(prefix) else [prefix]
 
     def _is_needed(self, folder: str) -> bool:
         """Is the command at home or at work there?"""
@@ -54,13 +63,13 @@ def _launcher() -> str:
     return started if os.path.basename(started) == "exeat" and os.path.isfile(started) else ""
 
 
-def _shared_libraries() -> list[str]:
-    """The interpreter is a small program around one of these, where it is not built in."""
-    folder = f"{sys.base_prefix}/lib"
-    try:
-        return [f"{folder}/{name}" for name in os.listdir(folder) if name.startswith("libpython") and ".so" in name]
-    except OSError:
-        return []
+def _user_packages() -> list[str]:
+    """The user's own folder of packages, if Python looks there: a `.pth` file in it runs at every start."""
+    return [folder] if (folder := site.USER_SITE) and folder in sys.path else []
+
+
+def _parts(prefix: str) -> list[str]:
+    return [f"{prefix}/{part}" for part in _PARTS]
 
 
 def _of_others(standard: str) -> list[str]:
@@ -71,11 +80,12 @@ def _of_others(standard: str) -> list[str]:
 
 
 def _can_be_changed(path: str) -> bool:
-    """By a process with our rights, perhaps after a chmod; or replaced, in a folder that it may write to."""
+    """By a process with our rights, perhaps after a chmod; or replaced, with any part of the way to it."""
     if not os.path.exists(path):
         return False
     own = os.geteuid()
-    return any(os.access(each, os.W_OK) or os.stat(each).st_uid == own for each in (path, os.path.dirname(path)))
+    folders = (step.folder for step in steps(os.path.abspath(path)))
+    return any(os.access(each, os.W_OK) or os.stat(each).st_uid == own for each in (path, *folders))
 
 
 def warning_of_second_names() -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 _MAX_TEXT = 1_024
 _MAX_PROGRAM = 100
+_SET_IN = " " * 9
 # Whatever sequence the command has left open ends here, and so does what it may have done to what is written next:
 # output that goes to a printer or a status line, or waits for the end of a picture; pictures; colours of its own for
 # ink and paper; margins and scroll regions (these move the cursor, which is put back).
@@ -241,6 +242,14 @@ class Screen:
         return b"\r" + _ERASE_LINE + (b"\x1b[A" + _ERASE_LINE) * (self._height - 1)
 
     def _cut(self, lines: list[str]) -> list[str]:
-        """Into rows that fit: how many there are must be known."""
+        """Into rows that fit: how many there are must be known.
+
+        The rest of a line is set in, so that no name can be chosen to look like a line of ours where it is cut.
+        """
         width = self._columns - 1
-        return [line[at : at + width] for line in lines for at in range(0, max(len(line), 1), width)]
+        rows = []
+        for line in lines:
+            rows.append(line[:width])
+            step = width - len(_SET_IN)
+            rows += [_SET_IN + line[at : at + step] for at in range(width, len(line), step)]
+        return rows

@@ -16,6 +16,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 _MAX_TABLE = 2 * 1024 * 1024
 _MAX_PROCESSES = 512
+_MAX_THREADS = 2_048  # of all of them: each has a list of its own
 _MAX_DESCRIPTORS = 8_192
 _MAX_NAME = 48
 _REST = 9  # times as long as the last search worked: the gateway has other work
@@ -78,8 +79,11 @@ class ProgramFinder:
     def _processes(self) -> Iterator[int]:
         """All of the jail but its keeper, the nearest first."""
         found = [self._keeper]
+        threads_left = _MAX_THREADS
         for pid in found:  # grows meanwhile
-            for child in _children(pid):
+            threads = _threads(pid)[:threads_left]
+            threads_left -= len(threads)
+            for child in _children(pid, threads):
                 if len(found) > _MAX_PROCESSES:
                     return
                 found.append(child)
@@ -98,10 +102,17 @@ def _link(path: str) -> str:
         return ""
 
 
-def _children(pid: int) -> list[int]:
+def _threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []  # it has ended
+
+
+def _children(pid: int, threads: list[str]) -> list[int]:
     found: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task")[:_MAX_PROCESSES]:
+        for thread in threads:
             with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
                 found += map(int, file.read().split())
     except (OSError, ValueError):

@@ -42,9 +42,10 @@ def test_the_environment_and_the_interpreter(installed: Path) -> None:
     assert below(installed, found.read_only) == {
         "work/.venv",
         "work/.venv/lib/python3/site-packages",
-        "python/bin/python3",
+        "work/.venv/bin/python",
+        "python/bin",
+        "python/lib",
         "python/lib/python3",
-        "python/lib/libpython3.so.1.0",
     }
     assert below(installed, found.still_writable) == {"python/lib/python3/site-packages"}
 
@@ -70,7 +71,7 @@ def test_of_a_source_tree_to_work_in_the_package_is_held(installed: Path) -> Non
 def test_the_systems_interpreter_is_the_systems(installed: Path, monkeypatch: pytest.MonkeyPatch, system: str) -> None:
     monkeypatch.setattr(sys, "base_prefix", system)
     found = below(installed, OwnCode(str(installed), str(installed / "work")).read_only)
-    assert found == {"work/.venv", "work/.venv/lib/python3/site-packages"}
+    assert found - {"work/.venv/bin/python"} == {"work/.venv", "work/.venv/lib/python3/site-packages"}
 
 
 def test_without_an_environment_the_folder_of_packages_is_held(
@@ -79,8 +80,17 @@ def test_without_an_environment_the_folder_of_packages_is_held(
     monkeypatch.setattr(sys, "base_prefix", "/usr")
     monkeypatch.setattr(sys, "prefix", "/usr")
     found = OwnCode(str(installed), str(installed / "work"))
-    assert below(installed, found.read_only) == {"work/.venv/lib/python3/site-packages"}
+    assert below(installed, found.read_only) - {"work/.venv/bin/python"} == {"work/.venv/lib/python3/site-packages"}
     assert found.still_writable == []
+
+
+def test_an_interpreter_that_is_no_environment_is_held_whole(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with conda, or `pip install exeat` for pyenv's. A `pyvenv.cfg` that is made in it would be obeyed."""
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    (installed / "python" / "envs").mkdir()
+    found = OwnCode(str(installed), str(installed / "work"))
+    assert "python" in below(installed, found.read_only)
+    assert below(installed, found.still_writable) == {"python/envs"}
 
 
 @pytest.mark.parametrize(

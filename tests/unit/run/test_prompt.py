@@ -131,15 +131,15 @@ def test_what_came_of_it_is_said(key: Key, words: str) -> None:
     assert answered_line(NAMED, key) == f"exeat: api.x.test:443 {words}"
 
 
-def screen(**changes: bool) -> Screen:
+def screen(columns: int = 40, **changes: bool) -> Screen:
     how = {"is_dumb": False, "is_raw": False, "is_full": False, "is_fresh": True} | changes
-    return Screen(columns=40, rows=10, **how)
+    return Screen(columns=columns, rows=10, **how)
 
 
 def test_a_terminal_that_can_nothing_gets_plain_text() -> None:
     shown = screen(is_dumb=True, is_raw=True, is_full=True, is_fresh=False)
     text = shown.open(["one", "x" * 50]) + shown.again("two") + shown.close("three")
-    assert text == b"\r\none\r\n" + b"x" * 39 + b"\r\n" + b"x" * 11 + b"\r\ntwo\r\nthree\r\n"
+    assert text == b"\r\none\r\n" + b"x" * 39 + b"\r\n         " + b"x" * 11 + b"\r\ntwo\r\nthree\r\n"
 
 
 def test_beside_a_plain_program_the_outcome_stays() -> None:
@@ -171,6 +171,17 @@ def test_who_asks_is_said_and_cannot_write_more_than_that() -> None:
     assert line.isascii()
     assert line.isprintable()
     assert len(line) < 130
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80])
+def test_no_name_of_a_program_looks_like_a_line_of_ours_where_it_is_cut(columns: int) -> None:
+    for padding in range(70):
+        program = "x" * padding + "exeat: allow good.test?"
+        lines = question_lines(NAMED._replace(program=program), 30.0)
+        rows = screen(columns, is_dumb=True).open(lines).decode().split("\r\n")
+        assert max(map(len, rows)) < columns
+        assert [row for row in rows if row.startswith("exeat")] == rows[:1]
+        assert program.replace(" ", "") in "".join(rows).replace(" ", ""), "all of it is there"
 
 
 def test_below_a_line_that_is_edited_nothing_stays() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -140,3 +142,17 @@ def test_any_error_is_json() -> None:
     found = json.loads(as_json(UNKNOWN, None, text))
     assert (found["error"], found["exit_status"]) == (text, None)
     assert as_json(UNKNOWN, None, text).isascii()
+
+
+_SEAL_AND_SAY = """
+from exeat.run.outcome import UNKNOWN, as_json
+from exeat.run.sealing import seal_imports
+seal_imports()
+print(as_json(UNKNOWN, None, 'two\\nlines, "quoted", \\xe9 \\U0001f600 \\udcff'))
+"""
+
+
+def test_any_error_can_be_told_when_no_code_is_loaded_any_more() -> None:
+    """Codecs are code."""
+    done = subprocess.run([sys.executable, "-c", _SEAL_AND_SAY], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout)["error"] == 'two\nlines, "quoted", \xe9 \U0001f600 \udcff'

@@ -107,3 +107,43 @@ def test_those_who_ask_all_the_time_do_not_keep_the_gateway_busy(monkeypatch: py
         found.append(finder.find(("127.0.0.1", 1)))
         now[0] += 1.0
     assert [at for at, name in enumerate(found) if name] == [0, 9, 18]
+
+
+# Starts processes that do not ask, with threads, and then the one that does.
+MANY_THREADS = """
+import os, sys, threading
+threading.stack_size(65_536)
+for _ in range(3):
+    if not os.fork():
+        for _ in range(20):
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+        os.write(1, b"up")
+        os.read(0, 1)
+        os._exit(0)
+os.read(0, 1)
+"""
+
+
+def test_threads_are_looked_at_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may have thousands, and there may be hundreds of those."""
+    looked_at = 0
+
+    def children(pid: int, threads: list[str]) -> list[int]:
+        nonlocal looked_at
+        looked_at += len(threads)
+        return list_children(pid, threads)
+
+    list_children = who_asks._children
+    argv = [sys.executable, "-I", "-S", "-c", MANY_THREADS]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.read(6) == b"upupup"
+        monkeypatch.setattr(who_asks, "_children", children)
+        assert len(list(ProgramFinder(child.pid)._processes())) == 3
+        assert looked_at == 1 + 3 * 21, "the control"
+        looked_at = 0
+        monkeypatch.setattr(who_asks, "_MAX_THREADS", 10)
+        assert len(list(ProgramFinder(child.pid)._processes())) == 3
+        assert looked_at == 10
+        child.stdin.close()
