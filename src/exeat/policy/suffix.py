@@ -6,6 +6,7 @@ Only the data of publicsuffixlist is used. Its own lookup takes 5 µs a name and
 
 from __future__ import annotations
 
+import encodings.punycode  # noqa: F401 - no codec can be loaded once imports are sealed
 from functools import lru_cache
 
 

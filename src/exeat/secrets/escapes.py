@@ -7,6 +7,7 @@ encoders differ, as long as there are few of these in the text.
 
 from __future__ import annotations
 
+import encodings.utf_16_be  # noqa: F401 - no codec can be loaded once imports are sealed
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from typing import Final
