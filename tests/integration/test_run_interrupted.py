@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ from tests.support.running import environment, exeat
 
 _SCRIPT = str(Path(__file__).parents[1] / "support" / "interrupted.py")
 _NEVER = "never"
-_AS_USUAL = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 # The first are in the first lines of exeat. The last is the fork of the jail's builder, when signals are held back.
 _MOMENTS = (
     "enum",
@@ -56,23 +54,3 @@ def test_ctrl_c_is_ignored_if_the_caller_wants_that(moment: str, tmp_path: Path)
         argv, capture_output=True, text=True, timeout=40, check=False, env=environment(EXEAT_HOME=str(tmp_path / "h"))
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["INT", "TERM", "HUP"])
-@pytest.mark.parametrize("moment", ["fork 1", "exeat.run.confined", "exeat.run.terminal", "fork 2"])
-def test_who_is_ended_while_a_run_starts_leaves_no_file(moment: str, number: int, tmp_path: Path) -> None:
-    """The files of the log and of the summary are there before the command."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    files = ["--audit", str(folder / "log"), "--summary-json", str(folder / "summary")]
-    # A handler that the caller had ignored is put back for this: `nohup make test` has SIGHUP so.
-    restored = [sys.executable, "-c", _AS_USUAL, sys.executable, _SCRIPT]
-    env = environment(EXEAT_HOME=str(tmp_path / "home"))
-    done = exeat(argv=[*restored, f"{moment}/{int(number)}", "run", *files, "--", "echo", "ran"], env=env)
-    assert done == Finished(128 + number, "", "")
-    left = {each.name: each.stat().st_size for each in folder.iterdir()}
-    assert all(left.values()), left
-    assert "log.1" not in left
-    done = exeat(argv=[*restored, _NEVER, "run", *files, "--", "echo", "ran"], env=env)
-    assert done == Finished(0, "ran\n", "")
-    assert sorted(each.name for each in folder.iterdir()) == ["log", "summary"]

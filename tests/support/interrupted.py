@@ -1,7 +1,6 @@
 """`exeat` with Ctrl-C at a chosen moment: `interrupted.py MOMENT ARGUMENT...`.
 
 A moment is the name of a module, when it is asked for, or `fork` and a number, when that process is about to be made.
-Behind a `/` there may be the number of another signal.
 Only the standard library is used here: what is to be seen is how exeat itself is loaded.
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-_moment, _, _signal = sys.argv.pop(1).partition("/")
+_moment = sys.argv.pop(1)
 _pid = os.getpid()
 _forks = 0
 
@@ -23,7 +22,7 @@ def _interrupt(event: str, arguments: tuple[object, ...]) -> None:
         _forks += 1
     if (event == "import" and arguments[0] == _moment) or (event == "os.fork" and f"fork {_forks}" == _moment):
         _moment = ""
-        os.kill(_pid, int(_signal or 2))  # SIGINT; the module signal is for exeat to load
+        os.kill(_pid, 2)  # SIGINT; the module signal is for exeat to load
 
 
 sys.addaudithook(_interrupt)

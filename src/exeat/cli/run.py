@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP
 from exeat.audit.settings import rotation_from
-from exeat.cli.start import hear_endings
 from exeat.errors import ConfigError
 from exeat.run.settings import JAILS
 
@@ -111,7 +110,6 @@ def run_command(
     folder, listed = _open_sandbox(options) if options.name is not None else (None, "")
     rules += listed
     every_rule += listed
-    hear_endings()
     return run(
         RunSettings(
             argv,

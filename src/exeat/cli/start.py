@@ -12,13 +12,8 @@ except KeyboardInterrupt:
     os._exit(INTERRUPTED)
 
 
-_is_program = False  # and not a part of one, whose signals are its own
-
-
 def console() -> None:
     """Load the rest and do what the arguments say. Does not come back."""
-    global _is_program
-    _is_program = True
     # Whoever starts us may want it ignored; then it stays so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
@@ -34,17 +29,6 @@ def hear_interrupts() -> None:
     """From here on Ctrl-C is an exception, as ever: there is something to tidy up now."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def hear_endings() -> None:
-    """To be ended is an exception from here on, for what has to remove files that it has made."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if _is_program and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _end)
-
-
-def _end(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)  # as a shell counts it
 
 
 def _leave(number: int, frame: object) -> None:

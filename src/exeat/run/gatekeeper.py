@@ -54,7 +54,7 @@ class Gatekeeper:
         self.asking, asked = _open_questions(settings)  # where it asks about what no rule lists, for the terminal
         self.can_ask = asked is not None or settings.folder is not None
         # Ctrl-C goes to the whole group. Until the new process has left it, that is for the run alone.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
@@ -67,11 +67,7 @@ class Gatekeeper:
         if settings.folder is not None:
             settings.folder.close()  # nothing of it in the process that starts the command
         self.socket = ours
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        except BaseException:  # one that came meanwhile: nobody has this object yet who could end the process
-            self.kill()
-            raise
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def loopback_places(self) -> list[HostPorts]:
         """Wait until the rules are read: which loopback addresses do they list? Raises ConfigError."""
