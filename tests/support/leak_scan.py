@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support.running import children_of, descendants_of
@@ -84,16 +85,18 @@ def shown_of(pid: int) -> Iterator[tuple[str, bytes]]:
         for name in _TEXTS:
             yield f"{each}/{name}", (each / name).read_bytes()
     for descriptor in (folder / "fd").iterdir():
-        yield str(descriptor), bytes(descriptor.readlink())
+        with suppress(FileNotFoundError):  # closed meanwhile: connections come and go
+            yield str(descriptor), bytes(descriptor.readlink())
 
 
 def held_by(pid: int) -> Iterator[tuple[str, bytes]]:
     """The contents of the files that a process has open, those without a name too."""
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        found = descriptor.stat()
-        named = str(descriptor.readlink()).startswith("/")  # a namespace is a file as well, without content
-        if stat.S_ISREG(found.st_mode) and named and found.st_size < _MAX_FILE:
-            yield f"{descriptor} -> {descriptor.readlink()}", descriptor.read_bytes()
+        with suppress(FileNotFoundError):
+            found = descriptor.stat()
+            named = str(descriptor.readlink()).startswith("/")  # a namespace is a file as well, without content
+            if stat.S_ISREG(found.st_mode) and named and found.st_size < _MAX_FILE:
+                yield f"{descriptor} -> {descriptor.readlink()}", descriptor.read_bytes()
 
 
 def processes_of(pid: int) -> list[int]:
