@@ -141,8 +141,8 @@ class Download:
                 kept, self._kept = bytes(self._kept), None
                 if len(kept) <= _KEPT_BYTES:
                     return self._begin(kept)
-                # Unpacked it is more than is kept: it goes on like one whose length was never known, also if all of it is
-                # there. Whether it came in one piece must not show.
+                # Unpacked it is more than is kept: it goes on like one whose length was never known, also if all of
+                # it is there. Whether it came in one piece must not show.
                 payload = [kept]
                 self.is_last = not self._chunked
             out.append(self._begin())
