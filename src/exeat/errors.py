@@ -6,6 +6,20 @@ broke. It carries a sentence that anybody may read, the sandbox included, and a 
 
 from __future__ import annotations
 
+import errno
+
+_LOG_ADVICE = {
+    errno.ENOENT: "its folder does not exist: make it first",
+    errno.ENOTDIR: "a part of its path is not a folder",
+    errno.EACCES: "no permission: choose a place that you may write to",
+    errno.EROFS: "the file system is read-only: choose another place",
+    errno.ELOOP: "it is a symbolic link: name the file itself",
+    errno.EISDIR: "it is a folder: name a file in it",
+    errno.ENXIO: "nobody reads this pipe: start its reader first",
+    errno.EBADF: "the standard stream is closed: name a file",
+    errno.EINVAL: "it holds something that is not an audit log: name another file",
+}
+
 
 class ExeatError(Exception):
     """Base of everything exeat raises on purpose."""
@@ -47,6 +61,12 @@ class AuditError(ExeatError):
 
 class StartError(ExeatError):
     """The gateway could not start: a port is taken, a file cannot be opened."""
+
+
+def log_not_opened(path: str, error: OSError) -> StartError:
+    """For everyone who opens an audit log: what is wrong with its path, and what to do about it."""
+    advice = _LOG_ADVICE.get(error.errno or 0) or error.strerror or str(error)
+    return StartError(f"cannot open the audit log {path!r}: {advice}", detail=str(error))
 
 
 class JailError(ExeatError):

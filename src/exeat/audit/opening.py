@@ -8,20 +8,9 @@ import stat
 
 from exeat.audit.logfile import LogFile
 from exeat.audit.sink import MemorySink, Sink, StreamSink
-from exeat.errors import StartError
+from exeat.errors import StartError, log_not_opened
 
 _STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
-_ADVICE = {
-    errno.ENOENT: "its folder does not exist: make it first",
-    errno.ENOTDIR: "a part of its path is not a folder",
-    errno.EACCES: "no permission: choose a place that you may write to",
-    errno.EROFS: "the file system is read-only: choose another place",
-    errno.ELOOP: "it is a symbolic link: name the file itself",
-    errno.EISDIR: "it is a folder: name a file in it",
-    errno.ENXIO: "nobody reads this pipe: start its reader first",
-    errno.EBADF: "the standard stream is closed: name a file",
-    errno.EINVAL: "it holds something that is not an audit log: name another file",
-}
 
 
 def open_sink(target: str | None, *, max_bytes: int, keep: int, in_reach: bool = False) -> Sink:
@@ -37,8 +26,7 @@ def open_sink(target: str | None, *, max_bytes: int, keep: int, in_reach: bool =
             return StreamSink(_open_stream(target))
         return LogFile(target, max_bytes=max_bytes, keep=keep, in_reach=in_reach)
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
-        raise StartError(f"cannot open the audit log {target!r}: {advice}", detail=str(error)) from error
+        raise log_not_opened(target, error) from error
 
 
 def _is_stream(target: str) -> bool:

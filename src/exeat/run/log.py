@@ -14,20 +14,13 @@ import struct
 import sys
 import time
 
-from exeat.errors import StartError
+from exeat.errors import StartError, log_not_opened
 from exeat.run.summary import say
 
 _STREAMS = ("-", "/dev/stdout", "/dev/stderr")
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _TRIES = 100
 _RETRY_S = 0.01
-_ADVICE = {
-    errno.ENOENT: "its folder does not exist: make it first",
-    errno.ENOTDIR: "a part of its path is not a folder",
-    errno.EACCES: "no permission: choose a place that you may write to",
-    errno.EROFS: "the file system is read-only: choose another place",
-    errno.ELOOP: "it is a symbolic link: name the file itself",
-}
 
 
 class RunLog:
@@ -52,8 +45,7 @@ class RunLog:
                 self._hold_spares(self._path, spares)
         except OSError as error:
             self.discard()
-            why = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
-            raise StartError(f"cannot open the audit log {path!r}: {why}") from None
+            raise log_not_opened(self._path, error) from None
         except StartError:
             self.discard()
             raise

@@ -34,11 +34,10 @@ class NoSandboxError(ConfigError):
     def __init__(self, name: str, names: list[str]) -> None:
         self.name = name
         self.others = _others(name, names)
-        some = f"{self.others}; " if self.others else ""
         super().__init__(
-            f"there is no sandbox {name}",
+            f"there is no sandbox {name}" + (f" ({self.others})" if self.others else ""),
             where="--name",
-            expected=f"{some}exeat proxy create --name {name} makes it, and so does exeat run --new --name {name} ...",
+            expected=f"exeat proxy create --name {name}, or exeat run --new --name {name} ..., to make it",
         )
 
 
