@@ -66,9 +66,10 @@ def identities(paths: Iterable[str]) -> frozenset[Identity]:
 class Hidden:
     """What the command must not have open: some files, and all that is in some folders, by whatever name."""
 
-    def __init__(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
-        self._files = identities(files)
-        self._folders = tuple(folders)
+    def __init__(self, paths: Iterable[str] = ()) -> None:
+        paths = tuple(paths)
+        self._files = identities(paths)
+        self._folders = tuple(path for path in paths if os.path.isdir(path))
         self._in_folders: frozenset[Identity] | None = None  # looked for if there is something to compare
 
     def holds(self, number: int) -> bool:

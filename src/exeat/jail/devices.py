@@ -38,39 +38,42 @@ def is_device(path: str) -> bool:
     return os.path.normpath(path) == path and path.startswith(f"{DEV}/") and (stat.S_ISCHR(mode) or stat.S_ISBLK(mode))
 
 
-def give_own_devices(named: Iterable[str], hidden: int = 0) -> int:
-    """Put a /dev of the jail's own over the host's. Returns a descriptor to be kept open, for its terminal. OSError.
+class OwnDevices:
+    """What is to be in /dev, found while the host's is still there, and put there when it is not. Raises OSError."""
 
-    `hidden` is the number of a device that is not shown, whatever else is asked for.
-    """
-    if not os.path.isdir(DEV):
-        return -1  # no programs either that need it
-    terminal = _own_terminal()
-    wanted = [*(f"{DEV}/{name}" for name in _HARMLESS), *_computing(), *named]
-    if terminal and not _number_of(terminal):
-        wanted.append(terminal)  # a console: its name is all that is missing, the command has it open already
-    has_queues, has_terminals = (os.path.isdir(f"{DEV}/{name}") for name in ("mqueue", "pts"))
-    # By descriptor, so that they can be shown when everything is covered.
-    shown = {
-        path: os.open(path, os.O_PATH | os.O_CLOEXEC)
-        for path in wanted
-        if is_device(path) and os.lstat(path).st_rdev != hidden
-    }
-    held = os.open(terminal, os.O_PATH | os.O_CLOEXEC) if terminal and _number_of(terminal) else -1
-    mount("exeat", DEV, "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=1m")
-    for path, descriptor in shown.items():
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND)
-        os.close(descriptor)
-    for name, target in _LINKS.items():
-        os.symlink(target, f"{DEV}/{name}")
-    os.mkdir(f"{DEV}/shm")
-    mount("exeat", f"{DEV}/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
-    if has_queues:
-        os.mkdir(f"{DEV}/mqueue")
-        mount("mqueue", f"{DEV}/mqueue", "mqueue", _SAFE)  # those of the jail's own IPC namespace
-    return _give_own_terminals(terminal, held) if has_terminals else -1
+    def __init__(self, named: Iterable[str], hidden: int = 0) -> None:
+        """`hidden` is the number of a device that is not shown, whatever else is asked for."""
+        self._terminal = terminal = _own_terminal()
+        wanted = [*(f"{DEV}/{name}" for name in _HARMLESS), *_computing(), *named]
+        if terminal and not _number_of(terminal):
+            wanted.append(terminal)  # a console: its name is all that is missing, the command has it open already
+        self._has_queues, self._has_terminals = (os.path.isdir(f"{DEV}/{name}") for name in ("mqueue", "pts"))
+        self._shown = {
+            path: os.open(path, os.O_PATH | os.O_CLOEXEC)
+            for path in wanted
+            if is_device(path) and os.lstat(path).st_rdev != hidden
+        }
+        has_number = terminal and _number_of(terminal)
+        self._held = os.open(terminal, os.O_PATH | os.O_CLOEXEC) if has_number else -1
+
+    def put(self) -> int:
+        """Fill the jail's own /dev. Returns a descriptor to be kept open, for its terminal; -1 if there is none."""
+        if not os.path.isdir(DEV):
+            return -1  # no programs either that need it
+        mount("exeat", DEV, "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=1m")
+        for path, descriptor in self._shown.items():
+            os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND)
+            os.close(descriptor)
+        for name, target in _LINKS.items():
+            os.symlink(target, f"{DEV}/{name}")
+        os.mkdir(f"{DEV}/shm")
+        mount("exeat", f"{DEV}/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+        if self._has_queues:
+            os.mkdir(f"{DEV}/mqueue")
+            mount("mqueue", f"{DEV}/mqueue", "mqueue", _SAFE)  # those of the jail's own IPC namespace
+        return _give_own_terminals(self._terminal, self._held) if self._has_terminals else -1
 
 
 def _computing() -> list[str]:

@@ -62,6 +62,8 @@ def explain_failure(step: str, number: int, reason: str) -> JailError:
             return JailError(reason)
         case "mounts" if number in (errno.EPERM, errno.EACCES):
             return _no_namespaces(number, reason)
+        case "view":
+            return _no_view(number, reason)
         case "folder":
             return JailError(
                 "the working directory cannot be entered inside the jail",
@@ -76,6 +78,18 @@ def explain_failure(step: str, number: int, reason: str) -> JailError:
             )
         case _:
             return JailError(f"the jail could not be built ({step})", detail=reason)
+
+
+def _no_view(number: int, reason: str) -> JailError:
+    """The copy-on-write view of files is refused. There is none that is weaker without being asked for."""
+    public = "the command cannot have a copy-on-write view of your files here"
+    host = "--files host leaves your files as they are: the command can then change whatever you can"
+    if number == errno.ENODEV:
+        return JailError(public, detail="this kernel has no overlay file system", fix=f"sudo modprobe overlay, or {host}")
+    if number == errno.EPERM and os.geteuid() != 0:
+        detail = f"{reason}; an ordinary user's overlay needs Linux 5.11, and this is {os.uname().release}"
+        return JailError(public, detail=detail, fix=f"run as root, or {host}")
+    return JailError(public, detail=reason, fix=host)
 
 
 def _no_namespaces(number: int, reason: str) -> JailError:

@@ -23,7 +23,6 @@ from exeat.jail.messages import (
     EXEC_FAILED,
     EXITED,
     FAILED,
-    HOST_SOCKETS,
     KEEPER,
     PASS_SIGNAL,
     READY,
@@ -33,12 +32,13 @@ from exeat.jail.messages import (
     receive,
 )
 from exeat.jail.network import HostPorts, build_network
+from exeat.jail.shared_sockets import find_sockets
+from exeat.jail.view import NoViewError
 from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, restore_signals
 
 _NAMESPACES = libc.CLONE_NEWNS | libc.CLONE_NEWPID | libc.CLONE_NEWIPC
 # How long the two halves of a signal to the group, to the warden and to the keeper, can be apart.
 _GROUP_MS = 50
-_MAX_PACKET = 65_536
 _TIOCSCTTY = 0x540E  # the same on every machine that there is a jail for
 
 
@@ -116,9 +116,10 @@ def build(spec: Spec, control: socket.socket) -> NoReturn:
 def _build(spec: Spec, control: socket.socket) -> None:
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        descriptors.close_ways_out(descriptors.Hidden(spec.view.hidden_files, spec.view.hidden_folders))
+        descriptors.close_ways_out(descriptors.Hidden(spec.view.not_there))
     except OSError as error:
         raise _StepError("descriptors", error) from None
+    dead_sockets = find_sockets(spec.view.shared)
     uid, is_root = os.getuid(), os.geteuid() == 0
     own_users = _enter_namespaces(own_network=spec.own_network, is_root=is_root)
     if spec.own_network:
@@ -128,16 +129,15 @@ def _build(spec: Spec, control: socket.socket) -> None:
             raise _StepError("network", error) from None
         socket.send_fds(control, [SOCKETS], [each.fileno() for each in sockets.all()])
         sockets.close()
-    sockets_outside = _receive_host_sockets(control)
     try:
         shown_uid = spec.run_as[0] if spec.run_as else uid
-        mounts.build_view(
+        layers = mounts.build_view(
             spec.view,
-            sockets_outside,
+            dead_sockets,
             uid=shown_uid,
             environ=spec.environ,
             program=spec.argv[0],
-            is_root=is_root,
+            own_users=own_users,
             hidden_terminal=spec.terminal.hidden if spec.terminal is not None else 0,
         )
         kernelfs.close_doors(is_root=is_root)
@@ -148,34 +148,14 @@ def _build(spec: Spec, control: socket.socket) -> None:
 
             furnish(*spec.run_as)
     except OSError as error:
-        raise _StepError("mounts", error) from None
-    namespaces = _own_namespaces(own_users=own_users) if spec.view.hidden_files else []
+        raise _StepError("view" if isinstance(error, NoViewError) else "mounts", error) from None
     keeper = os.fork()
     if keeper == 0:
+        if layers >= 0:
+            os.close(layers)
         keep(spec, control, is_root=is_root)
-    socket.send_fds(control, [KEEPER + str(keeper).encode()], namespaces)
+    socket.send_fds(control, [KEEPER + str(keeper).encode()], [layers] if layers >= 0 else [])
     os._exit(0)
-
-
-def _own_namespaces(*, own_users: bool) -> list[int]:
-    """The ways back in for the warden, should a file have to be hidden again."""
-    kinds = ("user", "mnt") if own_users else ("mnt",)
-    try:
-        return [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]
-    except OSError as error:
-        raise _StepError("mounts", error) from None
-
-
-def _receive_host_sockets(control: socket.socket) -> list[str]:
-    """The host's sockets, found by the warden while we made the network: that is mostly waiting for the kernel."""
-    paths: list[str] = []
-    while True:
-        data, _ = receive(control, _MAX_PACKET)
-        if data[:1] != HOST_SOCKETS:
-            os._exit(1)  # the warden is gone
-        if len(data) == 1:
-            return paths
-        paths += os.fsdecode(data[1:]).split("\0")
 
 
 def _enter_namespaces(*, own_network: bool, is_root: bool) -> bool:

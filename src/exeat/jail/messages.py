@@ -13,7 +13,6 @@ EXEC_FAILED = b"X"  # the command could not be started
 STOPPED = b"T"  # the command was stopped by this signal
 EXITED = b"D"  # the command's wait status
 
-HOST_SOCKETS = b"H"  # paths with NUL between, in as many packets as it takes; an empty one is the last
 GO = b"G"
 PASS_SIGNAL = b"P"
 

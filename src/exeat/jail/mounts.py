@@ -1,29 +1,25 @@
-"""The jail's view of the file system: the caller's own, without the host's Unix sockets and with a private /run.
+"""What the jail's file system has of its own: devices, a private /run, whom to trust, how names are resolved.
 
-Files are not confined; what is hidden here is what leads to the network or to exeat itself. Everything happens in
-a mount namespace of the jail's own, so the host never sees any of it and nothing is left behind.
+`view.py` makes the rest of it. Everything happens in a mount namespace of the jail's own, so the host never sees any of
+it and nothing is left behind.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
-from exeat.jail.devices import give_own_devices
-from exeat.jail.hiding import HiddenFolders, ReadOnlyPlaces
-from exeat.jail.hostsockets import is_socket
+from exeat.jail.devices import OwnDevices
+from exeat.jail.holding import hold_hidden, hold_read_only
 from exeat.jail.kernelfs import read_only
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
-from exeat.jail.mounttable import MountTable
+from exeat.jail.view import Layers, enter_view, forget_host
 from exeat.trust.files import TrustFiles
 
-# Not state but programs (NixOS) and removable disks; they hold no sockets of services.
-_KEPT_IN_RUN = ("current-system", "booted-system", "opengl-driver", "opengl-driver-32", "wrappers", "media")
-# Where display servers listen. Hidden whole: the next one to start would not be in the list of what listens now.
-_SOCKET_FOLDERS = ("/tmp/.X11-unix", "/tmp/.ICE-unix", "/tmp/.font-unix", "/tmp/.XIM-unix")  # noqa: S108
+# Not state but links to programs (NixOS).
+_KEPT_IN_RUN = ("current-system", "booted-system", "opengl-driver", "opengl-driver-32")
 _SAFE = MS_NOSUID | MS_NODEV
-_TRIES = 20
 _RESOLV_CONF = "# Names are answered by exeat.\nnameserver 127.0.0.1\n"
 _SSH_CONFIGS = "/etc/ssh/ssh_config.d"
 _OWN = "/run/exeat"
@@ -34,75 +30,61 @@ OWN_CERTIFICATE = f"{_OWN}/ca.pem"
 
 
 class View:
-    """What the caller wants to see or not: host sockets to keep, files and folders to hide, whom to trust."""
+    """What the caller wants to be seen or not. Without `layers` it is the host's own files.
 
-    __slots__ = (
-        "devices", "hidden_files", "hidden_folders", "obstacles", "read_only", "sockets", "still_writable", "trust",
-    )  # fmt: skip
+    The lists are of what lies in folders that are shared for real; elsewhere the layers take care of it.
+    """
 
-    def __init__(self, sockets: list[str], hidden_files: list[str], hidden_folders: list[str]) -> None:
-        self.sockets = sockets
-        self.hidden_files = hidden_files
-        self.hidden_folders = hidden_folders
+    __slots__ = ("devices", "hidden", "layers", "not_there", "read_only", "shared", "sockets", "trust")
+
+    def __init__(self, layers: Layers | None = None, sockets: Sequence[str] = ()) -> None:
+        self.layers = layers
+        self.sockets = sockets  # of the host, to be reachable
+        self.shared: Sequence[str] = layers.real if layers is not None else ("/",)
+        self.hidden: Sequence[str] = ()
+        self.not_there: Sequence[str] = ()  # all that is hidden, wherever it lies: it must not be inherited either
+        self.read_only: Sequence[str] = ()
         self.devices: tuple[str, ...] = ()  # of the host's /dev, added to those that are always there
-        self.read_only: list[str] = []  # files and folders
-        self.still_writable: list[str] = []  # folders in these
-        self.obstacles: list[str] = []  # paths that must not come to mean anything else
         self.trust: TrustFiles | None = None
 
 
 def build_view(
     view: View,
-    sockets: list[str],
+    dead_sockets: Sequence[str],
     *,
     uid: int,
     environ: Mapping[str, str],
     program: str,
-    is_root: bool,
+    own_users: bool,
     hidden_terminal: int = 0,
-) -> None:
-    """Change the mounts of the namespace that this process is in. `sockets` are the host's. Raises OSError.
+) -> int:
+    """Make the file system of the namespace that this process is in. Raises OSError.
 
-    `environ` and `program` are the command's; `hidden_terminal` is the device number of one that is not.
+    `dead_sockets` are those of the host in folders that are shared. `environ` and `program` are the command's;
+    `hidden_terminal` is the device number of one that is not. Returns a descriptor of the layers; -1 without.
     """
     mount(None, "/", None, MS_REC | MS_PRIVATE)
-    table = MountTable()
-    # All that leads to a socket or a hidden file, found before anything is covered.
-    to_hide = {each for path in sockets for each in (path, *table.other_paths(path))}
-    hidden_files = {each for path in view.hidden_files for each in table.every_path(os.path.realpath(path))}
-    hidden_folders = HiddenFolders(view.hidden_folders, table, view.obstacles, view.hidden_files)
-    read_only_places = ReadOnlyPlaces(view.read_only, table)
-    writable = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.still_writable]
-    hidden_folders.cover()
-    read_only_places.cover()
-    for path, descriptor in writable:
-        mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND | MS_REC)
-        os.close(descriptor)
-    # By descriptor, so that they can be put back after their folder was covered.
+    # By descriptor, so that they can be put back when their folder is gone.
     kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.sockets]
     kept_paths = {os.path.realpath(path) for path in view.sockets}
-    give_own_devices(view.devices, hidden_terminal)  # what it opened stays open in the keeper
-    _cover_run(uid)
+    links = _links_in_run()
+    devices = OwnDevices(view.devices, hidden_terminal)
+    held = enter_view(view.layers, own_users=own_users) if view.layers is not None else -1
+    devices.put()  # what it opened stays open in the keeper
+    _cover_run(uid, links)
     os.mkdir(_OWN, 0o755)
     os.close(os.open(BLANK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))
     os.mkdir(_PINS, 0o000)
-    hidden_folders.pin(_PINS)
-    read_only_places.pin(_PINS)
-    # The caller's too: the command may have been given none, and could still find it.
-    runtime_dirs = {each for each in (environ.get("XDG_RUNTIME_DIR"), os.environ.get("XDG_RUNTIME_DIR")) if each}
-    for folder in _folders_to_cover(runtime_dirs, uid):
-        _cover(folder, 0o700)
-    for path in to_hide:
-        if is_socket(path) and os.path.realpath(path) not in kept_paths:
-            _hide(path)
-    for path in hidden_files:
-        if os.path.lexists(path):
-            _hide(path)
+    hold_hidden(view.hidden, view.shared, BLANK, _PINS)
+    hold_read_only(view.read_only, view.shared, _PINS)
+    for path in dead_sockets:
+        if os.path.realpath(path) not in kept_paths:
+            _hide_socket(path)
     for path, descriptor in kept:
         _put_back(path, descriptor)
     _replace("/etc/resolv.conf", _RESOLV_CONF)
     _replace("/etc/hosts", _own_hosts())
-    if not is_root:
+    if own_users:
         _copy_ssh_configs()
     if view.trust is not None:
         from exeat.jail.truststore import mount_trust  # noqa: PLC0415 - for runs that look into TLS
@@ -111,56 +93,35 @@ def build_view(
         mount_trust(_OWN, trust.bundle, trust.java, trust.own, trust.subject_hash, environ, program)
     mount(_OWN, _OWN, None, MS_BIND)
     read_only(_OWN)
+    if held >= 0:
+        forget_host()
+    return held
 
 
-def _folders_to_cover(runtime_dirs: Iterable[str], uid: int) -> list[str]:
-    """Whole folders. A link is left alone: anybody could have put it there, to have something else covered."""
-    folders = [folder for folder in _SOCKET_FOLDERS if not os.path.islink(folder)]
-    for path in runtime_dirs:
-        try:
-            found = os.stat(path)
-        except OSError:
-            continue
-        # What the specification of XDG_RUNTIME_DIR asks for; anything else is some folder that was taken for it.
-        is_one = found.st_uid == uid and not found.st_mode & 0o077
-        if is_one and not os.path.realpath(path).startswith("/run/"):
-            folders.append(path)
-    return [folder for folder in folders if os.path.isdir(folder)]
+def _hide_socket(path: str) -> None:
+    try:
+        mount(BLANK, path, None, MS_BIND)
+    except FileNotFoundError:
+        if os.path.lexists(path):
+            raise  # otherwise its owner has removed it meanwhile, and there is nothing to hide
 
 
-def _hide(path: str) -> None:
-    for left in reversed(range(_TRIES)):
-        try:
-            mount(BLANK, path, None, MS_BIND)
-        except FileNotFoundError:
-            if not os.path.lexists(path):
-                return  # its owner has removed it meanwhile, and there is nothing to hide
-            if not left:
-                raise  # otherwise there is another one by now
-        else:
-            return
-
-
-def _cover(folder: str, mode: int) -> None:
-    """An empty folder over this one."""
-    mount("exeat", folder, "tmpfs", _SAFE, f"mode={mode:o},size=64m")
-
-
-def _cover_run(uid: int) -> None:
-    kept = []
+def _links_in_run() -> dict[str, str]:
+    found = {}
     for name in _KEPT_IN_RUN:
         try:
-            kept.append((name, os.open(f"/run/{name}", os.O_PATH | os.O_CLOEXEC)))
+            found[name] = os.readlink(f"/run/{name}")
         except OSError:
             pass  # most systems have none of them
-    if os.path.isdir("/run"):
-        _cover("/run", 0o755)
-    if not os.path.islink("/var/run") and os.path.isdir("/var/run"):
-        _cover("/var/run", 0o755)
-    for name, descriptor in kept:
-        os.mkdir(f"/run/{name}", 0o755)
-        mount(f"/proc/self/fd/{descriptor}", f"/run/{name}", None, MS_BIND | MS_REC)
-        os.close(descriptor)
+    return found
+
+
+def _cover_run(uid: int, links: Mapping[str, str]) -> None:
+    for folder in ("/run", "/var/run"):
+        if os.path.isdir(folder) and not os.path.islink(folder):
+            mount("exeat", folder, "tmpfs", _SAFE, "mode=755,size=64m")
+    for name, target in links.items():
+        os.symlink(target, f"/run/{name}")
     os.makedirs("/run/user", 0o755, exist_ok=True)
     os.mkdir(f"/run/user/{uid}", 0o700)
     os.mkdir("/run/lock")
@@ -169,10 +130,10 @@ def _cover_run(uid: int) -> None:
 
 def _put_back(path: str, descriptor: int) -> None:
     """A socket that the user named, at its own path again."""
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND)
+    mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND)
     os.close(descriptor)
 
 

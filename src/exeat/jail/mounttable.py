@@ -24,11 +24,11 @@ class MountTable:
         with open(f"{PROC}/{process}/mountinfo", "rb") as table:
             lines = table.read().split(b"\n")
         self._is_own = process == "self"
-        self._mounts = [_parse(os.fsdecode(line)) for line in lines if line]
+        self.mounts = [_parse(os.fsdecode(line)) for line in lines if line]
 
     def of_kind(self, *kinds: str) -> list[str]:
         """Mount points of file systems of these types."""
-        return [mount.point for mount in self._mounts if mount.kind in kinds]
+        return [mount.point for mount in self.mounts if mount.kind in kinds]
 
     def locate(self, path: str) -> tuple[str, str]:
         """The device that a path without links is on, and where there."""
@@ -37,15 +37,15 @@ class MountTable:
 
     def points_below(self, folder: str) -> list[str]:
         """Where something is mounted in this folder, without links."""
-        return [mount.point for mount in self._mounts if mount.point != folder and _is_below(mount.point, folder)]
+        return [mount.point for mount in self.mounts if mount.point != folder and _is_below(mount.point, folder)]
 
     def _mount_of(self, path: str) -> Mount:
         number = _number_of_mount(path) if self._is_own else 0  # a deeper one may be hidden by one that came later
-        for mount in self._mounts:
+        for mount in self.mounts:
             if number and mount.number == number:
                 return mount
         found = Mount("", "", "", "")
-        for mount in self._mounts:
+        for mount in self.mounts:
             if _is_below(path, mount.point) and len(mount.point) >= len(
                 found.point
             ):  # of equal ones the last is on top
@@ -56,7 +56,7 @@ class MountTable:
         """Every path that leads to this place of this device, as far as nothing else is mounted over it."""
         return [
             _joined(mount.point, _rest(inside, mount.root))
-            for mount in self._mounts
+            for mount in self.mounts
             if mount.device == device and _is_below(inside, mount.root)
         ]
 
@@ -78,7 +78,7 @@ class MountTable:
         device, inside = self.locate(folder)
         return [
             (mount.point, _joined(folder, _rest(mount.root, inside)))
-            for mount in self._mounts
+            for mount in self.mounts
             if mount.device == device and mount.root != inside and _is_below(mount.root, inside)
         ]
 

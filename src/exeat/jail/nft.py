@@ -257,13 +257,14 @@ def examine_nft() -> Examination:
     from exeat.jail.inmate import Spec  # noqa: PLC0415
     from exeat.jail.landlock import landlock_abi  # noqa: PLC0415
     from exeat.jail.mounts import View  # noqa: PLC0415
+    from exeat.jail.view import Layers  # noqa: PLC0415
     from exeat.jail.warden import Warden  # noqa: PLC0415
 
     try:
         fence = raise_fence(is_trial=True)
         try:
             own = (fence.uid, fence.uid)
-            warden = Warden(Spec([""], {}, "/", View([], [], []), own_network=False, run_as=own))
+            warden = Warden(Spec([""], {}, "/", View(Layers(limit=1 << 20)), own_network=False, run_as=own))
             warden.start_building()
             try:
                 warden.finish_building()

@@ -8,6 +8,7 @@ import sys
 from exeat.errors import JailError
 from exeat.jail.inmate import Spec
 from exeat.jail.mounts import View
+from exeat.jail.view import Layers
 from exeat.jail.warden import Warden
 
 
@@ -47,7 +48,7 @@ def _examine_seatbelt() -> Examination:
 
 
 def _examine_netns() -> Examination:
-    warden = Warden(Spec([""], {}, "/", View([], [], []), own_network=True))
+    warden = Warden(Spec([""], {}, "/", View(Layers(limit=1 << 20)), own_network=True))
     warden.start_building()
     try:
         sockets = warden.finish_building()

@@ -9,14 +9,12 @@ import socket
 from exeat.errors import JailError
 from exeat.jail import libc
 from exeat.jail.explain import explain_failure
-from exeat.jail.hostsockets import find_sockets
 from exeat.jail.inmate import Spec, build
 from exeat.jail.messages import (
     EXEC_FAILED,
     EXITED,
     FAILED,
     GO,
-    HOST_SOCKETS,
     KEEPER,
     PASS_SIGNAL,
     READY,
@@ -29,7 +27,6 @@ from exeat.jail.network import DNS_PORT, Sockets
 
 _MAX_SOCKETS = 8
 _MAX_MESSAGE = 8_192
-_MAX_PACKET = 32_768
 
 
 class Event:
@@ -51,21 +48,13 @@ class Warden:
         self._keeper = 0
         self._builder = 0
         self._exec_failure: tuple[int, str] | None = None
-        self.namespaces: list[int] = []  # ways back in, if there are files to be kept hidden
+        self.layers = -1  # a descriptor of what the command's view is made of, if it has one
         self.control: socket.socket
 
     @property
     def keeper(self) -> int:
         """Process 1 of the jail, by its number out here; 0 if there is none (any more)."""
         return self._keeper
-
-    @property
-    def hidden_files(self) -> list[str]:
-        return self._spec.view.hidden_files
-
-    @property
-    def hidden_folders(self) -> list[str]:
-        return self._spec.view.hidden_folders
 
     def start_building(self) -> None:
         """Fork the builder and come back at once: there is other work to do meanwhile. Call with one thread only."""
@@ -84,7 +73,6 @@ class Warden:
         sockets: Sockets | None = None
         ready = False
         try:
-            self._tell_host_sockets()
             while not (ready and self._keeper):
                 data, received = receive(self.control, _MAX_MESSAGE, _MAX_SOCKETS)
                 match data[:1]:
@@ -92,9 +80,8 @@ class Warden:
                         sockets = _sorted_out(received)
                     case kind if kind == KEEPER:
                         self._keeper = int(data[1:])
-                        self.namespaces = received
-                        for descriptor in received:
-                            os.set_inheritable(descriptor, False)
+                        for self.layers in received:
+                            os.set_inheritable(self.layers, False)
                     case kind if kind == READY:
                         ready = True
                     case kind if kind == FAILED:
@@ -109,22 +96,6 @@ class Warden:
                 sockets.close()
             self.kill()
             raise
-
-    def _tell_host_sockets(self) -> None:
-        """Find what listens on the host, which the builder is to hide. It works on the network meanwhile."""
-        paths = find_sockets(os.path.expanduser("~"), self._spec.cwd, os.getuid())
-        packet = b""
-        try:
-            for path in map(os.fsencode, paths):
-                if packet and len(packet) + len(path) > _MAX_PACKET:
-                    self.control.send(HOST_SOCKETS + packet)
-                    packet = b""
-                packet += b"\0" + path if packet else path
-            if packet:
-                self.control.send(HOST_SOCKETS + packet)
-            self.control.send(HOST_SOCKETS)
-        except ConnectionError:
-            pass  # the builder has given up, and said why
 
     def release(self) -> None:
         """Let the command start."""

@@ -6,20 +6,19 @@ import os
 import stat
 
 from exeat.errors import ConfigError, JailError, StartError
-from exeat.jail.cover import Cover
 from exeat.jail.devices import is_device
-from exeat.jail.folder_watch import FolderWatch
 from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE, View
 from exeat.jail.network import GATEWAY_PORT, Sockets
+from exeat.jail.view import Layers, is_below
 from exeat.jail.warden import Warden
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.own_code import OwnCode
-from exeat.run.own_folders import hold_own_folders, is_in_own_folder, what_stands_in_the_way
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
+from exeat.sandbox.home import state_home
 
 
 class Cell:
@@ -30,30 +29,9 @@ class Cell:
         self.warden = warden
         self.sockets = sockets
         self.credentials: tuple[str, str] | None = None  # of the gateway, for those who come to it as to a proxy
-        hidden = warden.hidden_files
-        self.cover = Cover(hidden, warden.namespaces) if hidden else None
-        self.folder_watch = FolderWatch(warden.hidden_folders)
-
-    def exposures(self) -> dict[int, JailError]:
-        """Descriptors that become readable when something is no longer hidden, and the error to end the run with."""
-        found = {}
-        if self.cover is not None:
-            found[self.cover.descriptor] = JailError(
-                "the files with secrets and rules are no longer kept hidden", detail="their guard ended"
-            )
-        if self.folder_watch.descriptor >= 0:
-            found[self.folder_watch.descriptor] = JailError(
-                "exeat's own folder was moved or removed while the command ran",
-                detail="it cannot be hidden any more, and the command could make another in its place",
-            )
-        return found
 
     def close(self) -> None:
         """Nothing of a network namespace is left when its processes are gone."""
-        self.folder_watch.close()
-        if self.cover is not None:
-            self.cover.close()
-            self.cover = None
 
 
 def open_cell(
@@ -131,37 +109,39 @@ def mounted_trust(prepared: Preparations) -> dict[str, str]:
 
 
 def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
-    """Hide from the command what decides about it: its rules, its log, exeat's own state."""
-    own = hold_own_folders(is_named=settings.folder is not None)
-    if is_in_own_folder(working_directory(), own):
-        raise ConfigError(
-            "the working directory is in exeat's own folder, which is hidden from the command",
-            where="exeat run",
-            expected="cd to another folder",
-        )
+    """What the command sees of the machine's files."""
     for path in settings.unix:
         if not os.path.isabs(path) or not _is_socket(path):
             raise ConfigError("no such socket", where=f"--unix {path}", expected="the full path of a Unix socket")
-        if is_in_own_folder(path, own):
-            raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
     for path in settings.devices:
         if not is_device(path):
             raise ConfigError("no such device", where=f"--device {path}", expected="the full path of a file in /dev")
-    log = (settings.audit, *settings.log_files)
-    written = (*dict.fromkeys(log), settings.learn_out, settings.summary_json)
-    files = (*written, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
-    # What is in a hidden folder is hidden with it.
-    hidden = [path for path in files if path and _can_be_hidden(path) and not is_in_own_folder(path, own)]
-    for path in prepared.hidden:
-        _refuse_second_name(path)
-    view = View(list(settings.unix), hidden, own)
-    view.obstacles = what_stands_in_the_way(own)
+    real = [working_directory()]
+    hidden = _own_files(settings, prepared)
+    layers = Layers(real, limit=settings.files.layer_bytes, fill_mask=lambda mask: None)
+    view = View(layers, settings.unix)
+    view.not_there = hidden
+    view.hidden = [path for path in hidden if any(is_below(path, root) for root in view.shared)]
     view.trust = prepared.trust
     view.devices = settings.devices
     code = OwnCode(os.path.expanduser("~"), working_directory())
     view.read_only = [*code.read_only, *(path for path in settings.upstream_ca if os.path.isfile(path))]
-    view.still_writable = code.still_writable
     return view
+
+
+def _own_files(settings: RunSettings, prepared: Preparations) -> list[str]:
+    """What decides about the command, or tells of it: rules, secrets, logs, exeat's own state. Paths without links."""
+    log = (settings.audit, *settings.log_files)
+    written = (*dict.fromkeys(log), settings.learn_out, settings.summary_json)
+    files = (*written, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
+    for path in prepared.hidden:
+        _refuse_second_name(path)
+    found = [os.path.realpath(path) for path in files if path and _can_be_hidden(path)]
+    try:
+        found.append(os.path.realpath(state_home()))
+    except ConfigError:
+        pass  # no home, and so no state
+    return list(dict.fromkeys(found))
 
 
 def _refuse_second_name(path: str) -> None:

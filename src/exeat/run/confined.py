@@ -49,7 +49,6 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     try:
         ended = _run_in(cell, gatekeeper, terminal, signals, quiet=settings.quiet)
         terminal.end_questions()
-        cell.folder_watch.end()
         outcome = gatekeeper.stop()
         if ended.note:
             say(ended.note)
@@ -100,9 +99,8 @@ def _attend(cell: Cell, gatekeeper: Gatekeeper, signals: int, terminal: Terminal
     poll = select.poll()
     warden = cell.warden
     control = warden.control.fileno()
-    exposures = cell.exposures()
     relay = terminal.watched
-    for descriptor in (control, signals, gatekeeper.socket.fileno(), *exposures, relay):
+    for descriptor in (control, signals, gatekeeper.socket.fileno(), relay):
         if descriptor >= 0:
             poll.register(descriptor, select.POLLIN)
     while True:
@@ -113,8 +111,6 @@ def _attend(cell: Cell, gatekeeper: Gatekeeper, signals: int, terminal: Terminal
                         warden.pass_signal(number)
                     elif number == signal.SIGTSTP and not terminal.is_shared and terminal.exists:
                         warden.pass_signal(number)  # from a process: the keys are in the command's own terminal
-            elif descriptor in exposures:
-                raise exposures[descriptor]
             elif descriptor == control:
                 event = warden.receive()
                 if event is not None and event.kind == "ended":

@@ -1,0 +1,58 @@
+"""Unix sockets of the host in folders that the command shares with it for real.
+
+Everywhere else an overlay makes them useless. Here they are looked for, once: by the names that the kernel knows, and
+in the upper part of each folder for those that were bound by another name. What is bound later is not found; see
+docs/limits.md.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from exeat.jail.view import is_below
+
+_MAX_ENTRIES = 4_000  # looked at in each folder, those near its top first
+
+
+def find_sockets(folders: Sequence[str]) -> list[str]:
+    """Paths of sockets that programs outside may listen on. To be called in the host's network namespace."""
+    if not folders:
+        return []
+    named = (path for path in _named() if any(is_below(path, folder) for folder in folders))
+    found = (path for folder in folders for path in _near_top(folder))
+    return [path for path in dict.fromkeys((*named, *found)) if _is_socket(path)]
+
+
+def _named() -> Iterable[str]:
+    """As their owners bound them, links on the way resolved."""
+    with open("/proc/net/unix", "rb") as table:
+        names = {line.rstrip(b"\n").split(maxsplit=7)[-1] for line in table}
+    for name in names:
+        if name.startswith(b"/"):
+            folder, base = os.path.split(os.fsdecode(name))
+            yield os.path.join(os.path.realpath(folder), base)
+
+
+def _near_top(folder: str) -> Iterable[str]:
+    waiting, left = deque([folder]), _MAX_ENTRIES
+    while waiting and left > 0:
+        try:
+            with os.scandir(waiting.popleft()) as entries:
+                for entry in entries:
+                    left -= 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif not entry.is_symlink() and not entry.is_file(follow_symlinks=False):
+                        yield entry.path
+        except OSError:
+            continue  # out of our reach, or gone
+        
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
