@@ -1,0 +1,33 @@
+"""Which folders a command shares with the host for real."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+# Folders in which every program of the machine is at home. To work in one of them is no wish to have it changed.
+_SYSTEM: Final = frozenset((
+    "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/nix", "/opt", "/proc", "/root",
+    "/run", "/sbin", "/snap", "/srv", "/sys", "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/share",
+    "/var", "/var/cache", "/var/lib", "/var/log", "/var/run", "/var/spool", "/var/tmp",
+))  # fmt: skip
+
+
+def why_not_shared(folder: str, home: str) -> str:
+    """Why the working directory is not shared for real, as the end of a sentence; "" if it is. Paths without links."""
+    if folder == "/":
+        return "the root of the file system"
+    if folder == home:
+        return "your home directory"
+    if home.startswith(f"{folder}/"):
+        return "above your home directory"
+    if folder in _SYSTEM or os.path.dirname(folder) == "/proc" or folder.startswith(("/proc/", "/sys/")):
+        return "a folder of the system"
+    return ""
+
+
+def note_on_working_directory(why: str) -> str:
+    return (
+        f"the working directory is {why}, so the command gets a copy of it, and what it writes is thrown away; "
+        "to let it change the real one: --write ."
+    )
