@@ -34,7 +34,7 @@ from tests.support.scene import wait_until
 
 WARNING = (
     "exeat: --jail env is NOT a boundary: it only sets proxy variables, and a program that ignores them reaches "
-    "everything\n"
+    "everything; files are not confined at all\n"
 )
 ENV = ("--jail", "env")
 
@@ -96,6 +96,13 @@ def test_other_ends_are_told_as_a_shell_tells_them(tmp_path: Path) -> None:
     [
         (["--unix", "/tmp"], "exeat: --unix: --jail env hides no sockets\n"),
         (["--no-proxy-env"], "exeat: --no-proxy-env: --jail env is nothing but these variables\n"),
+        (["--write", "/tmp"], "exeat: --write: --jail env does not confine files\n"),
+        (["--read-only", "/tmp"], "exeat: --read-only: --jail env does not confine files\n"),
+        (["--hide", "/tmp"], "exeat: --hide: --jail env does not confine files\n"),
+        (["--show", "/tmp"], "exeat: --show: --jail env does not confine files\n"),
+        (["--files", "view"], "exeat: --files: --jail env does not confine files\n"),
+        (["--layer-size", "1GB"], "exeat: --layer-size: --jail env does not confine files\n"),
+        (["--nest"], "exeat: --nest: --jail env does not confine files\n"),
         (["--allow", "not a rule"], "exeat: --allow"),
         (["--policy", "/no/such/file"], "exeat: /no/such/file"),
         (["--audit", "/no/such/folder/file"], "exeat: "),
@@ -106,6 +113,11 @@ def test_what_cannot_be_done_starts_nothing(options: list[str], said: str) -> No
     assert done.status != 0
     assert done.stdout == ""
     assert done.stderr.removeprefix(WARNING).startswith(said)
+
+
+def test_the_files_of_the_host_are_what_variables_alone_leave() -> None:
+    done = exeat(*ENV, "--files", "host", command=["echo", "started"])
+    assert (done.status, done.stdout, done.stderr) == (0, "started\n", WARNING)
 
 
 def test_streams_and_arguments_pass_through() -> None:

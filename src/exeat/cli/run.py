@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP
 from exeat.audit.settings import rotation_from
+from exeat.cli.file_options import add_file_options, file_settings
 from exeat.errors import ConfigError
+from exeat.file_policy import combine
 from exeat.run.settings import JAILS
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ _SECRETS = b"EXEAT_SECRETS_JSON"
 # Options that hardly any other program has.
 _OURS_ONLY = frozenset((
     "--allow", "--deny", "--policy", "--add-host", "--learn", "--learn-out", "--upstream-ca", "--clean-env",
-    "--no-proxy-env", "--summary-json", "--ask-timeout",
+    "--no-proxy-env", "--summary-json", "--ask-timeout", "--layer-size",
 ))  # fmt: skip
 _ASK_S, _MAX_ASK_S = 30.0, 3600.0
 
@@ -65,6 +67,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     secrets.add_argument(
         "--upstream-ca", metavar="FILE", action="append", default=[], help="trust these roots too when looking into TLS"
     )
+    add_file_options(parser)
     jail = parser.add_argument_group("jail")
     jail.add_argument(
         "--jail",
@@ -107,6 +110,7 @@ def run_command(
     argv = options.command[1:] if options.command[:1] == ["--"] else options.command
     _refuse_contradictions(options)
     _refuse_misplaced(options.command)
+    said = (file_settings(options),)
     folder, listed = _open_sandbox(options) if options.name is not None else (None, "")
     rules += listed
     every_rule += listed
@@ -132,6 +136,8 @@ def run_command(
             proxy_env=not options.no_proxy_env,
             unix=tuple(options.unix),
             devices=tuple(options.device),
+            files=combine(*said),
+            files_said=said,
             quiet=options.quiet,
             folder=folder,
             ask=_asks(options),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_ROTATION, Rotation
-from exeat.policy.files import VIEW, FilePolicy
+from exeat.file_policy import VIEW, FilePolicy, FileSettings, combine
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
@@ -36,6 +36,7 @@ class RunSettings:
         "env",
         "environ",
         "files",
+        "files_said",
         "folder",
         "jail",
         "learn",
@@ -74,6 +75,7 @@ class RunSettings:
         unix: tuple[str, ...] = (),
         devices: tuple[str, ...] = (),
         files: FilePolicy = VIEW,
+        files_said: tuple[FileSettings, ...] = (),
         quiet: bool = False,
         folder: SandboxFolder | None = None,
         ask: bool = False,
@@ -102,7 +104,8 @@ class RunSettings:
         self.proxy_env = proxy_env
         self.unix = unix
         self.devices = devices
-        self.files = files
+        self.files = files  # whole when the policy files are read: see `add_files`
+        self.files_said = files_said  # what that is made of; the options first
         self.quiet = quiet
         self.folder = folder  # of the sandbox that the command runs in, if that has a name
         self.ask = ask  # put what no rule lists to somebody who may decide
@@ -113,6 +116,17 @@ class RunSettings:
         self.learn_out = learn_out
         self.summary_json = summary_json  # where to write what the run came to
         self.on_summary = on_summary  # whom to tell
+
+    def add_files(self, said: Iterable[FileSettings]) -> None:
+        """What the policy files say about files. Raises ConfigError.
+
+        They are read by the gateway's process alone, since they may hold secrets, and come with the preparations.
+        """
+        more = tuple(said)
+        if more:
+            options, *others = self.files_said or (FileSettings(),)
+            self.files_said = (options, *others, *more)
+            self.files = combine(options, (*others, *more))
 
     @property
     def name(self) -> str:

@@ -34,7 +34,7 @@ _BACKLOG = 4_096
 _USER = "exeat"
 _WARNING = (
     "exeat: --jail env is NOT a boundary: it only sets proxy variables, and a program that ignores them "
-    "reaches everything\n"
+    "reaches everything; files are not confined at all\n"
 )
 
 
@@ -63,8 +63,10 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
     if settings.devices:
         expected = "a jail that does, or no --device"
         raise ConfigError(f"--jail {jail} hides no devices", where="--device", expected=expected)
+    _refuse_file_settings(settings, jail)
     remember_signals()
     prepared = gatekeeper.preparations()
+    _refuse_file_settings(settings, jail)  # those of policy files, which are known by now
     terminal = Terminal()
     trust = signals = None
     try:
@@ -101,6 +103,15 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
         terminal.close()
         if signals is not None:
             signals.close()
+
+
+def _refuse_file_settings(settings: RunSettings, jail: str) -> None:
+    """There is no view of files here: what asks for one must not be taken for heard."""
+    for said in settings.files_said:
+        if where := said.needs_view:
+            raise ConfigError(
+                f"--jail {jail} does not confine files", where=where, expected="a jail that does, or --files host alone"
+            )
 
 
 def _environment(settings: RunSettings, url: str, prepared: Preparations, trust: TrustFolder) -> dict[str, str]:

@@ -1,0 +1,127 @@
+"""What a command may do to files: the wishes of whoever runs it, from options, policy files and programs. Pure.
+
+Not in `exeat.policy`, which takes 20 ms to load: every run needs this before its jail is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple, TypeVar
+
+from exeat.errors import ConfigError
+
+DEFAULT_LAYER_BYTES: Final = 8 << 30
+MIN_LAYER_BYTES: Final = 1 << 20
+MAX_LAYER_BYTES: Final = 1 << 50
+
+FilesMode = Literal["view", "host"]
+T = TypeVar("T")
+
+
+class FilePolicy(NamedTuple):
+    """Paths are as they were written, `~` and relative ones included; whoever acts on them makes them absolute.
+
+    `view`: the command changes the working directory and what `write` names; all else that it writes goes to a layer.
+    `host`: it changes whatever its user may.
+    """
+
+    mode: FilesMode = "view"
+    write: tuple[str, ...] = ()  # shared for real
+    read_only: tuple[str, ...] = ()  # cannot be written, not even in the layer
+    hide: tuple[str, ...] = ()  # not there, as keys are
+    show: tuple[str, ...] = ()  # there, although it is on the list of keys
+    layer_bytes: int = DEFAULT_LAYER_BYTES
+    nest: bool = False  # the command may make user namespaces, for a sandbox of its own
+
+
+VIEW: Final = FilePolicy()
+
+
+class FileSettings(NamedTuple):
+    """What one place says about files. `where` is that place, for errors; "" for the options of a command line.
+
+    An empty field: it says nothing about that. Lists of several places add up.
+    """
+
+    where: str = ""
+    mode: FilesMode | None = None
+    write: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
+    hide: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()
+    layer_bytes: int | None = None
+    nest: bool | None = None
+
+    def named(self, key: str) -> str:
+        """A setting as it is written there."""
+        if self.where:
+            return f"{self.where}: files.{key}"
+        return "--files" if key == "mode" else f"--{key.replace('_', '-')}"
+
+    @property
+    def needs_view(self) -> str:
+        """The first setting that has no meaning where files are not confined, as it is written; "" if there is none."""
+        if self.mode == "view":
+            return self.named("mode")
+        for key, value in (
+            ("write", self.write),
+            ("read_only", self.read_only),
+            ("hide", self.hide),
+            ("show", self.show),
+            ("layer_size", self.layer_bytes is not None),
+            ("nest", self.nest),
+        ):
+            if value:
+                return self.named(key)
+        return ""
+
+
+def combine(options: FileSettings, others: Iterable[FileSettings] = ()) -> FilePolicy:
+    """One policy from all that was said. An option wins over the other places, which must agree. Raises ConfigError."""
+    others = tuple(others)
+    places = (options, *others)
+    mode = options.mode or _agreed([(each.mode, each.named("mode")) for each in others], "--files")
+    layer_bytes = options.layer_bytes
+    if layer_bytes is None:
+        layer_bytes = _agreed([(each.layer_bytes, each.named("layer_size")) for each in others], "--layer-size")
+    nest = options.nest or _agreed([(each.nest, each.named("nest")) for each in others], "--nest")
+    if mode == "host":
+        _refuse_what_host_cannot(places)
+    return FilePolicy(
+        mode or VIEW.mode,
+        _added(each.write for each in places),
+        _added(each.read_only for each in places),
+        _added(each.hide for each in places),
+        _added(each.show for each in places),
+        VIEW.layer_bytes if layer_bytes is None else layer_bytes,
+        bool(nest),
+    )
+
+
+def _added(lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(path for paths in lists for path in paths))
+
+
+def _agreed(said: Iterable[tuple[T | None, str]], option: str) -> T | None:
+    """What several places say, each with its name; None if none of them says anything."""
+    found: T | None = None
+    said_by = ""
+    for value, name in said:
+        if value is None:
+            continue
+        if found is not None and value != found:
+            raise ConfigError(f"this contradicts {said_by}", where=name, expected=f"the same in both, or {option}")
+        found, said_by = value, name
+    return found
+
+
+def _refuse_what_host_cannot(places: tuple[FileSettings, ...]) -> None:
+    """What `write` and `show` ask for is so on the host. The opposite would be believed, and not be true."""
+    for place in places:
+        for key, paths in (("hide", place.hide), ("read_only", place.read_only)):
+            if paths:
+                raise ConfigError(
+                    "with --files host the command has the files of the host, and nothing of them is kept from it",
+                    where=place.named(key),
+                    expected="--files view",
+                )
