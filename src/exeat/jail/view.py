@@ -31,9 +31,10 @@ _WITHOUT_SOCKETS: Final = frozenset(("vfat", "msdos", "exfat", "ntfs", "ntfs3", 
 _SAFE: Final = MS_NOSUID | MS_NODEV
 _MNT_DETACH: Final = 2
 _MAX_ENTRIES: Final = 10_000  # of a folder that has to be made again
-_COPIED_BYTES: Final = 256 << 10  # larger files of such a folder can be read only
+_COPIED_BYTES: Final = 1 << 20  # larger files of such a folder can be read only
 _CHUNK: Final = 1 << 20
-_UPPER, _WORK, _MASK, _SKELETON, _ROOT = "upper", "work", "mask", "skeleton", "root"
+_LAYER, _MASK, _SKELETON, _ROOT = "layer", "mask", "skeleton", "root"
+_UPPER, _WORK = f"{_LAYER}/upper", f"{_LAYER}/work"
 _PARTS: Final = "parts"  # which folder each upper one belongs to
 _NOTES: Final = "notes"  # what could not be had
 
@@ -45,10 +46,11 @@ class NoViewError(OSError):
 class Layers:
     """What the view is made of. `fill_mask` is given a descriptor of the folder that hides things; see `build_layers`.
 
-    `kept` are the paths of trees that earlier runs have left, the newest first.
+    `kept` are the paths of trees that earlier runs have left, the newest first. They and `on_disk` lie in `apart`: no
+    folder can be a layer above another that it lies in.
     """
 
-    __slots__ = ("fill_mask", "kept", "limit", "on_disk", "real")
+    __slots__ = ("apart", "fill_mask", "kept", "limit", "on_disk", "own_folders", "real")
 
     def __init__(
         self,
@@ -58,12 +60,16 @@ class Layers:
         fill_mask: Callable[[int], None] | None = None,
         kept: Sequence[str] = (),
         on_disk: str = "",
+        apart: str = "",
+        own_folders: Sequence[str] = (),
     ) -> None:
         self.real = real  # paths without links, of what is shared for real
         self.limit = limit  # bytes of the layer
         self.fill_mask = fill_mask
         self.kept = kept
         self.on_disk = on_disk  # an empty folder, for kernels that cannot have the layer in memory
+        self.apart = apart if kept or on_disk else ""
+        self.own_folders = own_folders  # in which the command is to write, though they may lie in folders of others
 
 
 def enter_view(layers: Layers, *, own_users: bool) -> int:
@@ -86,7 +92,9 @@ def _enter(layers: Layers, *, own_users: bool) -> int:
         mask = os.open(f"{stage}/{_MASK}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         layers.fill_mask(mask)
         os.close(mask)
-    making = _Making(stage, layers.kept, own_users=own_users)
+    if own_users:
+        _take_over_ways(f"{stage}/{_MASK}", layers.own_folders)
+    making = _Making(stage, layers, own_users=own_users)
     making.show_machine()
     for path, descriptor in (*kernels, *real):
         _bind(descriptor, f"{stage}/{_ROOT}{path}")
@@ -103,7 +111,7 @@ def forget_host() -> None:
 
 
 def read_parts(held: int) -> list[str]:
-    """The folders that have a layer, in order: the upper folder of each is `upper/NUMBER`, from 0 on."""
+    """The folders that have a layer, in order: the upper folder of each is `layer/upper/NUMBER`."""
     return _read(held, _PARTS)
 
 
@@ -133,15 +141,10 @@ def _make_stage(layers: Layers, *, own_users: bool) -> str:
     if own_users and not _has_user_attributes(stage):
         if not layers.on_disk:
             raise OSError(errno.EOPNOTSUPP, "a layer in memory needs Linux 6.6, or root")
-        for name in (_UPPER, _WORK):
-            os.mkdir(f"{layers.on_disk}/{name}", 0o755)
-            os.mkdir(f"{stage}/{name}", 0o755)
-            mount(f"{layers.on_disk}/{name}", f"{stage}/{name}", None, MS_BIND)
-    else:
-        for name in (_UPPER, _WORK):
-            os.mkdir(f"{stage}/{name}", 0o755)
-    for name in (_MASK, _SKELETON, _ROOT):
-        os.mkdir(f"{stage}/{name}", 0o755)
+        os.mkdir(f"{stage}/{_LAYER}")
+        mount(layers.on_disk, f"{stage}/{_LAYER}", None, MS_BIND)
+    for name in (_UPPER, _WORK, _MASK, _SKELETON, _ROOT):
+        os.makedirs(f"{stage}/{name}", 0o755)
     return stage
 
 
@@ -161,13 +164,39 @@ def _has_user_attributes(folder: str) -> bool:
     return True
 
 
+def _take_over_ways(mask: str, folders: Iterable[str]) -> None:
+    """Make the user the owner of the folders above these, in the view.
+
+    To write in a folder, all above it are copied to the layer, with their owners. In a user namespace there are no
+    others, and the kernel would refuse it (EOVERFLOW).
+    """
+    uid = os.geteuid()
+    for folder in folders:
+        parts = folder.split("/")[1:]
+        for count in range(1, len(parts) + 1):
+            path = "/" + "/".join(parts[:count])
+            try:
+                found = os.stat(path, follow_symlinks=False)
+                if not stat.S_ISDIR(found.st_mode):
+                    break
+                if os.path.isdir(f"{mask}{path}"):
+                    continue
+                if found.st_uid == uid and count == len(parts):
+                    break
+                os.mkdir(f"{mask}{path}", 0o700)
+                os.chmod(f"{mask}{path}", stat.S_IMODE(found.st_mode))
+            except OSError:
+                break  # hidden, or not there
+
+
 class _Making:
     """The view while it is being made."""
 
-    def __init__(self, stage: str, kept: Sequence[str], *, own_users: bool) -> None:
+    def __init__(self, stage: str, layers: Layers, *, own_users: bool) -> None:
         self._stage = stage
         self._root = f"{stage}/{_ROOT}"
-        self._kept = kept
+        self._kept = layers.kept
+        self._apart = layers.apart
         self._own_users = own_users
         self._options = "userxattr" if own_users else "redirect_dir=off,metacopy=off,index=off"
         self._skeletons = 0
@@ -186,8 +215,8 @@ class _Making:
             return
         below = [point for point in self._kinds if point != folder and is_below(point, folder)]
         try:
-            if below and self._own_users:
-                # What others have mounted there may hide something, so the kernel does not let it be left out.
+            # What others have mounted there may hide something, so the kernel does not let a user leave it out.
+            if (below and self._own_users) or (self._apart and is_below(self._apart, folder)):
                 self._show_again(folder)
                 return
             self._put_layer(folder)
@@ -254,6 +283,8 @@ class _Making:
                 if number == _MAX_ENTRIES:
                     raise OSError(errno.E2BIG, f"something is mounted in {folder}, which has too many entries")
                 path = f"{folder.rstrip('/')}/{entry.name}"
+                if path == self._apart:
+                    continue
                 if entry.is_symlink():
                     os.symlink(os.readlink(path), f"{own}/{entry.name}")
                 elif entry.is_dir():
@@ -265,7 +296,7 @@ class _Making:
                     large.append(path)
         self._put_layer(folder, own)
         for path in folders:
-            if os.path.isdir(f"{self._root}{path}"):  # else hidden
+            if os.path.isdir(f"{self._root}{path}") and not os.path.islink(f"{self._root}{path}"):  # else hidden
                 self._show(path)
         for path in large:
             self._show_file(path)
@@ -327,7 +358,7 @@ def _copy_small(path: str, target: str) -> bool:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode) or found.st_size > _COPIED_BYTES:
                 return not stat.S_ISREG(found.st_mode)
-            os.write(made, os.read(source, _COPIED_BYTES))
+            os.write(made, os.read(source, _COPIED_BYTES + 1))
             os.fchmod(made, stat.S_IMODE(found.st_mode) & 0o777)
             os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
             return True
