@@ -1,0 +1,142 @@
+"""A folder of git's as it lies on the disk: which one belongs to a work tree, its settings, its submodules.
+
+Read here and never by git itself, which would do what a hostile repository says.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import Final
+
+_MAX_SETTINGS: Final = 1 << 20
+_MAX_DEPTH: Final = 8  # of folders in `modules`: names of submodules have slashes
+
+
+class GitFolder:
+    """`path` is without links."""
+
+    __slots__ = ("_settings", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._settings = read_settings(f"{path}/config")
+
+    @property
+    def hooks_paths(self) -> list[str]:
+        """Other folders for hooks. What is not a full path begins at the top of the work tree."""
+        return [os.path.expanduser(path) for path in self._settings.get("hookspath", ())]
+
+    @property
+    def included(self) -> list[str]:
+        """Other files with settings."""
+        return [os.path.join(self.path, os.path.expanduser(path)) for path in self._settings.get("include", ())]
+
+    @property
+    def work_tree(self) -> str:
+        """Of a submodule: where its files are. "" if it does not say."""
+        path = self._settings.get("worktree", [""])[-1]
+        return os.path.realpath(os.path.join(self.path, path)) if path else ""
+
+    def work_trees(self) -> list[str]:
+        """Folders that stand for other work trees of the repository."""
+        return _folders(f"{self.path}/worktrees")
+
+    def modules(self) -> Iterator[GitFolder]:
+        """Submodules of this repository; theirs are their own."""
+        yield from _modules(f"{self.path}/modules", _MAX_DEPTH)
+
+    @property
+    def common(self) -> str:
+        """The repository that this is a work tree of; itself if it is one."""
+        to = _first_line(f"{self.path}/commondir")
+        return os.path.realpath(os.path.join(self.path, to)) if to else self.path
+
+    def knows(self, place: str) -> bool:
+        """Does it say itself that its work tree is there? What a `.git` file says was perhaps written by a stranger."""
+        back = _first_line(f"{self.path}/gitdir")
+        if back:
+            return os.path.realpath(os.path.join(self.path, back)) == os.path.realpath(f"{place}/.git")
+        return self.work_tree == os.path.realpath(place)
+
+
+def find_git_folder(place: str) -> GitFolder | None:
+    """Of the work tree of which this is the top, or the folder itself if it is one of git's."""
+    path = f"{place}/.git"
+    if os.path.isfile(path):
+        line = _first_line(path)
+        path = os.path.join(place, line.removeprefix("gitdir:").strip()) if line.startswith("gitdir:") else ""
+    elif not os.path.isdir(path):
+        path = place
+    if not path or not is_git_folder(path):
+        return None
+    return GitFolder(os.path.realpath(path))
+
+
+def is_git_folder(path: str) -> bool:
+    """As git sees it, but for what HEAD says."""
+    if not os.path.lexists(f"{path}/HEAD"):
+        return False
+    is_whole = os.path.isdir(f"{path}/objects") and os.path.isdir(f"{path}/refs")
+    return is_whole or os.path.isfile(f"{path}/commondir")
+
+
+def read_settings(path: str) -> dict[str, list[str]]:
+    """What matters here of a file with git's settings: `hookspath`, `worktree`, and `include` for other files."""
+    found: dict[str, list[str]] = {}
+    section = ""
+    for line in map(str.strip, _text(path).split("\n")):
+        setting = line
+        if line.startswith("["):
+            section, _, setting = line[1:].partition("]")
+        kind = section.strip().lower()
+        name, has_value, value = setting.partition("=")
+        key = name.strip().lower()
+        if has_value and key == "path" and kind.startswith("include"):
+            found.setdefault("include", []).append(_unquoted(value.strip()))
+        elif has_value and key in ("hookspath", "worktree") and kind == "core":
+            found.setdefault(key, []).append(_unquoted(value.strip()))
+    return found
+
+
+def _unquoted(value: str) -> str:
+    if value.startswith('"'):
+        return value[1:].partition('"')[0]
+    return value.partition(" #")[0].partition(" ;")[0].strip()
+
+
+def _modules(folder: str, depth: int) -> Iterator[GitFolder]:
+    for path in _folders(folder):
+        if is_git_folder(path):
+            yield GitFolder(os.path.realpath(path))
+        elif depth:
+            yield from _modules(path, depth - 1)
+
+
+def _folders(path: str) -> list[str]:
+    """In a folder, without links."""
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+
+
+def _first_line(path: str) -> str:
+    return _text(path).partition("\n")[0].strip()
+
+
+def _text(path: str) -> str:
+    """Of a plain file that can be read; "" otherwise. A FIFO is not waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return ""
+    try:
+        is_plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        return os.fsdecode(os.read(descriptor, _MAX_SETTINGS)) if is_plain else ""
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

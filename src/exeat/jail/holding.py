@@ -1,0 +1,160 @@
+"""Places in folders that are shared for real which the command must not change, or must not read. For the builder.
+
+A mount on a file or folder makes it read-only, or covers it. It does not hold what leads there: a folder that only
+contains a mount can be renamed, and then another can be made in its place. So every part of the way is pinned: the
+kernel refuses to rename or remove (EBUSY) whatever is a mount point in the caller's namespace, at whatever place. The
+mounts that make a folder one lie in a heap, at a place of their own under a blank. So the way itself stays one file
+system for those who move or link files along it, which a mount on it would make two (EXDEV).
+
+The folder that is shared is a mount itself, and the way begins below it. No link is followed: a place that is a link
+is pinned, and where it leads is another place. Everything here raises OSError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from exeat.jail.kernelfs import read_only, read_only_below
+from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, mount
+
+_BARE = MS_NOSUID | MS_NODEV | MS_NOEXEC
+_HERE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Place(NamedTuple):
+    """A path without links, and the shared folder that it is in: full paths as the command has them."""
+
+    root: str
+    path: str
+
+
+def hold_read_only(places: Iterable[Place], heap: str, still_writable: Iterable[Place] = ()) -> None:
+    """Files and folders that can be read, and not written; but for places in these.
+
+    `heap` is an empty folder, which goes out of the command's reach. It can be used again.
+    """
+    ways = [_Way(place) for place in places]
+    writable = [_Way(place) for place in still_writable]
+    for way in ways:
+        if not way.is_link:
+            mount(way.place, way.place, None, MS_BIND | MS_REC)
+            read_only_below(way.what_is_seen())
+    for way in writable:
+        mount(way.place, way.what_is_seen(), None, MS_BIND | MS_REC)
+    _pin([*ways, *writable], heap)
+
+
+def hold_hidden(places: Iterable[Place], heap: str, blank: str, keep: Iterable[str] = ()) -> None:
+    """Files that are seen as `blank`, a file, and folders that are seen empty but for files of the names in `keep`."""
+    ways = [_Way(place) for place in places]
+    for way in ways:
+        if way.is_folder:
+            _empty(way, keep)
+        elif not way.is_link:
+            mount(blank, way.place, None, MS_BIND)
+            read_only(way.what_is_seen())
+    _pin(ways, heap)
+
+
+class _Way:
+    """The parts of the way to a place, and the place itself, as they are now."""
+
+    def __init__(self, place: Place) -> None:
+        inside = os.path.relpath(place.path, place.root)
+        self._names = inside.split("/") if inside != "." else []
+        if self._names[:1] == [".."]:
+            raise OSError(errno.EINVAL, f"{place.path} is not in {place.root}")
+        self._root = place.root
+        self._others: list[int] = []
+        self._opened = [os.open(place.root, _HERE)]
+        try:
+            for name in self._names:
+                self._opened.append(os.open(name, _HERE, dir_fd=self._opened[-1]))
+        except BaseException:
+            self.close()
+            raise
+        mode = os.fstat(self._opened[-1]).st_mode
+        self.is_folder, self.is_link = stat.S_ISDIR(mode), stat.S_ISLNK(mode)
+
+    @property
+    def place(self) -> str:
+        """Without what has been mounted on it since. What is mounted there now is put on top of that."""
+        return _path_of(self._opened[-1])
+
+    def open_here(self, name: str) -> int:
+        """A file in the place, without what has been mounted on it since."""
+        self._others.append(os.open(name, _HERE, dir_fd=self._opened[-1]))
+        return self._others[-1]
+
+    def what_is_seen(self) -> str:
+        """The place with what is mounted there now, on it or on the way."""
+        here = os.dup(self._opened[0]) if self._names else os.open(self._root, _HERE)
+        self._others.append(here)
+        for name in self._names:
+            here = os.open(name, _HERE, dir_fd=here)
+            self._others.append(here)
+        return _path_of(here)
+
+    def to_pin(self) -> list[int]:
+        """What could be renamed or removed: the folders below the root, and a link. Another place is a mount now."""
+        return [*self._opened[1:-1], *(self._opened[-1:] if self.is_link else ())]
+
+    def close(self) -> None:
+        for descriptor in (*self._opened, *self._others):
+            os.close(descriptor)
+        self._opened.clear()
+        self._others.clear()
+
+
+def _empty(way: _Way, keep: Iterable[str]) -> None:
+    kept = []
+    for name in keep:
+        try:
+            descriptor = way.open_here(name)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            kept.append((name, descriptor))
+    mount("exeat", way.place, "tmpfs", _BARE, "mode=555,size=64k")
+    folder = way.what_is_seen()
+    for name, descriptor in kept:
+        os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o400))
+        mount(_path_of(descriptor), f"{folder}/{name}", None, MS_BIND)
+    read_only_below(folder)
+
+
+def _pin(ways: list[_Way], heap: str) -> None:
+    seen: set[tuple[int, int]] = set()
+    for way in ways:
+        for descriptor in way.to_pin():
+            found = os.fstat(descriptor)
+            if (found.st_dev, found.st_ino) in seen:
+                continue
+            seen.add((found.st_dev, found.st_ino))
+            source = _path_of(descriptor)
+            if stat.S_ISDIR(found.st_mode):
+                _heap_up(source, heap)
+            else:
+                mount(source, source, None, MS_BIND)  # on itself; a link is followed as before
+        way.close()
+    if seen:
+        # Lies on the last of them as each lies on the one before.
+        mount("exeat", heap, "tmpfs", _BARE | MS_RDONLY, "mode=000,size=4k")
+
+
+def _heap_up(source: str, heap: str) -> None:
+    try:
+        mount(source, heap, None, MS_BIND)
+    except OSError as error:
+        # In a user namespace a folder with mounts in it goes with them only: they may be there to hide something.
+        if error.errno != errno.EINVAL:
+            raise
+        mount(source, heap, None, MS_BIND | MS_REC)
+
+
+def _path_of(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}"
