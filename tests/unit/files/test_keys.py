@@ -1,0 +1,216 @@
+"""Which paths are hidden on a machine: those of the list that are there, wherever variables and links lead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from exeat.errors import ConfigError
+from exeat.files.keys import HiddenPath, hidden_paths
+from exeat.policy.files import FilePolicy
+from tests.unit.files.layered import write
+
+ORDINARY = 43210
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    made = tmp_path.resolve() / "home/me"
+    made.mkdir(parents=True)
+    return made
+
+
+def found(
+    home: Path,
+    environ: dict[str, str] | None = None,
+    *,
+    hide: tuple[str, ...] = (),
+    show: tuple[str, ...] = (),
+    program: str = "",
+    own: tuple[str, ...] = (),
+) -> dict[str, HiddenPath]:
+    """What is hidden of this test's folders, by its path from there."""
+    policy = FilePolicy(hide=hide, show=show)
+    base = home.parent.parent
+    all_found = hidden_paths(str(home), environ or {}, ORDINARY, policy, program=program, own=own)
+    return {each.path[len(str(base)) + 1 :]: each for each in all_found if each.path.startswith(f"{base}/")}
+
+
+def test_keys_are_hidden_and_other_files_are_not(home: Path) -> None:
+    for name in (".netrc", ".aws/credentials", ".bashrc", ".config/gh/hosts.yml", ".config/fish/config.fish"):
+        write(home / name)
+    assert sorted(found(home)) == ["home/me/.aws", "home/me/.config/gh", "home/me/.netrc"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".ssh/id_rsa", ".gnupg/x", ".aws/x", ".azure/x", ".config/gcloud/x", ".kube/config", ".docker/config.json",
+        ".netrc", ".git-credentials", ".config/gh/x", ".npmrc", ".pypirc", ".cargo/credentials",
+        ".cargo/credentials.toml", ".config/hub", ".mozilla/x", ".config/google-chrome/x", ".config/chromium/x",
+        ".password-store/x", ".config/Bitwarden CLI/x", ".bash_history", ".zsh_history",
+        ".local/share/fish/fish_history", ".local/share/keyrings/x", ".claude/.credentials.json", ".codex/auth.json",
+        ".gemini/oauth_creds.json", ".local/share/opencode/auth.json", ".config/JetBrains/IdeaIC2026.1/c.kdbx",
+    ],
+)  # fmt: skip
+def test_each_of_these_is_on_the_list(home: Path, name: str) -> None:
+    write(home / name)
+    [place] = found(home)
+    assert f"home/me/{name}".startswith(place)
+
+
+@pytest.mark.parametrize(
+    "name", [".docker/cli-plugins/x", ".cargo/bin/rustc", ".cargo/config.toml", ".claude/settings.json", ".gitconfig"]
+)
+def test_what_programs_need_and_holds_no_key_stays(home: Path, name: str) -> None:
+    write(home / name, "[user]\nname = me\n")
+    assert found(home) == {}
+
+
+def test_settings_are_hidden_only_if_they_hold_a_secret(home: Path) -> None:
+    write(home / ".config/pip/pip.conf", "[global]\nindex-url = https://me:password@pypi.example/simple\n")
+    write(home / ".gradle/gradle.properties", "org.gradle.jvmargs=-Xmx4g\n")
+    assert sorted(found(home)) == ["home/me/.config/pip/pip.conf"]
+
+
+def test_of_the_ssh_folder_what_is_no_key_stays(home: Path) -> None:
+    write(home / ".ssh/id_rsa")
+    assert {"config", "known_hosts", "*.pub"} <= set(found(home)["home/me/.ssh"].keep)
+
+
+def test_where_the_environment_says(home: Path) -> None:
+    elsewhere = home.parent.parent / "elsewhere"
+    for name in (
+        "config/gh/x",
+        "kube1",
+        "kube2",
+        "docker/config.json",
+        "docker/other",
+        "aws",
+        "cargo/credentials.toml",
+    ):
+        write(elsewhere / name)
+    write(home / ".config/gh/x")
+    variables = {
+        "XDG_CONFIG_HOME": f"{elsewhere}/config/",
+        "KUBECONFIG": f"{elsewhere}/kube1:{elsewhere}/kube2:/not/there",
+        "DOCKER_CONFIG": f"{elsewhere}/docker",
+        "AWS_SHARED_CREDENTIALS_FILE": f"{elsewhere}/./aws",
+        "CARGO_HOME": f"{elsewhere}/cargo",
+        "HISTFILE": "/dev/null",
+        "NETRC": "",
+    }
+    assert sorted(found(home, variables)) == [
+        "elsewhere/aws",
+        "elsewhere/cargo/credentials.toml",
+        "elsewhere/config/gh",
+        "elsewhere/docker/config.json",
+        "elsewhere/kube1",
+        "elsewhere/kube2",
+        "home/me/.config/gh",
+    ]
+
+
+@pytest.mark.parametrize("value", ["/", "/etc", "~", "~/..", "/usr/bin"])
+def test_a_variable_that_would_hide_too_much_is_an_error(home: Path, value: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be hidden"):
+        found(home, {"GNUPGHOME": value})
+
+
+def test_a_link_and_where_it_leads_are_hidden(home: Path) -> None:
+    write(home / "dotfiles/netrc")
+    write(home / "dotfiles/config/gh/hosts.yml")
+    (home / ".netrc").symlink_to("dotfiles/netrc")
+    (home / ".config").symlink_to("dotfiles/config")
+    (home / ".npmrc").symlink_to("nowhere")
+    (home / ".bash_history").symlink_to("/dev/null")
+    assert sorted(found(home)) == [
+        "home/me/.netrc",
+        "home/me/.npmrc",
+        "home/me/dotfiles/config/gh",
+        "home/me/dotfiles/netrc",
+    ]
+
+
+def test_a_folder_of_which_some_stays_is_still_found_by_its_link(home: Path) -> None:
+    write(home / "dotfiles/ssh/id_rsa")
+    (home / ".ssh").symlink_to("dotfiles/ssh")
+    assert sorted(found(home)) == ["home/me/dotfiles/ssh"]
+
+
+def test_a_home_that_is_a_link(home: Path) -> None:
+    write(home / ".netrc")
+    (home.parent / "link").symlink_to("me")
+    assert sorted(found(home.parent / "link").keys()) == ["home/me/.netrc"]
+
+
+def test_the_program_that_a_key_is_for_finds_it(home: Path) -> None:
+    write(home / ".codex/auth.json")
+    write(home / ".claude/.credentials.json")
+    assert sorted(found(home, program="codex")) == ["home/me/.claude/.credentials.json"]
+
+
+def test_hide_adds(home: Path) -> None:
+    write(home / "notes/x")
+    write(home / "linked")
+    (home / "link").symlink_to("linked")
+    hidden = found(home, hide=("~/notes", str(home / "link")))
+    assert sorted(hidden) == ["home/me/link", "home/me/linked", "home/me/notes"]
+
+
+@pytest.mark.parametrize("path", ["~/nothing", "/", "~", "/etc", "/dev/null"])
+def test_hide_of_what_cannot_be_hidden_is_an_error(home: Path, path: str) -> None:
+    with pytest.raises(ConfigError):
+        found(home, hide=(path,))
+
+
+def test_show_brings_back_a_path_and_what_is_below_it(home: Path) -> None:
+    for name in (".netrc", ".config/gh/x", ".config/gcloud/x"):
+        write(home / name)
+    assert sorted(found(home, show=("~/.config",))) == ["home/me/.netrc"]
+    assert sorted(found(home, show=("~/.netrc", "~/.config/gh"))) == ["home/me/.config/gcloud"]
+
+
+def test_show_of_a_link_shows_where_it_leads(home: Path) -> None:
+    write(home / "dotfiles/netrc")
+    (home / ".netrc").symlink_to("dotfiles/netrc")
+    assert found(home, show=("~/.netrc",)) == {}
+
+
+def test_show_of_a_part_of_a_hidden_folder_keeps_that_part(home: Path) -> None:
+    write(home / ".aws/config")
+    write(home / "private/open/x")
+    hidden = found(home, hide=("~/private",), show=("~/.aws/config", "~/private/open"))
+    assert hidden["home/me/.aws"].keep == ("config",)
+    assert hidden["home/me/private"].keep == ("open",)
+
+
+@pytest.mark.parametrize(
+    ("path", "says"), [("~/.bashrc", "is not hidden"), ("~/.npmrc", "does not exist"), ("~/notes", "hidden and shown")]
+)
+def test_show_of_what_is_not_hidden_is_an_error(home: Path, path: str, says: str) -> None:
+    write(home / ".bashrc")
+    write(home / "notes")
+    with pytest.raises(ConfigError, match=says):
+        found(home, hide=("~/notes",), show=(path,))
+
+
+def test_what_was_asked_to_be_hidden_stays_hidden_below_what_is_shown(home: Path) -> None:
+    write(home / ".config/gh/x")
+    assert sorted(found(home, hide=("~/.config/gh",), show=("~/.config",))) == ["home/me/.config/gh"]
+
+
+def test_files_of_exeat_cannot_be_shown(home: Path) -> None:
+    state = write(home / ".local/state/exeat/x").parent
+    assert sorted(found(home, own=(str(state),))) == ["home/me/.local/state/exeat"]
+    with pytest.raises(ConfigError, match="is not hidden"):
+        found(home, own=(str(state),), show=(str(state),))
+
+
+def test_passwords_of_the_system_are_hidden_from_root(home: Path) -> None:
+    if not Path("/etc/shadow").exists():
+        pytest.skip("no /etc/shadow here")
+    for uid, is_hidden in ((0, True), (ORDINARY, False)):
+        paths = {each.path for each in hidden_paths(str(home), {}, uid, FilePolicy())}
+        assert ("/etc/shadow" in paths) is is_hidden
