@@ -10,9 +10,10 @@ from types import TracebackType
 from exeat.errors import ConfigError
 from exeat.policy.host import shown
 from exeat.sandbox.allowlist import default_allowlist
-from exeat.sandbox.files import file_fault, locked, remove_file, write_file
+from exeat.sandbox.files import file_fault, locked, write_file
 from exeat.sandbox.home import make_folder, open_folder, open_home, ownership_fault, refusal, state_home
 from exeat.sandbox.names import check_name, is_name
+from exeat.sandbox.trees import remove_tree
 
 ALLOWLIST = "allowlist.txt"
 FRESH = ".allowlist.tmp"  # the next allowlist, until it is complete
@@ -20,6 +21,7 @@ AUDIT = "audit.jsonl"
 PLACEHOLDERS = "placeholders.json"
 FRESH_PLACEHOLDERS = ".placeholders.tmp"
 LOCK = "lock"
+LAYERS = "layers"  # a folder: what commands wrote outside their projects
 
 _UNFINISHED = ".new"  # a sandbox that is being made; no name starts with a dot
 _ALL_LOCK = ".lock"  # for making and removing
@@ -196,7 +198,7 @@ def _remove(name: str, within: int) -> None:
     descriptor = open_folder(name, _path(name), within)
     try:
         names = os.listdir(descriptor)
-        strange = sorted(each for each in names if not _FILES.fullmatch(each) or _is_folder(each, descriptor))
+        strange = sorted(each for each in names if not _is_known(each, descriptor))
         if strange:
             more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
             raise ConfigError(
@@ -205,17 +207,17 @@ def _remove(name: str, within: int) -> None:
                 expected="that to be moved away first",
             )
         for each in names:
-            remove_file(descriptor, each)
-    finally:
-        os.close(descriptor)
-    try:
+            remove_tree(descriptor, each)
         os.rmdir(name, dir_fd=within)
     except OSError as error:
         raise ConfigError(f"not removed: {error.strerror}", where=_path(name), expected="to be tried again") from None
+    finally:
+        os.close(descriptor)
 
 
-def _is_folder(name: str, within: int) -> bool:
-    return stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode)
+def _is_known(name: str, within: int) -> bool:
+    is_folder = stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode)
+    return name == LAYERS if is_folder else bool(_FILES.fullmatch(name))
 
 
 def _check_file(folder: SandboxFolder, name: str) -> None:

@@ -1,0 +1,141 @@
+"""Makes one layer of many, and leaves out of it what is to be forgotten."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from exeat.errors import ExeatError
+from exeat.files.kept import BLOCK, UNFINISHED, Facts, NewLayer, open_trees, read_facts, turn
+from exeat.files.later_modes import LaterModes
+from exeat.files.layers import Entry, walk_layers
+from exeat.files.marks import OPAQUE, make_whiteout
+from exeat.sandbox.trees import remove_tree
+
+if TYPE_CHECKING:
+    from exeat.sandbox.folder import SandboxFolder
+
+MAX_LAYERS: Final = 8
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def fold_layers(folder: SandboxFolder) -> None:
+    """At the start of a run: if there are many layers, make one of the newest of them that no other run uses."""
+    with turn(folder) as layers:
+        if layers is None:
+            return
+        trees = open_trees(folder, layers)
+        try:
+            free = []
+            for number, tree in trees:
+                if not _is_free(tree):
+                    break
+                free.append((number, tree))
+            if len(free) > MAX_LAYERS:
+                _fold(folder, layers, free, ())
+        finally:
+            _close(trees)
+
+
+def forget(folder: SandboxFolder, paths: Sequence[str]) -> None:
+    """Forget all that is at these paths and below them; with none, everything. Raises ExeatError if a run uses it."""
+    with turn(folder) as layers:
+        if layers is None:
+            return
+        trees = open_trees(folder, layers)
+        try:
+            if not all(_is_free(tree) for _, tree in trees):
+                raise ExeatError(
+                    f'a command runs in the sandbox "{folder.name}" and uses its layers', detail="end it first"
+                )
+            if paths and trees:
+                _fold(folder, layers, trees, paths)
+            else:
+                _remove(layers, trees)
+        finally:
+            _close(trees)
+
+
+def _is_free(tree: int) -> bool:
+    """Takes the layer for us alone, until the descriptor is closed."""
+    try:
+        fcntl.flock(tree, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _fold(folder: SandboxFolder, layers: int, trees: Sequence[tuple[int, int]], without: Sequence[str]) -> None:
+    """The new layer lies above those that it is made of. So a crash before these are gone changes nothing."""
+    known = [read_facts(folder, layers, number) for number, _ in trees]
+    try:
+        with NewLayer(folder, layers) as layer:
+            folded = _Folded(layer.tree)
+            for entry in walk_layers([tree for _, tree in trees]):
+                if not is_in(entry.path, without):
+                    folded.add(entry)
+            folded.finish()
+            if folded.files:
+                hidden = tuple(dict.fromkeys(path for facts in known for path in facts.hidden))
+                layer.keep(Facts(folded.bytes, folded.files, min(facts.began_ns for facts in known), hidden))
+    except OSError as error:
+        raise ExeatError(f"the layers cannot be made one: {error.strerror or error}", detail=str(error)) from None
+    _remove(layers, trees)
+
+
+def is_in(path: str, paths: Sequence[str]) -> bool:
+    """Whether a path is one of these or below one."""
+    return any(path == each or path.startswith(f"{each.rstrip('/')}/") for each in paths)
+
+
+class _Folded:
+    """A layer made of others. Files are not copied: a second name costs nothing, and no layer is ever changed."""
+
+    def __init__(self, tree: int) -> None:
+        self._tree = tree
+        self._modes = LaterModes(tree)
+        self._mark = OPAQUE[1] if os.geteuid() == 0 else OPAQUE[0]
+        self.files = self.bytes = 0
+
+    def add(self, entry: Entry) -> None:
+        path = entry.path[1:]
+        self.bytes += BLOCK
+        if entry.kind == "folder":
+            os.mkdir(path, 0o700, dir_fd=self._tree)
+            self._modes.remember(entry.path, entry.found)
+            if entry.hides_below:
+                self.files += 1
+                self._hide(path, entry.mark)
+            return
+        self.files += 1
+        if entry.kind == "removed":
+            make_whiteout(path, self._tree)
+            return
+        os.link(path, path, src_dir_fd=entry.tree, dst_dir_fd=self._tree, follow_symlinks=False)
+        self.bytes += entry.found.st_blocks * 512
+
+    def finish(self) -> None:
+        self._modes.set_all()
+
+    def _hide(self, path: str, mark: str) -> None:
+        within = os.open(path, _DIRECTORY, dir_fd=self._tree)
+        try:
+            os.setxattr(within, mark or self._mark, b"y")
+        finally:
+            os.close(within)
+
+
+def _remove(layers: int, trees: Sequence[tuple[int, int]]) -> None:
+    """Newest first: what is left after a crash is what was there before the last runs."""
+    for number, _ in trees:
+        name = f"{UNFINISHED}{number:06d}"
+        os.rename(f"{number:06d}", name, src_dir_fd=layers, dst_dir_fd=layers)
+        remove_tree(layers, name)
+
+
+def _close(trees: Sequence[tuple[int, int]]) -> None:
+    for _, tree in trees:
+        os.close(tree)

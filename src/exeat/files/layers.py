@@ -1,0 +1,137 @@
+"""Reads kept layers as one: what shows of them when the newest lies on top."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+from exeat.files.marks import is_whiteout, opaque_mark
+
+Kind = Literal["file", "link", "folder", "removed"]
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Entry(NamedTuple):
+    """A path that a layer has something to say about. `tree` is the newest layer that does."""
+
+    path: str
+    kind: Kind
+    tree: int
+    found: os.stat_result
+    # Of folders:
+    hides_below: bool = False  # nothing of what the machine has there shows
+    names: frozenset[str] = frozenset()  # that show in it, or are removed
+    mark: str = ""  # with which it says that it hides
+
+    def open(self) -> int:
+        """A descriptor for reading a file or folder."""
+        return os.open(self.path[1:], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.tree)
+
+    def link(self) -> str:
+        """Where a link leads."""
+        return os.readlink(self.path[1:], dir_fd=self.tree)
+
+
+class _Pending(NamedTuple):
+    path: str
+    trees: list[int]  # that have this folder, newest first
+    found: os.stat_result
+    hides_below: bool
+
+
+def walk_layers(trees: Sequence[int]) -> Iterator[Entry]:
+    """Everything in the layers (newest first), each folder before what is in it. The root itself is not told."""
+    if not trees:
+        return
+    pending = [_Pending("", list(trees), os.fstat(trees[0]), hides_below=False)]
+    while pending:
+        folder = pending.pop()
+        listed, mark = _list(folder)
+        if folder.path:
+            hides = folder.hides_below or bool(mark)
+            names = frozenset(listed)
+            yield Entry(folder.path, "folder", folder.trees[0], folder.found, hides, names, mark)
+        inner = []
+        for name, having in sorted(listed.items()):
+            path = f"{folder.path}/{name}"
+            tree, found = having[0]
+            if stat.S_ISDIR(found.st_mode):
+                same = _first_folders(having)
+                inner.append(_Pending(path, same, found, hides_below=len(same) < len(having)))
+            else:
+                yield Entry(path, _kind(found), tree, found)
+        pending += reversed(inner)
+
+
+def _list(folder: _Pending) -> tuple[dict[str, list[tuple[int, os.stat_result]]], str]:
+    """Names in a folder, each with the layers that have it; down to the layer whose folder hides those below it."""
+    listed: dict[str, list[tuple[int, os.stat_result]]] = {}
+    for tree in folder.trees:
+        descriptor = os.open(folder.path[1:] or ".", _DIRECTORY, dir_fd=tree)
+        try:
+            mark = opaque_mark(descriptor)
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    listed.setdefault(entry.name, []).append((tree, entry.stat(follow_symlinks=False)))
+        finally:
+            os.close(descriptor)
+        if mark:
+            return listed, mark
+    return listed, ""
+
+
+def _first_folders(having: list[tuple[int, os.stat_result]]) -> list[int]:
+    """The layers in which it is a folder, down to one in which it is something else."""
+    folders = []
+    for tree, found in having:
+        if not stat.S_ISDIR(found.st_mode):
+            break
+        folders.append(tree)
+    return folders
+
+
+def _kind(found: os.stat_result) -> Kind:
+    if is_whiteout(found):
+        return "removed"
+    return "link" if stat.S_ISLNK(found.st_mode) else "file"
+
+
+def open_in_layers(trees: Sequence[int], path: str) -> list[int]:
+    """Descriptors of one folder in the layers that have it, newest first, as lowers for an overlay of it.
+
+    Stops at a layer that hides those below it: there the folder or one on the way to it was removed or replaced.
+    Never follows a link.
+    """
+    opened: list[int] = []
+    for tree in trees:
+        descriptor, hides = _step_down(tree, path)
+        if descriptor >= 0:
+            opened.append(descriptor)
+        if hides:
+            break
+    return opened
+
+
+def _step_down(tree: int, path: str) -> tuple[int, bool]:
+    """The folder in one layer, -1 if it is not there; and whether older layers show nothing of it."""
+    here = os.dup(tree)
+    hides = False
+    for name in filter(None, path.split("/")):
+        try:
+            inner = os.open(name, _DIRECTORY, dir_fd=here)
+        except FileNotFoundError:
+            os.close(here)
+            return -1, hides
+        except OSError as error:
+            os.close(here)
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                return -1, True
+            raise
+        os.close(here)
+        here = inner
+        hides = hides or bool(opaque_mark(here))
+    return here, hides

@@ -1,0 +1,215 @@
+"""Keeps what a command wrote as one more layer of its sandbox: whole, or not at all.
+
+Called when the command is gone and nothing can be imported any more. What is kept is data: contents, times and
+permissions, without set-user-ID bits, attributes, capabilities, devices, sockets and pipes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from exeat.errors import ExeatError
+from exeat.files.kept import BLOCK, Facts, NewLayer, kept_bytes
+from exeat.files.later_modes import LaterModes
+from exeat.files.marks import is_whiteout, make_whiteout, opaque_mark
+from exeat.files.upper import (
+    Changes,
+    Folder,
+    Part,
+    count_changes,
+    folders_of,
+    is_empty,
+    is_too_far,
+    joined,
+    open_within,
+)
+
+if TYPE_CHECKING:
+    from exeat.sandbox.folder import SandboxFolder
+
+__all__ = ["Changes", "Part", "Saved", "count_changes", "save_layer"]
+
+MAX_ENTRIES: Final = 1_000_000
+MAX_NAMED: Final = 8
+_MIB: Final = 1 << 20
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Saved(NamedTuple):
+    """The new layer; 0 if there was nothing to keep. `left_out` names the first few that could not be kept."""
+
+    number: int = 0
+    files: int = 0
+    bytes: int = 0
+    left_out: tuple[str, ...] = ()
+    left_out_count: int = 0
+
+
+def save_layer(
+    folder: SandboxFolder,
+    parts: Sequence[Part],
+    limit: int,
+    *,
+    hidden: Sequence[str] = (),
+    began: float | None = None,
+) -> Saved:
+    """Keep all that is in the uppers, up to `limit` bytes with what is kept already. Raises ExeatError: nothing is.
+
+    `hidden`: paths that the command could not see, so that what it has there is never taken for a change to them.
+    `began`: when the run did (seconds, as time.time); what is changed outside after that is no change by the command.
+    """
+    filled = [(root, upper) for root, upper in sorted(parts) if not is_empty(upper)]
+    if not filled:
+        return Saved()
+    try:
+        with NewLayer(folder) as layer:
+            saver = _Saver(layer.tree, limit - kept_bytes(folder), limit)
+            for root, upper in filled:
+                saver.add(root, upper)
+            saver.finish()
+            facts = Facts(saver.bytes, saver.files, int((time.time() if began is None else began) * 1e9), tuple(hidden))
+            number = layer.keep(facts)
+    except OSError as error:
+        raise ExeatError(f"what the command wrote is not kept: {error.strerror or error}", detail=str(error)) from None
+    return Saved(number, saver.files, saver.bytes, tuple(saver.left_out), saver.left_out_count)
+
+
+class _Saver:
+    """Copies uppers into the tree of a layer that is being made."""
+
+    def __init__(self, tree: int, room: int, limit: int) -> None:
+        self._tree = tree
+        self._room = room
+        self._limit = limit
+        self._entries = 0
+        self._modes = LaterModes(tree)
+        self._linked: dict[tuple[int, int], str] = {}
+        self._as_root = os.geteuid() == 0
+        self.files = self.bytes = self.left_out_count = 0
+        self.left_out: list[str] = []
+
+    def add(self, root: str, upper: int) -> None:
+        self._make_way(root)
+        self._linked.clear()  # every upper may be a file system of its own
+        for folder in folders_of(upper):
+            path = joined(root, folder.path)
+            if is_too_far(path):
+                continue  # it was left out
+            within = os.open(path[1:] or ".", _DIRECTORY, dir_fd=self._tree)
+            try:
+                if mark := opaque_mark(folder.descriptor):
+                    os.setxattr(within, mark, b"y")
+                for name, found in folder.entries:
+                    self._add_entry(path, name, found, folder, within)
+            finally:
+                os.close(within)
+
+    def finish(self) -> None:
+        self._modes.set_all()
+
+    def _make_way(self, root: str) -> None:
+        """The folders that lead to an overlaid one, as they are on the machine: a layer's folder hides their modes."""
+        path = ""
+        for name in filter(None, root.split("/")):
+            path += f"/{name}"
+            try:
+                os.mkdir(path[1:], 0o700, dir_fd=self._tree)
+            except FileExistsError:
+                self._must_be_folder(path[1:], self._tree)
+                continue
+            try:
+                self._modes.remember(path, os.stat(path))
+            except OSError:  # not there any more; 0700 is never too wide
+                self._must_be_folder(path[1:], self._tree)
+
+    def _must_be_folder(self, name: str, within: int) -> None:
+        """The command may have put a link where another overlaid folder was: what is kept must not go through it."""
+        if not stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "a folder on the way to another was replaced", name)
+
+    def _add_entry(self, path: str, name: str, found: os.stat_result, folder: Folder, within: int) -> None:
+        self._entries += 1
+        if self._entries > MAX_ENTRIES:
+            raise ExeatError(f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files")
+        self._take(BLOCK)
+        mode, full = found.st_mode, joined(path, name)
+        if is_too_far(full):
+            self._leave_out(full)
+        elif stat.S_ISDIR(mode):
+            try:
+                os.mkdir(name, 0o700, dir_fd=within)
+            except FileExistsError:  # it leads to another overlaid folder
+                self._must_be_folder(name, within)
+            self._modes.remember(full, found)
+        elif is_whiteout(found):
+            make_whiteout(name, within)
+            self.files += 1
+        elif stat.S_ISLNK(mode):
+            os.symlink(os.readlink(name, dir_fd=folder.descriptor), name, dir_fd=within)
+            if self._as_root:
+                os.chown(name, found.st_uid, found.st_gid, dir_fd=within, follow_symlinks=False)
+            self.files += 1
+        elif stat.S_ISREG(mode):
+            self._add_file(full, name, found, folder, within)
+            self.files += 1
+        else:
+            self._leave_out(full)
+
+    def _add_file(self, full: str, name: str, found: os.stat_result, folder: Folder, within: int) -> None:
+        known = self._linked.get((found.st_dev, found.st_ino))
+        if known is not None:
+            os.link(known[1:], name, src_dir_fd=self._tree, dst_dir_fd=within)
+            return
+        source = open_within(name, folder.descriptor, _READ)
+        try:
+            target = os.open(name, _NEW, 0o600, dir_fd=within)
+            try:
+                self._copy(source, target, found.st_size)
+                if self._as_root:
+                    os.fchown(target, found.st_uid, found.st_gid)
+                os.fchmod(target, found.st_mode & 0o777 | 0o400)
+                os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+        if found.st_nlink > 1:
+            self._linked[found.st_dev, found.st_ino] = full
+
+    def _copy(self, source: int, target: int, size: int) -> None:
+        """The parts that have data: a file of a terabyte may have none."""
+        os.ftruncate(target, size)
+        at = 0
+        while at < size:
+            try:
+                start = os.lseek(source, at, os.SEEK_DATA)
+            except OSError:  # ENXIO: nothing but a hole follows
+                return
+            at = min(os.lseek(source, start, os.SEEK_HOLE), size)
+            os.lseek(target, start, os.SEEK_SET)
+            while start < at:
+                done = os.sendfile(target, source, start, min(at - start, _MIB))
+                if not done:
+                    return
+                start += done
+                self._take(done)
+
+    def _take(self, size: int) -> None:
+        self.bytes += size
+        if self.bytes > self._room:
+            raise ExeatError(
+                "what the command wrote is not kept: the layers of this sandbox would be larger than "
+                f"{self._limit / (1 << 30):.1f} GB (exeat files discard, or --layer-size)"
+            )
+
+    def _leave_out(self, path: str) -> None:
+        self.left_out_count += 1
+        if len(self.left_out) < MAX_NAMED:
+            self.left_out.append(path)

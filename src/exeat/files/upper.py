@@ -1,0 +1,127 @@
+"""Walks what a command wrote: the upper folders of its overlays, once nothing runs in them any more.
+
+The command chose everything in there: names, modes, depth, kinds. It is read through descriptors, no link is followed,
+and nothing is opened that could make one wait.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from exeat.files.marks import is_whiteout
+
+# An overlaid folder, as a full path, and a descriptor of its upper folder.
+Part = tuple[str, int]
+
+# Of a path in a layer. What is longer or deeper could not be opened again in one step, or not be removed.
+MAX_PATH_BYTES: Final = 3500
+MAX_DEPTH: Final = 190
+MAX_PATHS: Final = 10_000  # that are remembered of a run
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_AS_PATH: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Changes(NamedTuple):
+    """What a command did to files outside the folders that were shared with it."""
+
+    files: int = 0  # written, files and links
+    removed: int = 0
+    bytes: int = 0  # that the written ones take
+    paths: tuple[str, ...] = ()  # of both kinds; the first of them
+    is_complete: bool = True  # False: there are more
+
+    @property
+    def total(self) -> int:
+        return self.files + self.removed
+
+
+class Folder(NamedTuple):
+    """A folder of an upper. `path` is relative to it ("" is the upper itself), `descriptor` is open for one step."""
+
+    path: str
+    descriptor: int
+    entries: Iterator[tuple[str, os.stat_result]]
+
+
+def count_changes(parts: Sequence[Part], limit: int) -> Changes:
+    """Count the changes, up to a limit: a command may have made millions."""
+    files = removed = size = 0
+    paths: list[str] = []
+    for root, upper in parts:
+        for folder in folders_of(upper):
+            for name, found in folder.entries:
+                if stat.S_ISDIR(found.st_mode):
+                    continue
+                if files + removed >= limit:
+                    return Changes(files, removed, size, tuple(paths), is_complete=False)
+                if is_whiteout(found):
+                    removed += 1
+                else:
+                    files += 1
+                    size += found.st_blocks * 512
+                if len(paths) < MAX_PATHS:
+                    paths.append(joined(root, folder.path, name))
+    return Changes(files, removed, size, tuple(paths))
+
+
+def is_empty(upper: int) -> bool:
+    descriptor = open_within(".", upper, _DIRECTORY)
+    try:
+        with os.scandir(descriptor) as listed:
+            return next(listed, None) is None
+    finally:
+        os.close(descriptor)
+
+
+def folders_of(upper: int) -> Iterator[Folder]:
+    """All folders of an upper, each before those in it. The caller takes all entries of one before the next."""
+    pending = [""]
+    while pending:
+        path = pending.pop()
+        try:
+            descriptor = open_within(path or ".", upper, _DIRECTORY)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                continue  # too deep; whoever keeps a layer says so
+            raise
+        try:
+            yield Folder(path, descriptor, _entries(path, descriptor, pending))
+        finally:
+            os.close(descriptor)
+
+
+def _entries(path: str, descriptor: int, pending: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(descriptor) as listed:
+        for entry in listed:
+            found = entry.stat(follow_symlinks=False)
+            yield entry.name, found
+            if stat.S_ISDIR(found.st_mode):
+                pending.append(f"{path}/{entry.name}" if path else entry.name)
+
+
+def open_within(path: str, within: int, flags: int) -> int:
+    """Open what the command may have locked (mode 000). It is ours, so it can be unlocked; it goes away anyway."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    except PermissionError:
+        handle = os.dup(within) if path == "." else os.open(path, _AS_PATH, dir_fd=within)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)  # never what a link leads to, which has no handle of this kind
+        return os.open(f"/proc/self/fd/{handle}", flags & ~os.O_NOFOLLOW | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
+
+
+def joined(root: str, path: str, name: str = "") -> str:
+    """A full path from its parts, some of which may be empty."""
+    return "/" + "/".join(part.strip("/") for part in (root, path, name) if part.strip("/"))
+
+
+def is_too_far(path: str) -> bool:
+    """Whether a full path is too long or too deep to be kept."""
+    return len(os.fsencode(path)) > MAX_PATH_BYTES or path.count("/") > MAX_DEPTH
