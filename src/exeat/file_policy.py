@@ -58,6 +58,15 @@ class FileSettings(NamedTuple):
             return f"{self.where}: files.{key}"
         return "--files" if key == "mode" else f"--{key.replace('_', '-')}"
 
+    def within(self, folder: str) -> FileSettings:
+        """The same, with paths that were relative to this folder."""
+        lists = (self.write, self.read_only, self.hide, self.show)
+        write, read_only, hide, show = (
+            tuple(path if path.startswith(("/", "~")) else f"{folder.rstrip('/')}/{path}" for path in paths)
+            for paths in lists
+        )
+        return self._replace(write=write, read_only=read_only, hide=hide, show=show)
+
     @property
     def needs_view(self) -> str:
         """The first setting that has no meaning where files are not confined, as it is written; "" if there is none."""
