@@ -8,14 +8,15 @@ from collections.abc import Iterable
 from exeat.errors import ConfigError
 from exeat.file_policy import FileSettings
 
+_SENTENCE = (
+    "the command changes the working directory. What it writes elsewhere goes to a\n"
+    "layer, which ends with the run or stays with --name. Keys are hidden. What\n"
+    "[files] in a policy file says adds to these options"
+)
 
-def add_file_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "files",
-        "the command changes the working directory. What it writes elsewhere goes to a\n"
-        "layer, which ends with the run or stays with --name. Keys are hidden. What\n"
-        "[files] in a policy file says adds to these options",
-    )
+
+def add_file_options(parser: argparse.ArgumentParser, sentence: str = _SENTENCE) -> None:
+    group = parser.add_argument_group("files", sentence)
     group.add_argument(
         "--write", metavar="PATH", action="append", default=[], help="the command may change this for real (repeatable)"
     )
