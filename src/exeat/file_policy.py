@@ -5,7 +5,7 @@ Not in `exeat.policy`, which takes 20 ms to load: every run needs this before it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from exeat.errors import ConfigError
@@ -57,6 +57,15 @@ class FileSettings(NamedTuple):
         if self.where:
             return f"{self.where}: files.{key}"
         return "--files" if key == "mode" else f"--{key.replace('_', '-')}"
+
+    def within(self, folder: str) -> FileSettings:
+        """The same, with paths that were relative to this folder."""
+        lists = (self.write, self.read_only, self.hide, self.show)
+        write, read_only, hide, show = (
+            tuple(path if path.startswith(("/", "~")) else f"{folder.rstrip('/')}/{path}" for path in paths)
+            for paths in lists
+        )
+        return self._replace(write=write, read_only=read_only, hide=hide, show=show)
 
     @property
     def needs_view(self) -> str:
@@ -125,3 +134,30 @@ def _refuse_what_host_cannot(places: tuple[FileSettings, ...]) -> None:
                     where=place.named(key),
                     expected="--files view",
                 )
+
+
+def as_toml(settings: FileSettings) -> Iterator[str]:
+    """The table as a policy file has it, in lines."""
+    yield "[files]"
+    if settings.mode is not None:
+        yield f'mode = "{settings.mode}"'
+    for key, paths in (
+        ("write", settings.write),
+        ("read_only", settings.read_only),
+        ("hide", settings.hide),
+        ("show", settings.show),
+    ):
+        if paths:
+            yield f"{key} = ["
+            yield from (f"  {quoted(path)}," for path in paths)
+            yield "]"
+    if settings.layer_bytes is not None:
+        yield f"layer_size = {settings.layer_bytes}"
+    if settings.nest is not None:
+        yield f"nest = {'true' if settings.nest else 'false'}"
+
+
+def quoted(text: str) -> str:
+    """A TOML string. Not by `json`: a run that is over can load nothing more, and DEL is not allowed in TOML."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(f"\\u{ord(char):04x}" if char < " " or char == "\x7f" else char for char in escaped) + '"'

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from exeat.errors import ConfigError
+from exeat.file_policy import FileSettings
 from exeat.gateway.limits import Limits, parse_limits
 from exeat.policy import (
     HostMapping,
@@ -42,6 +43,7 @@ class Loaded(NamedTuple):
     intercept: str = "needed"
     secrets: tuple[SecretSpec, ...] = ()
     warnings: tuple[str, ...] = ()
+    files: tuple[FileSettings, ...] = ()  # of each file that says something about them; paths are from its folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class RuleSources:
         limits = self.base_limits
         intercept = ""
         tables: list[SecretsTable] = []
+        files: list[FileSettings] = []
         for path in self.files:
             document = load_document(path)
             rules += document.rules
@@ -86,6 +89,9 @@ class RuleSources:
                 intercept = value
             if document.secrets is not None:
                 tables.append(document.secrets)
+            if document.files is not None:
+                folder, slash, _ = path.rpartition("/")
+                files.append(document.files.within(os.path.realpath(folder + slash)))
         rules += parse_allowlist(self.allowlist)
         rules += _parse_options(self.allow, "--allow", deny=False)
         rules += _parse_options(self.deny, "--deny", deny=True)
@@ -95,7 +101,7 @@ class RuleSources:
         networks += _parse_each(parse_private_network, "--private-network", self.private_networks)
         intercept = self.intercept or intercept or "needed"
         if not (tables or self.secrets_files or self.env_secrets):
-            return Loaded(build_policy(rules, hosts, networks), limits, intercept)
+            return Loaded(build_policy(rules, hosts, networks), limits, intercept, files=tuple(files))
         secrets, warnings = self._load_secrets(tables)
         if intercept == "none" and secrets:
             raise ConfigError(
@@ -105,7 +111,8 @@ class RuleSources:
             )
         # Behind all others: where rules say the same, the one that somebody wrote is kept.
         rules += [replace(rule, implied=True) for secret in secrets for rule in secret.hosts]
-        return Loaded(build_policy(rules, hosts, networks), limits, intercept, secrets, tuple(warnings))
+        policy = build_policy(rules, hosts, networks)
+        return Loaded(policy, limits, intercept, secrets, tuple(warnings), tuple(files))
 
     def _load_secrets(self, tables: list[SecretsTable]) -> tuple[tuple[SecretSpec, ...], list[str]]:
         from exeat.secrets.config import VARIABLE, combine, parse_secrets, parse_secrets_table  # noqa: PLC0415

@@ -6,16 +6,17 @@ import argparse
 from collections.abc import Iterable
 
 from exeat.errors import ConfigError
-from exeat.file_policy import MAX_LAYER_BYTES, MIN_LAYER_BYTES, FileSettings
+from exeat.file_policy import FileSettings
+
+_SENTENCE = (
+    "the command changes the working directory. What it writes elsewhere goes to a\n"
+    "layer, which ends with the run or stays with --name. Keys are hidden. What\n"
+    "[files] in a policy file says adds to these options"
+)
 
 
-def add_file_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "files",
-        "the command changes the working directory. What it writes elsewhere goes to a\n"
-        "layer, which ends with the run or stays with --name. Keys are hidden. What\n"
-        "[files] in a policy file says adds to these options",
-    )
+def add_file_options(parser: argparse.ArgumentParser, sentence: str = _SENTENCE) -> None:
+    group = parser.add_argument_group("files", sentence)
     group.add_argument(
         "--write", metavar="PATH", action="append", default=[], help="the command may change this for real (repeatable)"
     )
@@ -66,14 +67,9 @@ def _paths(option: str, given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _layer_bytes(text: str) -> int:
-    from exeat.policy.options import parse_size  # noqa: PLC0415 - takes 20 ms, and few need it
+    from exeat.policy.files import LAYER_SIZE, parse_layer_size  # noqa: PLC0415 - takes 20 ms, and few need it
 
     try:
-        size = parse_size(text)
+        return parse_layer_size(text)
     except ValueError:
-        size = 0
-    if not MIN_LAYER_BYTES <= size <= MAX_LAYER_BYTES:
-        raise ConfigError(
-            f"not a size of a layer: {text!r}", where="--layer-size", expected="a size such as 2GB, from 1MiB on"
-        )
-    return size
+        raise ConfigError(f"not a size of a layer: {text!r}", where="--layer-size", expected=LAYER_SIZE) from None

@@ -1,5 +1,6 @@
 """`exeat proxy`: its actions and their options. What they do is in the modules beside this one, by reason:
-proxy_rules (a sandbox's list), proxy_sandboxes (sandboxes as a whole), proxy_questions (what waits for a yes or no)."""
+proxy_rules (a sandbox's list), proxy_sandboxes (sandboxes as a whole), proxy_files (what it keeps about files),
+proxy_questions (what waits for a yes or no)."""
 
 from __future__ import annotations
 
@@ -171,6 +172,28 @@ def _add_sandboxes(actions: _Actions) -> None:
     )
     remove.add_argument("--yes", action="store_true", help="do not ask")
 
+    _add_files(actions)
+
+
+def _add_files(actions: _Actions) -> None:
+    from exeat.cli.file_options import add_file_options  # noqa: PLC0415 - with its own reasons
+
+    files = _add(
+        actions,
+        "files",
+        "what commands may do to files",
+        "Show what commands in a sandbox may do to files, or change it for all runs from\nthe next one on.",
+        _files,
+        epilog="examples:\n"
+        "  exeat proxy files --name work\n"
+        "  exeat proxy files --name work --write ~/.cache/pip --hide ~/notes\n"
+        "  exeat proxy files --name work --forget ~/notes",
+    )
+    files.add_argument("--forget", metavar="PATH", action="append", default=[], help="take it out of every list")
+    files.add_argument("--reset", action="store_true", help="forget all that was kept, before anything is added")
+    files.add_argument("--json", action="store_true", help="print one JSON object")
+    add_file_options(files, "kept for every run in the sandbox, whose own options add to it")
+
 
 def _add_questions(actions: _Actions) -> None:
     pending = _add(
@@ -269,6 +292,12 @@ def _rm(options: argparse.Namespace) -> int:
     from exeat.cli.proxy_sandboxes import remove  # noqa: PLC0415
 
     return remove(options.name, yes=options.yes)
+
+
+def _files(options: argparse.Namespace) -> int:
+    from exeat.cli.proxy_files import keep_or_show  # noqa: PLC0415
+
+    return keep_or_show(options)
 
 
 def _pending(options: argparse.Namespace) -> int:

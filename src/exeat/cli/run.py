@@ -15,6 +15,7 @@ from exeat.file_policy import combine
 from exeat.run.settings import JAILS
 
 if TYPE_CHECKING:
+    from exeat.file_policy import FileSettings
     from exeat.sandbox.folder import SandboxFolder
     from exeat.sources import RuleSources
 
@@ -110,8 +111,8 @@ def run_command(
     argv = options.command[1:] if options.command[:1] == ["--"] else options.command
     _refuse_contradictions(options)
     _refuse_misplaced(options.command)
-    said = (file_settings(options),)
-    folder, listed = _open_sandbox(options) if options.name is not None else (None, "")
+    said = [file_settings(options)]
+    folder, listed = _open_sandbox(options, said) if options.name is not None else (None, "")
     rules += listed
     every_rule += listed
     return run(
@@ -136,8 +137,8 @@ def run_command(
             proxy_env=not options.no_proxy_env,
             unix=tuple(options.unix),
             devices=tuple(options.device),
-            files=combine(*said),
-            files_said=said,
+            files=combine(said[0], said[1:]),
+            files_said=tuple(said),
             quiet=options.quiet,
             folder=folder,
             ask=_asks(options),
@@ -200,10 +201,14 @@ def _refuse_misplaced(command: list[str]) -> None:
             )
 
 
-def _open_sandbox(options: argparse.Namespace) -> tuple[SandboxFolder, str]:
-    """The sandbox's folder, and its list as text."""
+def _open_sandbox(options: argparse.Namespace, said: list[FileSettings]) -> tuple[SandboxFolder, str]:
+    """The sandbox's folder, and its list as text. What it keeps about files goes to `said`."""
     from exeat.cli.sandbox_choice import open_for_run  # noqa: PLC0415 - for sandboxes with a name
+    from exeat.sandbox.file_settings import read_file_settings  # noqa: PLC0415
     from exeat.sandbox.store import read_allowlist  # noqa: PLC0415
 
     folder = open_for_run(options.name, new=options.new, empty=options.empty)
+    kept = read_file_settings(folder)
+    if kept is not None:
+        said.append(kept)
     return folder, f" {read_allowlist(folder).text}"

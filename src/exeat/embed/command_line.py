@@ -9,6 +9,7 @@ from pathlib import Path
 
 import exeat
 from exeat.embed.configuration import Configuration
+from exeat.embed.filesystem import file_options
 from exeat.errors import ConfigError, StartError
 from exeat.sandbox.home import state_home
 
@@ -94,6 +95,7 @@ def run_options(configuration: Configuration) -> list[str]:
         for name, value in proxy.variables().items():
             is_open = value != proxy.url or not proxy.has_credentials
             words.append(f"--env={name}={value}" if is_open else f"--env={name}")
+    words += file_options(configuration.files)
     if configuration.name:
         words.append("--new")  # a program means it: nobody is asked
     for option, value in (

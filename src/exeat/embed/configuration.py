@@ -9,9 +9,11 @@ import sys
 from dataclasses import dataclass
 from typing import NoReturn
 
+from exeat.embed.filesystem import read_filesystem
 from exeat.embed.outer_proxy import OuterProxy, parse_outer_proxy
 from exeat.embed.written import Given, Table, Written
 from exeat.errors import ConfigError
+from exeat.file_policy import FileSettings
 from exeat.policy.document import mapped_address, mapped_name
 from exeat.policy.grammar import read_rule
 from exeat.policy.networks import parse_private_network
@@ -37,6 +39,7 @@ class Configuration:
     jail: str
     secrets: str
     upstream_ca: str
+    files: FileSettings
     warnings: tuple[str, ...]
 
 
@@ -83,6 +86,7 @@ class _Reader:
         self._audit_log = self._read_audit_log()
         self._secrets = sandbox.file("secrets")
         self._upstream_ca = sandbox.file("upstream_ca")
+        files = read_filesystem(sandbox.table("filesystem"), self._jail)
         network.finish()
         sandbox.finish()
         warnings = self._check_secrets()
@@ -100,6 +104,7 @@ class _Reader:
             jail=self._jail,
             secrets=self._secrets,
             upstream_ca=self._upstream_ca,
+            files=files,
             warnings=(*warnings, *self._warnings(enabled)),
         )
 
@@ -210,7 +215,8 @@ class _Reader:
             found.append("sandbox.enabled is false: commands run without a sandbox, and reach everything")
         elif self._jail == "env":
             found.append(
-                "sandbox.jail is env: not a boundary; a program that ignores proxy variables reaches everything"
+                "sandbox.jail is env: not a boundary; a program that ignores proxy variables reaches everything, and "
+                "files are not confined"
             )
         if self._allow_network and not self._allows:
             found.append("sandbox.network.allowed_domains has no rule, so nothing is allowed")

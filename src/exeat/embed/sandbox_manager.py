@@ -47,6 +47,15 @@ class SandboxManager:
                 "hosts": {},              addresses for names, in the place of DNS
                 "proxy": "http://..."     this proxy decides, not exeat; the command reaches it and nothing else
             },
+            "filesystem": {
+                "allow_write": [],        what commands change for real, next to their working directory
+                "deny_write": [],         what they cannot change, not even in their layer
+                "deny_read": [],          what they do not find, as it is with keys
+                "allow_read": [],         what they find, although it is a key
+                "mode": "view",           "host": they change every file that this user may, and find all keys
+                "layer_size": "8GiB",     how much they may write elsewhere; it is gone afterwards, or stays with a name
+                "nest": false             may they make user namespaces, for sandboxes of their own?
+            },
             "audit_log": "audit.jsonl",   every decision of every command
             "name": "my-agent",           a sandbox that is kept: its own list and log, `exeat proxy` changes it
             "jail": "auto",               as `exeat run --jail`

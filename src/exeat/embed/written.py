@@ -102,6 +102,31 @@ class Table:
         value = self.text(key)
         return str(self._written.folder / value) if value else ""
 
+    def paths(self, key: str) -> tuple[str, ...]:
+        """Full paths; those that begin with ~ as they are. A relative one is so to the folder of the configuration."""
+        value = self._take(key, ())
+        if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+            self._fail(key, value, "a list of paths")
+        found = []
+        for number, each in enumerate(value):
+            path = os.fspath(each) if isinstance(each, os.PathLike) else each
+            if not isinstance(path, str):
+                raise ConfigError(kind(path), where=self.where(key, number), expected="a path")
+            if not path or "\0" in path:
+                public = "holds a NUL" if path else "empty"
+                raise ConfigError(public, where=self.where(key, number), expected="a path")
+            found.append(path if path.startswith("~") else str(self._written.folder / path))
+        return tuple(found)
+
+    def size(self, key: str) -> str | int | None:
+        """A size as it is written; None if there is none."""
+        value = self._take(key, None)
+        if value is None and key not in self._data:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            self._fail(key, value, 'a number of bytes, or a size such as "2GB"')
+        return value
+
     def texts(self, key: str) -> tuple[str, ...] | None:
         """A list of texts; None if there is none."""
         if key not in self._data:

@@ -20,14 +20,15 @@ from exeat.policy.policy import IP, HostMapping
 from exeat.policy.rule import Rule, Source
 
 if TYPE_CHECKING:
+    from exeat.file_policy import FileSettings
     from exeat.policy.positions import Place, Places, Positions
 
 MAX_DOCUMENT = 8 * 1024 * 1024  # characters
 
-POLICY_KEYS = ("allow", "deny", "hosts", "private_networks", "limits", "intercept", "secrets")
+POLICY_KEYS = ("allow", "deny", "hosts", "private_networks", "limits", "intercept", "secrets", "files")
 INTERCEPT_MODES = ("needed", "all", "none")
 
-_ALL_KEYS = "allow, deny, hosts, private_networks, limits, intercept and secrets"
+_ALL_KEYS = "allow, deny, hosts, private_networks, limits, intercept, secrets and files"
 _MODES = '"needed", "all" or "none"'
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 # Keys in tomllib's messages: any of them could be a credential.
@@ -54,6 +55,7 @@ class PolicyDocument:
     intercept: tuple[str, Source] | None = None  # one of INTERCEPT_MODES
     secrets: SecretsTable | None = None
     private_networks: tuple[Network, ...] = ()
+    files: FileSettings | None = None  # paths as they are written
 
 
 def parse_document(text: str, filename: str) -> PolicyDocument:
@@ -202,6 +204,7 @@ class _Reader:
             self._intercept(data),
             self._secrets(data),
             tuple(self._private_networks(data)),
+            self._files(data),
         )
 
     def _rules(self, data: dict[str, object], key: str, *, deny: bool) -> Iterator[Rule]:
@@ -270,6 +273,14 @@ class _Reader:
         from exeat.policy.positions import Places  # noqa: PLC0415  (loaded already, with the positions)
 
         return SecretsTable(self._table(data, "secrets"), Places(self._filename, self._positions, ("secrets",)))
+
+    def _files(self, data: dict[str, object]) -> FileSettings | None:
+        if "files" not in data:
+            return None
+        from exeat.policy.files import parse_files_table  # noqa: PLC0415  (few files have it)
+        from exeat.policy.positions import Places  # noqa: PLC0415
+
+        return parse_files_table(self._table(data, "files"), Places(self._filename, self._positions, ("files",)))
 
     def _table(self, data: dict[str, object], key: str) -> dict[str, object]:
         value = data.get(key, {})

@@ -1,5 +1,105 @@
-"""What a command may do to files. It lives in `exeat.file_policy`, which loads faster than this package."""
+"""The table `files` of a policy file, and of what a sandbox keeps. Its values are those of `exeat.file_policy`."""
 
-from exeat.file_policy import DEFAULT_LAYER_BYTES, VIEW, FilePolicy, FilesMode
+from __future__ import annotations
 
-__all__ = ["DEFAULT_LAYER_BYTES", "VIEW", "FilePolicy", "FilesMode"]
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from exeat.errors import ConfigError
+from exeat.file_policy import (
+    DEFAULT_LAYER_BYTES,
+    MAX_LAYER_BYTES,
+    MIN_LAYER_BYTES,
+    VIEW,
+    FilePolicy,
+    FileSettings,
+    FilesMode,
+)
+from exeat.policy.document import kind
+from exeat.policy.host import shown
+from exeat.policy.options import parse_size
+
+if TYPE_CHECKING:
+    from exeat.policy.positions import Places
+
+__all__ = ["DEFAULT_LAYER_BYTES", "VIEW", "FilePolicy", "FilesMode", "parse_files_table", "parse_layer_size"]
+
+FILES_KEYS: Final = ("mode", "write", "read_only", "hide", "show", "layer_size", "nest")
+_MODES: Final = '"view" or "host"'
+LAYER_SIZE: Final = "a size such as 2GB, from 1MiB to 1PiB"
+
+
+def parse_files_table(table: Mapping[str, object], where: Places) -> FileSettings:
+    """Read the table. Its paths stay as they are written. Raises ConfigError with file:line:column."""
+    reader = _Reader(table, where)
+    for key in table:
+        if key not in FILES_KEYS:
+            reader.fail(f"{shown(key)} is not a key of files", key, expected=", ".join(FILES_KEYS), at_key=True)
+    return FileSettings(
+        where().name,
+        reader.mode(),
+        reader.paths("write"),
+        reader.paths("read_only"),
+        reader.paths("hide"),
+        reader.paths("show"),
+        reader.layer_bytes(),
+        reader.nest(),
+    )
+
+
+def parse_layer_size(value: str | int) -> int:
+    """The bytes of a layer. Raises ValueError."""
+    size = parse_size(value) if isinstance(value, str) else value
+    if not MIN_LAYER_BYTES <= size <= MAX_LAYER_BYTES:
+        raise ValueError("too small or too large")
+    return size
+
+
+class _Reader:
+    def __init__(self, table: Mapping[str, object], where: Places) -> None:
+        self._table = table
+        self._where = where
+
+    def mode(self) -> FilesMode | None:
+        if "mode" not in self._table:
+            return None
+        value = self._table["mode"]
+        if value not in ("view", "host"):
+            what = f"{shown(value)} is not a mode" if isinstance(value, str) else f"files.mode is {kind(value)}"
+            self.fail(what, "mode", expected=_MODES)
+        return "view" if value == "view" else "host"
+
+    def paths(self, key: str) -> tuple[str, ...]:
+        value = self._table.get(key, [])
+        if not isinstance(value, list):
+            self.fail(f"files.{key} is {kind(value)}", key, expected="a list of paths")
+        for number, each in enumerate(value):
+            if not isinstance(each, str):
+                what = f"element {number + 1} of files.{key} is {kind(each)}"
+                self.fail(what, key, number, expected="a path in quotes")
+            if not each or "\0" in each:
+                self.fail("a path with a NUL" if each else "an empty path", key, number, expected="a file or a folder")
+        return tuple(value)
+
+    def layer_bytes(self) -> int | None:
+        key = "layer_size"
+        if key not in self._table:
+            return None
+        value = self._table[key]
+        if isinstance(value, (bool, float)) or not isinstance(value, (str, int)):
+            self.fail(f"files.{key} is {kind(value)}", key, expected=LAYER_SIZE)
+        try:
+            return parse_layer_size(value)
+        except ValueError:
+            self.fail("not a size of a layer", key, expected=LAYER_SIZE)
+
+    def nest(self) -> bool | None:
+        if "nest" not in self._table:
+            return None
+        value = self._table["nest"]
+        if not isinstance(value, bool):
+            self.fail(f"files.nest is {kind(value)}", "nest", expected="true or false")
+        return value
+
+    def fail(self, public: str, *path: str | int, expected: str, at_key: bool = False) -> NoReturn:
+        raise ConfigError(public, where=str(self._where(*path, key=at_key)), expected=expected)

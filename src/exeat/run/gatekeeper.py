@@ -48,7 +48,7 @@ class Gatekeeper:
         self._places: list[HostPorts] | None = None
         self._prepared: Preparations | None = None if settings.may_intercept else NOTHING
         self._learns = settings.learn
-        self._given = settings.environ
+        self._settings = settings
         self.learned = ""  # after `stop`: a policy for what was let through
         self.outcome = UNKNOWN  # after `stop`
         self.asking, asked = _open_questions(settings)  # where it asks about what no rule lists, for the terminal
@@ -96,7 +96,8 @@ class Gatekeeper:
         if data[:1] != PREPARED:
             self._understand(data, PREPARED)
         prepared = receive_preparations(files)
-        scrub_environment(prepared.dropped, self._given)
+        scrub_environment(prepared.dropped, self._settings.environ)
+        self._settings.add_files(prepared.files)
         return prepared
 
     def serve(

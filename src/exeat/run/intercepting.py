@@ -87,6 +87,7 @@ class Intercepting:
             _files_with_values(loaded.secrets),
             [*loaded.warnings, *_announce(loaded.policy, loaded.secrets), *self._copies.values()],
             trust,
+            loaded.files,
         )
 
     def interception(self) -> Interception:

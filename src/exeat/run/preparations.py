@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from exeat.file_policy import FileSettings
 from exeat.trust.files import TrustFiles
 from exeat.trust.unnamed_file import file_in_memory
 
@@ -17,9 +19,12 @@ _MAX_FILES = 4
 
 
 class Preparations:
-    """For the command: variables to set and to drop, files to hide, whom to trust. For the user: what to say."""
+    """For the command: variables to set and to drop, files to hide, whom to trust. For the user: what to say.
 
-    __slots__ = ("dropped", "hidden", "placeholders", "said", "trust")
+    `files` is what the policy files say about files.
+    """
+
+    __slots__ = ("dropped", "files", "hidden", "placeholders", "said", "trust")
 
     def __init__(
         self,
@@ -28,12 +33,14 @@ class Preparations:
         hidden: Sequence[str] = (),
         said: Sequence[str] = (),
         trust: TrustFiles | None = None,
+        files: Sequence[FileSettings] = (),
     ) -> None:
         self.placeholders = dict(placeholders or {})
         self.dropped = tuple(dropped)
         self.hidden = tuple(hidden)
         self.said = tuple(said)
         self.trust = trust
+        self.files = tuple(files)
 
 
 NOTHING = Preparations()
@@ -51,6 +58,7 @@ def send_preparations(control: socket.socket, prepared: Preparations) -> None:
             "hidden": prepared.hidden,
             "said": prepared.said,
             "hash": trust.subject_hash if trust is not None else "",
+            "files": prepared.files,
         }
     )
     descriptor = file_in_memory(text.encode())
@@ -72,4 +80,10 @@ def receive_preparations(files: Sequence[int]) -> Preparations:
         file.seek(0)
         data = json.load(file)
     trust = TrustFiles(files[1], files[2], files[3], data["hash"]) if len(files) == _MAX_FILES else None
-    return Preparations(data["placeholders"], data["dropped"], data["hidden"], data["said"], trust)
+    said = [_file_settings(each) for each in data["files"]]
+    return Preparations(data["placeholders"], data["dropped"], data["hidden"], data["said"], trust, said)
+
+
+def _file_settings(fields: Sequence[Any]) -> FileSettings:
+    """JSON has lists where there were tuples."""
+    return FileSettings(*(tuple(each) if isinstance(each, list) else each for each in fields))

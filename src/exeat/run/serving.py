@@ -79,7 +79,7 @@ def _prepare(settings: RunSettings, loaded: Loaded, control: socket.socket) -> I
     """Fetch secrets and make certificates, if there is anything to look into, and tell the run what follows."""
     if not _is_needed(loaded):
         _refuse_without_use(settings.upstream_ca)
-        send_preparations(control, Preparations(said=loaded.warnings))
+        send_preparations(control, Preparations(said=loaded.warnings, files=loaded.files))
         return None
     from exeat.run.intercepting import Intercepting  # noqa: PLC0415 - takes 100 ms to load
 

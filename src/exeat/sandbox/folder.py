@@ -20,13 +20,15 @@ FRESH = ".allowlist.tmp"  # the next allowlist, until it is complete
 AUDIT = "audit.jsonl"
 PLACEHOLDERS = "placeholders.json"
 FRESH_PLACEHOLDERS = ".placeholders.tmp"
+FILES = "files.toml"  # what commands may do to files; there only if it was said
+FRESH_FILES = ".files.tmp"
 LOCK = "lock"
 LAYERS = "layers"  # a folder: what commands wrote outside their projects
 
 _UNFINISHED = ".new"  # a sandbox that is being made; no name starts with a dot
 _ALL_LOCK = ".lock"  # for making and removing
 _FILES = re.compile(
-    r"allowlist\.txt|\.allowlist\.tmp|placeholders\.json|\.placeholders\.tmp|audit\.jsonl(?:\.(?:[1-9][0-9]*|next))?|control(?:-[0-9]{1,2})?\.sock|lock"
+    r"files\.toml|\.files\.tmp|allowlist\.txt|\.allowlist\.tmp|placeholders\.json|\.placeholders\.tmp|audit\.jsonl(?:\.(?:[1-9][0-9]*|next))?|control(?:-[0-9]{1,2})?\.sock|lock"
 )
 
 
@@ -107,7 +109,7 @@ def open_sandbox(name: str, *, create: bool = False, empty: bool = False) -> San
         os.close(within)
     folder = SandboxFolder(name, path, descriptor, was_created=was_created, starts_empty=was_created and empty)
     try:
-        for file in (ALLOWLIST, AUDIT, PLACEHOLDERS, LOCK):
+        for file in (ALLOWLIST, AUDIT, PLACEHOLDERS, FILES, LOCK):
             _check_file(folder, file)
     except BaseException:
         folder.close()

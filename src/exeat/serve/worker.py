@@ -34,12 +34,18 @@ def listening_line(settings: ServeSettings, url: str, rules: int, admin: str) ->
 
 def load_checked(settings: ServeSettings) -> tuple[Policy, Limits]:
     """Read the rules; refuse what several workers cannot promise."""
-    policy, limits, intercept, secrets, _ = settings.sources.load()
+    policy, limits, intercept, secrets, _, files = settings.sources.load()
     if secrets or intercept == "all":
         raise ConfigError(
             "exeat serve does not look into TLS: its clients would not trust its certificates",
             where=str(secrets[0].written) if secrets else "intercept",
             expected='exeat run, or no secrets and no intercept = "all"',
+        )
+    if files:
+        raise ConfigError(
+            "exeat serve runs no command, so it confines no files",
+            where=f"{files[0].where}: files",
+            expected="exeat run, or a policy without [files]",
         )
     if settings.workers > 1:
         budgeted = next((rule for rule in policy.rules if rule.max_upload is not None), None)

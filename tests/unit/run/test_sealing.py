@@ -69,7 +69,8 @@ _PACKAGES = ("exeat", "aiohappyeyeballs", "h2", "hpack", "hyperframe", "httptool
 # Needed only before a command runs, or in another process.
 _BEFORE = {
     "exeat.sandbox.folder: difflib",
-    "exeat.gateway.process: uvloop", "exeat.policy.document: tomllib", "exeat.policy.suffix: publicsuffixlist",
+    "exeat.gateway.process: uvloop", "exeat.policy.document: tomllib", "exeat.policy.document: exeat.policy.files",
+    "exeat.policy.suffix: publicsuffixlist",
     "exeat.run.gatekeeper: exeat.run.terminal", "exeat.run.scrubbing: exeat.jail.libc",
     "exeat.run.serving: exeat.jail.privileges",
     "exeat.secrets.unpacking: brotli", "exeat.secrets.unpacking: compression", "exeat.secrets.unpacking: backports",
