@@ -161,7 +161,9 @@ def test_a_file_without_a_name_is_passed_on(tmp_path: Path) -> None:
     memory = os.memfd_create("passed")
     try:
         os.write(memory, b"remembered")
-        done = exeat(command=python("import os, sys; print(os.pread(int(sys.argv[1]), 99, 0))", str(memory)), pass_fds=[memory])
+        done = exeat(
+            command=python("import os, sys; print(os.pread(int(sys.argv[1]), 99, 0))", str(memory)), pass_fds=[memory]
+        )
     finally:
         os.close(memory)
     assert (done.stdout, done.stderr) == ("b'remembered'\n", "")
@@ -193,7 +195,7 @@ def test_a_file_that_is_not_found_under_its_name_is_refused() -> None:
 
 
 @AS_ROOT
-@pytest.mark.parametrize("device", ["/dev/kmsg", "/dev/vda", "/dev/sda", "/dev/loop0"])
+@pytest.mark.parametrize("device", ["/dev/kmsg", "/dev/loop0"])
 def test_a_device_as_a_standard_stream_is_refused(device: str) -> None:
     """Opened for reading, and root's command opens it again for writing."""
     try:

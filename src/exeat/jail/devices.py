@@ -26,6 +26,7 @@ _LINKS = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
+_OWN = (f"{DEV}/ptmx", f"{DEV}/pts/ptmx")  # there in any case: they make terminals, and these are the jail's own
 _SAFE = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
 
@@ -38,6 +39,11 @@ def is_device(path: str) -> bool:
     return os.path.normpath(path) == path and path.startswith(f"{DEV}/") and (stat.S_ISCHR(mode) or stat.S_ISBLK(mode))
 
 
+def is_terminal_of_host(path: str) -> bool:
+    """One that cannot be shown: the names of terminals inside are the jail's."""
+    return path.startswith(f"{DEV}/pts/") and path not in _OWN
+
+
 def give_own_devices(named: Iterable[str], hidden: int = 0) -> int:
     """Put a /dev of the jail's own over the host's. Returns a descriptor to be kept open, for its terminal. OSError.
 
@@ -46,7 +52,8 @@ def give_own_devices(named: Iterable[str], hidden: int = 0) -> int:
     if not os.path.isdir(DEV):
         return -1  # no programs either that need it
     terminal = _own_terminal()
-    wanted = [*(f"{DEV}/{name}" for name in _HARMLESS), *_computing(), *named]
+    added = [path for path in named if path not in _OWN]
+    wanted = [*(f"{DEV}/{name}" for name in _HARMLESS), *_computing(), *added]
     if terminal and not _number_of(terminal):
         wanted.append(terminal)  # a console: its name is all that is missing, the command has it open already
     has_queues, has_terminals = (os.path.isdir(f"{DEV}/{name}") for name in ("mqueue", "pts"))

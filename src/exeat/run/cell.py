@@ -7,7 +7,7 @@ import stat
 
 from exeat.errors import ConfigError, JailError, StartError
 from exeat.jail.cover import Cover
-from exeat.jail.devices import is_device
+from exeat.jail.devices import is_device, is_terminal_of_host
 from exeat.jail.folder_watch import FolderWatch
 from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE, View
@@ -147,6 +147,8 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
     for path in settings.devices:
         if not is_device(path):
             raise ConfigError("no such device", where=f"--device {path}", expected="the full path of a file in /dev")
+        if is_terminal_of_host(path):
+            raise ConfigError("terminals are the jail's own", where=f"--device {path}", expected="another device")
     log = (settings.audit, *settings.log_files)
     written = (*dict.fromkeys(log), settings.learn_out, settings.summary_json)
     files = (*written, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
