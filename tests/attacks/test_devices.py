@@ -99,6 +99,25 @@ def test_what_is_no_device_is_an_error(path: str) -> None:
 
 
 @BY_USER
+def test_the_maker_of_terminals_is_the_jails_own_though_it_is_named(uid: int | None) -> None:
+    look = python("import os; print(os.ttyname(os.openpty()[1]))")
+    for options in ((), ("--device", "/dev/ptmx")):
+        done = exeat(*options, command=look, uid=uid, cwd="/")
+        assert (done.status, done.stdout, done.stderr) == (0, "/dev/pts/0\n", "")
+
+
+def test_a_terminal_of_the_hosts_cannot_be_shown() -> None:
+    master, slave = os.openpty()
+    try:
+        done = exeat("--device", os.ttyname(slave), command=["echo", "started"], cwd="/")
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert (done.status, done.stdout) == (2, "")
+    assert "terminals are the jail's own" in done.stderr
+
+
+@BY_USER
 @pytest.mark.parametrize("change", ["os.setpriority(os.PRIO_PGRP, 0, 19)", "set_io(2)"])
 def test_priorities_of_a_shared_process_group_stay(change: str, uid: int | None) -> None:
     """The command is in its caller's group where there is a terminal. The filter does not ask whether there is."""

@@ -192,22 +192,23 @@ def _inherited(argv: list[str], passed: list[int]) -> set[int]:
     return {int(line.split()[0]) for line in done.stdout.splitlines()} & set(passed)
 
 
-def test_sockets_and_folders_are_not_inherited_but_files_and_pipes_are(tmp_path: Path) -> None:
+def test_sockets_folders_and_files_are_not_inherited_but_pipes_and_memory_are(tmp_path: Path) -> None:
     reader, writer = os.pipe()
+    memory = os.memfd_create("memory")
     file = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR)
     folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     handle = os.open("/", os.O_PATH)
     null = os.open("/dev/null", os.O_RDWR)
     notes = os.eventfd(0)
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(socket.AF_UNIX) as local:
-        harmless = [reader, writer, file, null]
-        ways_out = [folder, handle, notes, listener.fileno(), local.fileno()]
+        harmless = [reader, writer, memory, null]
+        ways_out = [file, folder, handle, notes, listener.fileno(), local.fileno()]
         try:
             every = [*harmless, *ways_out]
             assert _inherited(python(_LIST), every) == set(every), "without exeat all are there"
             assert _inherited(run_argv([], python(_LIST)), every) == set(harmless)
         finally:
-            for number in (*harmless, folder, handle, notes):
+            for number in (*harmless, file, folder, handle, notes):
                 os.close(number)
 
 

@@ -158,6 +158,15 @@ def test_what_was_not_started_is_said(tmp_path: Path) -> None:
     assert (read(out)["exit_status"], read(out)["error"]) == (2, None)
 
 
+def test_a_dash_is_standard_output(tmp_path: Path) -> None:
+    done = exeat("--summary-json", "-", command=["sh", "-c", "echo said; exit 5"], cwd=tmp_path)
+    said, _, summary = done.stdout.partition("\n")
+    assert (done.status, said, json.loads(summary)["exit_status"]) == (5, "said", 5)
+    assert list(tmp_path.iterdir()) == []
+    done = exeat("--summary-json", "-", "--allow", "!!", command=["true"], cwd=tmp_path)
+    assert (done.status, json.loads(done.stdout)["exit_status"]) == (2, None)
+
+
 @pytest.mark.parametrize("where", ["missing/summary.json", "folder", "link", ""])
 def test_a_file_that_cannot_be_written_means_that_nothing_starts(where: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()

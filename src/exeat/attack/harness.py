@@ -203,6 +203,8 @@ def _execute(command: list[str], targets: Targets, *, terminal: bool, held: bool
         launcher = [sys.executable, "-I", str(_LAUNCHER_FILE), host, str(port), str(int(terminal))]
         if terminal:
             stdin = stack.enter_context(open_terminal(lambda data: targets.sinks.note("terminal", data)))
+        if held:
+            stdin = stack.enter_context(open(targets.input, "rb", buffering=0)).fileno()
         child = stack.enter_context(
             subprocess.Popen(  # noqa: S603 - exeat and a probe of ours
                 [*launcher, *command],

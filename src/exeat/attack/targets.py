@@ -46,6 +46,7 @@ class Targets:
     scene: Scene
     secrets: frozenset[str]
     held: tuple[int, ...]  # descriptors that a careless caller leaves open for the command
+    input: str  # a file for its standard input
 
     def reached(self, mark: str) -> list[str]:
         """The targets that a mark got to, those aside that it may reach."""
@@ -96,7 +97,10 @@ def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
             namespaces={kind: str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("net", "pid")},
             resolver_is_ours=_resolver_is_ours(udp),
         )
-        yield Targets(sinks, scene, victim.secrets | {key_secret}, _held(stack, tcp["v4"], paths["tmp"]))
+        own = folder / "opened"
+        own.touch(0o666 if shared else 0o600)
+        held = _held(stack, tcp["v4"], paths["tmp"], str(own))
+        yield Targets(sinks, scene, victim.secrets | {key_secret}, held, str(own))
 
 
 def _internet(sinks: Sinks) -> tuple[dict[str, Place], dict[str, Place], dict[str, Place]]:
@@ -201,8 +205,8 @@ def _resolver_is_ours(udp: dict[str, Place]) -> bool:
     return servers == [RESOLVER] and udp.get("dns") == (RESOLVER, 53)
 
 
-def _held(stack: contextlib.ExitStack, place: Place, path: str) -> tuple[int, ...]:
-    """Descriptors that a careless caller leaves open: connected sockets, a bound one, and the root directory."""
+def _held(stack: contextlib.ExitStack, place: Place, path: str, file: str) -> tuple[int, ...]:
+    """Descriptors that a careless caller leaves open: connected sockets, a bound one, the root directory, a file."""
     stream = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
     stream.connect(place)
     unix = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -210,4 +214,6 @@ def _held(stack: contextlib.ExitStack, place: Place, path: str) -> tuple[int, ..
     fresh = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     root = os.open("/", os.O_PATH | os.O_DIRECTORY)
     stack.callback(os.close, root)
-    return stream.fileno(), unix.fileno(), fresh.fileno(), root
+    opened = os.open(file, os.O_RDONLY)
+    stack.callback(os.close, opened)
+    return stream.fileno(), unix.fileno(), fresh.fileno(), root, opened

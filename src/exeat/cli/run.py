@@ -91,7 +91,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     rest.add_argument("--clean-env", action="store_true", help="start with PATH, HOME, TERM and the like only")
     rest.add_argument("--no-proxy-env", action="store_true", help="do not set HTTP_PROXY and the like")
     rest.add_argument("--quiet", action="store_true", help="no summary of what was blocked and what failed")
-    rest.add_argument("--summary-json", metavar="FILE", help="write the summary there, as JSON")
+    rest.add_argument("--summary-json", metavar="FILE", help="write the summary there, as JSON; - is standard output")
 
 
 def run_command(

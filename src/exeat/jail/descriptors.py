@@ -1,14 +1,16 @@
 """Open files that the command inherits. What could lead out of the jail is closed.
 
 A socket is a flow that was opened before any rule; a directory is a door into the host's own view of the
-file system; many of the kernel's own objects look like files. Files that lie on a disk, in memory or on a server, pipes
-and terminals stay: shells pass them (`<(...)`), and programs expect them.
+file system; many of the kernel's own objects look like files. A file with a name can be opened again by /proc/self/fd,
+for more than it was opened for: only standard streams may be one, and streams.py sees to those. Pipes, terminals and
+files without a name stay: shells pass them (`<(...)`, here-documents), and programs expect them.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import socket
 import stat
@@ -17,7 +19,7 @@ from collections.abc import Iterable
 
 from exeat.jail.libc import call
 
-_STREAMS = ("standard input", "standard output", "standard error")
+STREAMS = ("standard input", "standard output", "standard error")
 # Linux numbers: null, zero, full, random, urandom; everything that is a terminal, or a pseudo terminal's near end.
 _HARMLESS_MEMORY = frozenset((3, 5, 7, 8, 9))
 _TERMINALS = frozenset((4, *range(136, 144)))
@@ -84,8 +86,11 @@ class Hidden:
         return (found.st_dev, found.st_ino) in self._files | self._in_folders
 
 
-def ways_out(hidden: Hidden | None = None) -> dict[int, str]:
-    """What is inherited by the next program and is not plainly harmless, and what it is. What is `hidden` is not."""
+def ways_out(hidden: Hidden | None = None, *, files_too: bool = True) -> dict[int, str]:
+    """What is inherited by the next program and is not plainly harmless, and what it is. What is `hidden` is not.
+
+    `files_too`: nor are files that have a name, which is so where the command has files of its own.
+    """
     hidden = hidden or Hidden()
     found = {}
     for name in os.listdir("/proc/self/fd"):
@@ -93,7 +98,7 @@ def ways_out(hidden: Hidden | None = None) -> dict[int, str]:
         try:
             if number <= 2 or not os.get_inheritable(number):
                 continue
-            if not _is_harmless(number) or hidden.holds(number):
+            if not _is_harmless(number, files_too=files_too) or hidden.holds(number):
                 found[number] = os.readlink(f"/proc/self/fd/{name}")
         except OSError as error:
             if error.errno not in (errno.EBADF, errno.ENOENT):  # the one that listed the directory
@@ -101,27 +106,51 @@ def ways_out(hidden: Hidden | None = None) -> dict[int, str]:
     return found
 
 
-def close_ways_out(hidden: Hidden | None = None) -> None:
-    """Close what is inherited by the next program and is not plainly harmless. What is `hidden` is not."""
+def close_ways_out(hidden: Hidden | None = None, *, files_too: bool = True) -> None:
+    """Close what is inherited by the next program and is not plainly harmless. Standard streams: OSError, and why."""
     hidden = hidden or Hidden()
-    for number in ways_out(hidden):
+    for number in ways_out(hidden, files_too=files_too):
         os.close(number)
-    for number, name in enumerate(_STREAMS):
+    for number, name in enumerate(STREAMS):
         mode = os.fstat(number).st_mode
-        if stat.S_ISREG(mode) and hidden.holds(number):
-            raise OSError(
-                errno.EPERM, f"{name} is a file that is hidden from the command; put a pipe between: cat ... |"
-            )
-        if (stat.S_ISREG(mode) and not _is_plain_file(number)) or _is_far_end(number):
-            raise OSError(
-                errno.EPERM, f"{name} is an object of the kernel's, not a plain file; put a pipe between: cat ... |"
-            )
         if stat.S_ISDIR(mode):
             raise OSError(errno.EISDIR, f"{name} is a folder, which would lead out of the jail")
         if stat.S_ISSOCK(mode) and not _is_plain_stream(number):
             raise OSError(
                 errno.ENOTSOCK, f"{name} is a socket that can be led elsewhere; put a pipe between: ... | cat"
             )
+        what = _what_is_wrong(number, mode, hidden)
+        if what:
+            raise OSError(errno.EPERM, f"{name} is {what}; put a pipe between: cat ... |")
+
+
+def _what_is_wrong(number: int, mode: int, hidden: Hidden) -> str:
+    """With a standard stream: what it is, if it could be opened again for more than it was opened for."""
+    if _is_handle(number):
+        return "open neither for reading nor for writing"
+    if stat.S_ISREG(mode) and hidden.holds(number):
+        return "a file that is hidden from the command"
+    if (stat.S_ISREG(mode) and not _is_plain_file(number)) or _is_far_end(number):
+        return "an object of the kernel's, not a plain file"
+    if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not os.isatty(number) and not _is_harmless(number)):
+        return "a device, which the command could open again"
+    return ""
+
+
+def close_all_but(kept: Iterable[int]) -> None:
+    """Close what is open in this process, for one that goes on and starts a command. What that inherits stays.
+
+    So does the far end of a terminal that is the jail's own: it holds the name of the caller's terminal inside.
+    """
+    kept = {0, 1, 2, *kept}
+    for name in os.listdir("/proc/self/fd"):
+        number = int(name)
+        try:
+            if number not in kept and not os.get_inheritable(number) and not _is_own_far_end(number):
+                os.close(number)
+        except OSError as error:
+            if error.errno != errno.EBADF:  # the one that listed the directory
+                raise
 
 
 def _is_plain_stream(number: int) -> bool:
@@ -134,13 +163,27 @@ def _is_plain_stream(number: int) -> bool:
         return stream.family == socket.AF_UNIX and stream.type in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
 
 
-def _is_harmless(number: int) -> bool:
+def _is_harmless(number: int, *, files_too: bool = True) -> bool:
     found = os.fstat(number)
+    if _is_handle(number):
+        return False
     if stat.S_ISCHR(found.st_mode):
         major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
         is_terminal = major in _TERMINALS or (major, minor) == _CALLERS_TERMINAL
         return is_terminal or (major == 1 and minor in _HARMLESS_MEMORY)
-    return stat.S_ISFIFO(found.st_mode) or (stat.S_ISREG(found.st_mode) and _is_plain_file(number))
+    if stat.S_ISREG(found.st_mode):
+        return _is_plain_file(number) and (not files_too or is_without_name(number))
+    return stat.S_ISFIFO(found.st_mode)
+
+
+def is_without_name(number: int) -> bool:
+    """A file that was removed, or never had a name: memory, a here-document. Only who has it open reaches it."""
+    return not os.fstat(number).st_nlink and os.readlink(f"/proc/self/fd/{number}").endswith(" (deleted)")
+
+
+def _is_handle(number: int) -> bool:
+    """Opened with O_PATH: good for nothing but to open it again."""
+    return bool(fcntl.fcntl(number, fcntl.F_GETFL) & os.O_PATH)
 
 
 def _is_plain_file(number: int) -> bool:
@@ -156,3 +199,8 @@ def _is_far_end(number: int) -> bool:
     """Of a terminal: whoever has it types into it."""
     found = os.fstat(number)
     return stat.S_ISCHR(found.st_mode) and (os.major(found.st_rdev), os.minor(found.st_rdev)) == _FAR_END
+
+
+def _is_own_far_end(number: int) -> bool:
+    """Of a terminal in the jail's own /dev/pts."""
+    return _is_far_end(number) and os.fstat(number).st_dev == os.stat("/dev/pts").st_dev

@@ -26,6 +26,7 @@ _LINKS = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
+_OWN = (f"{DEV}/ptmx", f"{DEV}/pts/ptmx")  # there in any case: they make terminals, and these are the jail's own
 _SAFE = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
 
@@ -38,13 +39,18 @@ def is_device(path: str) -> bool:
     return os.path.normpath(path) == path and path.startswith(f"{DEV}/") and (stat.S_ISCHR(mode) or stat.S_ISBLK(mode))
 
 
+def is_terminal_of_host(path: str) -> bool:
+    """One that cannot be shown: the names of terminals inside are the jail's."""
+    return path.startswith(f"{DEV}/pts/") and path not in _OWN
+
+
 class OwnDevices:
     """What is to be in /dev, found while the host's is still there, and put there when it is not. Raises OSError."""
 
     def __init__(self, named: Iterable[str], hidden: int = 0) -> None:
         """`hidden` is the number of a device that is not shown, whatever else is asked for."""
         self._terminal = terminal = _own_terminal()
-        wanted = [*(f"{DEV}/{name}" for name in _HARMLESS), *_computing(), *named]
+        wanted = [*(f"{DEV}/{name}" for name in _HARMLESS), *_computing(), *(path for path in named if path not in _OWN)]
         if terminal and not _number_of(terminal):
             wanted.append(terminal)  # a console: its name is all that is missing, the command has it open already
         self._has_queues, self._has_terminals = (os.path.isdir(f"{DEV}/{name}") for name in ("mqueue", "pts"))

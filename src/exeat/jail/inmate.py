@@ -17,13 +17,14 @@ import time
 from importlib.machinery import BuiltinImporter, FrozenImporter
 from typing import NoReturn
 
-from exeat.jail import descriptors, kernelfs, landlock, libc, mounts, privileges, seccomp
+from exeat.jail import descriptors, kernelfs, landlock, libc, mounts, privileges, seccomp, streams
 from exeat.jail.becoming import become, places_of
 from exeat.jail.messages import (
     EXEC_FAILED,
     EXITED,
     FAILED,
     KEEPER,
+    MOVED,
     PASS_SIGNAL,
     READY,
     SOCKETS,
@@ -60,6 +61,7 @@ class Spec:
         "cwd",
         "environ",
         "new_session",
+        "own_files",
         "own_network",
         "places",
         "run_as",
@@ -76,6 +78,7 @@ class Spec:
         view: mounts.View,
         *,
         own_network: bool,
+        own_files: bool = True,
         run_as: tuple[int, int] | None = None,
         new_session: bool = False,
         terminal: OwnTerminal | None = None,
@@ -87,6 +90,7 @@ class Spec:
         self.cwd = cwd
         self.view = view
         self.own_network = own_network
+        self.own_files = own_files  # so that open files are no way around them
         self.run_as = run_as  # uid and gid, where they are not the caller's
         self.to_host = to_host or []  # loopback places that mean the host's, not the jail's own
         self.new_session = new_session  # no terminal: keep the command's signals to itself
@@ -116,7 +120,8 @@ def build(spec: Spec, control: socket.socket) -> NoReturn:
 def _build(spec: Spec, control: socket.socket) -> None:
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        descriptors.close_ways_out(descriptors.Hidden(spec.view.not_there))
+        hidden = descriptors.Hidden(spec.view.not_there)
+        descriptors.close_ways_out(hidden, files_too=spec.own_files)
     except OSError as error:
         raise _StepError("descriptors", error) from None
     dead_sockets = find_sockets(spec.view.shared)
@@ -129,6 +134,10 @@ def _build(spec: Spec, control: socket.socket) -> None:
             raise _StepError("network", error) from None
         socket.send_fds(control, [SOCKETS], [each.fileno() for each in sockets.all()])
         sockets.close()
+    try:
+        positions = streams.hold_read_only() if spec.own_files else {}
+    except OSError as error:
+        raise _StepError("descriptors", error) from None
     try:
         shown_uid = spec.run_as[0] if spec.run_as else uid
         layers = mounts.build_view(
@@ -153,7 +162,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
     if keeper == 0:
         if layers >= 0:
             os.close(layers)
-        keep(spec, control, is_root=is_root)
+        keep(spec, control, positions, is_root=is_root)
     socket.send_fds(control, [KEEPER + str(keeper).encode()], [layers] if layers >= 0 else [])
     os._exit(0)
 
@@ -189,10 +198,13 @@ def _write(path: str, content: str) -> None:
         os.close(descriptor)
 
 
-def keep(spec: Spec, control: socket.socket, *, is_root: bool) -> NoReturn:
-    """The keeper's life: process 1 of the jail. When it ends, the kernel ends all others."""
+def keep(spec: Spec, control: socket.socket, positions: dict[int, int], *, is_root: bool) -> NoReturn:
+    """The keeper's life: process 1 of the jail. When it ends, the kernel ends all others.
+
+    `positions`: standard streams that are not the caller's own any more, and where they stood.
+    """
     try:
-        _settle(spec, is_root=is_root)
+        _settle(spec, control, is_root=is_root)
         for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
         signals = open_signalfd([signal.SIGCHLD, *FOR_COMMAND])
@@ -210,7 +222,7 @@ def keep(spec: Spec, control: socket.socket, *, is_root: bool) -> NoReturn:
         command = os.fork()
         if command == 0:
             _become_command(spec, control)
-        _Watch(command, signals, control, spec).go_on()
+        _Watch(command, signals, control, spec, positions).go_on()
     except _StepError as problem:
         _report_failure(control, problem.step, problem.error)
     except BaseException as problem:
@@ -227,12 +239,18 @@ def _lead_session(terminal: OwnTerminal) -> None:
         raise _StepError("terminal", error) from None
 
 
-def _settle(spec: Spec, *, is_root: bool) -> None:
+def _settle(spec: Spec, control: socket.socket, *, is_root: bool) -> None:
     """Lose every privilege. From here on this process can do no more than the command."""
     try:
         kernelfs.mount_proc(is_root=is_root)
     except OSError as error:
         raise _StepError("proc", error) from None
+    try:
+        # What exeat's own process had open: its log, the sockets of the gateway, folders of the host.
+        own = [control.fileno(), spec.terminal.descriptor if spec.terminal is not None else -1]
+        descriptors.close_all_but(own)
+    except OSError as error:
+        raise _StepError("descriptors", error) from None
     try:
         if spec.run_as is not None:
             uid, gid = spec.run_as
@@ -285,10 +303,13 @@ def _become_command(spec: Spec, control: socket.socket) -> NoReturn:
 class _Watch:
     """The keeper's work while the command runs."""
 
-    def __init__(self, command: int, signals: int, control: socket.socket, spec: Spec) -> None:
+    def __init__(
+        self, command: int, signals: int, control: socket.socket, spec: Spec, positions: dict[int, int]
+    ) -> None:
         self._command = command
         self._signals = signals
         self._control = control
+        self._positions = positions
         self._leads_session = spec.terminal is not None
         self._shares_group = not spec.new_session and not self._leads_session
         self._seen: dict[int, float] = {}  # signals that came to the whole group, and when
@@ -346,6 +367,8 @@ class _Watch:
             if os.WIFSTOPPED(status):
                 self._control.send(STOPPED + str(os.WSTOPSIG(status)).encode())
             else:
+                for stream, position in streams.moved(self._positions).items():
+                    self._control.send(MOVED + f"{stream} {position}".encode())
                 self._control.send(EXITED + str(status).encode())
                 os._exit(0)
 

@@ -11,6 +11,7 @@ READY = b"R"  # the keeper has settled in and waits for the word to go
 FAILED = b"E"  # step, errno and text: there will be no jail
 EXEC_FAILED = b"X"  # the command could not be started
 STOPPED = b"T"  # the command was stopped by this signal
+MOVED = b"M"  # a standard stream was read up to this place of its file
 EXITED = b"D"  # the command's wait status
 
 GO = b"G"

@@ -16,6 +16,7 @@ from exeat.jail.messages import (
     FAILED,
     GO,
     KEEPER,
+    MOVED,
     PASS_SIGNAL,
     READY,
     SOCKETS,
@@ -124,6 +125,11 @@ class Warden:
         match data[:1]:
             case kind if kind == STOPPED:
                 return Event("stopped", int(data[1:]))
+            case kind if kind == MOVED:
+                # The caller's own stream goes on where the command stopped, as if it had been the same.
+                stream, position = map(int, data[1:].split())
+                os.lseek(stream, position, os.SEEK_SET)
+                return None
             case kind if kind == EXITED:
                 return self._ended(int(data[1:]))
             case kind if kind == EXEC_FAILED:

@@ -6,7 +6,7 @@ import os
 import stat
 
 from exeat.errors import ConfigError, JailError, StartError
-from exeat.jail.devices import is_device
+from exeat.jail.devices import is_device, is_terminal_of_host
 from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE, View
 from exeat.jail.network import GATEWAY_PORT, Sockets
@@ -116,6 +116,8 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
     for path in settings.devices:
         if not is_device(path):
             raise ConfigError("no such device", where=f"--device {path}", expected="the full path of a file in /dev")
+        if is_terminal_of_host(path):
+            raise ConfigError("terminals are the jail's own", where=f"--device {path}", expected="another device")
     real = [working_directory()]
     hidden = _own_files(settings, prepared)
     layers = Layers(real, limit=settings.files.layer_bytes, fill_mask=lambda mask: None)

@@ -78,7 +78,7 @@ def _run(settings: RunSettings) -> int:
 
 def _open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | None]:
     """Those that are written when the run is over. One that cannot be is an error before anything starts."""
-    if settings.learn_out is None and settings.summary_json is None:
+    if settings.learn_out is None and settings.summary_json in (None, "-"):
         return None, None
     from exeat.run.learn_out import LearnOut, SummaryOut  # noqa: PLC0415 - for runs that write them
 
@@ -87,7 +87,7 @@ def _open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | No
     in_use = (*logs, *settings.policy_files, *settings.secrets_files)
     out = LearnOut(settings.learn_out, in_use) if settings.learn_out is not None else None
     try:
-        if settings.summary_json is None:
+        if settings.summary_json in (None, "-"):
             return out, None
         return out, SummaryOut(settings.summary_json, (*in_use, settings.learn_out or ""))
     except BaseException:
@@ -99,6 +99,8 @@ def _open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | No
 def _tell(settings: RunSettings, summary: SummaryOut | None, text: str) -> None:
     if settings.on_summary is not None:
         settings.on_summary(text)
+    if settings.summary_json == "-":
+        print(text, end="" if text.endswith("\n") else "\n", flush=True)  # noqa: T201 - asked for
     if summary is not None:
         try:
             summary.write(text)

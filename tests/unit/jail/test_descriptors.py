@@ -28,14 +28,19 @@ def test_ways_out_are_closed_and_the_rest_stays(tmp_path: Path) -> None:
         file = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR)
         null, zero = os.open("/dev/null", os.O_RDWR), os.open("/dev/zero", os.O_RDWR)
         master, slave = os.openpty()
-        folder, handle = os.open(tmp_path, os.O_RDONLY), os.open(tmp_path, os.O_PATH)
+        removed = os.open(tmp_path / "removed", os.O_CREAT | os.O_RDWR)
+        os.unlink(tmp_path / "removed")
+        os.mkfifo(tmp_path / "fifo")
+        folder = os.open(tmp_path, os.O_RDONLY)
+        handles = [os.open(tmp_path / name, os.O_PATH) for name in (".", "file", "fifo")]
         one, other = socket.socketpair()
         memory, notes = os.memfd_create("m"), os.eventfd(0)
         kernels = os.open("/proc/self/ns/net", os.O_RDONLY), os.open("/proc/version", os.O_RDONLY)
-        stay = (reader, writer, file, null, zero, slave, memory)
-        go = (folder, handle, one.detach(), other.detach(), notes, master, *kernels)
+        stay = (reader, writer, null, zero, slave, memory, removed)
+        go = (file, folder, *handles, one.detach(), other.detach(), notes, master, *kernels)
         make_inheritable(*stay, *go)
         assert set(go) == descriptors.ways_out().keys()
+        assert set(go) - {file} == descriptors.ways_out(files_too=False).keys()
         assert descriptors.ways_out()[folder] == str(tmp_path)
         descriptors.close_ways_out()
         expect_open(*stay)
@@ -59,6 +64,12 @@ def test_what_is_not_inherited_stays_ours() -> None:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_folder_as_a_standard_stream_is_an_error(number: int) -> None:
     assert attempt(lambda: os.dup2(os.open("/", os.O_RDONLY), number), descriptors.close_ways_out) == "EISDIR"
+
+
+def test_a_handle_as_a_standard_stream_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert attempt(lambda: os.dup2(os.open(tmp_path / "file", os.O_RDONLY), 0), descriptors.close_ways_out) == "ok"
+    assert attempt(lambda: os.dup2(os.open(tmp_path / "file", os.O_PATH), 0), descriptors.close_ways_out) == "EPERM"
 
 
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
@@ -96,7 +107,7 @@ def test_what_is_in_a_hidden_folder_is_closed_by_whatever_name_it_was_opened(tmp
         go = [os.open(path, os.O_RDWR) for path in (folder / "one", tmp_path / "second name")]
         stays = os.open(tmp_path / "other", os.O_RDWR)
         make_inheritable(*go, stays)
-        descriptors.close_ways_out(descriptors.Hidden(folders=[str(folder)]))
+        descriptors.close_ways_out(descriptors.Hidden(folders=[str(folder)]), files_too=False)
         expect_open(stays)
         for number in go:
             with pytest.raises(OSError, match="Bad file"):

@@ -96,3 +96,41 @@ def folder_socket(scene: Scene) -> str:
             continue
         return say_unix(scene, f"/proc/self/fd/{descriptor}{scene.paths['tmp']}")
     raise Stopped("no folder is open")
+
+
+def _change(descriptor: int) -> str:
+    """Everything that changes a file, by a descriptor that was opened for reading."""
+    link = f"/proc/self/fd/{descriptor}"
+    ways = {
+        "written": lambda: os.close(os.open(link, os.O_WRONLY)),
+        "truncated": lambda: os.truncate(link, 0),
+        "mode changed": lambda: os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode)),
+    }
+    done = []
+    for name, way in ways.items():
+        try:
+            way()
+        except OSError:
+            continue
+        done.append(name)
+    if not done:
+        raise Stopped("it can be read, and not be changed")
+    return ", ".join(done)
+
+
+@GROUP.probe("E3.input", "a file as standard input, changed", evidence=Evidence.DEED)
+def standard_input(scene: Scene) -> str:
+    if not stat.S_ISREG(os.fstat(0).st_mode):
+        raise Stopped("standard input is no file")
+    return _change(0)
+
+
+@GROUP.probe("E3.file", "a file that was opened for reading, changed", evidence=Evidence.DEED)
+def file(scene: Scene) -> str:
+    for descriptor in range(_FIRST, _LAST):
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return _change(descriptor)
+        except OSError:
+            continue
+    raise Stopped("no file is open")
