@@ -61,7 +61,6 @@ class Spec:
         "cwd",
         "environ",
         "new_session",
-        "own_files",
         "own_network",
         "places",
         "run_as",
@@ -78,7 +77,6 @@ class Spec:
         view: mounts.View,
         *,
         own_network: bool,
-        own_files: bool = True,
         run_as: tuple[int, int] | None = None,
         new_session: bool = False,
         terminal: OwnTerminal | None = None,
@@ -90,7 +88,6 @@ class Spec:
         self.cwd = cwd
         self.view = view
         self.own_network = own_network
-        self.own_files = own_files  # so that open files are no way around them
         self.run_as = run_as  # uid and gid, where they are not the caller's
         self.to_host = to_host or []  # loopback places that mean the host's, not the jail's own
         self.new_session = new_session  # no terminal: keep the command's signals to itself
@@ -121,7 +118,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         hidden = descriptors.Hidden(spec.view.not_there)
-        descriptors.close_ways_out(hidden, files_too=spec.own_files)
+        descriptors.close_ways_out(hidden, files_too=spec.view.layers is not None)
     except OSError as error:
         raise _StepError("descriptors", error) from None
     dead_sockets = find_sockets(spec.view.shared)
@@ -135,7 +132,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
         socket.send_fds(control, [SOCKETS], [each.fileno() for each in sockets.all()])
         sockets.close()
     try:
-        positions = streams.hold_read_only() if spec.own_files else {}
+        positions = streams.hold_read_only() if spec.view.layers is not None else {}
     except OSError as error:
         raise _StepError("descriptors", error) from None
     try:

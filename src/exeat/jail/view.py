@@ -44,7 +44,7 @@ class NoViewError(OSError):
 
 
 class Layers:
-    """What the view is made of. `fill_mask` is given a descriptor of the folder that hides things; see `build_layers`.
+    """What the view is made of. `fill_mask` is given a descriptor of the folder that hides things, and `own_users`.
 
     `kept` are the paths of trees that earlier runs have left, the newest first. They and `on_disk` lie in `apart`: no
     folder can be a layer above another that it lies in.
@@ -57,7 +57,7 @@ class Layers:
         real: Sequence[str] = (),
         *,
         limit: int,
-        fill_mask: Callable[[int], None] | None = None,
+        fill_mask: Callable[[int, bool], None] | None = None,
         kept: Sequence[str] = (),
         on_disk: str = "",
         apart: str = "",
@@ -90,7 +90,7 @@ def _enter(layers: Layers, *, own_users: bool) -> int:
     kernels = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in ("/proc", "/sys") if os.path.isdir(path)]
     if layers.fill_mask is not None:
         mask = os.open(f"{stage}/{_MASK}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        layers.fill_mask(mask)
+        layers.fill_mask(mask, own_users)
         os.close(mask)
     if own_users:
         _take_over_ways(f"{stage}/{_MASK}", layers.own_folders)

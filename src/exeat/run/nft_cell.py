@@ -12,10 +12,11 @@ from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.nft import Fence, open_fenced_sockets, raise_fence
 from exeat.jail.own_user import HOME, NAME, TMPDIR
 from exeat.jail.warden import Warden
-from exeat.run.cell import Cell, build_view, mounted_trust, working_directory
+from exeat.run.cell import Cell, mounted_trust
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.preparations import NOTHING, Preparations
+from exeat.run.seen_files import see_files, working_directory
 from exeat.run.settings import RunSettings
 
 # Folders of the caller's: closed to the command, so better not named.
@@ -37,7 +38,7 @@ def open_nft_cell(
 ) -> NftCell:
     """Build the jail: rules first, so that there is no moment in which a process of the uid is not held by them."""
     prepared = gatekeeper.preparations() if settings.may_intercept else NOTHING
-    view = build_view(settings, prepared)
+    view = see_files(settings, prepared)
     fence = raise_fence()
     try:
         spec = Spec(

@@ -27,9 +27,11 @@ def run_in_seatbelt(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     problem = why_not()
     if problem is not None:
         raise problem
-    from exeat.run.cell import build_view  # noqa: PLC0415
+    from exeat.run.seen_files import find_hidden  # noqa: PLC0415
 
-    view = build_view(settings)
+    hidden = [entry.path for entry in find_hidden(settings)]
+    folders = [path for path in hidden if os.path.isdir(path)]
+    files = [path for path in hidden if path not in folders]
     # sandbox-exec has an exit status of its own for what it cannot start: find out before.
     program = settings.argv[0]
     path = inherited_environment(settings.environ).get("PATH")
@@ -45,9 +47,9 @@ def run_in_seatbelt(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         try:
             profile = build_profile(
                 port,
-                unix=map(os.path.realpath, view.sockets),
-                hidden_files=map(os.path.realpath, (*view.hidden_files, *_files_to_come(settings))),
-                hidden_folders=map(os.path.realpath, view.hidden_folders),
+                unix=map(os.path.realpath, settings.unix),
+                hidden_files=map(os.path.realpath, (*files, *_files_to_come(settings))),
+                hidden_folders=map(os.path.realpath, folders),
             )
         except ValueError as error:
             raise ConfigError(str(error), where="--unix, --audit or --policy", expected="a plain path") from None

@@ -209,7 +209,7 @@ def test_earlier_layers_and_masks_lie_below(uid: int, scene: Path) -> None:
 kept = f"{scene}/state/kept"; place = f"{kept}{scene}"
 os.makedirs(place); open(f"{place}/from before", "w").write("b"); open(f"{place}/secret", "w").write("own")
 open(f"{scene}/secret", "w").write("host"); open(f"{scene}/other secret", "w").write("host")
-def mask(descriptor):
+def mask(descriptor, own_users):
     os.makedirs(f"/proc/self/fd/{descriptor}{scene}")
     for name in ("secret", "other secret"):
         os.mknod(f"/proc/self/fd/{descriptor}{scene}/{name}", stat.S_IFCHR | 0o600, 0)
