@@ -68,12 +68,12 @@ class Layers:
         self.fill_mask = fill_mask
         self.kept = kept
         self.on_disk = on_disk  # an empty folder, for kernels that cannot have the layer in memory
-        self.apart = apart if kept or on_disk else ""
+        self.apart = apart
         self.own_folders = own_folders  # in which the command is to write, though they may lie in folders of others
 
 
 def enter_view(layers: Layers, *, own_users: bool) -> int:
-    """Make the view and go in. Returns a descriptor of the folder with its layers, for `read_parts`.
+    """Make the view and go in. Returns a descriptor of the folder with its layers, for `open_uppers`.
 
     What was opened of the host's can still be mounted, until `forget_host`. For the builder, in a mount namespace of its own in which nothing is shared with the host's. Raises NoViewError.
     """
@@ -110,9 +110,12 @@ def forget_host() -> None:
     call("umount2", ".", _MNT_DETACH)
 
 
-def read_parts(held: int) -> list[str]:
-    """The folders that have a layer, in order: the upper folder of each is `layer/upper/NUMBER`."""
-    return _read(held, _PARTS)
+def open_uppers(held: int) -> list[tuple[str, int]]:
+    """The folders that have a layer, and a descriptor of what was written to each. Raises OSError."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    return [
+        (path, os.open(f"{_UPPER}/{number}", flags, dir_fd=held)) for number, path in enumerate(_read(held, _PARTS))
+    ]
 
 
 def read_notes(held: int) -> list[str]:

@@ -11,8 +11,9 @@ from exeat.jail.network import GATEWAY_PORT, Sockets
 from exeat.jail.warden import Warden
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.layer_end import LayerEnd, end_layer
 from exeat.run.preparations import NOTHING, Preparations
-from exeat.run.seen_files import see_files, working_directory
+from exeat.run.seen_files import SeenFiles, see_files, working_directory
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
 
@@ -20,14 +21,21 @@ from exeat.run.summary import say
 class Cell:
     """A jail ready to be released. `close` takes away what outlives its processes."""
 
-    def __init__(self, kind: str, warden: Warden, sockets: Sockets) -> None:
+    def __init__(self, kind: str, warden: Warden, sockets: Sockets, seen: SeenFiles) -> None:
         self.kind = kind
+        self.seen = seen
         self.warden = warden
         self.sockets = sockets
         self.credentials: tuple[str, str] | None = None  # of the gateway, for those who come to it as to a proxy
 
+    def end_layer(self, settings: RunSettings, began: float) -> LayerEnd:
+        """When the command is gone: count what it wrote to its layer, and keep that or not."""
+        held, self.warden.layers = self.warden.layers, -1
+        return end_layer(held, settings, self.seen.view.not_there, began) if held >= 0 else LayerEnd()
+
     def close(self) -> None:
-        """Nothing of a network namespace is left when its processes are gone."""
+        """Nothing of a network namespace is left when its processes are gone, but for a layer on disk."""
+        self.seen.close()
 
 
 def open_cell(
@@ -52,11 +60,12 @@ def _open_netns(
     # Reading the rules takes longer than building, so both go on at the same time, unless a rule changes the jail.
     to_host = gatekeeper.loopback_places() if settings.may_name_loopback else []
     prepared = gatekeeper.preparations() if settings.may_intercept else NOTHING
+    seen = see_files(settings, prepared)
     spec = Spec(
         settings.argv,
         command_environment(settings, f"http://127.0.0.1:{GATEWAY_PORT}", prepared),
         working_directory(),
-        see_files(settings, prepared),
+        seen.view,
         own_network=True,
         new_session=new_session,
         terminal=terminal,
@@ -70,8 +79,9 @@ def _open_netns(
         gatekeeper.loopback_places()  # the rules are good, or nothing starts
     except BaseException:
         warden.kill()
+        seen.close()
         raise
-    return Cell("netns", warden, sockets)
+    return Cell("netns", warden, sockets, seen)
 
 
 def command_environment(settings: RunSettings, proxy_url: str, prepared: Preparations) -> dict[str, str]:

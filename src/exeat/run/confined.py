@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import signal
+import time
 
 from exeat.jail.descriptors import ways_out
 from exeat.jail.inmate import OwnTerminal
@@ -47,8 +48,10 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         terminal.close()
         raise
     try:
+        began = time.time()
         ended = _run_in(cell, gatekeeper, terminal, signals, quiet=settings.quiet)
         terminal.end_questions()
+        layer = cell.end_layer(settings, began)
         outcome = gatekeeper.stop()
         if ended.note:
             say(ended.note)
@@ -57,6 +60,9 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         if (outcome.denied or outcome.failed) and not settings.quiet:
             terminal.give_back()
             print_summary(outcome, settings.name)
+        if layer.said and not settings.quiet:
+            terminal.give_back()
+            say(layer.said)
         return ended.value
     finally:
         cell.close()

@@ -64,8 +64,6 @@ class Gatekeeper:
         theirs.close()
         if asked is not None:
             asked.close()
-        if settings.folder is not None:
-            settings.folder.close()  # nothing of it in the process that starts the command
         self.socket = ours
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 

@@ -38,14 +38,14 @@ def open_nft_cell(
 ) -> NftCell:
     """Build the jail: rules first, so that there is no moment in which a process of the uid is not held by them."""
     prepared = gatekeeper.preparations() if settings.may_intercept else NOTHING
-    view = see_files(settings, prepared)
+    seen = see_files(settings, prepared)
     fence = raise_fence()
     try:
         spec = Spec(
             settings.argv,
             _environment(settings, fence.uid, prepared),
             working_directory(),
-            view,
+            seen.view,
             own_network=False,
             run_as=(fence.uid, fence.uid),
             new_session=new_session,
@@ -62,8 +62,9 @@ def open_nft_cell(
             raise
     except BaseException:
         fence.remove()
+        seen.close()
         raise
-    cell = NftCell("nft", warden, sockets)
+    cell = NftCell("nft", warden, sockets, seen)
     cell.fence = fence
     # Connections are redirected, so nobody needs to log in. What is not redirected is not the command's.
     cell.credentials = (NAME, os.urandom(16).hex())

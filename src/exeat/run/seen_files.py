@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable
 
 from exeat.errors import ConfigError, StartError
+from exeat.files.disk_layer import DiskLayer, needs_disk
 from exeat.files.keys import HiddenPath, hidden_paths
 from exeat.files.masking import build_mask
 from exeat.files.places import full_path
@@ -22,13 +23,31 @@ from exeat.run.settings import RunSettings
 from exeat.run.summary import say
 from exeat.sandbox.home import state_home
 
+_LEAST_LAYER = 1 << 20
 _HOST_WARNING = (
     "--files host: the command can change every file that you can change, read your keys, and speak to programs "
     "outside through their Unix sockets"
 )
 
 
-def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
+class SeenFiles:
+    """The view for the jail, and what must be held outside as long as it is used."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.disk: DiskLayer | None = None
+        self.kept: list[int] = []  # descriptors of the layers of earlier runs, which nobody changes while they are open
+
+    def close(self) -> None:
+        for descriptor in self.kept:
+            os.close(descriptor)
+        self.kept.clear()
+        if self.disk is not None:
+            self.disk.remove()
+            self.disk = None
+
+
+def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFiles:
     """Decide it. Raises ConfigError for what cannot be had."""
     _check_sockets_and_devices(settings)
     home = _home()
@@ -38,7 +57,27 @@ def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
     _protect(view, settings, home)
     view.trust = prepared.trust
     view.devices = settings.devices
-    return view
+    seen = SeenFiles(view)
+    if view.layers is not None:
+        _add_layers_of_ours(seen, view.layers, settings)
+    return seen
+
+
+def _add_layers_of_ours(seen: SeenFiles, layers: Layers, settings: RunSettings) -> None:
+    """From exeat's own folder: what earlier runs in the sandbox have left, and a layer on disk if it must be."""
+    if settings.folder is not None:
+        from exeat.files.folding import fold_layers  # noqa: PLC0415 - for sandboxes with a name
+        from exeat.files.kept import kept_bytes, kept_layers  # noqa: PLC0415
+
+        fold_layers(settings.folder)
+        seen.kept = kept_layers(settings.folder)
+        layers.kept = [os.readlink(f"/proc/self/fd/{each}") for each in seen.kept]
+        layers.limit = max(_LEAST_LAYER, layers.limit - kept_bytes(settings.folder))
+    if needs_disk():
+        seen.disk = DiskLayer(settings.files.layer_bytes)
+        layers.on_disk = seen.disk.path
+    if layers.kept or layers.on_disk:
+        layers.apart = os.path.realpath(state_home())
 
 
 def find_hidden(settings: RunSettings, prepared: Preparations = NOTHING) -> list[HiddenPath]:

@@ -191,9 +191,7 @@ def test_the_layers_are_not_to_be_found_inside(uid: int, scene: Path) -> None:
     program = """
 held = enter()
 open(f"{scene}/new", "w").write("n")
-parts = view.read_parts(held)
-part = next(each for each in reversed(sorted(parts, key=len)) if view.is_below(scene, each))
-upper = os.open(f"layer/upper/{parts.index(part)}", os.O_RDONLY, dir_fd=held)
+part, upper = max(((path, opened) for path, opened in view.open_uppers(held) if view.is_below(scene, path)), key=lambda each: len(each[0]))
 inside = os.path.relpath(f"{scene}/new", part)
 print(os.stat(inside, dir_fd=upper).st_size)
 os.close(upper); os.close(held)

@@ -1,0 +1,69 @@
+"""When the command is gone: what becomes of all that it wrote outside the folders that were shared with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from exeat.errors import ExeatError
+from exeat.files.saving import save_layer
+from exeat.files.upper import Changes, Part, count_changes
+from exeat.jail.view import open_uppers
+
+if TYPE_CHECKING:
+    from exeat.run.settings import RunSettings
+
+_MAX_COUNTED = 100_000
+
+
+class LayerEnd(NamedTuple):
+    """What was changed, and a line about it for the user; "" if there is nothing to say."""
+
+    changes: Changes = Changes()
+    said: str = ""
+
+
+def end_layer(held: int, settings: RunSettings, hidden: Sequence[str], began: float) -> LayerEnd:
+    """Count what is in the layers, and keep it if the sandbox has a name. `held` is closed here. Never raises."""
+    parts: list[Part] = []
+    try:
+        parts = open_uppers(held)
+        changes = count_changes(parts, _MAX_COUNTED)
+        if settings.folder is None:
+            return LayerEnd(changes, _thrown_away(changes))
+        saved = save_layer(settings.folder, parts, settings.files.layer_bytes, hidden=hidden, began=began)
+        said = _kept(changes, settings.name) if saved.number else ""
+        if saved.left_out_count:
+            said += f"; {saved.left_out_count} could not be kept, such as {_printable(saved.left_out[0])}"
+        return LayerEnd(changes, said)
+    except ExeatError as error:
+        return LayerEnd(said=error.public)
+    except OSError as error:
+        return LayerEnd(said=f"what the command wrote outside cannot be read: {error.strerror}")
+    finally:
+        for _, descriptor in parts:
+            with suppress(OSError):
+                os.close(descriptor)
+        os.close(held)
+
+
+def _thrown_away(changes: Changes) -> str:
+    if not changes.total:
+        return ""
+    return f"{_counted(changes)} outside the working directory; that is thrown away (--write PATH would keep it)"
+
+
+def _kept(changes: Changes, name: str) -> str:
+    return f"{_counted(changes)} outside the working directory; kept in the sandbox: exeat files diff --name {name}"
+
+
+def _counted(changes: Changes) -> str:
+    more = "" if changes.is_complete else "more than "
+    files = "file" if changes.total == 1 else "files"
+    return f"the command changed {more}{changes.total} {files}"
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)
