@@ -8,8 +8,8 @@ from typing import Final
 # Folders in which every program of the machine is at home. To work in one of them is no wish to have it changed.
 _SYSTEM: Final = frozenset((
     "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/nix", "/opt", "/proc", "/root",
-    "/run", "/sbin", "/snap", "/srv", "/sys", "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/share",
-    "/var", "/var/cache", "/var/lib", "/var/log", "/var/run", "/var/spool", "/var/tmp",
+    "/run", "/sbin", "/snap", "/srv", "/sys", "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/share",  # noqa: S108
+    "/var", "/var/cache", "/var/lib", "/var/log", "/var/run", "/var/spool", "/var/tmp",  # noqa: S108
 ))  # fmt: skip
 
 

@@ -50,7 +50,11 @@ class OwnDevices:
     def __init__(self, named: Iterable[str], hidden: int = 0) -> None:
         """`hidden` is the number of a device that is not shown, whatever else is asked for."""
         self._terminal = terminal = _own_terminal()
-        wanted = [*(f"{DEV}/{name}" for name in _HARMLESS), *_computing(), *(path for path in named if path not in _OWN)]
+        wanted = [
+            *(f"{DEV}/{name}" for name in _HARMLESS),
+            *_computing(),
+            *(path for path in named if path not in _OWN),
+        ]
         if terminal and not _number_of(terminal):
             wanted.append(terminal)  # a console: its name is all that is missing, the command has it open already
         self._has_queues, self._has_terminals = (os.path.isdir(f"{DEV}/{name}") for name in ("mqueue", "pts"))

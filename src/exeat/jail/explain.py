@@ -85,7 +85,9 @@ def _no_view(number: int, reason: str) -> JailError:
     public = "the command cannot have a copy-on-write view of your files here"
     host = "--files host leaves your files as they are: the command can then change whatever you can"
     if number == errno.ENODEV:
-        return JailError(public, detail="this kernel has no overlay file system", fix=f"sudo modprobe overlay, or {host}")
+        return JailError(
+            public, detail="this kernel has no overlay file system", fix=f"sudo modprobe overlay, or {host}"
+        )
     if number == errno.EPERM and os.geteuid() != 0:
         detail = f"{reason}; an ordinary user's overlay needs Linux 5.11, and this is {os.uname().release}"
         return JailError(public, detail=detail, fix=f"run as root, or {host}")

@@ -34,8 +34,8 @@ from exeat.jail.messages import (
 )
 from exeat.jail.network import HostPorts, build_network
 from exeat.jail.shared_sockets import find_sockets
-from exeat.jail.view import NoViewError
 from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, restore_signals
+from exeat.jail.view import NoViewError
 
 _NAMESPACES = libc.CLONE_NEWNS | libc.CLONE_NEWPID | libc.CLONE_NEWIPC
 # How long the two halves of a signal to the group, to the warden and to the keeper, can be apart.

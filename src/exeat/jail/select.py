@@ -6,10 +6,6 @@ import os
 import sys
 
 from exeat.errors import JailError
-from exeat.jail.inmate import Spec
-from exeat.jail.mounts import View
-from exeat.jail.view import Layers
-from exeat.jail.warden import Warden
 
 
 class Examination:
@@ -48,6 +44,11 @@ def _examine_seatbelt() -> Examination:
 
 
 def _examine_netns() -> Examination:
+    from exeat.jail.inmate import Spec  # noqa: PLC0415 - Linux only
+    from exeat.jail.mounts import View  # noqa: PLC0415
+    from exeat.jail.view import Layers  # noqa: PLC0415
+    from exeat.jail.warden import Warden  # noqa: PLC0415
+
     warden = Warden(Spec([""], {}, "/", View(Layers(limit=1 << 20)), own_network=True))
     warden.start_building()
     try:

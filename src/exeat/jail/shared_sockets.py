@@ -49,7 +49,7 @@ def _near_top(folder: str) -> Iterable[str]:
                         yield entry.path
         except OSError:
             continue  # out of our reach, or gone
-        
+
 
 def _is_socket(path: str) -> bool:
     try:

@@ -14,8 +14,8 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_REC, call, mount
 from exeat.jail.kernelfs import read_only
+from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_REC, call, mount
 from exeat.jail.mounttable import MountTable
 
 # Never shown: the jail has its own of these, or has none.
@@ -75,7 +75,8 @@ class Layers:
 def enter_view(layers: Layers, *, own_users: bool) -> int:
     """Make the view and go in. Returns a descriptor of the folder with its layers, for `open_uppers`.
 
-    What was opened of the host's can still be mounted, until `forget_host`. For the builder, in a mount namespace of its own in which nothing is shared with the host's. Raises NoViewError.
+    What was opened of the host's can still be mounted, until `forget_host`. For the builder, in a mount namespace of
+    its own in which nothing is shared with the host's. Raises NoViewError.
     """
     try:
         return _enter(layers, own_users=own_users)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 
-from exeat.errors import ConfigError, JailError
+from exeat.errors import JailError
 from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.network import GATEWAY_PORT, Sockets
 from exeat.jail.warden import Warden
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.hidden_files import working_directory
 from exeat.run.layer_end import LayerEnd, end_layer
 from exeat.run.preparations import NOTHING, Preparations
-from exeat.run.seen_files import SeenFiles, see_files, working_directory
+from exeat.run.seen_files import SeenFiles, see_files
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
 

@@ -15,8 +15,9 @@ from exeat.jail.warden import Warden
 from exeat.run.cell import Cell, mounted_trust
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.hidden_files import working_directory
 from exeat.run.preparations import NOTHING, Preparations
-from exeat.run.seen_files import see_files, working_directory
+from exeat.run.seen_files import see_files
 from exeat.run.settings import RunSettings
 
 # Folders of the caller's: closed to the command, so better not named.

@@ -27,7 +27,7 @@ def run_in_seatbelt(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     problem = why_not()
     if problem is not None:
         raise problem
-    from exeat.run.seen_files import find_hidden  # noqa: PLC0415
+    from exeat.run.hidden_files import find_hidden  # noqa: PLC0415
 
     hidden = [entry.path for entry in find_hidden(settings)]
     folders = [path for path in hidden if os.path.isdir(path)]

@@ -1,4 +1,4 @@
-"""What the command sees of the machine's files, and what of it is the real thing: the policy and the machine, joined."""
+"""What the command sees of the machine's files, and what of it is the real thing: policy and machine, joined."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 import stat
 from collections.abc import Iterable
 
-from exeat.errors import ConfigError, StartError
+from exeat.errors import ConfigError
 from exeat.files.disk_layer import DiskLayer, needs_disk
-from exeat.files.keys import HiddenPath, hidden_paths
+from exeat.files.keys import HiddenPath
 from exeat.files.masking import build_mask
 from exeat.files.places import full_path
 from exeat.files.project import find_protected
@@ -17,11 +17,12 @@ from exeat.jail.devices import is_device, is_terminal_of_host
 from exeat.jail.holding import Place
 from exeat.jail.mounts import View
 from exeat.jail.view import Layers, is_below, outermost
+from exeat.run.hidden_files import find_hidden, user_home, working_directory
 from exeat.run.own_code import OwnCode
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
-from exeat.sandbox.home import state_home
+from exeat.sandbox.home import open_home, state_home
 
 _LEAST_LAYER = 1 << 20
 _HOST_WARNING = (
@@ -50,10 +51,10 @@ class SeenFiles:
 def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFiles:
     """Decide it. Raises ConfigError for what cannot be had."""
     _check_sockets_and_devices(settings)
-    home = _home()
-    hidden = find_hidden(settings, prepared)
+    home = user_home()
     view = _choose_layers(settings, home) if settings.files.mode == "view" else _choose_host(settings)
-    _hide(view, hidden)
+    _make_state_in(view.shared)
+    _hide(view, find_hidden(settings, prepared))
     _protect(view, settings, home)
     view.trust = prepared.trust
     view.devices = settings.devices
@@ -80,25 +81,6 @@ def _add_layers_of_ours(seen: SeenFiles, layers: Layers, settings: RunSettings) 
         layers.apart = os.path.realpath(state_home())
 
 
-def find_hidden(settings: RunSettings, prepared: Preparations = NOTHING) -> list[HiddenPath]:
-    """What is not there for the command. With the host's own files that is what decides about it, and no keys."""
-    own, program = _own_files(settings, prepared), os.path.basename(settings.argv[0])
-    if settings.files.mode == "view":
-        return hidden_paths(_home(), os.environ, os.geteuid(), settings.files, program=program, own=own)
-    return [HiddenPath(path, (), "") for path in dict.fromkeys(map(os.path.realpath, (*own, *settings.files.hide)))]
-
-
-def _home() -> str:
-    return os.path.realpath(os.path.expanduser("~"))
-
-
-def working_directory() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        raise ConfigError("the working directory does not exist any more", where="exeat run", expected="cd") from None
-
-
 def _choose_layers(settings: RunSettings, home: str) -> View:
     policy, here = settings.files, working_directory()
     real = [os.path.realpath(full_path(path, home)) for path in policy.write]
@@ -117,6 +99,18 @@ def _choose_host(settings: RunSettings) -> View:
     return View(None, settings.unix)
 
 
+def _make_state_in(shared: Iterable[str]) -> None:
+    """What is not there cannot be covered, and a command could make it, with rules of its own for the next run."""
+    try:
+        state = os.path.realpath(state_home())
+    except ConfigError:
+        return  # no home, and so no state
+    if any(is_below(state, root) for root in shared):
+        descriptor = open_home(create=True)
+        assert descriptor is not None
+        os.close(descriptor)
+
+
 def _hide(view: View, hidden: list[HiddenPath]) -> None:
     """Where there are layers, by a mask; where it is shared for real, by a cover."""
     view.not_there = [entry.path for entry in hidden]
@@ -126,7 +120,7 @@ def _hide(view: View, hidden: list[HiddenPath]) -> None:
         paths = {place.path for place, _ in covered}
         masked = [entry for entry in hidden if entry.path not in paths]
 
-        def fill(mask: int, own_users: bool) -> None:  # noqa: FBT001
+        def fill(mask: int, own_users: bool) -> None:
             build_mask(mask, masked, opaque_xattr=f"{'user' if own_users else 'trusted'}.overlay.opaque")
 
         view.layers.fill_mask = fill
@@ -154,31 +148,6 @@ def _without_links_above(path: str) -> str:
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
-def _own_files(settings: RunSettings, prepared: Preparations) -> list[str]:
-    """What decides about the command, or tells of it: rules, secrets, logs, exeat's own state."""
-    log = (settings.audit, *settings.log_files)
-    written = (*dict.fromkeys(log), settings.learn_out, settings.summary_json)
-    files = (*written, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
-    for path in prepared.hidden:
-        _refuse_second_name(path)
-    found = [os.path.abspath(path) for path in files if path and _can_be_hidden(path)]
-    try:
-        state = state_home()
-    except ConfigError:
-        return found  # no home, and so no state
-    real = os.path.realpath(state)
-    if is_below(working_directory(), real):
-        raise ConfigError(
-            "the working directory is in exeat's own folder, which is hidden from the command",
-            where="exeat run",
-            expected="cd to another folder",
-        )
-    for path in settings.unix:
-        if is_below(os.path.realpath(path), real):
-            raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
-    return [*found, state]
-
-
 def _check_sockets_and_devices(settings: RunSettings) -> None:
     for path in settings.unix:
         if not os.path.isabs(path) or not _is_socket(path):
@@ -190,30 +159,8 @@ def _check_sockets_and_devices(settings: RunSettings) -> None:
             raise ConfigError("terminals are the jail's own", where=f"--device {path}", expected="another device")
 
 
-def _refuse_second_name(path: str) -> None:
-    """Of a file with a value in it: only names that are known can be hidden."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return  # gone, or out of the command's reach as well
-    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-        raise StartError(
-            f"{path!r} holds a secret and has a second name (a hard link), by which the command could read it",
-            detail="remove the other name, or name a file that has one",
-        )
-
-
 def _is_socket(path: str) -> bool:
     try:
         return stat.S_ISSOCK(os.stat(path).st_mode)
     except OSError:
         return False
-
-
-def _can_be_hidden(path: str) -> bool:
-    """A file or a pipe. Standard output and devices are the command's as well."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False
-    return stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and not path.startswith(("/dev/", "/proc/")))

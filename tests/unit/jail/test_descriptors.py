@@ -107,12 +107,12 @@ def test_what_is_in_a_hidden_folder_is_closed_by_whatever_name_it_was_opened(tmp
         go = [os.open(path, os.O_RDWR) for path in (folder / "one", tmp_path / "second name")]
         stays = os.open(tmp_path / "other", os.O_RDWR)
         make_inheritable(*go, stays)
-        descriptors.close_ways_out(descriptors.Hidden(folders=[str(folder)]), files_too=False)
+        descriptors.close_ways_out(descriptors.Hidden([str(folder)]), files_too=False)
         expect_open(stays)
         for number in go:
             with pytest.raises(OSError, match="Bad file"):
                 os.fstat(number)
         os.dup2(os.open(folder / "one", os.O_RDONLY), 0)
-        descriptors.close_ways_out(descriptors.Hidden(folders=[str(folder)]))
+        descriptors.close_ways_out(descriptors.Hidden([str(folder)]))
 
     assert attempt(check) == "EPERM"

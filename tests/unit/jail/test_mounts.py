@@ -70,16 +70,6 @@ def in_mounts(program: str) -> str:
     return done.stdout
 
 
-def test_a_covered_folder_is_empty_and_can_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    program = (
-        f"mounts._cover({str(tmp_path)!r}, 0o700); print(os.listdir({str(tmp_path)!r}),"
-        f" oct(os.stat({str(tmp_path)!r}).st_mode)); open({str(tmp_path / 'new')!r}, 'w').close()"
-    )
-    assert in_mounts(program) == "[] 0o40700\n"
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
-
-
 def test_a_replaced_file_has_another_content_inside_only(tmp_path: Path) -> None:
     target, own = tmp_path / "target", tmp_path / "own"
     target.write_text("outside")

@@ -122,7 +122,8 @@ def test_no_socket_and_no_pipe_of_the_host_leads_out(uid: int, scene: Path) -> N
     """Bound before the view and after it; with one that is shared for real as the control."""
     program = """
 for name in ("early", "project/shared"):
-    listener = socket.socket(socket.AF_UNIX); listener.bind(f"{scene}/{name}"); listener.listen(); globals()[name] = listener
+    globals()[name] = listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{scene}/{name}"); listener.listen()
 os.mkfifo(f"{scene}/pipe")
 waiting = os.open(f"{scene}/pipe", os.O_RDONLY | os.O_NONBLOCK)
 ready, go = os.pipe(), os.pipe()
@@ -191,7 +192,8 @@ def test_the_layers_are_not_to_be_found_inside(uid: int, scene: Path) -> None:
     program = """
 held = enter()
 open(f"{scene}/new", "w").write("n")
-part, upper = max(((path, opened) for path, opened in view.open_uppers(held) if view.is_below(scene, path)), key=lambda each: len(each[0]))
+uppers = [each for each in view.open_uppers(held) if view.is_below(scene, each[0])]
+part, upper = max(uppers, key=lambda each: len(each[0]))
 inside = os.path.relpath(f"{scene}/new", part)
 print(os.stat(inside, dir_fd=upper).st_size)
 os.close(upper); os.close(held)
