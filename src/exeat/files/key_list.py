@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container
 from typing import NamedTuple
+
+FULL_FOLDERS = ("~/.config/", "~/.cache/")  # much of the list is in these
 
 
 class KeyLine(NamedTuple):
@@ -13,46 +15,61 @@ class KeyLine(NamedTuple):
     why: str
     keeps: tuple[str, ...] = ()  # names in the folder that stay
     program: str = ""  # the command that needs it
+    used_by: tuple[str, ...] = ()  # commands that will miss it
     only_if_secret: bool = False
     only_root: bool = False
 
 
-def load_key_list(may_mean: Callable[[str], bool] | None = None) -> list[KeyLine]:
-    """The list as it ships. ValueError for a line that says nothing: never skipped, since it may mean a key.
-
-    `may_mean`: whether a line, as it is written, can mean anything here. All others are passed over, which is quicker.
-    """
+def load_key_list(begins: Container[str] | None = None) -> list[KeyLine]:
+    """The list as it ships. `begins` is as for `parse_key_list`."""
     with open(f"{__file__.rpartition('/')[0]}/keys.txt", encoding="utf-8") as file:
-        return parse_key_list(file.read(), may_mean)
+        return parse_key_list(file.read(), begins)
 
 
-def parse_key_list(text: str, may_mean: Callable[[str], bool] | None = None) -> list[KeyLine]:
-    """The lines of a list."""
-    found = []
-    why, only_root = "", False
-    for line in text.split("\n"):
-        if not line or line[0] == "#":
-            continue
-        if line[0] == "[":
-            why = line[1:-1]
-            only_root = why.startswith("root: ")
-            why = why.removeprefix("root: ")
-        elif line[0] not in "~/$":
-            raise ValueError(f"keys.txt: {line!r} is no path")
-        elif may_mean is None or may_mean(line):
-            found.append(_read_line(line, why, only_root=only_root))
+def parse_key_list(text: str, begins: Container[str] | None = None) -> list[KeyLine]:
+    """The lines of a list. ValueError for one that says nothing.
+
+    `begins`: what a path must begin with to be of interest, such as `~/.aws`, `~/.config/gh`, `$KUBECONFIG` or `/etc`.
+    A run, which waits for this, is spared the other hundreds.
+    """
+    lines = text.split("\n")
+    if begins is None:
+        wanted = [number for number, line in enumerate(lines) if line[:1] not in ("", "#", "[", " ")]
+    else:
+        # What comes before the second slash, or the third. In comments that is nothing that a path begins with.
+        wanted = [
+            number
+            for number, line in enumerate(lines)
+            if line[: f"{line}/".find("/", 10 if line.startswith(FULL_FOLDERS) else 2)] in begins
+        ]
+    headings = [number for number, line in enumerate(lines) if line[:1] == "["]
+    found, at = [], 0
+    for number in wanted:
+        while at + 1 < len(headings) and headings[at + 1] < number:
+            at += 1
+        found.append(_read(lines, number, headings[at]))
     return found
 
 
-def _read_line(line: str, why: str, *, only_root: bool) -> KeyLine:
-    if line[-1] != ")":
-        return KeyLine(line, why, only_root=only_root)
-    path, _, condition = line[:-1].rpartition(" (")
+def _read(lines: list[str], number: int, heading: int) -> KeyLine:
+    if lines[number][0] not in "~/$":
+        raise ValueError(f"keys.txt: {lines[number]!r} is no path")
+    why = lines[heading][1:-1]
+    read = KeyLine(lines[number], why.removeprefix("root: "), only_root=why.startswith("root: "))
+    while (number := number + 1) < len(lines) and lines[number].startswith("    "):
+        read = _with_condition(read, lines[number].strip())
+    return read
+
+
+def _with_condition(read: KeyLine, condition: str) -> KeyLine:
+    word, _, rest = condition.partition(": ")
+    names = tuple(rest.split(", "))
     if condition == "if it holds a secret":
-        return KeyLine(path, why, only_if_secret=True, only_root=only_root)
-    word, _, names = condition.partition(": ")
-    if word == "keeps" and names:
-        return KeyLine(path, why, keeps=tuple(names.split(", ")), only_root=only_root)
-    if word == "for" and names:
-        return KeyLine(path, why, program=names, only_root=only_root)
-    raise ValueError(f"keys.txt: {line!r} has an unknown condition")
+        return read._replace(only_if_secret=True)
+    if word == "keeps" and rest:
+        return read._replace(keeps=names)
+    if word == "for" and rest and len(names) == 1:
+        return read._replace(program=rest, used_by=names)
+    if word == "used by" and rest:
+        return read._replace(used_by=names)
+    raise ValueError(f"keys.txt: {condition!r} says nothing about {read.path}")

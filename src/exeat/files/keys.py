@@ -6,25 +6,22 @@ Called outside the jail, before it is built. It looks names up and walks through
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ConfigError
+from exeat.files.homes import home_directories
 from exeat.files.key_list import KeyLine, load_key_list
-from exeat.files.places import full_path, is_below, is_needed, name_matches, place_of
-from exeat.files.secret_marks import holds_secret
+from exeat.files.other_names import OtherNames
+from exeat.files.places import full_path, is_below, is_needed, place_of
+from exeat.files.search import Search
 
 if TYPE_CHECKING:  # the package costs 50 ms, and every run calls this
     from exeat.policy.files import FilePolicy
 
-_MOVED = {
-    "~/.config/": "XDG_CONFIG_HOME",
-    "~/.local/share/": "XDG_DATA_HOME",
-    "~/.local/state/": "XDG_STATE_HOME",
-    "~/.cache/": "XDG_CACHE_HOME",
-}
-_HOLDING_MORE = (".config", ".local", ".cache")
+_OWN = KeyLine("", "exeat's own files")
+_ASKED = KeyLine("", "asked for")
+_MOST_HOMES = 16  # that are looked through; of all others, which only root could read, nothing is left
 
 
 class HiddenPath(NamedTuple):
@@ -32,11 +29,16 @@ class HiddenPath(NamedTuple):
 
     `path`: full, and no part of the way is a link; the last part may be one, and is hidden itself.
     `keep`: what stays of a folder, as paths within it; a name may have a `*`.
+    `used_by`: programs that will miss it.
     """
 
     path: str
     keep: tuple[str, ...]
     why: str
+    used_by: tuple[str, ...] = ()
+
+
+Found = dict[str, HiddenPath]
 
 
 def hidden_paths(
@@ -47,150 +49,65 @@ def hidden_paths(
     `program`: the name of the command, which finds what the list has for it.
     `own`: files and folders of exeat, which cannot be shown.
     """
-    home = os.path.realpath(home)
-    search = _Search(home, environ, uid)
-    listed: dict[str, HiddenPath] = {}
-    for line in load_key_list(search.may_mean):
+    first, *others = home_directories(home, environ, uid) or [os.path.realpath(home)]
+    search = Search(first, environ, uid)
+    listed = _on_the_list(search, uid, program)
+    for other in others[:_MOST_HOMES]:
+        listed |= _on_the_list(Search(other, {}, uid), uid, program)
+    for other in others[_MOST_HOMES:]:
+        if not is_needed(other, first):
+            listed[other] = HiddenPath(other, (), "another user's home directory")
+    asked = _asked_for(policy.hide, first, search)
+    _show(policy.show, first, listed, asked)
+    listed |= asked
+    for path in own:
+        listed |= {place: _hidden(place, _OWN) for place in search.found(full_path(path, first), _OWN)}
+    _add_other_names(listed, first)
+    return sorted(listed.values())
+
+
+def _on_the_list(search: Search, uid: int, program: str) -> Found:
+    found: Found = {}
+    for line in load_key_list(search.begins()):
         if (line.only_root and uid) or (program and line.program == program):
             continue
         for path in search.places(line.path):
             for place in search.found(path, line):
-                listed.setdefault(place, HiddenPath(place, line.keeps, line.why))
-    asked = _asked_for(policy.hide, home, search)
-    _show(policy.show, home, listed, asked)
-    listed.update(asked)
-    for path in own:
-        for place in search.found(full_path(path, home), _OWN):
-            listed[place] = HiddenPath(place, (), _OWN.why)
-    return sorted(listed.values())
+                found.setdefault(place, _hidden(place, line))
+    return found
 
 
-_OWN = KeyLine("", "exeat's own files")
-_ASKED = KeyLine("", "--hide")
+def _hidden(place: str, line: KeyLine) -> HiddenPath:
+    return HiddenPath(place, line.keeps, line.why, line.used_by)
 
 
-class _Search:
-    """Looks names up on this machine, and remembers what folders hold and where they lead."""
-
-    def __init__(self, home: str, environ: Mapping[str, str], uid: int) -> None:
-        self._home = home
-        self._environ = environ
-        self._uid = uid
-        self._names: dict[str, frozenset[str] | None] = {}
-        self._real = {"": "", home: home}
-        self._moved = [
-            (usual, base.rstrip("/"))
-            for usual, variable in _MOVED.items()
-            if (base := environ.get(variable, "")).startswith("/") and full_path(usual, home) != base.rstrip("/")
-        ]
-
-    def may_mean(self, line: str) -> bool:
-        """Can this line of the list mean something that is there? Without a system call for each of hundreds."""
-        if line[0] == "$":
-            return line[1:].partition("/")[0].partition(" ")[0] in self._environ
-        if line[0] == "/":
-            return True
-        names = self._names_in(self._home)
-        first, _, rest = line[2:].partition("/")
-        if names is None or (first in _HOLDING_MORE and any(line.startswith(usual) for usual, _ in self._moved)):
-            return True
-        if first not in names:
-            return " (" in first and first.partition(" (")[0] in names
-        if first not in (".config", ".cache"):
-            return True
-        names = self._names_in(f"{self._home}/{first}")
-        return names is None or rest.partition("/")[0].partition(" (")[0] in names
-
-    def places(self, path: str) -> Iterator[str]:
-        """The paths that a line of the list means."""
-        if path[0] == "$":
-            name, slash, rest = path[1:].partition("/")
-            value = self._environ.get(name, "")
-            for each in dict.fromkeys((value, *value.split(":"))):
-                if each:  # KRB5CCNAME begins with what kind it is
-                    yield full_path(f"{each.removeprefix('FILE:')}{slash}{rest}", self._home)
-            return
-        if path[0] == "/":
-            yield from self._matching(path.replace("$UID", str(self._uid)))
-            return
-        yield from self._matching(self._home + path[1:])
-        for usual, base in self._moved:
-            if path.startswith(usual):
-                yield from self._matching(f"{base}/{path[len(usual) :]}")
-
-    def found(self, path: str, line: KeyLine) -> list[str]:
-        """What is to be hidden if this path is there: itself, and where it leads if it is a link."""
-        try:
-            mode = os.lstat(path).st_mode
-        except OSError:
-            return []
-        folder, _, name = path.rpartition("/")
-        place = f"{self._real_folder(folder)}/{name}"
-        if not stat.S_ISLNK(mode):
-            return [self._checked(place, path)] if _can_hold(path, mode, line) else []
-        target = os.path.realpath(path)
-        try:
-            mode = os.lstat(target).st_mode
-        except OSError:
-            return [place]
-        if stat.S_ISDIR(mode) and line.keeps:
-            return [self._checked(target, path)]  # what stays is found by the link
-        return [place, self._checked(target, path)] if _can_hold(path, mode, line) else []
-
-    def _checked(self, place: str, path: str) -> str:
-        if is_needed(place, self._home):
-            raise ConfigError(
-                f"cannot be hidden from the command: it is {place}, without which nothing runs",
-                where=path,
-                expected="a folder for keys alone; environment variables and links can lead to another",
-            )
-        return place
-
-    def _real_folder(self, path: str) -> str:
-        if path not in self._real:
-            above, _, name = path.rpartition("/")
-            here = f"{self._real_folder(above)}/{name}"
-            self._real[path] = os.path.realpath(here) if os.path.islink(here) else here
-        return self._real[path]
-
-    def _names_in(self, folder: str) -> frozenset[str] | None:
-        if folder not in self._names:
-            try:
-                self._names[folder] = frozenset(os.listdir(folder))
-            except OSError:
-                self._names[folder] = None  # it may be that names in it can be looked up all the same
-        return self._names[folder]
-
-    def _matching(self, path: str) -> Iterator[str]:
-        before, star, _ = path.partition("*")
-        if not star:
-            yield path
-            return
-        folder = before.rpartition("/")[0]
-        pattern, slash, rest = path[len(folder) + 1 :].partition("/")
-        for name in sorted(self._names_in(folder) or ()):
-            if name_matches(name, pattern):
-                yield from self._matching(f"{folder}/{name}{slash}{rest}")
+def _add_other_names(hidden: Found, home: str) -> None:
+    try:
+        names = OtherNames()
+    except FileNotFoundError:  # a system without /proc has no jail that hides anything
+        return
+    for path, entry in list(hidden.items()):
+        for other in names.of(path):
+            if is_needed(other, home):
+                raise ConfigError(
+                    f"cannot be hidden from the command: it is {other} as well, without which nothing runs",
+                    where=path,
+                    expected=f"nothing of it mounted elsewhere, or --show {path}",
+                )
+            hidden.setdefault(other, entry._replace(path=other))
 
 
-def _can_hold(path: str, mode: int, line: KeyLine) -> bool:
-    """Can there be a key? Not in /dev/null, which some people's history is."""
-    if line.only_if_secret and stat.S_ISREG(mode):
-        return holds_secret(path)
-    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
-
-
-def _asked_for(paths: Iterable[str], home: str, search: _Search) -> dict[str, HiddenPath]:
-    asked = {}
+def _asked_for(paths: Iterable[str], home: str, search: Search) -> Found:
+    asked: Found = {}
     for text in paths:
         places = search.found(full_path(text, home), _ASKED)
         if not places:
             raise ConfigError("there is no such file or folder to hide", where=f"--hide {text}")
-        asked.update({place: HiddenPath(place, (), _ASKED.why) for place in places})
+        asked |= {place: _hidden(place, _ASKED) for place in places}
     return asked
 
 
-def _show(paths: Iterable[str], home: str, listed: dict[str, HiddenPath], asked: dict[str, HiddenPath]) -> None:
+def _show(paths: Iterable[str], home: str, listed: Found, asked: Found) -> None:
     """Take out of both what is to be shown. What was asked to be hidden stays, but for parts of it."""
     for text in paths:
         path = full_path(text, home)
@@ -207,7 +124,7 @@ def _show(paths: Iterable[str], home: str, listed: dict[str, HiddenPath], asked:
             raise ConfigError("is not hidden", where=f"--show {text}", expected="a path that is (see exeat doctor)")
 
 
-def _keep_part(names: set[str], hidden: dict[str, HiddenPath]) -> int:
+def _keep_part(names: set[str], hidden: Found) -> int:
     """Where a hidden folder has one of the names in it: let it stay. Tells how often that was so."""
     count = 0
     for place, entry in list(hidden.items()):

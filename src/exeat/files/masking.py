@@ -8,6 +8,7 @@ could be turned to a hidden file otherwise.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -43,8 +44,14 @@ def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) ->
                 os.mknod(name, stat.S_IFCHR, 0, dir_fd=within)
                 continue
             kept = tree.folder(entry.path)
-            os.setxattr(kept, opaque_xattr, b"y")
-            _keep(entry, kept, paths)
+            try:
+                os.setxattr(kept, opaque_xattr, b"y")
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                tree.hide_whole(entry.path)  # on memory before Linux 6.6, for users who are not root
+            else:
+                _keep(entry, kept, paths)
         tree.finish()
     finally:
         tree.close()
@@ -75,6 +82,14 @@ class _Tree:
         os.mkdir(name, 0o700, dir_fd=within)
         self._made[path] = os.open(name, _FOLDER, dir_fd=within)
         return self._made[path]
+
+    def hide_whole(self, path: str) -> None:
+        """Of a folder that was made, and is empty, nothing stays."""
+        above, _, name = path.rpartition("/")
+        os.close(self._made.pop(path))
+        del self._real[path]
+        os.rmdir(name, dir_fd=self._made[above])
+        os.mknod(name, stat.S_IFCHR, 0, dir_fd=self._made[above])
 
     def finish(self) -> None:
         """Mode, owner and times of a merged folder are those of its uppermost layer. Innermost first."""

@@ -11,6 +11,8 @@ _NEEDED = frozenset(f"/{name}" for name in (
     "var/log", "var/tmp",
 ))  # fmt: skip
 
+_SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/nix/", "/opt/", "/snap/")
+
 
 def full_path(text: str, home: str) -> str:
     """As a person writes a path: `~` is the home directory, and what does not begin with / is here."""
@@ -35,6 +37,11 @@ def is_below(path: str, folder: str) -> bool:
 def is_needed(path: str, home: str) -> bool:
     """Would nothing be left if this were hidden: the system's folders, the home directory and what it is in?"""
     return path in _NEEDED or is_below(home, path)
+
+
+def is_of_system(path: str) -> bool:
+    """Does it belong to a package? No key is there."""
+    return path.startswith(_SYSTEM)
 
 
 def name_matches(name: str, pattern: str) -> bool:

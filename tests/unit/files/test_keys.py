@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from exeat.errors import ConfigError
 from exeat.files.keys import HiddenPath, hidden_paths
 from exeat.policy.files import FilePolicy
-from tests.unit.files.layered import write
+from tests.unit.files.layered import UIDS, give, home_of, write
+from tests.unit.jail.forked import attempt
 
 ORDINARY = 43210
 
@@ -137,6 +139,72 @@ def test_a_folder_of_which_some_stays_is_still_found_by_its_link(home: Path) -> 
     write(home / "dotfiles/ssh/id_rsa")
     (home / ".ssh").symlink_to("dotfiles/ssh")
     assert sorted(found(home)) == ["home/me/dotfiles/ssh"]
+
+
+def test_files_that_links_in_a_hidden_folder_lead_to_are_hidden(home: Path) -> None:
+    """Some keep their settings in a repository, and link to each file there."""
+    write(home / "dotfiles/credentials")
+    write(home / "dotfiles/ssh_config")
+    write(home / "project/x")
+    (home / ".aws").mkdir()
+    (home / ".ssh").mkdir()
+    (home / ".aws/credentials").symlink_to("../dotfiles/credentials")
+    (home / ".aws/project").symlink_to("../project")
+    (home / ".aws/shell").symlink_to("/bin/sh")
+    (home / ".ssh/config").symlink_to("../dotfiles/ssh_config")
+    paths = [each.path for each in hidden_paths(str(home), {}, os.getuid(), FilePolicy())]
+    assert [each[len(str(home)) + 1 :] for each in paths if each.startswith(f"{home}/")] == [
+        ".aws",
+        ".ssh",
+        "dotfiles/credentials",
+    ]
+    assert os.path.realpath("/bin/sh") not in paths
+
+
+def test_a_folder_of_ours_that_is_closed_is_hidden_whole() -> None:
+    """A command that runs as its owner could open it."""
+
+    def look() -> None:
+        paths = [each.path for each in hidden_paths(str(home), {}, uid, FilePolicy())]
+        assert [each for each in paths if each.startswith(str(home))] == [f"{home}/.config"]
+
+    uid = UIDS[-1]
+    homes = home_of(uid)
+    home = next(homes)
+    write(home / ".config/gh/hosts.yml")
+    give(home, uid)
+    (home / ".config").chmod(0)
+    assert attempt(look, uid=uid) == "ok"
+    (home / ".config").chmod(0o700)
+    list(homes)
+
+
+def test_another_home_of_the_same_user_is_looked_through_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HOME can say anything. The account's own home directory has the keys all the same."""
+    write(home.parent / "account/.netrc")
+    write(home.parent / "other/.netrc")
+    accounts = home.parent / "passwd"
+    accounts.write_text(
+        f"me:x:{ORDINARY}:1::{home.parent}/account:/bin/sh\n"
+        f"you:x:{ORDINARY + 1}:1::{home.parent}/other:/bin/sh\n"
+        f"daemon:x:2:2::{home.parent}/daemon:/usr/sbin/nologin\n"
+        "broken\n"
+    )
+    monkeypatch.setattr("exeat.files.homes.ACCOUNTS", str(accounts))
+    assert sorted(found(home)) == ["home/account/.netrc"]
+    paths = {each.path for each in hidden_paths(str(home), {}, 0, FilePolicy())}
+    assert f"{home.parent}/other/.netrc" in paths
+
+
+def test_of_too_many_homes_the_rest_is_hidden_whole(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (home.parent / f"user{number}").mkdir()
+    accounts = home.parent / "passwd"
+    accounts.write_text("".join(f"u:x:{n}:1::{home.parent}/user{n}:/bin/sh\n" for n in range(20)))
+    monkeypatch.setattr("exeat.files.homes.ACCOUNTS", str(accounts))
+    monkeypatch.setattr("exeat.files.homes.HOMES", str(home.parent / "none"))
+    paths = {each.path for each in hidden_paths(str(home), {}, 0, FilePolicy())}
+    assert [n for n in range(20) if f"{home.parent}/user{n}" in paths] == [16, 17, 18, 19]
 
 
 def test_a_home_that_is_a_link(home: Path) -> None:

@@ -193,6 +193,21 @@ def test_paths_below_hidden_ones_are_no_trouble(home: Path, base: Path, uid: int
     assert see(base, hidden, uid, look) == "ok"
 
 
+def test_where_no_folder_can_be_marked_nothing_of_it_stays(tmp_path: Path) -> None:
+    """Stricter than asked for, never wider."""
+    base = tmp_path.resolve()
+    write(base / ".ssh/config")
+    (base / "mask").mkdir()
+    mask = os.open(base / "mask", os.O_RDONLY)
+    try:
+        build_mask(mask, hide(base / ".ssh", keep=("config",)), opaque_xattr="unknown.overlay.opaque")
+    finally:
+        os.close(mask)
+    made = os.lstat(f"{base}/mask{base}/.ssh")
+    assert stat.S_ISCHR(made.st_mode)
+    assert made.st_rdev == 0
+
+
 def test_too_much_to_keep_is_refused(tmp_path: Path) -> None:
     folder = tmp_path.resolve() / "big"
     folder.mkdir()

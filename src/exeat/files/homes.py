@@ -1,0 +1,40 @@
+"""Whose home directories a command could read: its own user's, by whatever HOME says, and for root everyone's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+ACCOUNTS = "/etc/passwd"  # read as it is: asking the C library may mean a network
+HOMES = "/home"
+_NO_LOGIN = ("nologin", "false", "sync", "shutdown", "halt")
+
+
+def home_directories(home: str, environ: Mapping[str, str], uid: int) -> list[str]:
+    """Without links, and those that are there; the first is the one that was given."""
+    accounts = _accounts()
+    found = [home]
+    found += [folder for number, folder, _ in accounts if number == str(uid)]
+    if uid == 0:
+        found += [folder for number, folder, _ in accounts if number == environ.get("SUDO_UID")]
+        found += [folder for _, folder, shell in accounts if shell.rpartition("/")[2] not in _NO_LOGIN]
+        found += _folders_in(HOMES)
+    real = dict.fromkeys(os.path.realpath(folder) for folder in found if folder.startswith("/"))
+    return [folder for folder in real if folder != "/" and os.path.isdir(folder)]
+
+
+def _accounts() -> list[tuple[str, str, str]]:
+    """Number, home directory and shell of each."""
+    try:
+        with open(ACCOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.split(":") for line in file.read().split("\n")]
+    except OSError:
+        return []
+    return [(fields[2], fields[5], fields[6]) for fields in lines if len(fields) == 7]
+
+
+def _folders_in(folder: str) -> list[str]:
+    try:
+        return [f"{folder}/{name}" for name in sorted(os.listdir(folder))]
+    except OSError:
+        return []

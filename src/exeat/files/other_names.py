@@ -1,0 +1,86 @@
+"""Other paths of a hidden file: where its file system, or a part of it, is mounted a second time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from exeat.files.places import is_below
+
+MOUNTS = "/proc/self/mountinfo"
+_OF_KERNEL = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "mqueue", "nsfs", "securityfs", "tracefs", "debugfs")
+
+
+class Mount(NamedTuple):
+    """`root` is the part of the file system that is mounted at `point`."""
+
+    device: str
+    root: str
+    point: str
+    kind: str
+
+
+class OtherNames:
+    """Answers from the mount table as it was when this was made."""
+
+    def __init__(self) -> None:
+        with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().split("\n")
+        mounts = [_parse(line) for line in lines if line]
+        devices = [mount.device for mount in mounts if mount.kind not in _OF_KERNEL]
+        self._often = {device for device in devices if devices.count(device) > 1}
+        # Of several at one point the last is on top. The longest point that a path begins with is where it is.
+        self._points = {mount.point: mount for mount in mounts}
+        self._mounts = sorted(self._points.values(), key=lambda each: -len(each.point))
+        self._held: dict[str, Mount | None] = {}
+
+    def of(self, path: str) -> Iterator[str]:
+        """Where else this file or folder, or a part of the folder, can be found. The path is without links."""
+        if not self._often:
+            return
+        own = self._points.get(path) or self._holding(path.rpartition("/")[0] or "/")
+        if own is None or own.device not in self._often:
+            return
+        inside = _under(own.root, path[len(own.point.rstrip("/")) :])
+        for mount in self._mounts:
+            if mount is own or mount.device != own.device:
+                continue
+            if is_below(inside, mount.root):
+                other = _under(mount.point, inside[len(mount.root.rstrip("/")) :])
+                if _are_same(path, other):
+                    yield other
+            elif is_below(mount.root, inside):
+                yield mount.point
+
+    def _holding(self, folder: str) -> Mount | None:
+        if folder not in self._held:
+            self._held[folder] = next((mount for mount in self._mounts if is_below(folder, mount.point)), None)
+        return self._held[folder]
+
+
+def _parse(line: str) -> Mount:
+    _, _, device, root, point, rest = line.split(" ", 5)
+    kind = rest.partition(" - ")[2].partition(" ")[0]
+    return Mount(device, _unescaped(root), _unescaped(point), kind)
+
+
+def _unescaped(field: str) -> str:
+    """Space, tab, newline and backslash are written as octal numbers."""
+    if "\\" not in field:
+        return field
+    first, *parts = field.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in parts)
+
+
+def _under(folder: str, rest: str) -> str:
+    return (folder.rstrip("/") + rest) or "/"
+
+
+def _are_same(path: str, other: str) -> bool:
+    """Something else may be mounted on the way to the other."""
+    try:
+        one, two = os.lstat(path), os.lstat(other)
+    except OSError:
+        return False
+    return (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino)

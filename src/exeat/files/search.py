@@ -1,0 +1,167 @@
+"""Looks for what the lines of the key list mean on this machine."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+
+from exeat.errors import ConfigError
+from exeat.files.key_list import FULL_FOLDERS, KeyLine
+from exeat.files.places import full_path, is_below, is_needed, is_of_system, name_matches
+from exeat.files.secret_marks import holds_secret
+
+_MOVED = {
+    "~/.config/": "XDG_CONFIG_HOME",
+    "~/.local/share/": "XDG_DATA_HOME",
+    "~/.local/state/": "XDG_STATE_HOME",
+    "~/.cache/": "XDG_CACHE_HOME",
+}
+_MOST_LINKS = 1000  # names that are looked at in one hidden folder
+
+
+class Search:
+    """For one home directory, given without links. Remembers what folders hold and where they lead."""
+
+    def __init__(self, home: str, environ: Mapping[str, str], uid: int) -> None:
+        self._home = home
+        self._environ = environ
+        self._uid = uid
+        self._names: dict[str, frozenset[str] | None] = {}
+        self._real = {"": "", home: home}
+        self._moved = [
+            (usual, base.rstrip("/"))
+            for usual, variable in _MOVED.items()
+            if (base := environ.get(variable, "")).startswith("/") and full_path(usual, home) != base.rstrip("/")
+        ]
+
+    def begins(self) -> frozenset[str] | None:
+        """What a line must begin with to mean something that may be there; None if that cannot be told."""
+        begins = {"/tmp", *(f"${name}" for name in self._environ)}  # noqa: S108
+        folders = [("~/", self._home), *((usual, self._home + usual[1:-1]) for usual in FULL_FOLDERS), *self._moved]
+        for usual, folder in folders:
+            names = self._names_in(folder)
+            if names is None:
+                return None
+            if usual.startswith("~/.local/"):
+                begins.add("~/.local")
+            else:
+                begins.update([usual + name for name in names])
+        if self._uid == 0:
+            begins.update(("/etc", "/var", "/crypto_keyfile.bin"))
+        return frozenset(begins)
+
+    def places(self, path: str) -> Iterator[str]:
+        """The paths that a line of the list means, whether or not they are there."""
+        if path[0] == "$":
+            name, slash, rest = path[1:].partition("/")
+            value = self._environ.get(name, "")
+            for each in dict.fromkeys((value, *value.split(":"))):
+                if each:  # KRB5CCNAME begins with what kind it is
+                    yield full_path(f"{each.removeprefix('FILE:')}{slash}{rest}", self._home)
+            return
+        if path[0] == "/":
+            yield from self._matching(path.replace("$UID", str(self._uid)))
+            return
+        yield from self._matching(self._home + path[1:])
+        for usual, base in self._moved:
+            if path.startswith(usual):
+                yield from self._matching(f"{base}/{path[len(usual) :]}")
+
+    def found(self, path: str, line: KeyLine) -> list[str]:
+        """What is to be hidden if this path is there: itself, and where it and the links in it lead. Without links."""
+        try:
+            mode = os.lstat(path).st_mode
+        except PermissionError:
+            return self._closed(path)
+        except OSError:
+            return []
+        folder, _, name = path.rpartition("/")
+        place = f"{self._real_folder(folder)}/{name}"
+        links = []
+        if stat.S_ISLNK(mode):
+            target = os.path.realpath(path)
+            try:
+                mode = os.lstat(target).st_mode
+            except OSError:
+                return [place]
+            if not (line.keeps and stat.S_ISDIR(mode)):  # else what stays is to be found by the link
+                links.append(place)
+            place = target
+        if not _can_hold(path, mode, line):
+            return []
+        if stat.S_ISDIR(mode):
+            links += self._led_to_from(place, line)
+        return [self._checked(place, path), *links]
+
+    def _led_to_from(self, folder: str, line: KeyLine) -> Iterator[str]:
+        """Files of the same user that links in a hidden folder lead to: that is how some people keep their settings."""
+        try:
+            with os.scandir(folder) as entries:
+                links = [each.path for each, _ in zip(entries, range(_MOST_LINKS), strict=False) if each.is_symlink()]
+        except OSError:
+            return
+        for link in links:
+            target = os.path.realpath(link)
+            stays = any(name_matches(link.rpartition("/")[2], pattern) for pattern in line.keeps)
+            if not stays and not is_below(target, folder) and not is_of_system(target) and self._is_own_file(target):
+                yield target
+
+    def _is_own_file(self, path: str) -> bool:
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_uid == self._uid
+
+    def _closed(self, path: str) -> list[str]:
+        """A folder on the way that cannot be entered. If it is ours, a command could open it: hide all of it."""
+        folder = os.path.dirname(path)
+        while not os.access(os.path.dirname(folder), os.X_OK):
+            folder = os.path.dirname(folder)
+        is_own = os.stat(folder).st_uid == self._uid
+        return [self._checked(os.path.realpath(folder), path)] if is_own else []
+
+    def _checked(self, place: str, path: str) -> str:
+        if is_needed(place, self._home):
+            raise ConfigError(
+                f"cannot be hidden from the command: it is {place}, without which nothing runs",
+                where=path,
+                expected="a folder for keys alone; environment variables and links can lead to another",
+            )
+        return place
+
+    def _real_folder(self, path: str) -> str:
+        if path not in self._real:
+            above, _, name = path.rpartition("/")
+            here = f"{self._real_folder(above)}/{name}"
+            self._real[path] = os.path.realpath(here) if os.path.islink(here) else here
+        return self._real[path]
+
+    def _names_in(self, folder: str) -> frozenset[str] | None:
+        if folder not in self._names:
+            try:
+                self._names[folder] = frozenset(os.listdir(folder))
+            except (FileNotFoundError, NotADirectoryError):
+                self._names[folder] = frozenset()
+            except OSError:
+                self._names[folder] = None  # names in it can be looked up all the same, perhaps
+        return self._names[folder]
+
+    def _matching(self, path: str) -> Iterator[str]:
+        before, star, _ = path.partition("*")
+        if not star:
+            yield path
+            return
+        folder = before.rpartition("/")[0]
+        pattern, slash, rest = path[len(folder) + 1 :].partition("/")
+        for name in sorted(self._names_in(folder) or ()):
+            if name_matches(name, pattern):
+                yield from self._matching(f"{folder}/{name}{slash}{rest}")
+
+
+def _can_hold(path: str, mode: int, line: KeyLine) -> bool:
+    """Can there be a key? Not in /dev/null, which some people's history is."""
+    if line.only_if_secret and stat.S_ISREG(mode):
+        return holds_secret(path)
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
