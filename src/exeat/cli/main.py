@@ -121,6 +121,12 @@ def _add_proxy(parser: argparse.ArgumentParser) -> None:
     add_proxy_actions(parser)
 
 
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    from exeat.cli.files import add_files_actions  # noqa: PLC0415
+
+    add_files_actions(parser)
+
+
 def _add_check(parser: argparse.ArgumentParser) -> None:
     from exeat.cli.policy_options import add_policy_options, policy_sources  # noqa: PLC0415
 
@@ -236,6 +242,7 @@ def _add_completion(parser: argparse.ArgumentParser) -> None:
 _COMMANDS = {
     "run": (_add_run, "run a command that reaches only what is allowed"),
     "proxy": (_add_proxy, "sandboxes with names: their rules, logs and questions"),
+    "files": (_add_files, "what commands changed outside their project: see, take, forget"),
     "check": (_add_check, "say whether a URL would be allowed, and why"),
     "replay": (_add_replay, "say what a changed policy would have done"),
     "ui": (_add_ui, "show sandboxes and decisions on a local web page"),

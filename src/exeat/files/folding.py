@@ -12,6 +12,7 @@ from exeat.files.kept import BLOCK, UNFINISHED, Facts, NewLayer, open_trees, rea
 from exeat.files.later_modes import LaterModes
 from exeat.files.layers import Entry, walk_layers
 from exeat.files.marks import OPAQUE, make_whiteout
+from exeat.files.under import is_in
 from exeat.sandbox.trees import remove_tree
 
 if TYPE_CHECKING:
@@ -84,11 +85,6 @@ def _fold(folder: SandboxFolder, layers: int, trees: Sequence[tuple[int, int]], 
     except OSError as error:
         raise ExeatError(f"the layers cannot be made one: {error.strerror or error}", detail=str(error)) from None
     _remove(layers, trees)
-
-
-def is_in(path: str, paths: Sequence[str]) -> bool:
-    """Whether a path is one of these or below one."""
-    return any(path == each or path.startswith(f"{each.rstrip('/')}/") for each in paths)
 
 
 class _Folded:

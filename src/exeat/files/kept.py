@@ -62,6 +62,17 @@ def kept_layers(folder: SandboxFolder) -> list[int]:
         return [tree for _, tree in open_trees(folder, layers)]
 
 
+def layer_numbers(folder: SandboxFolder) -> list[int]:
+    """Which layers there are, oldest first."""
+    layers = _open_layers(folder)
+    if layers is None:
+        return []
+    try:
+        return numbers(layers)
+    finally:
+        os.close(layers)
+
+
 def kept_bytes(folder: SandboxFolder) -> int:
     return sum(facts.taken for facts in kept_facts(folder))
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ExeatError
+from exeat.files.copying import copy_content
 from exeat.files.kept import BLOCK, Facts, NewLayer, kept_bytes
 from exeat.files.later_modes import LaterModes
 from exeat.files.marks import is_whiteout, make_whiteout, opaque_mark
@@ -36,7 +37,6 @@ __all__ = ["Changes", "Part", "Saved", "count_changes", "save_layer"]
 
 MAX_ENTRIES: Final = 1_000_000
 MAX_NAMED: Final = 8
-_MIB: Final = 1 << 20
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -171,7 +171,7 @@ class _Saver:
         try:
             target = os.open(name, _NEW, 0o600, dir_fd=within)
             try:
-                self._copy(source, target, found.st_size)
+                copy_content(source, target, found.st_size, self._take)
                 if self._as_root:
                     os.fchown(target, found.st_uid, found.st_gid)
                 os.fchmod(target, found.st_mode & 0o777 | 0o400)
@@ -182,24 +182,6 @@ class _Saver:
             os.close(source)
         if found.st_nlink > 1:
             self._linked[found.st_dev, found.st_ino] = full
-
-    def _copy(self, source: int, target: int, size: int) -> None:
-        """The parts that have data: a file of a terabyte may have none."""
-        os.ftruncate(target, size)
-        at = 0
-        while at < size:
-            try:
-                start = os.lseek(source, at, os.SEEK_DATA)
-            except OSError:  # ENXIO: nothing but a hole follows
-                return
-            at = min(os.lseek(source, start, os.SEEK_HOLE), size)
-            os.lseek(target, start, os.SEEK_SET)
-            while start < at:
-                done = os.sendfile(target, source, start, min(at - start, _MIB))
-                if not done:
-                    return
-                start += done
-                self._take(done)
 
     def _take(self, size: int) -> None:
         self.bytes += size

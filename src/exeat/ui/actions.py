@@ -1,4 +1,4 @@
-"""What the buttons do: the same as `exeat proxy allow|block|approve|deny`, by the same code. Blocking; for threads."""
+"""What the buttons do: the same as `exeat proxy` and `exeat files diff`, by the same code. Blocking; for threads."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from exeat.sandbox import changes, client
 from exeat.sandbox.beside import look_beside
 from exeat.sandbox.folder import open_sandbox
 from exeat.sandbox.store import read_allowlist, update_allowlist
+from exeat.ui.changed_files import list_files, show_file
 
 Asked = Mapping[str, object]
 Said = dict[str, object]
@@ -62,11 +63,23 @@ def answer(asked: Asked) -> Said:
     return {"said": [said]}
 
 
+def files(asked: Asked) -> Said:
+    """What commands changed outside their project."""
+    return list_files(_text(asked, "sandbox"))
+
+
+def file_text(asked: Asked) -> Said:
+    """How one of these files differs."""
+    return show_file(_text(asked, "sandbox"), _text(asked, "path"))
+
+
 ACTIONS: Final[Mapping[str, Callable[[Asked], Said]]] = {
     "/api/allow": allow,
     "/api/block": block,
     "/api/remove": remove,
     "/api/answer": answer,
+    "/api/files": files,
+    "/api/files/text": file_text,
 }
 
 

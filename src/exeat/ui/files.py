@@ -11,7 +11,7 @@ class PageFile(NamedTuple):
     body: bytes
 
 
-_SCRIPTS: Final = ("page", "link", "text", "decisions", "hosts", "questions", "rules")
+_SCRIPTS: Final = ("page", "link", "text", "decisions", "hosts", "questions", "rules", "changes")
 _FILES: Final = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),

@@ -6,6 +6,7 @@ import os
 from typing import Final
 
 from exeat.errors import ExeatError
+from exeat.files.kept import layer_numbers
 from exeat.policy.rule import Rule
 from exeat.sandbox import client
 from exeat.sandbox.folder import SandboxFolder, list_sandboxes, open_sandbox
@@ -63,14 +64,16 @@ def look_at(name: str, lists: Lists, commands: list[client.Running]) -> Shown:
         with open_sandbox(name) as folder:
             rules = lists.rules(folder)
             path = folder.allowlist_path
+            layers = layer_numbers(folder)
     except (ExeatError, OSError) as error:
-        return {"name": name, "problem": _said(error), "commands": [], "rules": [], "rule_count": 0}
+        return {"name": name, "problem": _said(error), "commands": [], "rules": [], "rule_count": 0, "layers": []}
     return {
         "name": name,
         "allowlist": path,
         "rule_count": len(rules),
         "rules": [{"text": rule.text, "line": rule.source.line, "deny": rule.deny} for rule in rules[-MAX_RULES:]],
         "commands": [command._asdict() for command in commands],
+        "layers": layers,
     }
 
 

@@ -1,6 +1,7 @@
 // The page: which sandbox is looked at, and what the server says about it, put where it belongs.
 
 import { Decisions } from "./decisions.js";
+import { Changes } from "./changes.js";
 import { Bars, Blocked } from "./hosts.js";
 import { Refused, live, takeToken } from "./link.js";
 import { Questions } from "./questions.js";
@@ -21,6 +22,7 @@ const decisions = new Decisions(sumSoon);
 const blocked = new Blocked(sandbox);
 const bars = new Bars();
 const rules = new Rules(sandbox);
+const changes = new Changes(sandbox);
 const questions = new Questions((number) => {
   document.title = `${number ? `(${number}) ` : ""}${chosen ? `${chosen} · ` : ""}exeat`;
 });
@@ -42,7 +44,7 @@ function choose(name) {
   chosen = name;
   if (name === null) sessionStorage.removeItem(CHOSEN);
   else sessionStorage.setItem(CHOSEN, name);
-  for (const part of [decisions, blocked, rules]) part.clear();
+  for (const part of [decisions, blocked, rules, changes]) part.clear();
   bars.render([]);
   at("sandbox").hidden = true;
   document.title = `${name ? `${name} · ` : ""}exeat`;
@@ -94,6 +96,7 @@ function takeSandbox(state) {
   at("sandbox-state").replaceChildren(running ? `${count(running, "command")} running` : "Nothing is running in it.");
   arrange(at("commands"), state.commands.map(drawCommand));
   rules.render(state);
+  changes.update(state.layers);
   for (const item of at("sandbox-list").children) item.firstChild.setAttribute("aria-current", String(item.dataset.name === chosen));
 }
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.layer_run import layer_run
-from tests.support.running import NOBODY, as_user, environment, folder_of
+from tests.support.programs import Finished
+from tests.support.running import NOBODY, as_user, environment, exeat, folder_of
 
 _SOURCE = Path(__file__).parents[3] / "src"
 
@@ -41,6 +42,11 @@ class Machine:
         return subprocess.run(
             argv, cwd=where, env=environment(EXEAT_HOME=str(self.state)), check=True, stdout=subprocess.PIPE, text=True
         ).stdout
+
+    def files(self, *words: str) -> Finished:
+        """`exeat files ...` outside, in `real`."""
+        argv = [*as_user(self.uid), sys.executable, "-m", "exeat", "files", *words, "--name", "box"]
+        return exeat(argv=argv, cwd=self.real, env=environment(EXEAT_HOME=str(self.state)))
 
     def kept(self) -> list[str]:
         return sorted(each.name for each in self.layers.iterdir())

@@ -1,0 +1,168 @@
+"""Copies chosen paths from the layers of a sandbox to the machine. The command wrote what is copied.
+
+So: no part of a way is a link, a link is copied as a link, no file gets a set-user-ID bit, every file takes its place
+in one step, and what is not as it was when it was shown is left alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from exeat.files.changes import Change, Comparison
+from exeat.files.copying import copy_content
+from exeat.files.real import Identity, RealMachine
+from exeat.files.under import is_in
+from exeat.sandbox.home import state_home
+from exeat.sandbox.trees import remove_tree
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Left(NamedTuple):
+    """A path that was not applied, and why."""
+
+    path: str
+    why: str
+
+
+def plan(comparison: Comparison, paths: Sequence[str]) -> list[Change]:
+    """The changes at these paths and below them, with the new folders that lead there; all, if there are no paths."""
+    changes = comparison.changes()
+    chosen = {change.path for change in changes if not paths or is_in(change.path, paths)}
+    ways = {path[:at] for path in chosen for at, letter in enumerate(path) if letter == "/"}
+    return [
+        change
+        for change in changes
+        if change.path in chosen or (change.path in ways and change.what == "folder" and change.kind == "added")
+    ]
+
+
+def objection(change: Change) -> str:
+    """Why a change is not to be applied, as far as it can be said before; "" if it can be tried."""
+    if change.is_hidden:
+        return change.note
+    if is_in(change.path, [state_home()]):
+        return "exeat keeps its own files there"
+    before = change.before
+    if before is None:
+        return ""
+    is_folder = stat.S_ISDIR(before.st_mode)
+    if change.kind == "changed" and is_folder:
+        return "it is a folder here and was replaced by a file: remove it first"
+    if change.kind == "changed" and change.what == "folder":
+        return "it is a file here and was replaced by a folder: remove it first"
+    if change.kind == "removed" and is_folder and (place := _mounted_below(change.path)):
+        return f"something is mounted at {place}"
+    return ""
+
+
+def apply(comparison: Comparison, changes: Sequence[Change]) -> Iterator[Left]:
+    """Apply changes that have no objection, in an order in which each finds its folder. Tells what was left."""
+    order = {"folder": 0, "file": 1, "link": 2}
+    written = sorted((each for each in changes if each.kind != "removed"), key=lambda each: order[each.what])
+    for change in (*written, *(each for each in changes if each.kind == "removed")):
+        try:
+            _apply_one(comparison.real, change)
+        except OSError as error:
+            link = error.errno in (errno.ENOTDIR, errno.ELOOP)
+            why = "a part of the way to it is a link or a file" if link else error.strerror or str(error)
+            yield Left(change.path, why)
+
+
+def _apply_one(real: RealMachine, change: Change) -> None:
+    real.forget()  # a folder that was open since it was looked at may lie elsewhere by now
+    within, name = real.within(change.path)
+    _must_be_same(change, within, name)
+    if change.kind == "removed":
+        remove_tree(within, name)
+    elif change.what == "folder":
+        _make_folder(change, within, name)
+    else:
+        _put(change, within, name)
+
+
+def _must_be_same(change: Change, within: int, name: str) -> None:
+    try:
+        now: Identity | None = Identity.of(os.stat(name, dir_fd=within, follow_symlinks=False))
+    except FileNotFoundError:
+        now = None
+    if now != change.identity:
+        raise OSError(errno.ESTALE, "it has changed since it was shown")
+
+
+def _make_folder(change: Change, within: int, name: str) -> None:
+    assert change.entry is not None, "it is in a layer"
+    os.mkdir(name, 0o700, dir_fd=within)
+    descriptor = os.open(name, _DIRECTORY, dir_fd=within)
+    try:
+        _give(descriptor, change.entry.found)
+    finally:
+        os.close(descriptor)
+
+
+def _put(change: Change, within: int, name: str) -> None:
+    """Make the file or link under a name of its own, then let it take the place of the old one."""
+    entry = change.entry
+    assert entry is not None, "it is in a layer"
+    fresh = f".exeat-{os.urandom(8).hex()}"
+    try:
+        if entry.kind == "link":
+            os.symlink(entry.link(), fresh, dir_fd=within)
+            if os.geteuid() == 0:
+                os.chown(fresh, entry.found.st_uid, entry.found.st_gid, dir_fd=within, follow_symlinks=False)
+        else:
+            _copy(change, within, fresh)
+        _must_be_same(change, within, name)
+        os.rename(fresh, name, src_dir_fd=within, dst_dir_fd=within)
+    except BaseException:
+        try:
+            os.unlink(fresh, dir_fd=within)
+        except OSError:
+            pass
+        raise
+
+
+def _copy(change: Change, within: int, fresh: str) -> None:
+    entry = change.entry
+    assert entry is not None, "it is in a layer"
+    source = entry.open()
+    try:
+        target = os.open(fresh, _NEW, 0o600, dir_fd=within)
+        try:
+            copy_content(source, target, entry.found.st_size)
+            _give(target, entry.found)
+            os.utime(target, ns=(entry.found.st_atime_ns, entry.found.st_mtime_ns))
+            os.fsync(target)
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+def _give(target: int, found: os.stat_result) -> None:
+    """Owner, then permissions: a change of owner takes some away. Never set-user-ID."""
+    if os.geteuid() == 0:
+        os.fchown(target, found.st_uid, found.st_gid)
+    os.fchmod(target, found.st_mode & 0o777)
+
+
+def _mounted_below(path: str) -> str:
+    """A place at or below a path where something is mounted; "" if there is none."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+        for line in table:
+            place = _unescaped(line.split(" ")[4])
+            if is_in(place, [path]):
+                return place
+    return ""
+
+
+def _unescaped(place: str) -> str:
+    """The kernel writes four letters as octal numbers in this table."""
+    for letter in " \t\n\\":
+        place = place.replace(f"\\{ord(letter):03o}", letter)
+    return place

@@ -1,0 +1,127 @@
+"""The real machine, reached step by step: no part of a way is a link, whoever turns one into one meanwhile."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+_STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MAX_COUNTED: Final = 10_000
+_MAX_DEPTH: Final = 50
+
+
+class Identity(NamedTuple):
+    """What a file was when it was looked at. If this is the same, so is the file."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @staticmethod
+    def of(found: os.stat_result) -> Identity:
+        return Identity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+class RealMachine:
+    """Looks at paths. Remembers the last folder: most paths are near the one before."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._folder = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        if self._folder >= 0:
+            os.close(self._folder)
+        self._path, self._folder = "", -1
+
+    def within(self, path: str) -> tuple[int, str]:
+        """A descriptor of the folder that a path is in, open until the next call, and the last part of the path.
+
+        Raises OSError: FileNotFoundError, or NotADirectoryError if a part of the way is a link or a file.
+        """
+        parent, _, name = path.rpartition("/")
+        if parent != self._path or self._folder < 0:
+            self.forget()
+            self._folder = _open_way(parent)
+            self._path = parent
+        return self._folder, name
+
+    def look(self, path: str) -> os.stat_result | None:
+        """What is there now; None if nothing is, or if there is no way to it but through a link."""
+        try:
+            folder, name = self.within(path)
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def open(self, path: str) -> int:
+        """For reading."""
+        folder, name = self.within(path)
+        return os.open(name, _READ, dir_fd=folder)
+
+    def link(self, path: str) -> str:
+        folder, name = self.within(path)
+        return os.readlink(name, dir_fd=folder)
+
+    def names(self, path: str) -> list[str]:
+        """What is in a folder; nothing if we may not look."""
+        with suppress(OSError):
+            descriptor = self.open(path)
+            try:
+                return sorted(os.listdir(descriptor))
+            finally:
+                os.close(descriptor)
+        return []
+
+    def count_files(self, path: str) -> int:
+        """How many files are below a folder, up to a number that says enough."""
+        folder, name = self.within(path)
+        count = 0
+        for below, inner, files, here in os.fwalk(name, dir_fd=folder, follow_symlinks=False):
+            count += len(files) + sum(_is_link(each, here) for each in inner)
+            if below.count("/") >= _MAX_DEPTH:
+                inner.clear()
+            if count > _MAX_COUNTED:
+                return _MAX_COUNTED
+        return count
+
+
+def _open_way(path: str) -> int:
+    here = os.open("/", _STEP)
+    for part in filter(None, path.split("/")):
+        try:
+            inner = os.open(part, _STEP, dir_fd=here)
+        finally:
+            os.close(here)
+        here = inner
+    return here
+
+
+def is_same_content(one: int, other: int) -> bool:
+    """Whether two open files have the same bytes."""
+    at = 0
+    while True:
+        mine, its = os.pread(one, 1 << 20, at), os.pread(other, 1 << 20, at)
+        if mine != its:
+            return False
+        if not mine:
+            return True
+        at += len(mine)
+
+
+def _is_link(name: str, within: int) -> bool:
+    return stat.S_ISLNK(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode)
