@@ -20,6 +20,7 @@ from exeat.cli.main import main
 from exeat.errors import JailError
 
 def tell(settings, gatekeeper, **more):
+    assert not {"tomllib", "exeat.policy", "exeat.sources"} & set(sys.modules) or settings.folder, "secrets may be read"
     print(json.dumps(settings.files._asdict()), flush=True)
     raise JailError("as far as this")
 
@@ -73,6 +74,18 @@ def test_a_policy_with_secrets_says_it_too(here: Path) -> None:
     policy.write_text('[secrets.KEY]\nvalue = "hunter2hunter2"\nhosts = ["a.test"]\n[files]\nshow = ["~/.netrc"]\n')
     policy.chmod(0o600)
     assert files_of("--policy", "one.toml", cwd=here) == NOTHING_SAID | {"show": ["~/.netrc"]}
+
+
+def test_what_a_sandbox_keeps_and_what_a_policy_file_says(here: Path) -> None:
+    (here / "one.toml").write_text('[files]\nwrite = ["/b"]\nnest = true\n')
+    variables = environment(EXEAT_HOME=str(here / "state"))
+    for words in (["create"], ["files", "--write", "/a", "--layer-size", "1GB"]):
+        subprocess.run(
+            [sys.executable, "-m", "exeat", "proxy", "--name", "work", *words], check=True, timeout=100, cwd=here,
+            env=variables, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    found = files_of("--name", "work", "--write", "/c", "--policy", "one.toml", cwd=here)
+    assert found == NOTHING_SAID | {"write": ["/c", "/a", "/b"], "layer_bytes": 10**9, "nest": True}
 
 
 @pytest.mark.parametrize(
