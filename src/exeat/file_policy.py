@@ -5,7 +5,7 @@ Not in `exeat.policy`, which takes 20 ms to load: every run needs this before it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from exeat.errors import ConfigError
@@ -60,12 +60,21 @@ class FileSettings(NamedTuple):
 
     def within(self, folder: str) -> FileSettings:
         """The same, with paths that were relative to this folder."""
-        lists = (self.write, self.read_only, self.hide, self.show)
-        write, read_only, hide, show = (
-            tuple(path if path.startswith(("/", "~")) else f"{folder.rstrip('/')}/{path}" for path in paths)
-            for paths in lists
+        start = folder.rstrip("/")
+        return self.with_each(lambda path: path if path.startswith(("/", "~")) else f"{start}/{path}")
+
+    def with_each(self, change: Callable[[str], str | None]) -> FileSettings:
+        """The same, with what becomes of each path; None takes it out."""
+
+        def changed(paths: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(path for path in map(change, paths) if path is not None)
+
+        return self._replace(
+            write=changed(self.write),
+            read_only=changed(self.read_only),
+            hide=changed(self.hide),
+            show=changed(self.show),
         )
-        return self._replace(write=write, read_only=read_only, hide=hide, show=show)
 
     @property
     def needs_view(self) -> str:

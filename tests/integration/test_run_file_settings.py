@@ -20,6 +20,7 @@ from exeat.cli.main import main
 from exeat.errors import JailError
 
 def tell(settings, gatekeeper, **more):
+    assert not {"tomllib", "exeat.policy", "exeat.sources"} & set(sys.modules) or settings.folder, "secrets may be read"
     print(json.dumps(settings.files._asdict()), flush=True)
     raise JailError("as far as this")
 
@@ -75,6 +76,18 @@ def test_a_policy_with_secrets_says_it_too(here: Path) -> None:
     assert files_of("--policy", "one.toml", cwd=here) == NOTHING_SAID | {"show": ["~/.netrc"]}
 
 
+def test_what_a_sandbox_keeps_and_what_a_policy_file_says(here: Path) -> None:
+    (here / "one.toml").write_text('[files]\nwrite = ["/b"]\nnest = true\n')
+    variables = environment(EXEAT_HOME=str(here / "state"))
+    for words in (["create"], ["files", "--write", "/a", "--layer-size", "1GB"]):
+        subprocess.run(
+            [sys.executable, "-m", "exeat", "proxy", "--name", "work", *words], check=True, timeout=100, cwd=here,
+            env=variables, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    found = files_of("--name", "work", "--write", "/c", "--policy", "one.toml", cwd=here)
+    assert found == NOTHING_SAID | {"write": ["/c", "/a", "/b"], "layer_bytes": 10**9, "nest": True}
+
+
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [
@@ -111,3 +124,43 @@ def test_a_gateway_without_a_command_does_not_pass_for_it_either(here: Path) -> 
     )  # fmt: skip
     assert done.returncode == 2
     assert "one.toml: files: exeat serve runs no command, so it confines no files" in done.stderr
+
+
+# Runs exeat to its end, and says at that end which files were changed.
+WITH_CHANGES = """
+import sys
+import exeat.run.dispatch
+from exeat.cli.main import main
+from exeat.run.settings import FilesSeen
+
+run_in_jail = exeat.run.dispatch.run_in_jail
+
+def run(settings, gatekeeper):
+    status = run_in_jail(settings, gatekeeper)
+    settings.files_seen = FilesSeen(tuple(sys.argv[1].split(":")))
+    return status
+
+exeat.run.dispatch.run_in_jail = run
+sys.exit(main(["run", *sys.argv[2:], "--", "true"]))
+"""
+
+
+@pytest.mark.parametrize("name", ["learned.toml", "learned.txt"])
+def test_what_is_learned_of_files_is_in_the_learned_policy(name: str, here: Path) -> None:
+    home = here / "me"
+    (home / "data").mkdir(parents=True)
+    changed = f"{home}/data/a:{home}/.bashrc"
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_CHANGES, changed, "--learn-out", name, "--nest"], capture_output=True, text=True,
+        timeout=100, check=False, cwd=here, env=environment(EXEAT_HOME=str(here / "state"), HOME=str(home)),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = (here / name).read_text()
+    assert "#   ~/.bashrc  1x  " in text
+    if name.endswith(".toml"):
+        again = files_of("--policy", name, cwd=here, HOME=str(home))
+        assert again == NOTHING_SAID | {"write": ["~/data"], "nest": True}
+    else:
+        assert "#   --write ~/data\n" in text
+        assert "#   --nest\n" in text
+        assert files_of("--policy", name, cwd=here) == NOTHING_SAID

@@ -24,7 +24,7 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="rules, hosts and limits: TOML, JSON; or rules: .txt",
+        help="rules, hosts, limits, files: TOML, JSON; or rules: .txt",
     )
     group.add_argument(
         "--add-host", metavar="NAME:ADDR", action="append", default=[], help="take ADDR for NAME instead of asking DNS"

@@ -20,20 +20,13 @@ from exeat.sandbox.folder import open_sandbox
 
 def keep_or_show(options: argparse.Namespace) -> int:
     """Keep what the options say, if they say anything, and print what is kept. Raises ConfigError."""
-    given = file_settings(options)
-    more = given._replace(
-        write=tuple(map(full_path, given.write)),
-        read_only=tuple(map(full_path, given.read_only)),
-        hide=tuple(map(full_path, given.hide)),
-        show=tuple(map(full_path, given.show)),
-    )
-    forgotten = tuple(map(full_path, options.forget))
-    is_change = options.reset or bool(forgotten) or more != FileSettings()
+    more = file_settings(options).with_each(full_path)
+    is_change = options.reset or bool(options.forget) or more != FileSettings()
     with open_sandbox(options.name) as folder:
         path = settings_path(folder)
         if is_change:
             kept = update_file_settings(
-                folder, lambda before: added_to(without(before, forgotten), more), reset=options.reset
+                folder, lambda before: added_to(without(before, options.forget), more), reset=options.reset
             )
         else:
             kept = read_file_settings(folder) or FileSettings(path)

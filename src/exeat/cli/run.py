@@ -123,6 +123,7 @@ def run_command(
             secrets_files=tuple(options.secrets),
             upstream_ca=tuple(options.upstream_ca),
             may_name_loopback=bool(files) or any(text in rules.lower() for text in ("127.", "[", "localhost")),
+            # Policy files are among these also for what they say about files: it comes the same way.
             may_intercept=has_secrets
             or bool(files or options.upstream_ca)
             or options.intercept == "all"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, ExeatError
@@ -45,6 +46,7 @@ def _run(settings: RunSettings) -> int:
     summary: SummaryOut | None = None
     try:
         out, summary = _open_files(settings)
+        add_files = _learn_files(settings)
         log = RunLog(settings.log_in_reach, settings.spare_logs)
         settings.log_files = tuple(log.files)
         gatekeeper = Gatekeeper(settings)
@@ -64,7 +66,7 @@ def _run(settings: RunSettings) -> int:
             for line in name_hidden_agents(environ, settings.unix, settings.argv, used_ssh=used_ssh):
                 say(line)
         if settings.learn:
-            print_learned(gatekeeper.learned, out)
+            print_learned(add_files(gatekeeper.learned), out)
         _tell(settings, summary, as_json(gatekeeper.outcome, status))
         return status
     except ExeatError as error:
@@ -74,6 +76,17 @@ def _run(settings: RunSettings) -> int:
         for each in (log, out, summary):
             if each is not None:
                 each.discard()
+
+
+def _learn_files(settings: RunSettings) -> Callable[[str], str]:
+    """What adds to a learned policy what there is to say about files. Loads it now: later nothing can be."""
+    if not settings.learn:
+        return lambda text: text
+    from exeat.run.learned_files import find_surroundings, with_files  # noqa: PLC0415 - for runs that learn
+
+    around = find_surroundings(inherited_environment(settings.environ))
+    form = "txt" if (settings.learn_out or "").endswith(".txt") else "toml"
+    return lambda text: with_files(text, form, settings.files, settings.files_seen, around)
 
 
 def _open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | None]:

@@ -86,4 +86,4 @@ def receive_preparations(files: Sequence[int]) -> Preparations:
 
 def _file_settings(fields: Sequence[Any]) -> FileSettings:
     """JSON has lists where there were tuples."""
-    return FileSettings(*(tuple(each) if isinstance(each, list) else each for each in fields))
+    return FileSettings._make(tuple(each) if isinstance(each, list) else each for each in fields)

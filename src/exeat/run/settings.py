@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.audit.rotation import DEFAULT_ROTATION, Rotation
 from exeat.file_policy import VIEW, FilePolicy, FileSettings, combine
@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from exeat.sources import Loaded
 
 JAILS = ("auto", "netns", "nft", "seatbelt", "env")
+
+
+class FilesSeen(NamedTuple):
+    """What a command did to files, by full paths. `changed`: in its layer; `is_complete`: that is all of it.
+
+    `tried`: what it looked for that is hidden from it, as far as that is known.
+    """
+
+    changed: tuple[str, ...] = ()
+    is_complete: bool = True
+    tried: tuple[str, ...] = ()
 
 
 class RunSettings:
@@ -37,6 +48,7 @@ class RunSettings:
         "environ",
         "files",
         "files_said",
+        "files_seen",
         "folder",
         "jail",
         "learn",
@@ -106,6 +118,7 @@ class RunSettings:
         self.devices = devices
         self.files = files  # whole when the policy files are read: see `add_files`
         self.files_said = files_said  # what that is made of; the options first
+        self.files_seen = FilesSeen()  # when the command is over
         self.quiet = quiet
         self.folder = folder  # of the sandbox that the command runs in, if that has a name
         self.ask = ask  # put what no rule lists to somebody who may decide

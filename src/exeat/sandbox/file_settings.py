@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 
 from exeat.errors import ConfigError
 from exeat.file_policy import FileSettings, as_toml, combine
@@ -56,13 +56,13 @@ def added_to(kept: FileSettings, more: FileSettings) -> FileSettings:
     )
 
 
-def without(kept: FileSettings, paths: Collection[str]) -> FileSettings:
+def without(kept: FileSettings, paths: Iterable[str]) -> FileSettings:
     """What is kept, without these paths in any list. Raises ConfigError if one of them is in none."""
     known = {path for key in _LISTS for path in getattr(kept, key)}
-    for path in paths:
-        if path not in known:
-            raise ConfigError(f"{path!r} is in no list", where=kept.where, expected=" or ".join(sorted(known)))
-    return kept._replace(**{key: tuple(each for each in getattr(kept, key) if each not in paths) for key in _LISTS})
+    gone = {path if path in known else full_path(path) for path in paths}
+    for path in sorted(gone - known):
+        raise ConfigError(f"{path!r} is in no list", where=kept.where, expected=" or ".join(sorted(known)))
+    return kept.with_each(lambda path: None if path in gone else path)
 
 
 def full_path(path: str) -> str:

@@ -25,7 +25,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def files_of_run(monkeypatch: pytest.MonkeyPatch, *options: str) -> FilePolicy:
     runs: list[RunSettings] = []
-    monkeypatch.setattr(exeat.run.main, "run", lambda settings: runs.append(settings) or 0)
+
+    def take(settings: RunSettings) -> int:
+        runs.append(settings)
+        return 0
+
+    monkeypatch.setattr(exeat.run.main, "run", take)
     assert main(["run", "--name", "work", *options, "--", "true"]) == 0
     assert runs[0].folder is not None
     runs[0].folder.close()
