@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP
 from exeat.audit.settings import rotation_from
 from exeat.errors import ConfigError
+from exeat.policy.files import FilePolicy
 from exeat.run.settings import JAILS
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     jail.add_argument(
         "--device", metavar="PATH", action="append", default=[], help="show this device of the host's /dev as well"
     )
+    jail.add_argument(
+        "--nest", action="store_true", help="let the command make user namespaces, for a sandbox of its own"
+    )
     rest = parser.add_argument_group("environment and output")
     rest.add_argument("--audit", metavar="FILE", help="write every decision there; - is stdout")
     rest.add_argument(
@@ -132,6 +136,7 @@ def run_command(
             proxy_env=not options.no_proxy_env,
             unix=tuple(options.unix),
             devices=tuple(options.device),
+            files=FilePolicy(nest=options.nest),
             quiet=options.quiet,
             folder=folder,
             ask=_asks(options),

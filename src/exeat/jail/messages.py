@@ -12,6 +12,7 @@ FAILED = b"E"  # step, errno and text: there will be no jail
 EXEC_FAILED = b"X"  # the command could not be started
 STOPPED = b"T"  # the command was stopped by this signal
 EXITED = b"D"  # the command's wait status
+TRIED = b"N"  # the name of a program that was refused a user namespace
 
 HOST_SOCKETS = b"H"  # paths with NUL between, in as many packets as it takes; an empty one is the last
 GO = b"G"

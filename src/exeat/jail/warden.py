@@ -22,6 +22,7 @@ from exeat.jail.messages import (
     READY,
     SOCKETS,
     STOPPED,
+    TRIED,
     receive,
     unpack_failure,
 )
@@ -51,6 +52,7 @@ class Warden:
         self._keeper = 0
         self._builder = 0
         self._exec_failure: tuple[int, str] | None = None
+        self.tried: list[str] = []  # programs that were refused a user namespace
         self.namespaces: list[int] = []  # ways back in, if there are files to be kept hidden
         self.control: socket.socket
 
@@ -158,6 +160,9 @@ class Warden:
             case kind if kind == EXEC_FAILED:
                 _, number, reason = unpack_failure(data[1:])
                 self._exec_failure = number, reason
+                return None
+            case kind if kind == TRIED:
+                self.tried.append(data[1:].decode("ascii", "replace"))
                 return None
             case kind if kind == FAILED:
                 self.kill()

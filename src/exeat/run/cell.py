@@ -15,6 +15,7 @@ from exeat.jail.network import GATEWAY_PORT, Sockets
 from exeat.jail.warden import Warden
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.nested import refuse_covers
 from exeat.run.own_code import OwnCode
 from exeat.run.own_folders import hold_own_folders, is_in_own_folder, what_stands_in_the_way
 from exeat.run.preparations import NOTHING, Preparations
@@ -87,6 +88,7 @@ def _open_netns(
         new_session=new_session,
         terminal=terminal,
         to_host=to_host,
+        nest=settings.files.nest,
     )
     warden = Warden(spec)
     warden.start_building()
@@ -161,6 +163,9 @@ def build_view(settings: RunSettings, prepared: Preparations = NOTHING) -> View:
     code = OwnCode(os.path.expanduser("~"), working_directory())
     view.read_only = [*code.read_only, *(path for path in settings.upstream_ca if os.path.isfile(path))]
     view.still_writable = code.still_writable
+    if settings.files.nest:
+        shared = (working_directory(), *settings.files.write)
+        refuse_covers((*hidden, *own, *view.read_only), shared)
     return view
 
 

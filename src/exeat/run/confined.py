@@ -20,6 +20,7 @@ from exeat.jail.warden import Event
 from exeat.run.cell import Cell, open_cell
 from exeat.run.environment import inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.nested import advice_on_nesting
 from exeat.run.own_code import advice_on_installing, warning_of_second_names
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
@@ -50,7 +51,7 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         ended = _run_in(cell, gatekeeper, terminal, signals, quiet=settings.quiet)
         terminal.end_questions()
         cell.folder_watch.end()
-        outcome = gatekeeper.stop()
+        outcome = gatekeeper.outcome = gatekeeper.stop()._replace(nesters=tuple(cell.warden.tried))
         if ended.note:
             say(ended.note)
         if ended.value and not settings.quiet:
@@ -58,6 +59,8 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         if (outcome.denied or outcome.failed) and not settings.quiet:
             terminal.give_back()
             print_summary(outcome, settings.name)
+        if not settings.quiet:
+            _say_if_any(advice_on_nesting(outcome.nesters))
         return ended.value
     finally:
         cell.close()

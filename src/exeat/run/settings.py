@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_ROTATION, Rotation
+from exeat.policy.files import VIEW, FilePolicy
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
@@ -34,6 +35,7 @@ class RunSettings:
         "devices",
         "env",
         "environ",
+        "files",
         "folder",
         "jail",
         "learn",
@@ -71,6 +73,7 @@ class RunSettings:
         proxy_env: bool = True,
         unix: tuple[str, ...] = (),
         devices: tuple[str, ...] = (),
+        files: FilePolicy = VIEW,
         quiet: bool = False,
         folder: SandboxFolder | None = None,
         ask: bool = False,
@@ -99,6 +102,7 @@ class RunSettings:
         self.proxy_env = proxy_env
         self.unix = unix
         self.devices = devices
+        self.files = files
         self.quiet = quiet
         self.folder = folder  # of the sandbox that the command runs in, if that has a name
         self.ask = ask  # put what no rule lists to somebody who may decide
