@@ -37,7 +37,7 @@ MAY_BE_ABSENT = frozenset(
     {
         *("E1.sctp", "E1.dccp", "E1.udplite", "E6.smc", "E6.vsock", "E6.vsock-open", "E6.vsock-high", "E2.i386"),
         *("E2.modprobe", "E2.uevent-helper", "E2.sysrq", "E2.binfmt", "E2.memory", "E2.disk", "E2.kmsg", "E2.console"),
-        *("E2.setuid", "E2.tun", "E7.keyring", "C3.tiocsti", "C3.tiocsti-high"),
+        *("M5.new-sysfs", "M5.new-cgroup", "E2.setuid", "E2.tun", "E7.keyring", "C3.tiocsti", "C3.tiocsti-high"),
     }
 )
 # What an ordinary user is refused without a jail too, so that there is no control for it.
@@ -45,7 +45,7 @@ NEEDS_ROOT = frozenset(
     {
         *("E2.mark", "E1.ping", "E1.ping-socket", "E2.raw-udp", "E2.frame", "E2.setns", "E2.setns-pidfd"),
         *("E2.setuid-call", "E2.core-pattern", "E2.handle", "E2.bpf", "E2.raw-open", "E2.tun", "E6.rare-families"),
-        *("E6.unix-run", "E6.unix-cwd"),
+        *("E6.unix-run", "E6.unix-cwd", "M5.new-proc", "M5.new-sysfs", "M5.new-cgroup"),
     }
 )
 # Under the rights of this world, or in no world at all, these have no target.
@@ -85,7 +85,7 @@ class Stage:
 
     installation: Installation
     homes: Path
-    cards: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
+    cards: dict[tuple[str, str, str, bool], dict[str, Any]] = field(default_factory=dict)
 
     def caller(self, name: str) -> Caller:
         """The caller of a test; the test is skipped, by name, if this process cannot be that caller."""
@@ -148,18 +148,24 @@ class Stage:
     def exeat(self, *words: str) -> list[str]:
         return [self.installation.python, "-m", "exeat", *words]
 
-    def row(self, probe: str, jail: str, caller: str) -> dict[str, Any]:
+    def row(self, probe: str, jail: str, caller: str, *, nest: bool = False) -> dict[str, Any]:
         """One row of the scorecard of a probe's class."""
         group = next(group.name for group in GROUPS.values() if any(each.id == probe for each in group.probes))
-        key = (group, jail, caller)
+        return next(row for row in self.rows(group, jail, caller, nest=nest) if row["id"] == probe)
+
+    def rows(self, group: str, jail: str, caller: str, *, nest: bool = False) -> list[dict[str, Any]]:
+        """The scorecard of a class."""
+        key = (group, jail, caller, nest)
         if key not in self.cards:
             who = self.caller(caller)
-            done = self.run(who, *self.exeat("doctor", "--attack", "--json", "--jail", jail, "--class", group))
+            words = ("--json", "--jail", jail, "--class", group, *(["--nest"] if nest else []))
+            done = self.run(who, *self.exeat("doctor", "--attack", *words))
             if done.returncode == 2 and "cannot be had here" in done.stderr:
                 give_up(done.stderr.strip())
             assert done.stdout.startswith("{"), f"no scorecard: status {done.returncode}\n{done.stderr}"
             self.cards[key] = json.loads(done.stdout)
-        return next(row for row in self.cards[key]["rows"] if row["id"] == probe)
+        rows: list[dict[str, Any]] = self.cards[key]["rows"]
+        return rows
 
 
 def cases(group: str) -> pytest.MarkDecorator:
@@ -172,9 +178,9 @@ def cases(group: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("probe", "jail", "caller"), found)
 
 
-def check(stage: Stage, probe: Probe, jail: str, caller: str) -> None:
+def check(stage: Stage, probe: Probe, jail: str, caller: str, *, nest: bool = False) -> None:
     """The probe gets out without a jail, and not with it. Where the machine has no such thing, skip by name."""
-    row = stage.row(probe.id, jail, caller)
+    row = stage.row(probe.id, jail, caller, nest=nest)
     assert row["seen"] != "ESCAPED", f"{row['attack']}: {row['evidence']} (it says: {row['said']})"
     assert row["seen"] != "BROKEN", f"{row['attack']}: {row['said']}"
     if row["seen"] == "no control":

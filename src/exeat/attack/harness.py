@@ -43,25 +43,31 @@ def attack(
     *,
     groups: Sequence[str] = (),
     exeat: Sequence[str] = (),
+    nest: bool = False,
     progress: Progress = lambda _: None,
 ) -> Scorecard:
-    """Try everything, or the groups named, against a jail. `exeat` is the command to attack."""
+    """Try everything, or the groups named, against a jail. `exeat` is the command to attack.
+
+    `nest`: with --nest, and each probe as root in a user namespace of its own.
+    """
     command = tuple(exeat) or (sys.executable, "-P", "-m", "exeat")
     rows: list[Row] = []
     with open_targets(sys.executable, shared=jail == "nft") as targets:
         for group in GROUPS.values():
             if not groups or group.name in groups:
                 progress(group.title)
-                rows += _attack_group(group, jail, command, targets)
+                rows += _attack_group(group, jail, command, targets, nest=nest)
     return Scorecard(jail, "root" if os.geteuid() == 0 else f"user {os.geteuid()}", tuple(rows))
 
 
-def _attack_group(group: Group, jail: str, exeat: tuple[str, ...], targets: Targets) -> list[Row]:
+def _attack_group(group: Group, jail: str, exeat: tuple[str, ...], targets: Targets, *, nest: bool) -> list[Row]:
     """Control and jail for the probes of one group. Those that need another setting are a run of their own."""
     rows: list[Row] = []
-    plain = [probe for probe in group.probes if probe.id not in _CLEAN]
-    clean = [probe for probe in group.probes if probe.id in _CLEAN]
-    for probes, options in ((plain, ()), (clean, ("--clean-env",))):
+    chosen = [probe for probe in group.probes if not (nest and probe.id in GRANTED_BY_NEST)]
+    plain = [probe for probe in chosen if probe.id not in _CLEAN]
+    clean = [probe for probe in chosen if probe.id in _CLEAN]
+    nested = ("--nest",) if nest else ()
+    for probes, options in ((plain, nested), (clean, (*nested, "--clean-env"))):
         if probes:
             controls = _run_controls(probes, targets)
             # Where there is nothing to attack, nothing is tried in the jail either: it might reach somebody real.
@@ -72,6 +78,13 @@ def _attack_group(group: Group, jail: str, exeat: tuple[str, ...], targets: Targ
 
 
 _CLEAN = frozenset({"E7.parents"})
+# What --nest is for. What can be done with it is tried by the class "nest".
+GRANTED_BY_NEST = frozenset(
+    {
+        *("E2.unshare", "E2.unshare-net", "E2.capabilities", "E2.mount", "E2.mount-bind", "E2.open-tree", "E2.fsopen"),
+        *("E2.umount", "E2.chroot"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +153,7 @@ def _run_controls(probes: list[Probe], targets: Targets) -> dict[str, _Result]:
 def _run_jailed(
     probes: list[Probe], jail: str, exeat: tuple[str, ...], options: tuple[str, ...], targets: Targets
 ) -> dict[str, _Result]:
-    scene = replace(targets.scene, outside=False, proxy=None)
+    scene = replace(targets.scene, outside=False, nested="--nest" in options, proxy=None)
     name, port = scene.allowed
     with tempfile.TemporaryDirectory(prefix="exeat-attack-log-") as folder:
         wrapper = (*exeat, "run", "--jail", jail, "--quiet", *options, "--audit", str(Path(folder, "audit.jsonl")))
@@ -155,8 +168,11 @@ def _run(
     tokens = {probe.id: secrets.token_hex(12) for probe in probes}
     targets.sinks.forget()
     command = [*wrapper, scene.python, "-I", str(_PROBE_FILE), scene.to_json(), json.dumps(tokens)]
-    ran = _execute(command, targets, terminal=probes[0].group == "terminal", held=probes[0].group == "descriptors")
-    if probes[0].group == "outlive":
+    group = probes[0].group
+    ran = _execute(
+        command, targets, folder=_start_folder(scene), terminal=group == "terminal", held=group == "descriptors"
+    )
+    if group == "outlive":
         _release(tokens, scene)
     targets.sinks.settle()
     results = {}
@@ -194,7 +210,16 @@ def _evidence(probe: Probe, answer: Answer, mark: str, targets: Targets) -> str:
     return ""
 
 
-def _execute(command: list[str], targets: Targets, *, terminal: bool, held: bool) -> Ran:
+def _start_folder(scene: Scene) -> str:
+    """One that every user can enter. With --nest nothing may be in it that has to be hidden."""
+    if not scene.nested:
+        return scene.folder
+    folder = Path(scene.folder, "shared")
+    folder.mkdir(exist_ok=True)
+    return str(folder)
+
+
+def _execute(command: list[str], targets: Targets, *, folder: str, terminal: bool, held: bool) -> Ran:
     """Run to the end, within a time limit, and read the answers."""
     environment = os.environ | {"EXEAT_CALLER": sorted(s for s in targets.secrets if s.startswith("victim-"))[0]}
     with contextlib.ExitStack() as stack:
@@ -209,7 +234,7 @@ def _execute(command: list[str], targets: Targets, *, terminal: bool, held: bool
             subprocess.Popen(  # noqa: S603 - exeat and a probe of ours
                 [*launcher, *command],
                 env=environment,
-                cwd=targets.scene.folder,  # which every user can enter
+                cwd=folder,
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -37,6 +37,7 @@ class Scene:
 
     token: str = ""
     outside: bool = True  # the control run, without a jail
+    nested: bool = False  # each probe is root in a user namespace of its own, by --nest
     python: str = ""
     folder: str = ""  # a scratch folder that both sides can reach
     allowed: Place = ("", 0)  # the one name and port that the policy allows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from exeat.doctor.report import examine_machine, to_lines
@@ -19,7 +20,7 @@ def doctor(*, as_json: bool) -> int:
     return 0 if report.can_contain else 1
 
 
-def doctor_attack(jail: str, groups: list[str], *, as_json: bool) -> int:
+def doctor_attack(jail: str, groups: list[str], *, nest: bool, as_json: bool) -> int:
     """Attack a jail and print the scorecard. Exit status 1 if anything got out, 2 if it could not be tried."""
     if not sys.platform.startswith("linux"):
         raise ConfigError(f"the escape corpus is written for Linux, and this is {sys.platform}")
@@ -30,13 +31,15 @@ def doctor_attack(jail: str, groups: list[str], *, as_json: bool) -> int:
     unknown = sorted(set(groups) - set(GROUPS))
     if unknown:
         raise ConfigError(f"no such class: {', '.join(unknown)}", expected=", ".join(GROUPS))
+    if nest and (jail != "netns" or os.geteuid() == 0):
+        raise ConfigError("only the netns jail of an ordinary user has it", where="--nest", expected="another user")
     try:
         found = examine(jail)
     except ImportError as error:
         raise ConfigError(f"the jail {jail} cannot be had here: {error}") from None
     if not found.ok:
         raise ConfigError(f"the jail {jail} cannot be had here: {found.why}", expected=found.fix)
-    card = attack(jail, groups=groups, progress=_progress)
+    card = attack(jail, groups=groups, nest=nest, progress=_progress)
     _progress("")
     print(card.to_json() if as_json else card.to_text({name: group.title for name, group in GROUPS.items()}))
     return card.status

@@ -220,13 +220,14 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--class", dest="groups", metavar="NAME", action="append", default=[], help="attack by this class (repeatable)"
     )
+    parser.add_argument("--nest", action="store_true", help="attack exeat run --nest, as root in a user namespace")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         from exeat.cli.doctor import doctor, doctor_attack  # noqa: PLC0415
 
         if options.attack:
-            return doctor_attack(options.jail, options.groups, as_json=options.json)
+            return doctor_attack(options.jail, options.groups, nest=options.nest, as_json=options.json)
         return doctor(as_json=options.json)
 
     parser.set_defaults(run=run)

@@ -17,7 +17,7 @@ import time
 from importlib.machinery import BuiltinImporter, FrozenImporter
 from typing import NoReturn
 
-from exeat.jail import descriptors, kernelfs, landlock, libc, mounts, privileges, seccomp, streams
+from exeat.jail import descriptors, kernelfs, landlock, libc, mounts, nesting, privileges, streams
 from exeat.jail.becoming import become, places_of
 from exeat.jail.messages import (
     EXEC_FAILED,
@@ -29,6 +29,7 @@ from exeat.jail.messages import (
     READY,
     SOCKETS,
     STOPPED,
+    TRIED,
     pack_failure,
     receive,
 )
@@ -60,6 +61,7 @@ class Spec:
         "argv",
         "cwd",
         "environ",
+        "nest",
         "new_session",
         "own_network",
         "places",
@@ -81,6 +83,7 @@ class Spec:
         new_session: bool = False,
         terminal: OwnTerminal | None = None,
         to_host: list[HostPorts] | None = None,
+        nest: bool = False,
     ) -> None:
         self.argv = argv
         self.places = places_of(argv[0], environ)
@@ -90,6 +93,7 @@ class Spec:
         self.own_network = own_network
         self.run_as = run_as  # uid and gid, where they are not the caller's
         self.to_host = to_host or []  # loopback places that mean the host's, not the jail's own
+        self.nest = nest  # the command may make user namespaces
         self.new_session = new_session  # no terminal: keep the command's signals to itself
         self.terminal = terminal  # in the place of the caller's; the keeper leads its session
 
@@ -124,6 +128,8 @@ def _build(spec: Spec, control: socket.socket) -> None:
     dead_sockets = find_sockets(spec.view.shared)
     uid, is_root = os.getuid(), os.geteuid() == 0
     own_users = _enter_namespaces(own_network=spec.own_network, is_root=is_root)
+    if own_users:
+        nesting.bound_namespaces(nest=spec.nest)
     if spec.own_network:
         try:
             sockets = build_network(spec.to_host)
@@ -216,10 +222,11 @@ def keep(spec: Spec, control: socket.socket, positions: dict[int, int], *, is_ro
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         if _is_gone(control):
             os._exit(1)
+        attempts = None if spec.nest else nesting.Attempts(lambda name: _tell_attempt(control, name))
         command = os.fork()
         if command == 0:
-            _become_command(spec, control)
-        _Watch(command, signals, control, spec, positions).go_on()
+            _become_command(spec, control, attempts)
+        _Watch(command, signals, control, spec, positions, attempts).go_on()
     except _StepError as problem:
         _report_failure(control, problem.step, problem.error)
     except BaseException as problem:
@@ -275,7 +282,11 @@ def _is_gone(control: socket.socket) -> bool:
         return False
 
 
-def _become_command(spec: Spec, control: socket.socket) -> NoReturn:
+def _tell_attempt(control: socket.socket, name: str) -> None:
+    control.send(TRIED + name.encode())
+
+
+def _become_command(spec: Spec, control: socket.socket, attempts: nesting.Attempts | None) -> NoReturn:
     try:
         if spec.new_session:
             os.setsid()
@@ -287,8 +298,7 @@ def _become_command(spec: Spec, control: socket.socket) -> NoReturn:
         # Also keeps signals inside: the command is in its caller's process group, and so is who else runs in that job.
         scoped = landlock.scope_abstract_sockets()
         unix_sockets = scoped or not shared_network
-        machine = os.uname().machine
-        seccomp.install(seccomp.build_filter(machine, unix_sockets=unix_sockets, shared_network=shared_network))
+        nesting.install_filter(attempts, nest=spec.nest, unix_sockets=unix_sockets, shared_network=shared_network)
         become(spec.places, spec.argv, spec.environ)
     except OSError as error:
         control.send(EXEC_FAILED + pack_failure("exec", OSError(error.errno, error.strerror)))
@@ -301,9 +311,16 @@ class _Watch:
     """The keeper's work while the command runs."""
 
     def __init__(
-        self, command: int, signals: int, control: socket.socket, spec: Spec, positions: dict[int, int]
+        self,
+        command: int,
+        signals: int,
+        control: socket.socket,
+        spec: Spec,
+        positions: dict[int, int],
+        attempts: nesting.Attempts | None,
     ) -> None:
         self._command = command
+        self._attempts = attempts
         self._signals = signals
         self._control = control
         self._positions = positions
@@ -315,8 +332,12 @@ class _Watch:
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         poll.register(self._control, select.POLLIN)
+        if self._attempts is not None:
+            self._attempts.watch(poll)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
+            ready = dict(poll.poll())
+            if self._attempts is not None:
+                self._attempts.take(ready)
             if self._signals in ready:
                 self._take_signals()
             if self._control.fileno() in ready:

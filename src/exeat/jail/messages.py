@@ -13,6 +13,7 @@ EXEC_FAILED = b"X"  # the command could not be started
 STOPPED = b"T"  # the command was stopped by this signal
 MOVED = b"M"  # a standard stream was read up to this place of its file
 EXITED = b"D"  # the command's wait status
+TRIED = b"N"  # the name of a program that was refused a user namespace
 
 GO = b"G"
 PASS_SIGNAL = b"P"

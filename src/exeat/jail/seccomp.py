@@ -19,17 +19,22 @@ from exeat.jail.libc import (
     CLONE_NEWNET,
     CLONE_NEWNS,
     CLONE_NEWPID,
+    CLONE_NEWTIME,
     CLONE_NEWUSER,
     CLONE_NEWUTS,
     PR_GET_NO_NEW_PRIVS,
     PR_SET_SECCOMP,
     prctl,
+    syscall,
 )
 
 KILL_PROCESS = 0x80000000
 ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
+TELL = 0x7FC00000  # SECCOMP_RET_USER_NOTIF: whoever holds the listener answers
 _SECCOMP_MODE_FILTER = 2
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_NEW_LISTENER = 1 << 3
 
 # AUDIT_ARCH_*. The numbers below mean other calls on another architecture (i386 on x86_64, arm on aarch64).
 _ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -52,6 +57,7 @@ NUMBERS = {
         "unshare": 272,
         "perf_event_open": 298,
         "setns": 308,
+        "seccomp": 317,
         "bpf": 321,
         "userfaultfd": 323,
         "io_uring_setup": 425,
@@ -75,6 +81,7 @@ NUMBERS = {
         "clone": 220,
         "perf_event_open": 241,
         "setns": 268,
+        "seccomp": 277,
         "bpf": 280,
         "userfaultfd": 282,
         "io_uring_setup": 425,
@@ -131,6 +138,8 @@ _CLONE_NAMESPACES = (
 )
 # unshare gets new flags for new namespaces, so it is read the other way round: VM, FS, FILES, SIGHAND, THREAD, SYSVSEM.
 _UNSHARE_HARMLESS = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000
+# What sandboxes inside may make. A program that owns a namespace has rights over that namespace only.
+_NESTED = _CLONE_NAMESPACES | CLONE_NEWTIME
 
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
@@ -153,13 +162,31 @@ def _refuse(number: int) -> int:
     return _ERRNO | number
 
 
-def build_filter(machine: str, *, unix_sockets: bool = True, shared_network: bool = False) -> bytes:
+class Nesting:
+    """May the command make user namespaces of its own, for a sandbox inside? Not by default."""
+
+    __slots__ = ("allowed", "control_groups", "tell")
+
+    def __init__(self, *, allowed: bool = False, control_groups: bool = True, tell: bool = False) -> None:
+        self.allowed = allowed
+        self.control_groups = control_groups  # and namespaces of control groups, which make these mountable
+        self.tell = tell  # a try that is refused goes to the listener, which has to answer
+
+
+NO_NESTING = Nesting()
+
+
+def build_filter(
+    machine: str, *, unix_sockets: bool = True, shared_network: bool = False, nesting: Nesting = NO_NESTING
+) -> bytes:
     """The filter for a machine as `os.uname().machine` names it. A machine it does not know is an error, never a pass.
 
     Without `unix_sockets`, socket() makes no Unix sockets; socketpair() still does, as its ends are connected already.
     With `shared_network`, packets are told apart by the uid of their socket, and what makes packets without one is
     refused.
     """
+    if nesting.allowed and shared_network:
+        raise ExeatError("no namespaces inside a jail that shares the host's network")
     numbers = NUMBERS.get(machine)
     if numbers is None:
         raise ExeatError(f"no system call filter for {machine}: exeat's jail runs on x86_64 and aarch64")
@@ -174,7 +201,9 @@ def build_filter(machine: str, *, unix_sockets: bool = True, shared_network: boo
     # a call of 85 ns; running this one to its end adds another 17, for ioctl, socket and the like. Older kernels pay
     # those 17 each time.
     for name, number in _REFUSED.items():
-        program.jump_equal(numbers[name], _refuse(number))
+        # Nested programs join their own namespaces. Others' take a capability over these, which they do not have.
+        if not (nesting.allowed and name == "setns"):
+            program.jump_equal(numbers[name], _refuse(number))
     if shared_network:
         # A connection that came in goes on after its socket was closed, and its packets are nobody's then. Of an
         # address family the filter sees nothing here, so Unix sockets cannot listen either.
@@ -186,7 +215,7 @@ def build_filter(machine: str, *, unix_sockets: bool = True, shared_network: boo
     program.end(ALLOW)
     _judge_ioctl(program)
     _judge_priorities(program)
-    _judge_namespaces(program)
+    _judge_namespaces(program, nesting)
     if shared_network:
         _judge_bind(program)
         _judge_setsockopt(program)
@@ -211,16 +240,20 @@ def _judge_priorities(program: Program) -> None:
         program.end(ALLOW)
 
 
-def _judge_namespaces(program: Program) -> None:
+def _judge_namespaces(program: Program, nesting: Nesting) -> None:
     """A new user namespace would give back every capability in it, and with them the kernel's larger surface."""
-    program.place("clone")
-    program.load(_argument(0))  # on both machines; others have the stack first
-    program.jump_any_bit(_CLONE_NAMESPACES, _refuse(errno.EPERM))
-    program.end(ALLOW)
-    program.place("unshare")
-    program.load(_argument(0))
-    program.jump_any_bit(0xFFFFFFFF ^ _UNSHARE_HARMLESS, _refuse(errno.EPERM))
-    program.end(ALLOW)
+    nested = _NESTED if nesting.allowed else 0
+    if not nesting.control_groups:
+        nested &= ~CLONE_NEWCGROUP
+    refused_by_clone = _CLONE_NAMESPACES & ~nested
+    refused_by_unshare = 0xFFFFFFFF ^ (_UNSHARE_HARMLESS | nested)
+    for name, refused in (("clone", refused_by_clone), ("unshare", refused_by_unshare)):
+        program.place(name)
+        program.load(_argument(0))  # the flags, on both machines; others have the stack first
+        if nesting.tell and not nesting.allowed:
+            program.jump_any_bit(CLONE_NEWUSER, TELL)
+        program.jump_any_bit(refused, _refuse(errno.EPERM))
+        program.end(ALLOW)
 
 
 def _judge_bind(program: Program) -> None:
@@ -300,9 +333,32 @@ def install(program: bytes) -> None:
 
     Other threads of the process stay outside: call it while there is one.
     """
+    _need_no_new_privs()
+    code, header = _as_structure(program)
+    # This is seccomp(2) without flags, by a name that needs no number per machine.
+    prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
+    del code
+
+
+def install_with_listener(program: bytes, machine: str) -> int:
+    """As `install`, for a filter that tells. Gives the listener: without somebody who reads it, such calls wait.
+
+    OSError, and nothing installed, where the kernel has none (before 5.0) or this process has one already.
+    """
+    _need_no_new_privs()
+    code, header = _as_structure(program)
+    number = NUMBERS[machine]["seccomp"]
+    listener = syscall(number, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER, ctypes.addressof(header))
+    del code
+    return listener
+
+
+def _need_no_new_privs() -> None:
     if not prctl(PR_GET_NO_NEW_PRIVS):
         raise ExeatError("a system call filter needs no_new_privs first")
+
+
+def _as_structure(program: bytes) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]:
+    """A struct sock_fprog, and the code that it points to, which must live as long."""
     code = ctypes.create_string_buffer(program, len(program))
-    # struct sock_fprog. This is seccomp(2) without flags, by a name that needs no number per machine.
-    header = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(code)))
-    prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
+    return code, ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(code)))

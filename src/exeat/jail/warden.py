@@ -21,6 +21,7 @@ from exeat.jail.messages import (
     READY,
     SOCKETS,
     STOPPED,
+    TRIED,
     receive,
     unpack_failure,
 )
@@ -50,6 +51,7 @@ class Warden:
         self._builder = 0
         self._exec_failure: tuple[int, str] | None = None
         self.layers = -1  # a descriptor of what the command's view is made of, if it has one
+        self.tried: list[str] = []  # programs that were refused a user namespace
         self.control: socket.socket
 
     @property
@@ -135,6 +137,9 @@ class Warden:
             case kind if kind == EXEC_FAILED:
                 _, number, reason = unpack_failure(data[1:])
                 self._exec_failure = number, reason
+                return None
+            case kind if kind == TRIED:
+                self.tried.append(data[1:].decode("ascii", "replace"))
                 return None
             case kind if kind == FAILED:
                 self.kill()

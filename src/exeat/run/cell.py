@@ -71,6 +71,7 @@ def _open_netns(
         new_session=new_session,
         terminal=terminal,
         to_host=to_host,
+        nest=settings.files.nest,
     )
     warden = Warden(spec)
     warden.start_building()

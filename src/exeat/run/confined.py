@@ -21,9 +21,10 @@ from exeat.jail.warden import Event
 from exeat.run.cell import Cell, open_cell
 from exeat.run.environment import inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.nested import advice_on_nesting
 from exeat.run.own_code import advice_on_installing, warning_of_second_names
 from exeat.run.sealing import seal_imports
-from exeat.run.settings import RunSettings
+from exeat.run.settings import FilesSeen, RunSettings
 from exeat.run.summary import GATEWAY_GONE, announce, print_summary, say
 from exeat.run.terminal import Terminal
 
@@ -52,7 +53,8 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         ended = _run_in(cell, gatekeeper, terminal, signals, quiet=settings.quiet)
         terminal.end_questions()
         layer = cell.end_layer(settings, began)
-        outcome = gatekeeper.stop()
+        settings.files_seen = FilesSeen(layer.changes.paths, layer.changes.is_complete)
+        outcome = gatekeeper.outcome = gatekeeper.stop()._replace(nesters=tuple(cell.warden.tried))
         if ended.note:
             say(ended.note)
         if ended.value and not settings.quiet:
@@ -63,6 +65,8 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         if layer.said and not settings.quiet:
             terminal.give_back()
             say(layer.said)
+        if not settings.quiet:
+            _say_if_any(advice_on_nesting(outcome.nesters))
         return ended.value
     finally:
         cell.close()

@@ -11,6 +11,10 @@ from exeat.run.settings import RunSettings
 
 def run_in_jail(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     """Run the command in the jail that was asked for, or raise JailError. Never in another, and never in none."""
+    if settings.files.nest:
+        from exeat.run.nested import refuse_nesting  # noqa: PLC0415 - not the usual way
+
+        refuse_nesting(settings)
     if settings.jail == "env":
         from exeat.run.unconfined import run_with_variables  # noqa: PLC0415 - not the usual way
 

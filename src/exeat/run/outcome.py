@@ -16,13 +16,15 @@ Row = tuple[str, int, str]  # where, how often, what to say
 class Outcome(NamedTuple):
     """`facts`: members of the JSON object, without its braces; empty if the gateway had died.
 
-    `used_ssh`: something was let through to the port of SSH.
+    `used_ssh`: something was let through to the port of SSH. `nesters`: programs that were refused a user namespace,
+    which the gateway does not know of.
     """
 
     denied: tuple[Row, ...] = ()
     failed: tuple[Row, ...] = ()
     facts: str = ""
     used_ssh: bool = False
+    nesters: tuple[str, ...] = ()
 
 
 UNKNOWN: Final = Outcome()
@@ -50,9 +52,11 @@ def read_outcome(text: str) -> Outcome:
 def as_json(outcome: Outcome, status: int | None, error: str = "") -> str:
     """The whole object, on one line. `status` None: the command was not started, or not run to its end."""
     complete = "true" if outcome.facts else "false"
+    nesters = ", ".join(map(_quoted, outcome.nesters))
     return (
         f'{{"version": {VERSION}, "exit_status": {"null" if status is None else status}, "complete": {complete}, '
-        f'"error": {_quoted(error) if error else "null"}, {outcome.facts or _NO_FACTS}}}\n'
+        f'"error": {_quoted(error) if error else "null"}, "refused_namespaces": [{nesters}], '
+        f"{outcome.facts or _NO_FACTS}}}\n"
     )
 
 

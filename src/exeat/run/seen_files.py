@@ -10,6 +10,7 @@ from exeat.errors import ConfigError
 from exeat.files.disk_layer import DiskLayer, needs_disk
 from exeat.files.keys import HiddenPath
 from exeat.files.masking import build_mask
+from exeat.files.paths import RealPaths, check_paths
 from exeat.files.places import full_path
 from exeat.files.project import find_protected
 from exeat.files.roots import note_on_working_directory, why_not_shared
@@ -18,6 +19,7 @@ from exeat.jail.holding import Place
 from exeat.jail.mounts import View
 from exeat.jail.view import Layers, is_below, outermost
 from exeat.run.hidden_files import find_hidden, user_home, working_directory
+from exeat.run.nested import refuse_covers
 from exeat.run.own_code import OwnCode
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
@@ -52,10 +54,15 @@ def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFi
     """Decide it. Raises ConfigError for what cannot be had."""
     _check_sockets_and_devices(settings)
     home = user_home()
-    view = _choose_layers(settings, home) if settings.files.mode == "view" else _choose_host(settings)
-    _make_state_in(view.shared)
-    _hide(view, find_hidden(settings, prepared))
-    _protect(view, settings, home)
+    hidden = find_hidden(settings, prepared)
+    named = check_paths(settings.files, hidden, home=home, here=working_directory(), state=_state())
+    view = _choose_layers(settings, named, home) if settings.files.mode == "view" else _choose_host(settings)
+    if _make_state_in(view.shared):
+        hidden = find_hidden(settings, prepared)
+    _hide(view, hidden)
+    _protect(view, settings, named, home)
+    if settings.files.nest:
+        refuse_covers([place.path for place, _ in view.hidden], view.shared)
     view.trust = prepared.trust
     view.devices = settings.devices
     seen = SeenFiles(view)
@@ -81,9 +88,9 @@ def _add_layers_of_ours(seen: SeenFiles, layers: Layers, settings: RunSettings) 
         layers.apart = os.path.realpath(state_home())
 
 
-def _choose_layers(settings: RunSettings, home: str) -> View:
+def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> View:
     policy, here = settings.files, working_directory()
-    real = [os.path.realpath(full_path(path, home)) for path in policy.write]
+    real = list(named.write)
     why = why_not_shared(here, home)
     if not why:
         real.append(here)
@@ -99,16 +106,22 @@ def _choose_host(settings: RunSettings) -> View:
     return View(None, settings.unix)
 
 
-def _make_state_in(shared: Iterable[str]) -> None:
-    """What is not there cannot be covered, and a command could make it, with rules of its own for the next run."""
+def _state() -> str:
     try:
-        state = os.path.realpath(state_home())
+        return os.path.realpath(state_home())
     except ConfigError:
-        return  # no home, and so no state
-    if any(is_below(state, root) for root in shared):
-        descriptor = open_home(create=True)
-        assert descriptor is not None
-        os.close(descriptor)
+        return ""  # no home, and so no state
+
+
+def _make_state_in(shared: Iterable[str]) -> bool:
+    """What is not there cannot be covered, and a command could make it, with rules of its own for the next run."""
+    state = _state()
+    if not state or not any(is_below(state, root) for root in shared) or os.path.isdir(state):
+        return False
+    descriptor = open_home(create=True)
+    assert descriptor is not None
+    os.close(descriptor)
+    return True
 
 
 def _hide(view: View, hidden: list[HiddenPath]) -> None:
@@ -126,16 +139,15 @@ def _hide(view: View, hidden: list[HiddenPath]) -> None:
         view.layers.fill_mask = fill
 
 
-def _protect(view: View, settings: RunSettings, home: str) -> None:
+def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> None:
     """What must not be changed in folders that are shared for real, and what the policy says."""
     code = OwnCode(home, working_directory())
-    named = [os.path.realpath(full_path(path, home)) for path in settings.files.read_only]
     paths = [*code.read_only, *(path for path in settings.upstream_ca if os.path.isfile(path))]
     if view.layers is not None:
         writable = [full_path(path, home) for path in settings.files.write]
         for root in view.shared:
             paths += find_protected(root, writable=writable, home=home).held
-    everywhere = [Place("/", path) for path in named]
+    everywhere = [Place("/", path) for path in named.read_only]
     view.read_only = [*_in_shared(view, map(_without_links_above, paths)), *everywhere]
     view.still_writable = _in_shared(view, code.still_writable)
 

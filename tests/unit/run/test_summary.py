@@ -89,6 +89,7 @@ def test_the_json_has_what_the_schema_says() -> None:
         "exit_status": 7,
         "complete": True,
         "error": None,
+        "refused_namespaces": [],
         "sandbox": "work",
         "jail": "netns",
         "allowed": [{"host": "good.test", "port": 443, "count": 1}],
