@@ -12,6 +12,7 @@ import time
 from exeat.errors import JailError
 from exeat.jail.inmate import Spec
 from exeat.jail.mounts import View
+from exeat.jail.view import Layers
 from exeat.jail.warden import Warden
 
 
@@ -21,7 +22,7 @@ def _cpu_s() -> float:
 
 
 def main() -> int:
-    warden = Warden(Spec(["true"], dict(os.environ), "/", View([], [], []), own_network=True, new_session=True))
+    warden = Warden(Spec(["true"], dict(os.environ), "/", View(Layers(limit=1 << 20)), own_network=True, new_session=True))
     cpu_s, began = _cpu_s(), time.perf_counter()
     warden.start_building()
     try:
