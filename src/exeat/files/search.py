@@ -43,10 +43,10 @@ class Search:
             names = self._names_in(folder)
             if names is None:
                 return None
-            if usual.startswith("~/.local/"):
-                begins.add("~/.local")
-            else:
+            if usual in ("~/", *FULL_FOLDERS):
                 begins.update([usual + name for name in names])
+            else:
+                begins.add(usual[: usual.index("/", 2)])
         if self._uid == 0:
             begins.update(("/etc", "/var", "/crypto_keyfile.bin"))
         return frozenset(begins)

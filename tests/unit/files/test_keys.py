@@ -114,6 +114,20 @@ def test_where_the_environment_says(home: Path) -> None:
     ]
 
 
+def test_where_each_of_the_usual_folders_was_moved_to(home: Path) -> None:
+    elsewhere = home.parent.parent / "elsewhere"
+    for name in ("config/gh/x", "data/keyrings/x", "state/zsh/history", "cache/huggingface/token"):
+        write(elsewhere / name)
+    names = ("config", "data", "state", "cache")
+    variables = {f"XDG_{name.upper()}_HOME": f"{elsewhere}/{name}" for name in names}
+    assert sorted(found(home, variables)) == [
+        "elsewhere/cache/huggingface/token",
+        "elsewhere/config/gh",
+        "elsewhere/data/keyrings",
+        "elsewhere/state/zsh",
+    ]
+
+
 @pytest.mark.parametrize("value", ["/", "/etc", "~", "~/..", "/usr/bin"])
 def test_a_variable_that_would_hide_too_much_is_an_error(home: Path, value: str) -> None:
     with pytest.raises(ConfigError, match="cannot be hidden"):
