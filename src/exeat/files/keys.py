@@ -49,7 +49,7 @@ def hidden_paths(
     `program`: the name of the command, which finds what the list has for it.
     `own`: files and folders of exeat, which cannot be shown.
     """
-    first, *others = home_directories(home, environ, uid) or [os.path.realpath(home)]
+    first, *others = home_directories(home, environ, uid)
     search = Search(first, environ, uid)
     listed = _on_the_list(search, uid, program)
     for other in others[:_MOST_HOMES]:

@@ -24,7 +24,7 @@ class Search:
     """For one home directory, given without links. Remembers what folders hold and where they lead."""
 
     def __init__(self, home: str, environ: Mapping[str, str], uid: int) -> None:
-        self._home = home
+        self._home = home.rstrip("/")  # "" is /
         self._environ = environ
         self._uid = uid
         self._names: dict[str, frozenset[str] | None] = {}
@@ -40,7 +40,7 @@ class Search:
         begins = {"/tmp", *(f"${name}" for name in self._environ)}  # noqa: S108
         folders = [("~/", self._home), *((usual, self._home + usual[1:-1]) for usual in FULL_FOLDERS), *self._moved]
         for usual, folder in folders:
-            names = self._names_in(folder)
+            names = self._names_in(folder or "/")
             if names is None:
                 return None
             if usual in ("~/", *FULL_FOLDERS):
@@ -123,7 +123,7 @@ class Search:
         return [self._checked(os.path.realpath(folder), path)] if is_own else []
 
     def _checked(self, place: str, path: str) -> str:
-        if is_needed(place, self._home):
+        if is_needed(place, self._home or "/"):
             raise ConfigError(
                 f"cannot be hidden from the command: it is {place}, without which nothing runs",
                 where=path,

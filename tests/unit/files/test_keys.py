@@ -221,6 +221,15 @@ def test_of_too_many_homes_the_rest_is_hidden_whole(home: Path, monkeypatch: pyt
     assert [n for n in range(20) if f"{home.parent}/user{n}" in paths] == [16, 17, 18, 19]
 
 
+def test_a_home_that_is_the_root_or_not_there(home: Path) -> None:
+    """As in containers. Variables are followed all the same."""
+    write(home / "kube")
+    for folder in ("/", "/nonexistent"):
+        paths = {each.path for each in hidden_paths(folder, {"KUBECONFIG": str(home / "kube")}, ORDINARY, FilePolicy())}
+        assert str(home / "kube") in paths
+        assert not any(path.startswith("//") for path in paths)
+
+
 def test_a_home_that_is_a_link(home: Path) -> None:
     write(home / ".netrc")
     (home.parent / "link").symlink_to("me")
