@@ -92,7 +92,7 @@ class Search:
             return []
         if stat.S_ISDIR(mode):
             links += self._led_to_from(place, line)
-        return [self._checked(place, path), *links]
+        return [self._checked(place, line.path[1:] if line.path[:1] == "$" else path), *links]
 
     def _led_to_from(self, folder: str, line: KeyLine) -> Iterator[str]:
         """Files of the same user that links in a hidden folder lead to: that is how some people keep their settings."""

@@ -84,4 +84,4 @@ def test_what_stops_every_run_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GNUPGHOME", "/etc")
     [warning] = find_hidden_keys().warnings()
-    assert warning.startswith("no command can be run: /etc: cannot be hidden")
+    assert warning.startswith("no command can be run: GNUPGHOME: cannot be hidden")
