@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from exeat.errors import ConfigError
 from exeat.files.key_list import FULL_FOLDERS, KeyLine
@@ -101,18 +101,12 @@ class Search:
                 links = [each.path for each, _ in zip(entries, range(_MOST_LINKS), strict=False) if each.is_symlink()]
         except OSError:
             return
+        owners = (self._uid, os.stat(folder).st_uid) if links else ()
         for link in links:
             target = os.path.realpath(link)
             stays = any(name_matches(link.rpartition("/")[2], pattern) for pattern in line.keeps)
-            if not stays and not is_below(target, folder) and not is_of_system(target) and self._is_own_file(target):
+            if not stays and not is_below(target, folder) and not is_of_system(target) and _is_file_of(target, owners):
                 yield target
-
-    def _is_own_file(self, path: str) -> bool:
-        try:
-            found = os.lstat(path)
-        except OSError:
-            return False
-        return stat.S_ISREG(found.st_mode) and found.st_uid == self._uid
 
     def _closed(self, path: str) -> list[str]:
         """A folder on the way that cannot be entered. If it is ours, a command could open it: hide all of it."""
@@ -160,8 +154,16 @@ class Search:
                 yield from self._matching(f"{folder}/{name}{slash}{rest}")
 
 
+def _is_file_of(path: str, owners: Container[int]) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid in owners
+
+
 def _can_hold(path: str, mode: int, line: KeyLine) -> bool:
     """Can there be a key? Not in /dev/null, which some people's history is."""
-    if line.only_if_secret and stat.S_ISREG(mode):
-        return holds_secret(path)
+    if line.only_if_secret:
+        return stat.S_ISREG(mode) and holds_secret(path)
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode)

@@ -81,6 +81,18 @@ def test_of_the_ssh_folder_what_is_no_key_stays(home: Path) -> None:
     assert {"config", "known_hosts", "*.pub"} <= set(found(home)["home/me/.ssh"].keep)
 
 
+def test_keys_that_the_ssh_configuration_names_are_hidden_wherever_they_are(home: Path) -> None:
+    for name in ("Downloads/server.pem", "keys/with space", "keys/other", "keys/folder/x", ".ssh/id_rsa"):
+        write(home / name)
+    write(
+        home / ".ssh/config",
+        "Host server\n  IdentityFile ~/Downloads/server.pem\n"
+        f'\tidentityfile="{home}/keys/with space"\n'
+        "  IdentityFile ~/keys/folder\n  IdentityFile none\n  IdentityFile %d/x\n  IdentityFile ~/gone\n",
+    )
+    assert sorted(found(home)) == ["home/me/.ssh", "home/me/Downloads/server.pem", "home/me/keys/with space"]
+
+
 def test_where_the_environment_says(home: Path) -> None:
     elsewhere = home.parent.parent / "elsewhere"
     for name in (
