@@ -20,7 +20,8 @@ from exeat.files.ssh_keys import named_identities
 if TYPE_CHECKING:  # the package costs 50 ms, and every run calls this
     from exeat.policy.files import FilePolicy
 
-_OWN = KeyLine("", "exeat's own files")
+OWN_FILES = "exeat's own files"
+_OWN = KeyLine("", OWN_FILES)
 _ASKED = KeyLine("", "asked for")
 _IDENTITY = KeyLine("", "SSH keys")
 _MOST_HOMES = 16  # that are looked through; of all others, which only root could read, nothing is left
