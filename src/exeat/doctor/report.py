@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from exeat.doctor.features import Fact, kernel_facts, version_facts
+from exeat.doctor.hidden import HiddenKeys, find_hidden_keys
 
 JAILS = {
     "netns": "namespaces, no root needed",
@@ -32,6 +33,7 @@ class Report:
     jails: tuple[JailLine, ...]
     kernel: tuple[Fact, ...]
     versions: tuple[Fact, ...]
+    hidden: HiddenKeys = field(default_factory=HiddenKeys)
 
     @property
     def can_contain(self) -> bool:
@@ -43,12 +45,14 @@ class Report:
             "jails": [asdict(jail) for jail in self.jails],
             "kernel": [asdict(fact) for fact in self.kernel],
             "versions": {fact.name: fact.value for fact in self.versions},
+            "hidden": self.hidden.to_dict(),
         }
 
 
 def examine_machine() -> Report:
     """Ask for everything. Each jail is examined by building one."""
-    return Report(tuple(_examine(name) for name in JAILS), tuple(kernel_facts()), tuple(version_facts()))
+    jails = tuple(_examine(name) for name in JAILS)
+    return Report(jails, tuple(kernel_facts()), tuple(version_facts()), find_hidden_keys())
 
 
 def _examine(name: str) -> JailLine:
@@ -62,6 +66,16 @@ def _examine(name: str) -> JailLine:
     return JailLine(name, JAILS[name], found.ok, found.why, found.fix)
 
 
+def _hidden_lines(hidden: HiddenKeys) -> list[str]:
+    lines = ["", "Files that a command does not find, unless --show PATH names them"]
+    for what, paths in hidden.to_rows():
+        lines.append(f"  {what}")
+        lines += textwrap.wrap(paths, 98, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False)
+    for warning in hidden.warnings():
+        lines += textwrap.wrap(warning, 98, initial_indent="! ", subsequent_indent=" " * 6)
+    return lines if len(lines) > 2 else [*lines, "  none here"]
+
+
 def to_lines(report: Report) -> list[str]:
     """The report for people, at most 100 columns."""
     lines = ["Jails"]
@@ -69,6 +83,7 @@ def to_lines(report: Report) -> list[str]:
         lines.append(f"  {jail.name:<6} {'yes' if jail.ok else 'no':<4} {jail.what}")
         for text in (jail.why, f"to get it: {jail.fix}" if jail.fix and not jail.ok else ""):
             lines += textwrap.wrap(text, 98, initial_indent=" " * 14, subsequent_indent=" " * 14)
+    lines += _hidden_lines(report.hidden)
     for title, facts in (("Kernel", report.kernel), ("Versions", report.versions)):
         lines += ["", title]
         for fact in facts:

@@ -11,16 +11,16 @@ _NO_LOGIN = ("nologin", "false", "sync", "shutdown", "halt")
 
 
 def home_directories(home: str, environ: Mapping[str, str], uid: int) -> list[str]:
-    """Without links, and those that are there; the first is the one that was given."""
+    """Without links. The first is the one that was given; of others those that are there."""
     accounts = _accounts()
-    found = [home]
-    found += [folder for number, folder, _ in accounts if number == str(uid)]
+    found = [folder for number, folder, _ in accounts if number == str(uid)]
     if uid == 0:
         found += [folder for number, folder, _ in accounts if number == environ.get("SUDO_UID")]
         found += [folder for _, folder, shell in accounts if shell.rpartition("/")[2] not in _NO_LOGIN]
         found += _folders_in(HOMES)
-    real = dict.fromkeys(os.path.realpath(folder) for folder in found if folder.startswith("/"))
-    return [folder for folder in real if folder != "/" and os.path.isdir(folder)]
+    first = os.path.realpath(home)
+    others = dict.fromkeys(os.path.realpath(folder) for folder in found if folder.startswith("/"))
+    return [first, *(folder for folder in others if folder not in (first, "/") and os.path.isdir(folder))]
 
 
 def _accounts() -> list[tuple[str, str, str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import NamedTuple
 
-FULL_FOLDERS = ("~/.config/", "~/.cache/")  # much of the list is in these
+_SHARE = "~/.local/share/"
+FULL_FOLDERS = ("~/.config/", "~/.cache/", _SHARE)  # much of the list is in these
 
 
 class KeyLine(NamedTuple):
@@ -36,11 +37,12 @@ def parse_key_list(text: str, begins: Container[str] | None = None) -> list[KeyL
     if begins is None:
         wanted = [number for number, line in enumerate(lines) if line[:1] not in ("", "#", "[", " ")]
     else:
-        # What comes before the second slash, or the third. In comments that is nothing that a path begins with.
+        # Up to the name in the home directory or in a full folder. In comments that is nothing that a path begins with.
         wanted = [
             number
             for number, line in enumerate(lines)
-            if line[: f"{line}/".find("/", 10 if line.startswith(FULL_FOLDERS) else 2)] in begins
+            if line[: f"{line}/".find("/", 15 if line[:15] == _SHARE else 10 if line.startswith(FULL_FOLDERS) else 2)]
+            in begins
         ]
     headings = [number for number, line in enumerate(lines) if line[:1] == "["]
     found, at = [], 0

@@ -15,12 +15,15 @@ from exeat.files.key_list import KeyLine, load_key_list
 from exeat.files.other_names import OtherNames
 from exeat.files.places import full_path, is_below, is_needed, place_of
 from exeat.files.search import Search
+from exeat.files.ssh_keys import named_identities
 
 if TYPE_CHECKING:  # the package costs 50 ms, and every run calls this
     from exeat.policy.files import FilePolicy
 
-_OWN = KeyLine("", "exeat's own files")
+OWN_FILES = "exeat's own files"
+_OWN = KeyLine("", OWN_FILES)
 _ASKED = KeyLine("", "asked for")
+_IDENTITY = KeyLine("", "SSH keys")
 _MOST_HOMES = 16  # that are looked through; of all others, which only root could read, nothing is left
 
 
@@ -49,7 +52,7 @@ def hidden_paths(
     `program`: the name of the command, which finds what the list has for it.
     `own`: files and folders of exeat, which cannot be shown.
     """
-    first, *others = home_directories(home, environ, uid) or [os.path.realpath(home)]
+    first, *others = home_directories(home, environ, uid)
     search = Search(first, environ, uid)
     listed = _on_the_list(search, uid, program)
     for other in others[:_MOST_HOMES]:
@@ -57,6 +60,9 @@ def hidden_paths(
     for other in others[_MOST_HOMES:]:
         if not is_needed(other, first):
             listed[other] = HiddenPath(other, (), "another user's home directory")
+    for path in named_identities(first):
+        if not os.path.isdir(path):
+            listed |= {place: _hidden(place, _IDENTITY) for place in search.found(path, _IDENTITY)}
     asked = _asked_for(policy.hide, first, search)
     _show(policy.show, first, listed, asked)
     listed |= asked

@@ -22,6 +22,7 @@ _PASS_THROUGH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
+_OF_THE_JAIL = ("/proc/", "/sys/", "/dev/", "/run/")  # nothing of the machine's is there, and so nothing to hide
 _MOST_FILES = 2000
 _MOST_BYTES = 32 << 20
 
@@ -36,7 +37,7 @@ def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) ->
     tree = _Tree(mask)
     try:
         for entry in entries:
-            if any(above in paths for above in _ways_above(entry.path)):
+            if entry.path.startswith(_OF_THE_JAIL) or any(above in paths for above in _ways_above(entry.path)):
                 continue
             folder, _, name = entry.path.rpartition("/")
             within = tree.folder(folder)

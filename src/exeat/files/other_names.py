@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from exeat.files.places import is_below
 
@@ -12,13 +11,16 @@ MOUNTS = "/proc/self/mountinfo"
 _OF_KERNEL = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "mqueue", "nsfs", "securityfs", "tracefs", "debugfs")
 
 
-class Mount(NamedTuple):
+class Mount:
     """`root` is the part of the file system that is mounted at `point`."""
 
-    device: str
-    root: str
-    point: str
-    kind: str
+    __slots__ = ("device", "kind", "point", "root")
+
+    def __init__(self, line: str) -> None:
+        _, _, self.device, root, point, rest = line.split(" ", 5)
+        self.root = _unescaped(root)
+        self.point = _unescaped(point)
+        self.kind = rest.partition(" - ")[2].partition(" ")[0]
 
 
 class OtherNames:
@@ -27,7 +29,7 @@ class OtherNames:
     def __init__(self) -> None:
         with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().split("\n")
-        mounts = [_parse(line) for line in lines if line]
+        mounts = [Mount(line) for line in lines if line]
         devices = [mount.device for mount in mounts if mount.kind not in _OF_KERNEL]
         self._often = {device for device in devices if devices.count(device) > 1}
         # Of several at one point the last is on top. The longest point that a path begins with is where it is.
@@ -57,12 +59,6 @@ class OtherNames:
         if folder not in self._held:
             self._held[folder] = next((mount for mount in self._mounts if is_below(folder, mount.point)), None)
         return self._held[folder]
-
-
-def _parse(line: str) -> Mount:
-    _, _, device, root, point, rest = line.split(" ", 5)
-    kind = rest.partition(" - ")[2].partition(" ")[0]
-    return Mount(device, _unescaped(root), _unescaped(point), kind)
 
 
 def _unescaped(field: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ConfigError
-from exeat.files.keys import HiddenPath
+from exeat.files.keys import OWN_FILES, HiddenPath
 from exeat.files.places import full_path, is_below
 
 if TYPE_CHECKING:  # the package costs 50 ms, and every run calls this
@@ -89,7 +89,7 @@ def _refuse_hidden(path: str, where: str, hidden: list[HiddenPath]) -> None:
             raise ConfigError(
                 f"is hidden from the command, as {entry.path} is ({entry.why})",
                 where=where,
-                expected=f"--show {entry.path}",
+                expected="another path" if entry.why == OWN_FILES else f"--show {entry.path}",
             )
 
 

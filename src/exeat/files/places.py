@@ -17,7 +17,7 @@ _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/nix/", "/opt/", "/snap/")
 def full_path(text: str, home: str) -> str:
     """As a person writes a path: `~` is the home directory, and what does not begin with / is here."""
     if text == "~" or text.startswith("~/"):
-        text = home + text[1:]
+        text = home.rstrip("/") + text[1:] or "/"
     return os.path.abspath(text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from exeat.errors import ConfigError
 from exeat.files.key_list import FULL_FOLDERS, KeyLine
@@ -24,7 +24,7 @@ class Search:
     """For one home directory, given without links. Remembers what folders hold and where they lead."""
 
     def __init__(self, home: str, environ: Mapping[str, str], uid: int) -> None:
-        self._home = home
+        self._home = home.rstrip("/")  # "" is /
         self._environ = environ
         self._uid = uid
         self._names: dict[str, frozenset[str] | None] = {}
@@ -40,13 +40,13 @@ class Search:
         begins = {"/tmp", *(f"${name}" for name in self._environ)}  # noqa: S108
         folders = [("~/", self._home), *((usual, self._home + usual[1:-1]) for usual in FULL_FOLDERS), *self._moved]
         for usual, folder in folders:
-            names = self._names_in(folder)
+            names = self._names_in(folder or "/")
             if names is None:
                 return None
-            if usual.startswith("~/.local/"):
-                begins.add("~/.local")
-            else:
+            if usual in ("~/", *FULL_FOLDERS):
                 begins.update([usual + name for name in names])
+            else:
+                begins.add(usual[: usual.index("/", 2)])
         if self._uid == 0:
             begins.update(("/etc", "/var", "/crypto_keyfile.bin"))
         return frozenset(begins)
@@ -92,7 +92,7 @@ class Search:
             return []
         if stat.S_ISDIR(mode):
             links += self._led_to_from(place, line)
-        return [self._checked(place, path), *links]
+        return [self._checked(place, line.path[1:] if line.path[:1] == "$" else path), *links]
 
     def _led_to_from(self, folder: str, line: KeyLine) -> Iterator[str]:
         """Files of the same user that links in a hidden folder lead to: that is how some people keep their settings."""
@@ -101,18 +101,12 @@ class Search:
                 links = [each.path for each, _ in zip(entries, range(_MOST_LINKS), strict=False) if each.is_symlink()]
         except OSError:
             return
+        owners = (self._uid, os.stat(folder).st_uid) if links else ()
         for link in links:
             target = os.path.realpath(link)
             stays = any(name_matches(link.rpartition("/")[2], pattern) for pattern in line.keeps)
-            if not stays and not is_below(target, folder) and not is_of_system(target) and self._is_own_file(target):
+            if not stays and not is_below(target, folder) and not is_of_system(target) and _is_file_of(target, owners):
                 yield target
-
-    def _is_own_file(self, path: str) -> bool:
-        try:
-            found = os.lstat(path)
-        except OSError:
-            return False
-        return stat.S_ISREG(found.st_mode) and found.st_uid == self._uid
 
     def _closed(self, path: str) -> list[str]:
         """A folder on the way that cannot be entered. If it is ours, a command could open it: hide all of it."""
@@ -123,7 +117,7 @@ class Search:
         return [self._checked(os.path.realpath(folder), path)] if is_own else []
 
     def _checked(self, place: str, path: str) -> str:
-        if is_needed(place, self._home):
+        if is_needed(place, self._home or "/"):
             raise ConfigError(
                 f"cannot be hidden from the command: it is {place}, without which nothing runs",
                 where=path,
@@ -160,8 +154,16 @@ class Search:
                 yield from self._matching(f"{folder}/{name}{slash}{rest}")
 
 
+def _is_file_of(path: str, owners: Container[int]) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid in owners
+
+
 def _can_hold(path: str, mode: int, line: KeyLine) -> bool:
     """Can there be a key? Not in /dev/null, which some people's history is."""
-    if line.only_if_secret and stat.S_ISREG(mode):
-        return holds_secret(path)
+    if line.only_if_secret:
+        return stat.S_ISREG(mode) and holds_secret(path)
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode)

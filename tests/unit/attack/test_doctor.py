@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from exeat.cli.main import main
 from exeat.doctor.features import Fact, kernel_facts, version_facts
+from exeat.doctor.hidden import find_hidden_keys
 from exeat.doctor.report import JailLine, Report, to_lines
 
 
@@ -53,3 +55,33 @@ def test_an_unknown_class_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
     """Nothing is attacked under a name that means nothing."""
     assert main(["doctor", "--attack", "--class", "tpc"]) == 2
     assert "no such class: tpc" in capsys.readouterr().err
+
+
+def test_hidden_keys_are_listed_by_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what stays of a folder, and a warning where hiding one name is not enough."""
+    home = tmp_path.resolve()
+    for name in (".ssh/id_rsa", ".netrc", ".bash_history"):
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_text("x")
+    (home / "copy").hardlink_to(home / ".netrc")
+    monkeypatch.setenv("HOME", str(home))
+    found = find_hidden_keys()
+    rows = dict(found.to_rows())
+    assert rows["SSH keys"].startswith("~/.ssh (but not config,")
+    assert "~/.bash_history" in rows["histories"]
+    assert found.warnings() == ["~/.netrc has a second name (a hard link), by which it can be read"]
+    text = "\n".join(to_lines(Report((), (), (), found)))
+    assert "~/.netrc" in text
+    assert "! ~/.netrc has a second name" in text
+    main(["doctor", "--json"])
+    read = json.loads(capsys.readouterr().out)["hidden"]
+    assert f"{home}/.netrc" in [each["path"] for each in read["paths"]]
+
+
+def test_what_stops_every_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GNUPGHOME", "/etc")
+    [warning] = find_hidden_keys().warnings()
+    assert warning.startswith("no command can be run: GNUPGHOME: cannot be hidden")

@@ -81,6 +81,18 @@ def test_of_the_ssh_folder_what_is_no_key_stays(home: Path) -> None:
     assert {"config", "known_hosts", "*.pub"} <= set(found(home)["home/me/.ssh"].keep)
 
 
+def test_keys_that_the_ssh_configuration_names_are_hidden_wherever_they_are(home: Path) -> None:
+    for name in ("Downloads/server.pem", "keys/with space", "keys/other", "keys/folder/x", ".ssh/id_rsa"):
+        write(home / name)
+    write(
+        home / ".ssh/config",
+        "Host server\n  IdentityFile ~/Downloads/server.pem\n"
+        f'\tidentityfile="{home}/keys/with space"\n'
+        "  IdentityFile ~/keys/folder\n  IdentityFile none\n  IdentityFile %d/x\n  IdentityFile ~/gone\n",
+    )
+    assert sorted(found(home)) == ["home/me/.ssh", "home/me/Downloads/server.pem", "home/me/keys/with space"]
+
+
 def test_where_the_environment_says(home: Path) -> None:
     elsewhere = home.parent.parent / "elsewhere"
     for name in (
@@ -111,6 +123,20 @@ def test_where_the_environment_says(home: Path) -> None:
         "elsewhere/kube1",
         "elsewhere/kube2",
         "home/me/.config/gh",
+    ]
+
+
+def test_where_each_of_the_usual_folders_was_moved_to(home: Path) -> None:
+    elsewhere = home.parent.parent / "elsewhere"
+    for name in ("config/gh/x", "data/keyrings/x", "state/zsh/history", "cache/huggingface/token"):
+        write(elsewhere / name)
+    names = ("config", "data", "state", "cache")
+    variables = {f"XDG_{name.upper()}_HOME": f"{elsewhere}/{name}" for name in names}
+    assert sorted(found(home, variables)) == [
+        "elsewhere/cache/huggingface/token",
+        "elsewhere/config/gh",
+        "elsewhere/data/keyrings",
+        "elsewhere/state/zsh",
     ]
 
 
@@ -205,6 +231,15 @@ def test_of_too_many_homes_the_rest_is_hidden_whole(home: Path, monkeypatch: pyt
     monkeypatch.setattr("exeat.files.homes.HOMES", str(home.parent / "none"))
     paths = {each.path for each in hidden_paths(str(home), {}, 0, FilePolicy())}
     assert [n for n in range(20) if f"{home.parent}/user{n}" in paths] == [16, 17, 18, 19]
+
+
+def test_a_home_that_is_the_root_or_not_there(home: Path) -> None:
+    """As in containers. Variables are followed all the same."""
+    write(home / "kube")
+    for folder in ("/", "/nonexistent"):
+        paths = {each.path for each in hidden_paths(folder, {"KUBECONFIG": str(home / "kube")}, ORDINARY, FilePolicy())}
+        assert str(home / "kube") in paths
+        assert not any(path.startswith("//") for path in paths)
 
 
 def test_a_home_that_is_a_link(home: Path) -> None:

@@ -193,6 +193,17 @@ def test_paths_below_hidden_ones_are_no_trouble(home: Path, base: Path, uid: int
     assert see(base, hidden, uid, look) == "ok"
 
 
+def test_folders_that_the_jail_has_of_its_own_need_no_mask(tmp_path: Path) -> None:
+    """What lies there outside is not even looked for: the jail's own may lie over it already."""
+    mask = os.open(tmp_path, os.O_RDONLY)
+    try:
+        gone = Path("/run/user/4711/xauth"), Path("/dev/shm/key")
+        build_mask(mask, hide(*gone), opaque_xattr="user.overlay.opaque")
+        assert names_in(tmp_path) == []
+    finally:
+        os.close(mask)
+
+
 def test_where_no_folder_can_be_marked_nothing_of_it_stays(tmp_path: Path) -> None:
     """Stricter than asked for, never wider."""
     base = tmp_path.resolve()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.files.keys import HiddenPath
+from exeat.files.keys import OWN_FILES, HiddenPath
 from exeat.files.paths import RealPaths, check_paths
 from exeat.policy.files import FilePolicy
 from tests.unit.files.layered import write
@@ -81,6 +81,13 @@ def test_what_holds_hidden_things_may_be_shared(home: Path) -> None:
 
 def test_a_part_that_is_shown_may_be_shared(home: Path) -> None:
     assert check(home, hidden=keys(home, "config"), write=("~/.aws/config",)).write == (f"{home}/.aws/config",)
+
+
+def test_what_is_exeats_own_cannot_be_shown_and_so_is_not_advised(home: Path) -> None:
+    log = HiddenPath(str(home / "project/x"), (), OWN_FILES)
+    with pytest.raises(ConfigError, match="is hidden") as raised:
+        check(home, hidden=(log,), write=("~/project/x",))
+    assert raised.value.expected == "another path"
 
 
 def test_sockets_are_named_by_another_option(home: Path) -> None:
