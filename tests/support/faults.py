@@ -22,12 +22,10 @@ BUILDER = {
     "builder-descriptors": ("exeat.jail.descriptors", "close_ways_out"),
     "builder-namespaces": ("exeat.jail.inmate", "_enter_namespaces"),
     "builder-network": ("exeat.jail.inmate", "build_network"),
-    "builder-listens": ("exeat.jail.inmate", "_receive_host_sockets"),
-}
-BUILDER_LATER = {
+    "builder-sockets": ("exeat.jail.inmate", "find_sockets"),
     "builder-view": ("exeat.jail.mounts", "build_view"),
     "builder-doors": ("exeat.jail.kernelfs", "close_doors"),
-    "builder-devices": ("exeat.jail.mounts", "give_own_devices"),
+    "builder-devices": ("exeat.jail.mounts", "OwnDevices"),
 }
 KEEPER = {
     "keeper-begins": ("exeat.jail.inmate", "keep"),
@@ -126,7 +124,7 @@ def arrange(step: str, how: str, order: str) -> None:
     if step == "keeper-waits":
         _put(KEEPER[step], lambda real: lambda spec, control, **named: real(spec, _Control(control, fail), **named))
     else:
-        _put((BUILDER | BUILDER_LATER | KEEPER | GATEWAY)[step], faulty)
+        _put((BUILDER | KEEPER | GATEWAY)[step], faulty)
     if step.startswith(("builder", "keeper")):
         _remember_control(("exeat.jail.warden", "build"))
     else:
@@ -135,9 +133,7 @@ def arrange(step: str, how: str, order: str) -> None:
         return
     warden = importlib.import_module("exeat.jail.warden").Warden
     keeper = importlib.import_module("exeat.run.gatekeeper").Gatekeeper
-    if step in BUILDER:
-        warden._tell_host_sockets = _await_child(lambda self: self._builder)(warden._tell_host_sockets)
-    elif step == "keeper-waits":
+    if step == "keeper-waits":
         warden.release = _await_child(lambda self: self._keeper)(warden.release)
     elif step == "gateway-waits":
         keeper.serve = _await_child(lambda self: self.pid)(keeper.serve)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shutil
@@ -69,6 +70,15 @@ def environment(**added: str) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(others)} | added
 
 
+@functools.cache
+def project() -> str:
+    """A folder to work in, for every user: what a command writes there is real."""
+    folder = tempfile.mkdtemp(prefix="exeat-project-")
+    os.chmod(folder, 0o777)  # noqa: S103
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def exeat(
     *options: str,
     command: Sequence[str] = (),
@@ -87,6 +97,7 @@ def exeat(
         "stdin": subprocess.DEVNULL if given is None else subprocess.PIPE,
         "text": True,
         "errors": "surrogateescape",
+        "cwd": project(),
     } | popen
     whole = [*before, *(run_argv(options, command, uid) if argv is None else argv)]
     with subprocess.Popen(whole, **settings) as child:

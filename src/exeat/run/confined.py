@@ -6,6 +6,7 @@ import select
 import signal
 import time
 
+from exeat.files.hints import name_hidden_keys
 from exeat.jail.descriptors import ways_out
 from exeat.jail.inmate import OwnTerminal
 from exeat.jail.signals import (
@@ -58,6 +59,8 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         if ended.note:
             say(ended.note)
         if ended.value and not settings.quiet:
+            for line in name_hidden_keys(cell.seen.hidden, settings.argv):
+                say(line)
             _say_if_any(advice_on_installing(settings.argv, inherited_environment(settings.environ)))
         if (outcome.denied or outcome.failed) and not settings.quiet:
             terminal.give_back()

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from exeat.errors import ConfigError
 from exeat.files.disk_layer import DiskLayer, needs_disk
 from exeat.files.keys import HiddenPath
+from exeat.files.later import later_paths
 from exeat.files.masking import build_mask
 from exeat.files.paths import RealPaths, check_paths
 from exeat.files.places import full_path
@@ -36,8 +37,9 @@ _HOST_WARNING = (
 class SeenFiles:
     """The view for the jail, and what must be held outside as long as it is used."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, hidden: list[HiddenPath]) -> None:
         self.view = view
+        self.hidden = hidden
         self.disk: DiskLayer | None = None
         self.kept: list[int] = []  # descriptors of the layers of earlier runs, which nobody changes while they are open
 
@@ -59,13 +61,13 @@ def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFi
     view = _choose_layers(settings, named, home) if settings.files.mode == "view" else _choose_host(settings)
     if _make_state_in(view.shared):
         hidden = find_hidden(settings, prepared)
-    _hide(view, hidden)
+    _hide(view, hidden, later_paths(home, hidden, settings.files))
     _protect(view, settings, named, home)
     if settings.files.nest:
         refuse_covers([place.path for place, _ in view.hidden], view.shared)
     view.trust = prepared.trust
     view.devices = settings.devices
-    seen = SeenFiles(view)
+    seen = SeenFiles(view, hidden)
     if view.layers is not None:
         _add_layers_of_ours(seen, view.layers, settings)
     return seen
@@ -124,8 +126,8 @@ def _make_state_in(shared: Iterable[str]) -> bool:
     return True
 
 
-def _hide(view: View, hidden: list[HiddenPath]) -> None:
-    """Where there are layers, by a mask; where it is shared for real, by a cover."""
+def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None:
+    """Where there are layers, by a mask; where it is shared for real, by a cover. `later`: what is not there yet."""
     view.not_there = [entry.path for entry in hidden]
     covered = [(place, entry.keep) for entry in hidden for place in _in_shared(view, [entry.path])]
     view.hidden = covered
@@ -134,7 +136,7 @@ def _hide(view: View, hidden: list[HiddenPath]) -> None:
         masked = [entry for entry in hidden if entry.path not in paths]
 
         def fill(mask: int, own_users: bool) -> None:
-            build_mask(mask, masked, opaque_xattr=f"{'user' if own_users else 'trusted'}.overlay.opaque")
+            build_mask(mask, [*masked, *later], opaque_xattr=f"{'user' if own_users else 'trusted'}.overlay.opaque")
 
         view.layers.fill_mask = fill
 
