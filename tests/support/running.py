@@ -74,7 +74,7 @@ def environment(**added: str) -> dict[str, str]:
 def project() -> str:
     """A folder to work in, for every user: what a command writes there is real."""
     folder = tempfile.mkdtemp(prefix="exeat-project-")
-    os.chmod(folder, 0o777)  # noqa: S103
+    Path(folder).chmod(0o777)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
