@@ -95,7 +95,7 @@ def test_exeats_own_files_are_not_loaded_once_the_command_can_change_them(uid: i
         line = f"\nimport os; open({str(mark)!r}, 'a').write(os.readlink('/proc/self/ns/net'))\n"
         start = [*as_user(uid), sys.executable, "-P", "-m", "exeat", "run", "--"]
         with_own = environment(PYTHONPATH=str(folder), PYTHONDONTWRITEBYTECODE="1")
-        exeat(argv=[*start, *python(_CHANGE, str(package), line)], env=with_own, cwd="/")
+        exeat(argv=[*start, *python(_CHANGE, str(package), line)], env=with_own, cwd=folder)
         assert not mark.exists(), "code of the command's ran outside"
         exeat(argv=[*start, "true"], env=with_own, cwd="/")
         changed = any(line in each.read_text() for each in package.rglob("*.py"))

@@ -100,7 +100,7 @@ def test_a_command_without_a_name_is_not_started() -> None:
 )
 def test_what_cannot_be_used_starts_nothing(options: list[str], said: str, tmp_path: Path) -> None:
     proof = tmp_path / "proof"
-    done = exeat(*options, command=["touch", str(proof)])
+    done = exeat(*options, command=["touch", str(proof)], cwd=tmp_path)
     assert done.status == 2
     assert said in done.stderr
     assert done.stdout == ""
@@ -110,13 +110,14 @@ def test_what_cannot_be_used_starts_nothing(options: list[str], said: str, tmp_p
 def test_the_same_command_without_a_mistake_is_started(tmp_path: Path) -> None:
     """So that the refusals above prove something."""
     proof = tmp_path / "proof"
-    assert exeat("--allow", "good.test", "--env", "A=b", command=["touch", str(proof)]).status == 0
+    assert exeat("--allow", "good.test", "--env", "A=b", command=["touch", str(proof)], cwd=tmp_path).status == 0
     assert proof.exists()
 
 
 def test_rules_of_the_environment_are_checked_too(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
-    done = exeat(command=["touch", str(proof)], env=environment(PROXY_ALLOWLIST="not a rule at all"))
+    wrong = environment(PROXY_ALLOWLIST="not a rule at all")
+    done = exeat(command=["touch", str(proof)], env=wrong, cwd=tmp_path)
     assert done.status == 2
     assert "PROXY_ALLOWLIST" in done.stderr
     assert not proof.exists()
@@ -166,7 +167,7 @@ def test_a_closed_standard_input_reads_as_empty() -> None:
 def test_closed_output_does_not_change_the_end(closed: str, tmp_path: Path) -> None:
     inside = f"echo said; echo aside >&2; touch {tmp_path}/ran; exit 5"
     script = f'"{sys.executable}" -m exeat run -- sh -c "{inside}" {closed}'
-    assert exeat(argv=["sh", "-c", script]).status == 5
+    assert exeat(argv=["sh", "-c", script], cwd=tmp_path).status == 5
     assert (tmp_path / "ran").exists()
 
 
@@ -223,7 +224,7 @@ def test_a_folder_as_a_standard_stream_is_refused(number: int, tmp_path: Path) -
     folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     streams: dict[str, Any] = {("stdin", "stdout", "stderr")[number]: folder}
     try:
-        done = exeat(command=["touch", str(tmp_path / "proof")], **streams)
+        done = exeat(command=["touch", str(tmp_path / "proof")], cwd=tmp_path, **streams)
     finally:
         os.close(folder)
     assert done.status != 0

@@ -170,7 +170,7 @@ def test_other_names_of_the_terminal_are_taken_away(terminal: Terminal, tmp_path
     )
     script = (
         "set -e; mount --make-rprivate /; cd $0; touch console; mkdir pts; "
-        "mount --bind $(tty) console; mount --bind /dev/pts pts; cd /; "
+        "mount --bind $(tty) console; mount --bind /dev/pts pts; "
         '"$@" $0 $(basename $(tty)); shift 5; '
         f'"{sys.executable}" -m exeat run --ask -- "$@" $0 $(basename $(tty))'
     )

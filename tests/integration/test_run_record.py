@@ -192,7 +192,7 @@ def test_the_log_of_a_run_that_ended_by_a_signal_is_complete(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("where", ["/no/such/folder/audit.jsonl", "/", "/dev/full"])
 def test_a_log_that_cannot_be_written_means_that_nothing_starts(where: str, tmp_path: Path) -> None:
-    done = exeat("--audit", where, command=["touch", str(tmp_path / "proof")])
+    done = exeat("--audit", where, command=["touch", str(tmp_path / "proof")], cwd=tmp_path)
     assert done.status not in (0, 126, 127)
     assert done.stderr.startswith("exeat: ")
     assert where in done.stderr

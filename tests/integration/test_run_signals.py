@@ -108,7 +108,7 @@ def test_a_kill_of_its_group_does_not_reach_the_caller(tmp_path: Path) -> None:
     """The caller's group is exeat's own. It survives, and so does the caller, to tell the status."""
     script = f'"$@"; echo "status $?"; test -e "{tmp_path}/ran" && echo ran'
     inside = ["sh", "-c", f"touch {tmp_path}/ran; kill -TERM 0; sleep 1000"]
-    done = exeat(argv=["sh", "-c", script, "sh", *run_argv([], inside)])
+    done = exeat(argv=["sh", "-c", script, "sh", *run_argv([], inside)], cwd=tmp_path)
     assert done.stdout == "status 143\nran\n"
 
 

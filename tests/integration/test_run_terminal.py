@@ -146,7 +146,7 @@ def test_a_stopped_job_goes_on_in_the_background(terminal: Terminal, tmp_path: P
         f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.02)\n"
         f"open({str(proof)!r}, 'w').close()"
     )
-    job = terminal.start(run_argv([], python(program)))
+    job = terminal.start(["env", f"--chdir={tmp_path}", *run_argv([], python(program))])
     terminal.wait_for("ready")
     terminal.type("\x1a")
     assert terminal.wait(job)[0] == "stopped"

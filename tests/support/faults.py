@@ -25,6 +25,7 @@ BUILDER = {
     "builder-listens": ("exeat.jail.inmate", "_receive_host_sockets"),
 }
 BUILDER_LATER = {
+    "builder-streams": ("exeat.jail.streams", "hold_read_only"),
     "builder-view": ("exeat.jail.mounts", "build_view"),
     "builder-doors": ("exeat.jail.kernelfs", "close_doors"),
     "builder-devices": ("exeat.jail.mounts", "give_own_devices"),
@@ -123,8 +124,11 @@ def arrange(step: str, how: str, order: str) -> None:
 
         return call
 
+    def failing_when_read(real: Any) -> Any:
+        return lambda spec, control, *others, **named: real(spec, _Control(control, fail), *others, **named)
+
     if step == "keeper-waits":
-        _put(KEEPER[step], lambda real: lambda spec, control, **named: real(spec, _Control(control, fail), **named))
+        _put(KEEPER[step], failing_when_read)
     else:
         _put((BUILDER | BUILDER_LATER | KEEPER | GATEWAY)[step], faulty)
     if step.startswith(("builder", "keeper")):
