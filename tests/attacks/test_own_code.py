@@ -186,12 +186,12 @@ def test_no_link_on_the_way_to_the_interpreter_can_be_turned() -> None:
         assert exeat(argv=python(TRY, *tries)).stdout.split() == tries
 
 
-def test_a_users_own_packages_cannot_be_changed_if_they_are_loaded(tmp_path: Path) -> None:
+def test_a_users_own_packages_cannot_be_changed_if_they_are_loaded() -> None:
     """As by the system's Python, outside of an environment. What is in such an environment loads them as well."""
     with environment_of(None) as there:
         settings = there.root / "pyvenv.cfg"
         alone = settings.read_text()
-        env = environment(PYTHONUSERBASE=str(tmp_path))
+        env = environment(PYTHONUSERBASE=str(there.folder / "base"))
         ask = [str(there.root / "bin" / "python"), "-c", "import site; print(site.getusersitepackages())"]
         packages = Path(subprocess.run(ask, env=env, capture_output=True, text=True, check=True).stdout.strip())
         packages.mkdir(parents=True)
@@ -209,7 +209,7 @@ def test_an_environment_of_roots_in_a_folder_of_the_users_cannot_be_swapped() ->
         there = Environment(folder, None)
         there.uid = NOBODY
         tries = [f"swap={there.folder}"]
-        inside = there.run("--quiet", command=python(TRY, *tries, f"plant={folder}/other"), cwd="/")
+        inside = there.run("--quiet", command=python(TRY, *tries, f"plant={folder}/other"), cwd=folder)
         assert (inside.status, inside.stdout) == (0, f"plant={folder}/other\n")
         assert exeat(argv=[*as_user(NOBODY), *python(TRY, *tries)]).stdout.split() == tries
 
