@@ -17,7 +17,18 @@ import pytest
 import exeat as package
 from exeat.trust.authority import Authority
 from tests.support.programs import Finished
-from tests.support.running import AS_ROOT, BY_USER, NOBODY, TIMEOUT_S, as_user, environment, exeat, folder_of, python
+from tests.support.running import (
+    ANYWHERE,
+    AS_ROOT,
+    BY_USER,
+    NOBODY,
+    TIMEOUT_S,
+    as_user,
+    environment,
+    exeat,
+    folder_of,
+    python,
+)
 
 # Tries everything that its arguments say, as far as it gets, and says what was done.
 TRY = """
@@ -94,7 +105,7 @@ def test_the_environment_that_exeat_runs_from_cannot_be_changed(uid: int | None)
         inside = there.run("--quiet", command=python(TRY, *there.tries()))
         assert (inside.status, inside.stdout, inside.stderr) == (0, "", "")
         assert there.run(command=["true"]).status == 0
-        outside = exeat(argv=[*as_user(uid), *python(TRY, *there.tries())], cwd="/")
+        outside = exeat(argv=[*as_user(uid), *python(TRY, *there.tries())], cwd=ANYWHERE)
         assert outside.stdout.split("\n")[:-1] == there.tries()
 
 
@@ -157,7 +168,7 @@ def test_an_interpreter_of_the_users_own_cannot_be_changed() -> None:
     paths = [str(standard), str(standard / "os.py"), os.path.realpath(sys.executable), str(standard / "site-packages")]
     look = python("import os, sys\nfor path in sys.argv[1:]: print(os.access(path, os.W_OK))", *paths)
     assert exeat(argv=look).stdout.split() == ["True"] * 4
-    assert exeat(command=look, cwd="/").stdout.split() == ["False"] * 3 + ["True"]
+    assert exeat(command=look, cwd=ANYWHERE).stdout.split() == ["False"] * 3 + ["True"]
 
 
 def test_nothing_can_be_added_to_an_interpreter_of_the_users_own() -> None:
@@ -167,7 +178,7 @@ def test_nothing_can_be_added_to_an_interpreter_of_the_users_own() -> None:
     folders = [f"{sys.base_prefix}/lib", f"{sys.base_prefix}/bin"]
     look = python("import os, sys\nfor path in sys.argv[1:]: print(os.access(path, os.W_OK))", *folders)
     assert exeat(argv=look).stdout.split() == ["True"] * 2
-    assert exeat(command=look, cwd="/").stdout.split() == ["False"] * 2
+    assert exeat(command=look, cwd=ANYWHERE).stdout.split() == ["False"] * 2
 
 
 def test_no_link_on_the_way_to_the_interpreter_can_be_turned() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.running import (
+    ANYWHERE,
     BY_USER,
     NOBODY,
     PYTHON,
@@ -31,7 +32,7 @@ from tests.support.running import (
 @BY_USER
 @pytest.mark.parametrize("status", [0, 7, 255])
 def test_the_exit_status_is_the_commands(uid: int | None, status: int) -> None:
-    done = exeat(command=["sh", "-c", f"exit {status}"], uid=uid, cwd="/")
+    done = exeat(command=["sh", "-c", f"exit {status}"], uid=uid, cwd=ANYWHERE)
     assert (done.status, done.stdout, done.stderr) == (status, "", "")
 
 
@@ -43,10 +44,10 @@ def test_death_by_a_signal_is_128_and_its_number(number: signal.Signals) -> None
 @BY_USER
 def test_a_command_that_is_not_there_is_127_and_is_named(uid: int | None) -> None:
     path = environment(PATH="/usr/bin:/bin")
-    done = exeat(command=["no-such-command-here", "x"], uid=uid, cwd="/", env=path)
+    done = exeat(command=["no-such-command-here", "x"], uid=uid, cwd=ANYWHERE, env=path)
     assert done.status == 127
     assert done.stderr == "exeat: no-such-command-here: No such file or directory\n"
-    assert exeat(command=["./no-such-command-here"], uid=uid, cwd="/").status == 127
+    assert exeat(command=["./no-such-command-here"], uid=uid, cwd=ANYWHERE).status == 127
 
 
 def test_a_command_that_cannot_be_run_is_126_and_is_named(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_a_policy_file_that_may_not_be_read_starts_nothing() -> None:
         policy.write_text("allow = []\n")
         policy.chmod(0o000)
         uid = NOBODY if os.geteuid() == 0 else None  # root may read everything
-        done = exeat("--policy", str(policy), command=["echo", "started"], uid=uid, cwd="/")
+        done = exeat("--policy", str(policy), command=["echo", "started"], uid=uid, cwd=ANYWHERE)
     assert (done.status, done.stdout) == (2, "")
     assert str(policy) in done.stderr
     assert "denied" in done.stderr.lower()
@@ -147,7 +148,7 @@ def test_a_policy_file_that_may_not_be_read_starts_nothing() -> None:
 
 @BY_USER
 def test_streams_are_the_callers(uid: int | None) -> None:
-    done = exeat(command=["sh", "-c", "cat; echo aside >&2"], given="through a pipe\n", uid=uid, cwd="/")
+    done = exeat(command=["sh", "-c", "cat; echo aside >&2"], given="through a pipe\n", uid=uid, cwd=ANYWHERE)
     assert (done.status, done.stdout, done.stderr) == (0, "through a pipe\n", "aside\n")
 
 

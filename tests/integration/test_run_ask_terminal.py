@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.origin import Origin, answering
-from tests.support.running import AS_ROOT, NOBODY, PYTHON, environment, python, run_argv
+from tests.support.running import ANYWHERE, AS_ROOT, NOBODY, PYTHON, environment, python, run_argv
 from tests.support.terminal import Terminal
 
 SOMEBODY = NOBODY if os.geteuid() == 0 else None  # other tests here are the caller
@@ -76,7 +76,7 @@ with socket.create_connection(("192.0.2.1", 80), timeout=20) as connection:
 
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    with Terminal(environment(TERM="dumb")) as opened:
+    with Terminal(environment(TERM="dumb"), cwd=ANYWHERE) as opened:
         yield opened
 
 

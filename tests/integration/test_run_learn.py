@@ -14,7 +14,7 @@ from tests.conftest import StartOrigin
 from tests.support.networks import PORT, Greeter, Networks
 from tests.support.origin import Origin
 from tests.support.programs import Finished
-from tests.support.running import AS_ROOT, BY_USER, TIMEOUT_S, as_user, environment, exeat, folder_of, python
+from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, TIMEOUT_S, as_user, environment, exeat, folder_of, python
 
 # Asks for URLs by way of the proxy variables, or for host:port as a program that knows of no proxy. Names alone are
 # only looked up.
@@ -171,7 +171,7 @@ for host in sys.argv[2:]:
 """
         options = ("--jail", "nft", "--learn", "--add-host", "good.test:198.51.100.7", "--quiet")
         command = python(program, str(PORT), "good.test", "198.51.100.7")
-        done = exeat(*options, command=command, before=networks.machine.before, cwd="/")
+        done = exeat(*options, command=command, before=networks.machine.before, cwd=ANYWHERE)
     finally:
         world.close()
         networks.close()

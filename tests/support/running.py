@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shutil
@@ -28,6 +29,17 @@ PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.execut
 _USERS = {"caller": None, "nobody": NOBODY} if os.geteuid() == 0 else {"caller": None}
 BY_USER = pytest.mark.parametrize("uid", _USERS.values(), ids=_USERS)
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def _make_anywhere() -> str:
+    folder = tempfile.mkdtemp(prefix="exeat-anywhere-")
+    Path(folder).chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+# Where to be if that does not matter: everybody can enter it. Not the root, of which exeat says that it is not shared.
+ANYWHERE = _make_anywhere()
 
 
 def python(program: str, *arguments: str) -> list[str]:
