@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.programs import need
-from tests.support.running import AS_ROOT, BY_USER, as_user, exeat, folder_of, python
+from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, as_user, exeat, folder_of, python
 
 OPENED = """
 import os, stat, sys
@@ -39,7 +39,7 @@ def test_only_harmless_devices_are_there(jail: str, uid: int | None) -> None:
     if jail == "nft" and uid is not None:
         pytest.skip("root's jail")
     free = set(exeat(argv=[*as_user(uid), *python(OPENED)]).stdout.split())
-    held = set(exeat("--jail", jail, command=python(OPENED), uid=uid, cwd="/").stdout.split())
+    held = set(exeat("--jail", jail, command=python(OPENED), uid=uid, cwd=ANYWHERE).stdout.split())
     assert {"/dev/null", "/dev/urandom", "/dev/pts/ptmx"} <= held
     assert not [path for path in held - HARMLESS if not path.startswith(COMPUTING)]
     if os.geteuid() == 0 and uid is None:
@@ -57,7 +57,7 @@ def test_what_programs_expect_of_dev_works(uid: int | None) -> None:
         "try: open('/dev/sda-new', 'w')\n"
         "except OSError as error: print(error.errno)\n"
     )
-    done = exeat(command=python(program), uid=uid, cwd="/")
+    done = exeat(command=python(program), uid=uid, cwd=ANYWHERE)
     assert (done.status, done.stdout, done.stderr) == (0, "30\n", "")
 
 
@@ -70,7 +70,7 @@ def test_shared_memory_is_the_jails_own(uid: int | None) -> None:
         if uid is not None:
             os.chown(name, uid, uid)
         program = f"cat {name}; echo inside > {name}; echo inside > {name}.new"
-        done = exeat(command=["sh", "-c", program], uid=uid, cwd="/")
+        done = exeat(command=["sh", "-c", program], uid=uid, cwd=ANYWHERE)
         assert done.stdout == ""
         assert name.read_text() == "outside"
         assert not Path(f"{name}.new").exists()
@@ -87,13 +87,13 @@ def test_a_device_is_shown_by_name() -> None:
     if not Path(device).exists():
         pytest.skip("no such device here")
     look = ["sh", "-c", f"test -c {device} && echo there; exec 9<>{device} && echo open"]
-    assert exeat(command=look, cwd="/").stdout == ""
-    assert exeat("--device", device, command=look, cwd="/").stdout == "there\nopen\n"
+    assert exeat(command=look, cwd=ANYWHERE).stdout == ""
+    assert exeat("--device", device, command=look, cwd=ANYWHERE).stdout == "there\nopen\n"
 
 
 @pytest.mark.parametrize("path", ["/dev/no-such-device", "/dev/../etc/passwd", "/etc", "dev/null", "/dev/shm"])
 def test_what_is_no_device_is_an_error(path: str) -> None:
-    done = exeat("--device", path, command=["true"], cwd="/")
+    done = exeat("--device", path, command=["true"], cwd=ANYWHERE)
     assert done.status == 2
     assert f"--device {path}" in done.stderr
 
@@ -102,14 +102,14 @@ def test_what_is_no_device_is_an_error(path: str) -> None:
 def test_the_maker_of_terminals_is_the_jails_own_though_it_is_named(uid: int | None) -> None:
     look = python("import os; print(os.ttyname(os.openpty()[1]))")
     for options in ((), ("--device", "/dev/ptmx")):
-        done = exeat(*options, command=look, uid=uid, cwd="/")
+        done = exeat(*options, command=look, uid=uid, cwd=ANYWHERE)
         assert (done.status, done.stdout, done.stderr) == (0, "/dev/pts/0\n", "")
 
 
 def test_a_terminal_of_the_hosts_cannot_be_shown() -> None:
     master, slave = os.openpty()
     try:
-        done = exeat("--device", os.ttyname(slave), command=["echo", "started"], cwd="/")
+        done = exeat("--device", os.ttyname(slave), command=["echo", "started"], cwd=ANYWHERE)
     finally:
         os.close(master)
         os.close(slave)
@@ -133,14 +133,14 @@ except PermissionError:
     print("refused")
 """
     assert exeat(argv=[*as_user(uid), *python(program)]).stdout == "done\n"
-    assert exeat(command=python(program), uid=uid, cwd="/").stdout == "refused\n"
+    assert exeat(command=python(program), uid=uid, cwd=ANYWHERE).stdout == "refused\n"
 
 
 @BY_USER
 def test_priorities_of_a_process_can_be_changed(uid: int | None) -> None:
     need("nice", "ionice")
     script = "nice -n 19 nice; ionice -c 3 ionice; renice -n 19 -p $$ > /dev/null && nice"
-    assert exeat(command=["sh", "-c", script], uid=uid, cwd="/").stdout.split() == ["19", "idle", "19"]
+    assert exeat(command=["sh", "-c", script], uid=uid, cwd=ANYWHERE).stdout.split() == ["19", "idle", "19"]
 
 
 KERNELS = {
@@ -174,10 +174,10 @@ def test_open_files_of_the_kernels_are_not_inherited(kind: str, uid: int | None)
     look = python("import os\ntry: os.fstat(17); print('open')\nexcept OSError: print('closed')")
     starter = [*python(start), *as_user(uid)]
     assert exeat(argv=[*starter, *look]).stdout == "open\n"
-    done = exeat(argv=[*starter, sys.executable, "-m", "exeat", "run", "--", *look], cwd="/")
+    done = exeat(argv=[*starter, sys.executable, "-m", "exeat", "run", "--", *look], cwd=ANYWHERE)
     assert done.stdout == "closed\n"
     assert "17 (" in done.stderr
-    quiet = exeat(argv=[*starter, sys.executable, "-m", "exeat", "run", "--quiet", "--", *look], cwd="/")
+    quiet = exeat(argv=[*starter, sys.executable, "-m", "exeat", "run", "--quiet", "--", *look], cwd=ANYWHERE)
     assert (quiet.stdout, quiet.stderr) == ("closed\n", "")
 
 

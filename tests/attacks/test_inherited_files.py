@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import need
-from tests.support.running import AS_ROOT, BY_USER, Running, as_user, exeat, folder_of, python, run_argv
+from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, Running, as_user, exeat, folder_of, python, run_argv
 
 _STRANGER = 54_321  # an ordinary user, unlike nobody, who is taken for the owner of what has none here
 _TEXT = "first\nsecond\nthird\n"
@@ -78,11 +78,11 @@ def test_a_file_that_is_open_for_reading_cannot_be_changed(number: int, uid: int
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         streams[names[number]] = stream.fileno()
         before = _state(path)
-        done = exeat("--quiet", command=command, uid=uid, cwd="/", **streams)
+        done = exeat("--quiet", command=command, uid=uid, cwd=ANYWHERE, **streams)
         answer = done.stdout or done.stderr
         assert json.loads(answer) == [], answer
         assert _state(path) == before
-        outside = subprocess.run([*as_user(uid), *command], cwd="/", timeout=30, check=True, text=True, **streams)
+        outside = subprocess.run([*as_user(uid), *command], cwd=ANYWHERE, timeout=30, check=True, text=True, **streams)
         assert set(json.loads(outside.stdout or outside.stderr)) >= _ALL
 
 
@@ -92,7 +92,7 @@ def test_it_can_be_read_as_ever(uid: int | None) -> None:
     program = "import os; print([os.read(0, 5), os.pread(0, 3, 0), open('/dev/stdin', 'rb').read(3)])"
     with a_file(uid) as path, path.open("rb", buffering=0) as stream:
         stream.seek(6)
-        done = exeat(command=python(program), uid=uid, cwd="/", stdin=stream.fileno())
+        done = exeat(command=python(program), uid=uid, cwd=ANYWHERE, stdin=stream.fileno())
     assert (done.status, done.stdout, done.stderr) == (0, "[b'secon', b'fir', b'fir']\n", "")
 
 
@@ -142,7 +142,7 @@ def test_a_file_by_another_number_is_not_passed_on(uid: int | None) -> None:
         try:
             outside = subprocess.run(command, pass_fds=opened, stdout=subprocess.PIPE, text=True, check=True)
             assert outside.stdout.split() == [str(each) for each in opened]
-            done = exeat(command=command, uid=uid, cwd="/", pass_fds=opened)
+            done = exeat(command=command, uid=uid, cwd=ANYWHERE, pass_fds=opened)
         finally:
             for each in opened:
                 os.close(each)
@@ -175,10 +175,10 @@ def test_a_file_that_the_command_has_no_right_to_change_stays_as_it_is() -> None
     with a_file(None) as path:
         path.parent.chmod(0o700)
         with path.open() as stream:
-            done = exeat(command=["cat"], uid=_STRANGER, cwd="/", stdin=stream)
+            done = exeat(command=["cat"], uid=_STRANGER, cwd=ANYWHERE, stdin=stream)
             assert (done.status, done.stdout, done.stderr) == (0, _TEXT, "")
         with path.open() as stream:
-            done = exeat("--quiet", command=python(_CHANGE, "0", "1"), uid=_STRANGER, cwd="/", stdin=stream)
+            done = exeat("--quiet", command=python(_CHANGE, "0", "1"), uid=_STRANGER, cwd=ANYWHERE, stdin=stream)
             assert json.loads(done.stdout) == []
 
 
@@ -236,7 +236,7 @@ print(json.dumps([os.getpid(), ways]))
 @BY_USER
 def test_the_first_process_shows_nothing_of_where_it_came_from(uid: int | None) -> None:
     """It was made from exeat's own process: its folders and files would be the host's."""
-    done = exeat(command=python(_LOOK), uid=uid, cwd="/")
+    done = exeat(command=python(_LOOK), uid=uid, cwd=ANYWHERE)
     own, ways = json.loads(done.stdout)
     assert {"root", "cwd", "exe", "fd"} <= set(ways.pop(str(own))), "the control"
     assert ways == {}
@@ -245,7 +245,10 @@ def test_the_first_process_shows_nothing_of_where_it_came_from(uid: int | None) 
 @AS_ROOT
 @BY_USER
 def test_the_first_process_has_nothing_open_but_what_it_needs(uid: int | None) -> None:
-    with folder_of(uid) as folder, Running(folder, command=["sh", "-c", "echo up; sleep 60"], uid=uid, cwd="/") as run:
+    with (
+        folder_of(uid) as folder,
+        Running(folder, command=["sh", "-c", "echo up; sleep 60"], uid=uid, cwd=ANYWHERE) as run,
+    ):
         run.wait_for("up")
         place = Path(f"/proc/{run.keeper().pid}/fd")
         found = {int(each.name): str(each.readlink()) for each in place.iterdir()}

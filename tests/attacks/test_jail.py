@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import AS_ROOT, BY_USER, PYTHON, as_user, exeat, folder_of, python
+from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, PYTHON, as_user, exeat, folder_of, python
 
 _HELLO = b"hello from outside"
 
@@ -96,7 +96,7 @@ def test_a_tcp_stream_cannot_be_led_elsewhere_in_the_nft_jail() -> None:
     server = Server(socket.create_server(("127.0.0.1", 0)))
     with closing(server), tcp_stream() as stream:
         command = python(_TURN_STREAM, str(server._listener.getsockname()[1]))
-        done = exeat("--jail", "nft", command=command, stdin=stream, cwd="/")
+        done = exeat("--jail", "nft", command=command, stdin=stream, cwd=ANYWHERE)
         assert server.visitors == 0, f"the host's loopback was reached: {done.stdout}"
 
 
@@ -229,7 +229,7 @@ def test_a_socket_that_was_bound_by_a_relative_path_is_hidden(then: str, uid: in
     with folder_of(None) as folder, serving(python(_SERVE, "db.sock", then), cwd=str(folder)):
         path = folder / "db.sock"
         assert _outside(path, uid) == _HELLO
-        done = exeat(command=python(_CALL, str(path)), uid=uid, cwd="/")
+        done = exeat(command=python(_CALL, str(path)), uid=uid, cwd=ANYWHERE)
         assert _HELLO.decode() not in done.stdout, "the socket was reached from inside"
 
 

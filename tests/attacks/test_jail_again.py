@@ -16,7 +16,18 @@ import pytest
 
 from tests.attacks.test_jail import Server
 from tests.support.programs import give_up, need
-from tests.support.running import AS_ROOT, BY_USER, PYTHON, as_user, environment, exeat, folder_of, python, run_argv
+from tests.support.running import (
+    ANYWHERE,
+    AS_ROOT,
+    BY_USER,
+    PYTHON,
+    as_user,
+    environment,
+    exeat,
+    folder_of,
+    python,
+    run_argv,
+)
 
 _HELLO = "hello from outside"
 
@@ -173,7 +184,9 @@ def test_a_closed_connection_of_the_nft_jail_carries_nothing_out(runs_s: float, 
     need("unshare", "ip")
     inner = run_argv(("--jail", "nft", "--allow", "example.com"), python(_LEAVE_BEHIND, str(runs_s), deaf))
     whole = ["unshare", "-n", PYTHON, "-c", _WATCH_WIRE, str(after_s), *inner]
-    done = subprocess.run(whole, capture_output=True, text=True, timeout=60, env=environment(), cwd="/", check=False)
+    done = subprocess.run(
+        whole, capture_output=True, text=True, timeout=60, env=environment(), cwd=ANYWHERE, check=False
+    )
     assert "control" in done.stdout, done.stderr
     assert "left" in done.stdout, done.stderr
     assert "ESCAPED" not in done.stdout, "bytes of the command's choice left the machine, to an address without a rule"

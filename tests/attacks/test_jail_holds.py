@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import AS_ROOT, BY_USER, NOBODY, as_user, environment, exeat, folder_of, python
+from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, NOBODY, as_user, environment, exeat, folder_of, python
 
 # The gateway's ports
 
@@ -115,7 +115,7 @@ def test_a_second_proc_shows_no_memory_of_processes_outside(uid: int | None) -> 
             look = f"os.listdir('{proc}/{victim.pid}/root'); open('{proc}/{victim.pid}/environ').read(); print('SEEN')"
             program = f"import os\ntry:\n    {look}\nexcept OSError as error:\n    print(error)"
             assert "SEEN" in subprocess.check_output([*as_user(uid), *python(program)], text=True)
-            assert "SEEN" not in exeat(command=python(program), uid=uid, cwd="/").stdout
+            assert "SEEN" not in exeat(command=python(program), uid=uid, cwd=ANYWHERE).stdout
         finally:
             subprocess.run(["umount", proc], check=True)
             victim.kill()
@@ -138,7 +138,7 @@ def test_odd_folders_open_nothing(name: str, place: str, uid: int | None) -> Non
     """The jail holds, or there is none and nothing is started."""
     env = environment(**{name: place})
     made = [path for path in (Path(place), Path(place, "exeat")) if path.is_absolute() and not path.exists()]
-    done = exeat(command=python(_TRY_TO_GET_OUT), uid=uid, env=env, cwd="/")
+    done = exeat(command=python(_TRY_TO_GET_OUT), uid=uid, env=env, cwd=ANYWHERE)
     for path in reversed(made):
         if path.exists():
             path.rmdir()  # empty, or something else is wrong
@@ -202,7 +202,7 @@ def test_a_jail_that_fails_to_be_built_is_not_replaced_without_a_word(look: int,
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(path))
-        done = exeat(argv=[sys.executable, "-c", _TAKE_AWAY, str(path), str(look), "auto"], cwd="/")
+        done = exeat(argv=[sys.executable, "-c", _TAKE_AWAY, str(path), str(look), "auto"], cwd=ANYWHERE)
     started = "started" in done.stdout
     assert started or done.status == 2
     assert not started or str(Path("/proc/self/ns/net").readlink()) not in done.stdout, "it runs in the host's network"

@@ -19,7 +19,18 @@ import pytest
 
 import exeat as exeat_package
 from tests.support.programs import give_up
-from tests.support.running import AS_ROOT, BY_USER, NOBODY, PYTHON, as_user, environment, exeat, folder_of, python
+from tests.support.running import (
+    ANYWHERE,
+    AS_ROOT,
+    BY_USER,
+    NOBODY,
+    PYTHON,
+    as_user,
+    environment,
+    exeat,
+    folder_of,
+    python,
+)
 from tests.support.scene import wait_until
 
 # exeat's own code
@@ -95,9 +106,9 @@ def test_exeats_own_files_are_not_loaded_once_the_command_can_change_them(uid: i
         line = f"\nimport os; open({str(mark)!r}, 'a').write(os.readlink('/proc/self/ns/net'))\n"
         start = [*as_user(uid), sys.executable, "-P", "-m", "exeat", "run", "--"]
         with_own = environment(PYTHONPATH=str(folder), PYTHONDONTWRITEBYTECODE="1")
-        exeat(argv=[*start, *python(_CHANGE, str(package), line)], env=with_own, cwd="/")
+        exeat(argv=[*start, *python(_CHANGE, str(package), line)], env=with_own, cwd=folder)
         assert not mark.exists(), "code of the command's ran outside"
-        exeat(argv=[*start, "true"], env=with_own, cwd="/")
+        exeat(argv=[*start, "true"], env=with_own, cwd=ANYWHERE)
         changed = any(line in each.read_text() for each in package.rglob("*.py"))
         assert mark.exists() == changed
 
@@ -145,7 +156,7 @@ def test_processes_outside_are_not_killed_by_their_group() -> None:
                 try:
                     (group / "cgroup.procs").write_text(str(victim.pid))
                     if inside:
-                        exeat(command=kill, uid=NOBODY, cwd="/")
+                        exeat(command=kill, uid=NOBODY, cwd=ANYWHERE)
                     else:
                         subprocess.run([*as_user(NOBODY), *kill], check=True)
                         assert victim.wait(10) == -signal.SIGKILL
@@ -191,7 +202,7 @@ def test_message_queues_of_the_host_are_out_of_reach(uid: int | None) -> None:
             path.chmod(0o666)
             subprocess.run([*as_user(uid), *python(_SEND_MESSAGE, str(path))], check=True)
             assert rt.mq_receive(queue, received, 10_000, None) == 3
-            exeat(command=python(_SEND_MESSAGE, str(path)), uid=uid, cwd="/")
+            exeat(command=python(_SEND_MESSAGE, str(path)), uid=uid, cwd=ANYWHERE)
             assert rt.mq_receive(queue, received, 10_000, None) == -1, "a message came out"
         finally:
             rt.mq_close(queue)
@@ -225,7 +236,7 @@ def test_other_terminals_of_the_caller_are_out_of_reach(inside: bool) -> None:
         command = python(_LISTEN, name)
         argv = [sys.executable, "-m", "exeat", "run", "--", *command] if inside else command
         settings = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
-        with subprocess.Popen([*as_user(NOBODY), *argv], env=environment(), cwd="/", **settings) as listener:  # type: ignore[call-overload]
+        with subprocess.Popen([*as_user(NOBODY), *argv], env=environment(), cwd=ANYWHERE, **settings) as listener:  # type: ignore[call-overload]
             listener.stdout.readline()
             os.write(master, b"typed elsewhere")
             out, _ = listener.communicate(timeout=30)
@@ -255,7 +266,7 @@ def _is_read_only(path: Path) -> None:
     """Opened only, nothing is written: it would change this machine."""
     command = python(_OPEN_FOR_WRITING, str(path))
     assert "OPENED" in subprocess.check_output(command, text=True)
-    assert "OPENED" not in exeat(command=command, cwd="/").stdout
+    assert "OPENED" not in exeat(command=command, cwd=ANYWHERE).stdout
 
 
 @AS_ROOT

@@ -14,7 +14,7 @@ from tests.conftest import StartOrigin
 from tests.support.agent import Agent, make_home
 from tests.support.origin import Origin, echo
 from tests.support.programs import Finished
-from tests.support.running import NOBODY, as_user, environment, exeat, folder_of
+from tests.support.running import ANYWHERE, NOBODY, as_user, environment, exeat, folder_of
 from tests.support.scene import wait_until
 
 UID = NOBODY if os.geteuid() == 0 else None
@@ -30,7 +30,7 @@ class Person:
 
     def proxy(self, *words: str) -> Finished:
         argv = [*as_user(UID), sys.executable, "-m", "exeat", "proxy", *words, "--name", "work"]
-        return exeat(argv=argv, env=environment(EXEAT_HOME=str(self.home)), cwd="/")
+        return exeat(argv=argv, env=environment(EXEAT_HOME=str(self.home)), cwd=ANYWHERE)
 
     def write(self, text: str) -> None:
         """Edit the list by hand, as an editor does that writes into the same file."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.conftest import StartOrigin
 from tests.support.agent import Agent, make_home
 from tests.support.origin import echo
-from tests.support.running import NOBODY, as_user, environment, folder_of, python, run_argv
+from tests.support.running import ANYWHERE, NOBODY, as_user, environment, folder_of, python, run_argv
 from tests.support.scene import wait_until
 
 UID = NOBODY if os.geteuid() == 0 else None
@@ -40,7 +40,12 @@ print("no question")
 
 def start(argv: list[str], home: Path) -> subprocess.Popen[str]:
     child = subprocess.Popen(
-        argv, env=environment(EXEAT_HOME=str(home)), cwd="/", stdout=subprocess.PIPE, text=True, start_new_session=True
+        argv,
+        env=environment(EXEAT_HOME=str(home)),
+        cwd=ANYWHERE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"

@@ -60,7 +60,7 @@ def test_the_environment_of_a_command_is_not_that_of_exeat(tmp_path: Path) -> No
     whoever chooses a variable for a command without network would have code that runs with it."""
     manager = SandboxManager({"sandbox": {"allow_network": False}})
     given = {"PATH": os.environ["PATH"], "LD_DEBUG": "files", "LD_DEBUG_OUTPUT": f"{tmp_path}/loaded"}
-    assert manager.run_sync(python(""), env=given).returncode == 0
+    assert manager.run_sync(python(""), env=given, cwd=tmp_path).returncode == 0
     told = [each.read_text() for each in tmp_path.iterdir()]
     assert any("calling init" in text for text in told)  # the command did as it was told
     assert not any(str(Path(exeat.__file__).parent) in text or sys.executable in text for text in told)

@@ -13,7 +13,7 @@ import pytest
 
 from exeat.jail import nft
 from tests.support.networks import Networks
-from tests.support.running import AS_ROOT, exeat, python
+from tests.support.running import ANYWHERE, AS_ROOT, exeat, python
 from tests.support.scene import wait_until
 
 pytestmark = AS_ROOT
@@ -127,7 +127,7 @@ def test_rules_and_routes_alone_hold_every_way(networks: Networks) -> None:
 
 
 def test_a_command_in_the_jail_has_no_way(networks: Networks) -> None:
-    done = exeat("--jail", "nft", "--quiet", command=python(WAYS), before=networks.machine.before, cwd="/")
+    done = exeat("--jail", "nft", "--quiet", command=python(WAYS), before=networks.machine.before, cwd=ANYWHERE)
     assert (done.status, done.stderr) == (0, "")
     said = dict(line.split(": ") for line in done.stdout.splitlines())
     assert list(said) == NAMES
@@ -176,7 +176,7 @@ def test_a_socket_has_no_address_that_is_known_outside(networks: Networks) -> No
         "        s.connect(('10.9.0.1' if family == 2 else 'fd09::1', 4444))\n"
         "        print(s.getsockname()[0])\n"
     )
-    done = exeat("--jail", "nft", "--quiet", command=python(program), before=networks.machine.before, cwd="/")
+    done = exeat("--jail", "nft", "--quiet", command=python(program), before=networks.machine.before, cwd=ANYWHERE)
     assert done.stdout.splitlines() == ["0 127.0.0.1", "0 ::1", "0 127.0.0.1"], done.stderr
     told = exeat(
         "--jail", "nft", "--quiet",
@@ -189,6 +189,6 @@ def test_a_socket_has_no_address_that_is_known_outside(networks: Networks) -> No
             "print(socket.if_nameindex()[0][1], len(socket.getaddrinfo('localhost', 80)) > 0)"
         ),
         before=networks.machine.before,
-        cwd="/",
+        cwd=ANYWHERE,
     )  # fmt: skip
     assert told.stdout == "PermissionError\nlo True\n", told.stderr

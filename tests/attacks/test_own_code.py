@@ -17,7 +17,18 @@ import pytest
 import exeat as package
 from exeat.trust.authority import Authority
 from tests.support.programs import Finished
-from tests.support.running import AS_ROOT, BY_USER, NOBODY, TIMEOUT_S, as_user, environment, exeat, folder_of, python
+from tests.support.running import (
+    ANYWHERE,
+    AS_ROOT,
+    BY_USER,
+    NOBODY,
+    TIMEOUT_S,
+    as_user,
+    environment,
+    exeat,
+    folder_of,
+    python,
+)
 
 # Tries everything that its arguments say, as far as it gets, and says what was done.
 TRY = """
@@ -94,7 +105,7 @@ def test_the_environment_that_exeat_runs_from_cannot_be_changed(uid: int | None)
         inside = there.run("--quiet", command=python(TRY, *there.tries()))
         assert (inside.status, inside.stdout, inside.stderr) == (0, "", "")
         assert there.run(command=["true"]).status == 0
-        outside = exeat(argv=[*as_user(uid), *python(TRY, *there.tries())], cwd="/")
+        outside = exeat(argv=[*as_user(uid), *python(TRY, *there.tries())], cwd=ANYWHERE)
         assert outside.stdout.split("\n")[:-1] == there.tries()
 
 
@@ -157,7 +168,7 @@ def test_an_interpreter_of_the_users_own_cannot_be_changed() -> None:
     paths = [str(standard), str(standard / "os.py"), os.path.realpath(sys.executable), str(standard / "site-packages")]
     look = python("import os, sys\nfor path in sys.argv[1:]: print(os.access(path, os.W_OK))", *paths)
     assert exeat(argv=look).stdout.split() == ["True"] * 4
-    assert exeat(command=look, cwd="/").stdout.split() == ["False"] * 3 + ["True"]
+    assert exeat(command=look, cwd=ANYWHERE).stdout.split() == ["False"] * 3 + ["True"]
 
 
 def test_nothing_can_be_added_to_an_interpreter_of_the_users_own() -> None:
@@ -167,7 +178,7 @@ def test_nothing_can_be_added_to_an_interpreter_of_the_users_own() -> None:
     folders = [f"{sys.base_prefix}/lib", f"{sys.base_prefix}/bin"]
     look = python("import os, sys\nfor path in sys.argv[1:]: print(os.access(path, os.W_OK))", *folders)
     assert exeat(argv=look).stdout.split() == ["True"] * 2
-    assert exeat(command=look, cwd="/").stdout.split() == ["False"] * 2
+    assert exeat(command=look, cwd=ANYWHERE).stdout.split() == ["False"] * 2
 
 
 def test_no_link_on_the_way_to_the_interpreter_can_be_turned() -> None:
@@ -186,12 +197,12 @@ def test_no_link_on_the_way_to_the_interpreter_can_be_turned() -> None:
         assert exeat(argv=python(TRY, *tries)).stdout.split() == tries
 
 
-def test_a_users_own_packages_cannot_be_changed_if_they_are_loaded(tmp_path: Path) -> None:
+def test_a_users_own_packages_cannot_be_changed_if_they_are_loaded() -> None:
     """As by the system's Python, outside of an environment. What is in such an environment loads them as well."""
     with environment_of(None) as there:
         settings = there.root / "pyvenv.cfg"
         alone = settings.read_text()
-        env = environment(PYTHONUSERBASE=str(tmp_path))
+        env = environment(PYTHONUSERBASE=str(there.folder / "base"))
         ask = [str(there.root / "bin" / "python"), "-c", "import site; print(site.getusersitepackages())"]
         packages = Path(subprocess.run(ask, env=env, capture_output=True, text=True, check=True).stdout.strip())
         packages.mkdir(parents=True)
@@ -209,7 +220,7 @@ def test_an_environment_of_roots_in_a_folder_of_the_users_cannot_be_swapped() ->
         there = Environment(folder, None)
         there.uid = NOBODY
         tries = [f"swap={there.folder}"]
-        inside = there.run("--quiet", command=python(TRY, *tries, f"plant={folder}/other"), cwd="/")
+        inside = there.run("--quiet", command=python(TRY, *tries, f"plant={folder}/other"), cwd=folder)
         assert (inside.status, inside.stdout) == (0, f"plant={folder}/other\n")
         assert exeat(argv=[*as_user(NOBODY), *python(TRY, *tries)]).stdout.split() == tries
 

@@ -88,12 +88,14 @@ def test_a_descriptor_of_a_hidden_file_is_not_inherited(how: str, tmp_path: Path
     assert "first-value-0123456789" not in done.stdout + done.stderr
 
 
-def test_a_descriptor_of_another_file_is_inherited(tmp_path: Path) -> None:
-    """The control of the test before."""
+@pytest.mark.parametrize("number", [0, 7])
+def test_a_descriptor_of_another_file_is_inherited(number: int, tmp_path: Path) -> None:
+    """The control of the test before. By another number than that of a stream it must have no name any more."""
     other = tmp_path / "other"
     other.write_text("nothing special")
-    argv = [sys.executable, "-m", "exeat", "run", "--", "/usr/bin/python3", "-I", "-S", "-c", READ_AGAIN, "7"]
-    shell = ["sh", "-c", 'exec "$@" 7<"$FILE"', "sh", *argv]
+    argv = [sys.executable, "-m", "exeat", "run", "--", "/usr/bin/python3", "-I", "-S", "-c", READ_AGAIN, str(number)]
+    without_name = "" if number == 0 else 'rm "$FILE"; '
+    shell = ["sh", "-c", f'exec {number}<"$FILE"; {without_name}exec "$@"', "sh", *argv]
     done = subprocess.run(
         shell, env={**os.environ, "FILE": str(other)}, capture_output=True, text=True, timeout=40, check=False
     )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.running import (
+    ANYWHERE,
     BY_USER,
     NOBODY,
     PYTHON,
@@ -31,7 +32,7 @@ from tests.support.running import (
 @BY_USER
 @pytest.mark.parametrize("status", [0, 7, 255])
 def test_the_exit_status_is_the_commands(uid: int | None, status: int) -> None:
-    done = exeat(command=["sh", "-c", f"exit {status}"], uid=uid, cwd="/")
+    done = exeat(command=["sh", "-c", f"exit {status}"], uid=uid, cwd=ANYWHERE)
     assert (done.status, done.stdout, done.stderr) == (status, "", "")
 
 
@@ -43,10 +44,10 @@ def test_death_by_a_signal_is_128_and_its_number(number: signal.Signals) -> None
 @BY_USER
 def test_a_command_that_is_not_there_is_127_and_is_named(uid: int | None) -> None:
     path = environment(PATH="/usr/bin:/bin")
-    done = exeat(command=["no-such-command-here", "x"], uid=uid, cwd="/", env=path)
+    done = exeat(command=["no-such-command-here", "x"], uid=uid, cwd=ANYWHERE, env=path)
     assert done.status == 127
     assert done.stderr == "exeat: no-such-command-here: No such file or directory\n"
-    assert exeat(command=["./no-such-command-here"], uid=uid, cwd="/").status == 127
+    assert exeat(command=["./no-such-command-here"], uid=uid, cwd=ANYWHERE).status == 127
 
 
 def test_a_command_that_cannot_be_run_is_126_and_is_named(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_a_command_without_a_name_is_not_started() -> None:
 )
 def test_what_cannot_be_used_starts_nothing(options: list[str], said: str, tmp_path: Path) -> None:
     proof = tmp_path / "proof"
-    done = exeat(*options, command=["touch", str(proof)])
+    done = exeat(*options, command=["touch", str(proof)], cwd=tmp_path)
     assert done.status == 2
     assert said in done.stderr
     assert done.stdout == ""
@@ -110,13 +111,14 @@ def test_what_cannot_be_used_starts_nothing(options: list[str], said: str, tmp_p
 def test_the_same_command_without_a_mistake_is_started(tmp_path: Path) -> None:
     """So that the refusals above prove something."""
     proof = tmp_path / "proof"
-    assert exeat("--allow", "good.test", "--env", "A=b", command=["touch", str(proof)]).status == 0
+    assert exeat("--allow", "good.test", "--env", "A=b", command=["touch", str(proof)], cwd=tmp_path).status == 0
     assert proof.exists()
 
 
 def test_rules_of_the_environment_are_checked_too(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
-    done = exeat(command=["touch", str(proof)], env=environment(PROXY_ALLOWLIST="not a rule at all"))
+    wrong = environment(PROXY_ALLOWLIST="not a rule at all")
+    done = exeat(command=["touch", str(proof)], env=wrong, cwd=tmp_path)
     assert done.status == 2
     assert "PROXY_ALLOWLIST" in done.stderr
     assert not proof.exists()
@@ -135,7 +137,7 @@ def test_a_policy_file_that_may_not_be_read_starts_nothing() -> None:
         policy.write_text("allow = []\n")
         policy.chmod(0o000)
         uid = NOBODY if os.geteuid() == 0 else None  # root may read everything
-        done = exeat("--policy", str(policy), command=["echo", "started"], uid=uid, cwd="/")
+        done = exeat("--policy", str(policy), command=["echo", "started"], uid=uid, cwd=ANYWHERE)
     assert (done.status, done.stdout) == (2, "")
     assert str(policy) in done.stderr
     assert "denied" in done.stderr.lower()
@@ -146,7 +148,7 @@ def test_a_policy_file_that_may_not_be_read_starts_nothing() -> None:
 
 @BY_USER
 def test_streams_are_the_callers(uid: int | None) -> None:
-    done = exeat(command=["sh", "-c", "cat; echo aside >&2"], given="through a pipe\n", uid=uid, cwd="/")
+    done = exeat(command=["sh", "-c", "cat; echo aside >&2"], given="through a pipe\n", uid=uid, cwd=ANYWHERE)
     assert (done.status, done.stdout, done.stderr) == (0, "through a pipe\n", "aside\n")
 
 
@@ -166,7 +168,7 @@ def test_a_closed_standard_input_reads_as_empty() -> None:
 def test_closed_output_does_not_change_the_end(closed: str, tmp_path: Path) -> None:
     inside = f"echo said; echo aside >&2; touch {tmp_path}/ran; exit 5"
     script = f'"{sys.executable}" -m exeat run -- sh -c "{inside}" {closed}'
-    assert exeat(argv=["sh", "-c", script]).status == 5
+    assert exeat(argv=["sh", "-c", script], cwd=tmp_path).status == 5
     assert (tmp_path / "ran").exists()
 
 
@@ -223,7 +225,7 @@ def test_a_folder_as_a_standard_stream_is_refused(number: int, tmp_path: Path) -
     folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     streams: dict[str, Any] = {("stdin", "stdout", "stderr")[number]: folder}
     try:
-        done = exeat(command=["touch", str(tmp_path / "proof")], **streams)
+        done = exeat(command=["touch", str(tmp_path / "proof")], cwd=tmp_path, **streams)
     finally:
         os.close(folder)
     assert done.status != 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.origin import Origin, answering
-from tests.support.running import AS_ROOT, NOBODY, PYTHON, environment, python, run_argv
+from tests.support.running import ANYWHERE, AS_ROOT, NOBODY, PYTHON, environment, python, run_argv
 from tests.support.terminal import Terminal
 
 SOMEBODY = NOBODY if os.geteuid() == 0 else None  # other tests here are the caller
@@ -76,7 +76,7 @@ with socket.create_connection(("192.0.2.1", 80), timeout=20) as connection:
 
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    with Terminal(environment(TERM="dumb")) as opened:
+    with Terminal(environment(TERM="dumb"), cwd=ANYWHERE) as opened:
         yield opened
 
 
@@ -170,7 +170,7 @@ def test_other_names_of_the_terminal_are_taken_away(terminal: Terminal, tmp_path
     )
     script = (
         "set -e; mount --make-rprivate /; cd $0; touch console; mkdir pts; "
-        "mount --bind $(tty) console; mount --bind /dev/pts pts; cd /; "
+        "mount --bind $(tty) console; mount --bind /dev/pts pts; "
         '"$@" $0 $(basename $(tty)); shift 5; '
         f'"{sys.executable}" -m exeat run --ask -- "$@" $0 $(basename $(tty))'
     )

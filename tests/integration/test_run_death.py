@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 from tests.support.running import (
+    ANYWHERE,
     BY_USER,
     Process,
     Running,
@@ -51,7 +52,7 @@ def _names(running: Running) -> list[str]:
 
 @BY_USER
 def test_the_death_of_exeat_is_the_death_of_all(uid: int | None) -> None:
-    with folder_of(None) as folder, Running(folder, command=FAMILY, uid=uid, cwd="/") as running:
+    with folder_of(None) as folder, Running(folder, command=FAMILY, uid=uid, cwd=ANYWHERE) as running:
         everybody = [*family(running), running.keeper(), running.gateway()]
         running.process.kill()
         assert running.wait() == -signal.SIGKILL
@@ -96,7 +97,7 @@ def test_the_death_of_the_gateway_leaves_the_command_without_network(uid: int | 
     with (
         folder_of(None) as folder,
         Running(
-            folder, "--allow", "192.0.2.1:81", command=python(CONNECT), uid=uid, cwd="/", stdin=-1, text=True
+            folder, "--allow", "192.0.2.1:81", command=python(CONNECT), uid=uid, cwd=ANYWHERE, stdin=-1, text=True
         ) as running,
     ):
         running.wait_for("ready")
@@ -140,7 +141,7 @@ def test_a_gateway_that_is_told_to_end_does_not_end_the_command(tmp_path: Path) 
 
 @BY_USER
 def test_the_death_of_the_keeper_is_the_end_of_the_run(uid: int | None) -> None:
-    with folder_of(None) as folder, Running(folder, command=FAMILY, uid=uid, cwd="/") as running:
+    with folder_of(None) as folder, Running(folder, command=FAMILY, uid=uid, cwd=ANYWHERE) as running:
         everybody = [*family(running), running.gateway()]
         running.keeper().kill()
         assert running.wait() == 128 + signal.SIGKILL
@@ -154,7 +155,7 @@ def test_the_death_of_the_keeper_is_the_end_of_the_run(uid: int | None) -> None:
 @BY_USER
 def test_what_the_command_leaves_behind_dies_with_it(uid: int | None) -> None:
     command = ["sh", "-c", "(setsid sleep 1004 &); sleep 1004 & echo ready; read line; exit 13"]
-    with folder_of(None) as folder, Running(folder, command=command, uid=uid, cwd="/", stdin=-1) as running:
+    with folder_of(None) as folder, Running(folder, command=command, uid=uid, cwd=ANYWHERE, stdin=-1) as running:
         running.wait_for("ready")
         wait_until(lambda: _names(running) == ["sh", "sleep", "sleep"], "three processes")
         inside = running.inside()

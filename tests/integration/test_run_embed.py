@@ -26,6 +26,7 @@ from tests.conftest import StartOrigin
 from tests.support.origin import Origin
 from tests.support.programs import give_up, need
 from tests.support.running import (
+    ANYWHERE,
     AS_ROOT,
     NOBODY,
     PYTHON,
@@ -109,7 +110,7 @@ def test_what_is_allowed_is_reached_and_nothing_else(run: Callable[..., Any], or
         async with SandboxManager(allowing(origin, audit_log=str(log))) as manager:
             program = f"{REACH}\nprint(sys.stdin.read(), file=sys.stderr); sys.exit(7)"
             command = python(program, *(f"{name},{origin.port}" for name in ("good.test", "other.test", "127.0.0.1")))
-            return await manager.run(command, input="given", cwd="/")
+            return await manager.run(command, input="given", cwd=ANYWHERE)
 
     done = run(main())
     lines = done.text.splitlines()
@@ -446,7 +447,7 @@ def test_an_ordinary_user_can_do_it_too(origin: Origin) -> None:
     command = reach(origin, "good.test", "other.test")
     with folder_of(None) as folder:
         interpreter = python_of(NOBODY, folder)
-        done = exeat(argv=[*as_user(NOBODY), interpreter, "-c", ORDINARY, str(origin.port), *command], cwd="/")
+        done = exeat(argv=[*as_user(NOBODY), interpreter, "-c", ORDINARY, str(origin.port), *command], cwd=ANYWHERE)
     lines = done.stdout.splitlines()
     assert lines[:1] == [f"good.test,{origin.port} HTTP/1.1 200 OK"], done
     assert "200" not in lines[1]

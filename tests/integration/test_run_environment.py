@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.running import (
+    ANYWHERE,
     AS_ROOT,
     BY_USER,
     PYTHON,
@@ -35,7 +36,7 @@ OWN_LOOPBACK = "localhost,127.0.0.1,::1"
 def variables(*options: str, uid: int | None = None, given: Mapping[str, str] | None = None) -> dict[str, str]:
     """What `env` shows inside, when these variables are all that the caller has beside a path and a home."""
     outside = {"PATH": os.environ["PATH"], "HOME": "/", **(given or {})}
-    done = exeat(*options, command=["env", "-0"], env=outside, uid=uid, cwd="/")
+    done = exeat(*options, command=["env", "-0"], env=outside, uid=uid, cwd=ANYWHERE)
     assert done.status == 0, done.stderr
     found = dict(environment_of(done.stdout))
     assert found.pop("EXEAT") == "1"
@@ -56,7 +57,7 @@ def test_the_environment_is_inherited_and_proxies_are_added(uid: int | None) -> 
 def test_a_command_can_tell_which_sandbox_it_is_in(jail: str, tmp_path: Path) -> None:
     env = environment(EXEAT_HOME=str(tmp_path / "home"))
     show = ["sh", "-c", 'echo "$EXEAT $EXEAT_SANDBOX"']
-    done = exeat("--jail", jail, "--new", "--name", "work", "--quiet", command=show, env=env, cwd="/")
+    done = exeat("--jail", jail, "--new", "--name", "work", "--quiet", command=show, env=env, cwd=ANYWHERE)
     assert done.stdout == "1 work\n", done.stderr
 
 
@@ -65,7 +66,7 @@ def test_exeat_inside_does_not_take_the_signs_for_settings(tmp_path: Path) -> No
     env = environment(EXEAT_HOME=str(tmp_path / "home"))
     inner = [sys.executable, "-m", "exeat", "run", "--jail", "env", "--quiet", "--", "sh", "-c"]
     script = 'echo "$EXEAT ${EXEAT_SANDBOX-none}"'
-    done = exeat("--new", "--name", "work", "--quiet", command=[*inner, script], env=env, cwd="/")
+    done = exeat("--new", "--name", "work", "--quiet", command=[*inner, script], env=env, cwd=ANYWHERE)
     assert done.stdout == "1 none\n", done.stderr
 
 
@@ -184,10 +185,10 @@ def test_umask_limits_and_niceness_stay(uid: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 31))
 
     command = python(program)
-    without = exeat(argv=[*as_user(uid), *command], preexec_fn=before, cwd="/")
+    without = exeat(argv=[*as_user(uid), *command], preexec_fn=before, cwd=ANYWHERE)
     nicer = min(os.nice(0) + 1, 19)
     assert without.stdout.startswith(f"0o137 {nicer} (300, 400) (0, 4096)")
-    inside = exeat(command=command, uid=uid, preexec_fn=before, cwd="/")
+    inside = exeat(command=command, uid=uid, preexec_fn=before, cwd=ANYWHERE)
     assert (inside.stdout, inside.stderr) == (without.stdout, "")
 
 
@@ -201,9 +202,9 @@ def test_files_of_a_supplementary_group_can_be_read() -> None:
         shared.chmod(0o040)
         user = [*as_user(65534)[:-1], "--groups", "4321"]  # in the place of --clear-groups
         command = ["cat", str(shared)]
-        assert exeat(argv=[*user, *run_argv([], command)], cwd="/").stdout == "for the group\n"
+        assert exeat(argv=[*user, *run_argv([], command)], cwd=ANYWHERE).stdout == "for the group\n"
         user[-1] = "4322"
-        refused = exeat(argv=[*user, *run_argv([], command)], cwd="/")
+        refused = exeat(argv=[*user, *run_argv([], command)], cwd=ANYWHERE)
         assert "Permission denied" in refused.stderr
 
 
@@ -231,8 +232,8 @@ def test_root_inside_has_no_power_over_files_of_others() -> None:
 @BY_USER
 def test_who_one_is_does_not_change(uid: int | None) -> None:
     show = python("import os; print(os.getresuid(), os.getresgid())")
-    without = exeat(argv=[*as_user(uid), *show], cwd="/")
-    assert exeat(command=show, uid=uid, cwd="/").stdout == without.stdout != ""
+    without = exeat(argv=[*as_user(uid), *show], cwd=ANYWHERE)
+    assert exeat(command=show, uid=uid, cwd=ANYWHERE).stdout == without.stdout != ""
 
 
 @BY_USER

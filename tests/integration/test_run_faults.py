@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.faults import BUILDER, GATEWAY, KEEPER
 from tests.support.programs import Finished
-from tests.support.running import environment, exeat, folder_of
+from tests.support.running import ANYWHERE, environment, exeat, folder_of
 
 MARK = "the command has started"
 # Who speaks first is a question only where the other one does not wait for it. The keeper is process 1 of its
@@ -81,8 +81,8 @@ def test_a_keeper_that_fails_when_it_has_been_told_to_go(step: str, how: str, or
 def test_a_run_inside_a_run_says_that_it_is_one(home: Path) -> None:
     inner = [sys.executable, "-m", "exeat", "run", "--", "echo", MARK]
     env = environment(EXEAT_HOME=f"{home}/state", HOME=str(home))
-    assert exeat(command=["echo", MARK], env=env, cwd="/").stdout == f"{MARK}\n"  # the control
-    done = exeat(command=inner, env=env, cwd="/")
+    assert exeat(command=["echo", MARK], env=env, cwd=ANYWHERE).stdout == f"{MARK}\n"  # the control
+    done = exeat(command=inner, env=env, cwd=ANYWHERE)
     assert done.status == 2
     assert done.stdout == ""
     assert done.stderr.startswith("exeat: already inside an exeat jail"), done.stderr

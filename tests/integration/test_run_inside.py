@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import need
-from tests.support.running import AS_ROOT, BY_USER, environment, exeat, folder_of, python
+from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, environment, exeat, folder_of, python
 
 # Loopback
 
@@ -39,7 +39,7 @@ for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "127.9.8
 
 @BY_USER
 def test_processes_inside_talk_over_their_own_loopback(uid: int | None) -> None:
-    done = exeat(command=python(TALK), uid=uid, cwd="/")
+    done = exeat(command=python(TALK), uid=uid, cwd=ANYWHERE)
     expected = [f"{each} {kind}" for each in ("127.0.0.1", "127.9.8.7", "::1") for kind in ("TCP", "UDP")]
     assert (done.stdout.splitlines(), done.stderr) == (expected, "")
 
@@ -76,7 +76,7 @@ def test_own_names_are_answered_without_asking_anybody(uid: int | None) -> None:
         "print(sorted({a[4][0] for a in socket.getaddrinfo('localhost', 80)}))\n"
         "print(socket.gethostbyname('localhost'), socket.gethostbyname(socket.gethostname()))"
     )
-    done = exeat(command=python(program), uid=uid, cwd="/")
+    done = exeat(command=python(program), uid=uid, cwd=ANYWHERE)
     first, second = done.stdout.splitlines()
     assert first == "['127.0.0.1', '::1']"
     assert second.startswith("127.0.0.1 127.")
@@ -126,7 +126,7 @@ def test_a_resolver_file_that_is_a_link_into_run(tmp_path: Path, exists: bool) -
 @BY_USER
 def test_a_name_that_is_not_allowed_does_not_resolve_to_the_world(uid: int | None) -> None:
     program = "import socket\ntry: print(socket.gethostbyname('evil.test'))\nexcept OSError as e: print('no', e.errno)"
-    done = exeat(command=python(program), uid=uid, cwd="/")
+    done = exeat(command=python(program), uid=uid, cwd=ANYWHERE)
     assert done.stdout.startswith("no")
     assert "evil.test" in done.stderr
 
@@ -156,7 +156,7 @@ print("ptrace", libc.ptrace(16, 1, 0, 0), ctypes.get_errno())
 
 @BY_USER
 def test_the_keeper_is_not_to_be_read(uid: int | None) -> None:
-    done = exeat(command=python(LOOK), uid=uid, cwd="/", env=environment(SECRET_OF_THE_CALLER="x"))
+    done = exeat(command=python(LOOK), uid=uid, cwd=ANYWHERE, env=environment(SECRET_OF_THE_CALLER="x"))
     lines = done.stdout.splitlines()
     assert lines[0] == "pids [1, 2] 1"
     for line in lines[1:-1]:
@@ -167,7 +167,7 @@ def test_the_keeper_is_not_to_be_read(uid: int | None) -> None:
 
 @BY_USER
 def test_no_privilege_is_left(uid: int | None) -> None:
-    done = exeat(command=["grep", "-E", "^(Cap|NoNewPrivs|Seccomp:)", "/proc/self/status"], uid=uid, cwd="/")
+    done = exeat(command=["grep", "-E", "^(Cap|NoNewPrivs|Seccomp:)", "/proc/self/status"], uid=uid, cwd=ANYWHERE)
     assert dict(line.split(":\t") for line in done.stdout.splitlines()) == {
         **dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), "0" * 16),
         "NoNewPrivs": "1",
@@ -183,7 +183,7 @@ def test_a_setuid_program_gives_nothing() -> None:
         shutil.copy(shutil.which("id") or "", copied)
         copied.chmod(0o4755)
         plain = exeat(argv=["setpriv", "--reuid", "65534", "--clear-groups", str(copied), "-u"])
-        inside = exeat(command=[str(copied), "-u"], uid=65534, cwd="/")
+        inside = exeat(command=[str(copied), "-u"], uid=65534, cwd=ANYWHERE)
         if plain.stdout != "0\n":
             pytest.fail(f"{folder} is mounted nosuid, so nothing can be shown there")
         assert inside.stdout == "65534\n"
@@ -206,7 +206,7 @@ def test_nothing_can_be_mounted_or_unmounted(uid: int | None) -> None:
         " mount -t tmpfs none /mnt 2>/dev/null && echo mounted; unshare -Ur true 2>/dev/null && echo user;"
         " unshare -n true 2>/dev/null && echo net; echo done"
     )
-    assert exeat(command=["sh", "-c", script], uid=uid, cwd="/").stdout == "done\n"
+    assert exeat(command=["sh", "-c", script], uid=uid, cwd=ANYWHERE).stdout == "done\n"
 
 
 @BY_USER
@@ -215,7 +215,7 @@ def test_what_was_put_in_place_cannot_be_changed(uid: int | None) -> None:
         "for f in /etc/hosts /etc/resolv.conf /run/exeat/hidden /run/exeat/new; do"
         " (echo x >> $f) 2>/dev/null && echo changed $f; done; echo done"
     )
-    done = exeat(command=["sh", "-c", script], uid=uid, cwd="/")
+    done = exeat(command=["sh", "-c", script], uid=uid, cwd=ANYWHERE)
     assert done.stdout == "done\n"
 
 
@@ -235,6 +235,6 @@ def test_shared_memory_and_queues_of_the_host_are_out_of_reach(uid: int | None) 
     try:
         show = ["cat", "/proc/sysvipc/msg"]
         assert any(line.split()[1] == number for line in exeat(argv=show).stdout.splitlines()[1:])
-        assert len(exeat(command=show, uid=uid, cwd="/").stdout.splitlines()) == 1
+        assert len(exeat(command=show, uid=uid, cwd=ANYWHERE).stdout.splitlines()) == 1
     finally:
         assert exeat(argv=["ipcrm", "-q", number]).status == 0

@@ -14,7 +14,7 @@ from tests.conftest import StartOrigin
 from tests.support.networks import PORT, Greeter, Networks
 from tests.support.origin import Origin
 from tests.support.programs import Finished
-from tests.support.running import AS_ROOT, BY_USER, TIMEOUT_S, as_user, environment, exeat, folder_of, python
+from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, TIMEOUT_S, as_user, environment, exeat, folder_of, python
 
 # Asks for URLs by way of the proxy variables, or for host:port as a program that knows of no proxy. Names alone are
 # only looked up.
@@ -117,7 +117,7 @@ for path in ({str(out)!r}, {str(beside)!r}):
     except OSError as error:
         print(type(error).__name__)
 """
-    done = exeat("--learn-out", str(out), command=python(program))
+    done = exeat("--learn-out", str(out), command=python(program), cwd=tmp_path)
     shown, other = done.stdout.splitlines()
     assert "old" not in shown
     assert other == repr("# beside\n")
@@ -130,7 +130,7 @@ for path in ({str(out)!r}, {str(beside)!r}):
 def test_what_cannot_be_written_stops_the_run_before_it_starts(tmp_path: Path, name: str) -> None:
     """Status 2, and the command has not run."""
     (tmp_path / "link.toml").symlink_to(tmp_path / "target")
-    done = exeat("--learn-out", str(tmp_path / name), command=["touch", str(tmp_path / "ran")])
+    done = exeat("--learn-out", str(tmp_path / name), command=["touch", str(tmp_path / "ran")], cwd=tmp_path)
     assert done.status == 2
     assert done.stderr.startswith(f"exeat: --learn-out {tmp_path / name}: ")
     assert not (tmp_path / "ran").exists()
@@ -171,7 +171,7 @@ for host in sys.argv[2:]:
 """
         options = ("--jail", "nft", "--learn", "--add-host", "good.test:198.51.100.7", "--quiet")
         command = python(program, str(PORT), "good.test", "198.51.100.7")
-        done = exeat(*options, command=command, before=networks.machine.before, cwd="/")
+        done = exeat(*options, command=command, before=networks.machine.before, cwd=ANYWHERE)
     finally:
         world.close()
         networks.close()

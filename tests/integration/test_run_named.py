@@ -16,7 +16,7 @@ from tests.conftest import StartOrigin
 from tests.support.agent import Agent, make_home
 from tests.support.origin import Origin, echo
 from tests.support.programs import Finished
-from tests.support.running import AS_ROOT, BY_USER, NOBODY, as_user, environment, exeat, folder_of, run_argv
+from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, NOBODY, as_user, environment, exeat, folder_of, run_argv
 from tests.support.scene import wait_until
 from tests.support.terminal import Terminal
 
@@ -39,7 +39,13 @@ def proxy(home: Path, *words: str, uid: int | None = None) -> Finished:
     """`exeat proxy` as a command."""
     argv = [*as_user(uid), sys.executable, "-m", "exeat", "proxy", *words]
     done = subprocess.run(
-        argv, capture_output=True, text=True, timeout=40, check=False, cwd="/", env=environment(EXEAT_HOME=str(home))
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+        cwd=ANYWHERE,
+        env=environment(EXEAT_HOME=str(home)),
     )
     assert "Traceback" not in done.stderr, done.stderr
     return Finished(done.returncode, done.stdout, done.stderr)
@@ -168,7 +174,7 @@ def test_questions_are_asked_only_elsewhere_if_that_is_wanted(where: str, home: 
     write_list(home, "")
     command = ["curl", "-s", "--noproxy", "*", "--max-time", "30", f"http://good.test:{origin.port}/"]
     options = ["--name", "box", "--ask-on", where, *MAPPED]
-    with Terminal(environment(EXEAT_HOME=str(home), TERM="dumb")) as terminal:
+    with Terminal(environment(EXEAT_HOME=str(home), TERM="dumb"), cwd=ANYWHERE) as terminal:
         job = terminal.start(run_argv(options, ["sh", "-c", '"$@"; tty', "sh", *command]))
         wait_until(lambda: "good.test" in proxy(home, "pending", "--name", "box").stdout, "the question")
         (asked,) = json.loads(proxy(home, "pending", "--name", "box", "--json").stdout)

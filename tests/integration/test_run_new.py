@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.agent import make_home
 from tests.support.programs import Finished
-from tests.support.running import environment, exeat, folder_of, run_argv
+from tests.support.running import ANYWHERE, environment, exeat, folder_of, run_argv
 from tests.support.terminal import Terminal
 
 RAN = ["echo", "it ran"]
@@ -22,7 +22,7 @@ def home() -> Iterator[Path]:
 
 
 def run(home: Path, *options: str) -> Finished:
-    return exeat(*options, command=RAN, env=environment(EXEAT_HOME=str(home)), cwd="/")
+    return exeat(*options, command=RAN, env=environment(EXEAT_HOME=str(home)), cwd=ANYWHERE)
 
 
 def sandboxes(home: Path) -> list[str]:
@@ -76,7 +76,7 @@ def test_without_a_name_there_is_nothing_to_make(option: str, home: Path) -> Non
 )
 def test_a_person_is_asked(keys: str, made: bool, home: Path) -> None:
     assert run(home, "--empty", "--name", "work").status == 0
-    with Terminal(environment(EXEAT_HOME=str(home))) as terminal:
+    with Terminal(environment(EXEAT_HOME=str(home)), cwd=ANYWHERE) as terminal:
         job = terminal.start(run_argv(["--name", "wrok"], RAN))
         terminal.wait_for("exeat: there is no sandbox wrok yet (there are: work; did you mean work?).")
         terminal.wait_for("rules that exeat comes with? [y/N] ")
@@ -88,7 +88,7 @@ def test_a_person_is_asked(keys: str, made: bool, home: Path) -> None:
 
 def test_a_person_whose_input_goes_to_the_command_is_not_asked(home: Path) -> None:
     """What is piped to the command is not an answer."""
-    with Terminal(environment(EXEAT_HOME=str(home))) as terminal:
+    with Terminal(environment(EXEAT_HOME=str(home)), cwd=ANYWHERE) as terminal:
         job = terminal.start(["sh", "-c", 'echo y | "$@"', "sh", *run_argv(["--name", "work"], RAN)])
         assert terminal.wait(job) == ("exited", 2)
         assert "[y/N]" not in terminal.text

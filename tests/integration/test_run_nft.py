@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.networks import PORT, Greeter, Networks
 from tests.support.programs import Finished
-from tests.support.running import AS_ROOT, Process, Running, environment, exeat, folder_of, python, wait_gone
+from tests.support.running import ANYWHERE, AS_ROOT, Process, Running, environment, exeat, folder_of, python, wait_gone
 from tests.support.scene import wait_until
 
 pytestmark = AS_ROOT
@@ -56,7 +56,7 @@ def world(networks: Networks) -> Iterator[Greeter]:
 
 
 def run(networks: Networks, *options: str, command: list[str], **popen: Any) -> Finished:
-    settings: dict[str, Any] = {"cwd": "/"} | popen
+    settings: dict[str, Any] = {"cwd": ANYWHERE} | popen
     return exeat("--jail", "nft", *options, command=command, before=networks.machine.before, **settings)
 
 
@@ -135,7 +135,7 @@ def test_files_of_the_caller_are_closed_to_it(networks: Networks) -> None:
 
 
 def test_somebody_without_rights_gets_an_error_and_no_other_jail(networks: Networks) -> None:
-    done = exeat("--jail", "nft", command=["true"], uid=65_534, before=networks.machine.before, cwd="/")
+    done = exeat("--jail", "nft", command=["true"], uid=65_534, before=networks.machine.before, cwd=ANYWHERE)
     assert done.status == 2
     assert "the nft jail needs root" in done.stderr
 
@@ -253,7 +253,7 @@ def test_nobody_else_can_use_the_gateway(networks: Networks, tmp_path: Path) -> 
         *NAMED,
         command=["sh", "-c", "echo up; exec sleep 1000"],
         before=networks.machine.before,
-        cwd="/",
+        cwd=ANYWHERE,
     ) as running:
         running.wait_for("up")
         rules = networks.machine.run("nft", "list", "ruleset")
@@ -271,7 +271,7 @@ def test_nobody_else_can_use_the_gateway(networks: Networks, tmp_path: Path) -> 
 
 def test_killing_exeat_kills_the_command_and_the_next_start_cleans_up(networks: Networks, tmp_path: Path) -> None:
     command = ["sh", "-c", "echo up; sleep 1000 & exec sleep 1000"]
-    with Running(tmp_path, "--jail", "nft", command=command, before=networks.machine.before, cwd="/") as running:
+    with Running(tmp_path, "--jail", "nft", command=command, before=networks.machine.before, cwd=ANYWHERE) as running:
         running.wait_for("up")
         everybody: list[Process] = [running.keeper(), running.gateway(), *running.inside()]
         assert len(everybody) >= 4
@@ -298,7 +298,7 @@ print(attempt(lambda: tcp('203.0.113.9', {PORT}, 2)), attempt(lambda: udp('203.0
         f"203.0.113.9:{PORT}",
         command=python(program),
         before=networks.machine.before,
-        cwd="/",
+        cwd=ANYWHERE,
         stdin=reader,
     ) as running:
         os.close(reader)
@@ -321,7 +321,7 @@ def test_runs_at_the_same_time_have_uids_and_rules_of_their_own(networks: Networ
         f"print(attempt(lambda: tcp('good.test', {PORT})), flush=True)"
     )
     reader, writer = os.pipe()
-    common: dict[str, Any] = {"before": networks.machine.before, "cwd": "/", "stdin": reader}
+    common: dict[str, Any] = {"before": networks.machine.before, "cwd": ANYWHERE, "stdin": reader}
     with folder_of(None) as first, folder_of(None) as second, \
             Running(first, "--jail", "nft", *NAMED, command=python(program), **common) as one, \
             Running(second, "--jail", "nft", command=python(program), **common) as two:  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from exeat import SandboxManager
 from tests.support.agent import make_home
-from tests.support.running import environment, exeat, folder_of
+from tests.support.running import ANYWHERE, environment, exeat, folder_of
 
 VALUE = "a-value-of-no-use-to-anybody"
 SHOW = ["sh", "-c", "echo $KEY"]
@@ -31,7 +31,7 @@ class Place:
 
     def show(self, *options: str, command: list[str] = SHOW) -> str:
         env = environment(EXEAT_HOME=str(self.home))
-        done = exeat("--quiet", "--secrets", str(self.secrets), *options, command=command, env=env, cwd="/")
+        done = exeat("--quiet", "--secrets", str(self.secrets), *options, command=command, env=env, cwd=ANYWHERE)
         assert done.status == 0, done
         return done.stdout.strip()
 

@@ -15,7 +15,7 @@ from tests.conftest import StartOrigin
 from tests.support.agent import Agent, make_home
 from tests.support.origin import Origin, echo
 from tests.support.programs import Finished
-from tests.support.running import BY_USER, NOBODY, as_user, environment, exeat, folder_of
+from tests.support.running import ANYWHERE, BY_USER, NOBODY, as_user, environment, exeat, folder_of
 from tests.support.scene import wait_until
 
 ORDINARY = pytest.mark.parametrize("uid", [NOBODY if os.geteuid() == 0 else None], ids=["ordinary"])
@@ -33,7 +33,7 @@ class Person:
 
     def exeat(self, *words: str) -> Finished:
         argv = [*as_user(self.uid), sys.executable, "-m", "exeat", *words]
-        return exeat(argv=argv, env=environment(EXEAT_HOME=str(self.home)), cwd="/")
+        return exeat(argv=argv, env=environment(EXEAT_HOME=str(self.home)), cwd=ANYWHERE)
 
     def proxy(self, *words: str) -> Finished:
         return self.exeat("proxy", *words, "--name", "work")

@@ -12,7 +12,18 @@ import pytest
 from exeat.audit.verify import verify_files
 from tests.conftest import StartOrigin
 from tests.support.origin import Origin
-from tests.support.running import AS_ROOT, BY_USER, NOBODY, TIMEOUT_S, Running, environment, exeat, folder_of, python
+from tests.support.running import (
+    ANYWHERE,
+    AS_ROOT,
+    BY_USER,
+    NOBODY,
+    TIMEOUT_S,
+    Running,
+    environment,
+    exeat,
+    folder_of,
+    python,
+)
 from tests.support.scene import wait_until
 
 # Asks for each URL, with the proxy variables or without, and tells the status.
@@ -48,7 +59,7 @@ def hosts(*names: str) -> tuple[str, ...]:
 @BY_USER
 def test_what_was_blocked_is_told_with_the_option_that_allows_it(uid: int | None) -> None:
     urls = ["http://evil.test/", "http://evil.test/again", "http://other.test:8080/"]
-    done = exeat(command=python(ASK, *urls), uid=uid, cwd="/")
+    done = exeat(command=python(ASK, *urls), uid=uid, cwd=ANYWHERE)
     assert done.stdout == "403\n403\n403\n"
     head, *lines = done.stderr.splitlines()
     assert head == "exeat: blocked 3 times:"
@@ -192,7 +203,7 @@ def test_the_log_of_a_run_that_ended_by_a_signal_is_complete(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("where", ["/no/such/folder/audit.jsonl", "/", "/dev/full"])
 def test_a_log_that_cannot_be_written_means_that_nothing_starts(where: str, tmp_path: Path) -> None:
-    done = exeat("--audit", where, command=["touch", str(tmp_path / "proof")])
+    done = exeat("--audit", where, command=["touch", str(tmp_path / "proof")], cwd=tmp_path)
     assert done.status not in (0, 126, 127)
     assert done.stderr.startswith("exeat: ")
     assert where in done.stderr
@@ -204,7 +215,7 @@ def test_a_log_that_the_user_may_not_write_means_that_nothing_starts() -> None:
     with folder_of(None) as folder:
         audit = folder / "audit.jsonl"
         audit.touch(0o600)
-        done = exeat("--audit", str(audit), command=["echo", "started"], uid=NOBODY, cwd="/")
+        done = exeat("--audit", str(audit), command=["echo", "started"], uid=NOBODY, cwd=ANYWHERE)
         assert done.status not in (0, 126, 127)
         assert (done.stdout, audit.read_text()) == ("", "")
         assert "audit" in done.stderr
@@ -250,7 +261,7 @@ def test_exeats_own_folder_is_hidden(variable: str, uid: int | None) -> None:
         env = {key: value for key, value in environment().items() if key != "XDG_STATE_HOME"}
         env[variable] = str(folder / "state")
         command = ["sh", "-c", f"ls -A {home} | wc -l; (echo y > {home}/new) 2>/dev/null; true"]
-        done = exeat(command=command, uid=uid, cwd="/", env=env)
+        done = exeat(command=command, uid=uid, cwd=ANYWHERE, env=env)
         assert done.stdout.strip() == "0"
         assert os.listdir(home) == ["secret"]  # noqa: PTH208
 
@@ -367,7 +378,7 @@ def test_a_log_in_a_folder_of_somebody_else_is_written_all_the_same() -> None:
         audit = folder / "audit.jsonl"
         audit.touch(0o600)
         os.chown(audit, NOBODY, NOBODY)
-        done = exeat("--audit", str(audit), command=["echo", "started"], uid=NOBODY, cwd="/")
+        done = exeat("--audit", str(audit), command=["echo", "started"], uid=NOBODY, cwd=ANYWHERE)
         assert (done.status, done.stdout) == (0, "started\n"), done.stderr
         assert [line["event"] for line in records(audit)] == ["start", "stop"]
         assert [each.name for each in folder.iterdir()] == ["audit.jsonl"]

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import StartOrigin
 from tests.support.origin import Origin
 from tests.support.programs import Finished, need
-from tests.support.running import AS_ROOT, NOBODY, Running, environment_of, exeat, folder_of, run_argv
+from tests.support.running import ANYWHERE, AS_ROOT, NOBODY, Running, environment_of, exeat, folder_of, run_argv
 from tests.support.secret_runs import HOST, Hoard, places, tls_echo, workshop
 from tests.support.terminal import Terminal
 
@@ -304,7 +304,7 @@ def test_signals_reach_the_command(folder: Path, jail: str) -> None:
 
 def test_the_terminal_is_the_commands(folder: Path) -> None:
     path = write(folder, KEY={"value": VALUE})
-    with Terminal(places(folder)) as terminal:
+    with Terminal(places(folder), cwd=ANYWHERE) as terminal:
         job = terminal.start(run_argv(["--quiet", "--secrets", path], ["sh", "-c", "stty size; read x; echo got $x"]))
         terminal.wait_for("24 80")
         terminal.type("words\n")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.running import BY_USER, Running, exeat, folder_of, is_in_jail, python, run_argv, state_of
+from tests.support.running import ANYWHERE, BY_USER, Running, exeat, folder_of, is_in_jail, python, run_argv, state_of
 from tests.support.scene import wait_until
 
 # Tells what it is sent; USR2 last, as the word to end.
@@ -41,7 +41,7 @@ def seen(running: Running, first: str) -> str:
 @BY_USER
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1"])
 def test_a_signal_to_exeat_reaches_the_command_once(name: str, uid: int | None) -> None:
-    with folder_of(None) as folder, Running(folder, command=python(COUNT), uid=uid, cwd="/") as running:
+    with folder_of(None) as folder, Running(folder, command=python(COUNT), uid=uid, cwd=ANYWHERE) as running:
         running.wait_for("ready")
         running.process.send_signal(signal.Signals[name])
         assert seen(running, name) == f"{name} "
@@ -101,14 +101,14 @@ def test_a_real_death_by_signal_leaves_no_process(tmp_path: Path) -> None:
 @BY_USER
 def test_without_a_terminal_the_command_has_a_session_of_its_own(uid: int | None) -> None:
     show = python("import os; print(os.getsid(0) == os.getpid() == os.getpgid(0))")
-    assert exeat(command=show, uid=uid, cwd="/").stdout == "True\n"
+    assert exeat(command=show, uid=uid, cwd=ANYWHERE).stdout == "True\n"
 
 
 def test_a_kill_of_its_group_does_not_reach_the_caller(tmp_path: Path) -> None:
     """The caller's group is exeat's own. It survives, and so does the caller, to tell the status."""
     script = f'"$@"; echo "status $?"; test -e "{tmp_path}/ran" && echo ran'
     inside = ["sh", "-c", f"touch {tmp_path}/ran; kill -TERM 0; sleep 1000"]
-    done = exeat(argv=["sh", "-c", script, "sh", *run_argv([], inside)])
+    done = exeat(argv=["sh", "-c", script, "sh", *run_argv([], inside)], cwd=tmp_path)
     assert done.stdout == "status 143\nran\n"
 
 

@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import BY_USER, NOBODY, Process, descendants_of, environment, python, run_argv, state_of
+from tests.support.running import (
+    ANYWHERE,
+    BY_USER,
+    NOBODY,
+    Process,
+    descendants_of,
+    environment,
+    python,
+    run_argv,
+    state_of,
+)
 from tests.support.scene import wait_until
 from tests.support.terminal import Terminal
 
@@ -32,7 +42,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    with Terminal(environment(PS1="$ ", TERM="dumb")) as opened:
+    with Terminal(environment(PS1="$ ", TERM="dumb"), cwd=ANYWHERE) as opened:
         yield opened
 
 
@@ -146,7 +156,7 @@ def test_a_stopped_job_goes_on_in_the_background(terminal: Terminal, tmp_path: P
         f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.02)\n"
         f"open({str(proof)!r}, 'w').close()"
     )
-    job = terminal.start(run_argv([], python(program)))
+    job = terminal.start(["env", f"--chdir={tmp_path}", *run_argv([], python(program))])
     terminal.wait_for("ready")
     terminal.type("\x1a")
     assert terminal.wait(job)[0] == "stopped"
@@ -300,7 +310,7 @@ def test_a_signal_from_a_process_inside_that_has_gone_comes_once(terminal: Termi
 
 
 def test_a_window_that_is_closed_ends_everything() -> None:
-    with Terminal(environment()) as terminal:
+    with Terminal(environment(), cwd=ANYWHERE) as terminal:
         script = "(setsid sleep 1000 &); echo ready; sleep 1000"
         job = terminal.start(run_argv([], ["sh", "-c", script], NOBODY if os.geteuid() == 0 else None))
         terminal.wait_for("ready")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.programs import Finished, need
-from tests.support.running import AS_ROOT, BY_USER, as_user, environment, exeat, folder_of, python, run_argv
+from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, as_user, environment, exeat, folder_of, python, run_argv
 
 # Connects to each path and says what it got.
 CALL = """
@@ -94,17 +94,17 @@ def service(path: str, before: Sequence[str], cwd: Path) -> Iterator[None]:
 
 def expect_not_connected(path: Path, uid: int | None) -> None:
     """From inside first: a connection that is not accepted yet is itself a trace of the socket."""
-    inside = exeat(command=python(CONNECT, str(path)), uid=uid, cwd="/")
-    assert exeat(argv=[*as_user(uid), *python(CONNECT, str(path))], cwd="/").stdout == "0\n"
+    inside = exeat(command=python(CONNECT, str(path)), uid=uid, cwd=ANYWHERE)
+    assert exeat(argv=[*as_user(uid), *python(CONNECT, str(path))], cwd=ANYWHERE).stdout == "0\n"
     assert inside.stdout.strip().isdigit()
     assert inside.stdout != "0\n"
 
 
 def call(*paths: str, options: tuple[str, ...] = (), uid: int | None = None, **more: Any) -> list[str]:
     """How calls from inside end. Each must succeed outside first, or nothing would be shown."""
-    done: Finished = exeat(argv=python(CALL, *paths), cwd="/")
+    done: Finished = exeat(argv=python(CALL, *paths), cwd=ANYWHERE)
     assert set(done.stdout.splitlines()) <= set(REACHED), done.stdout
-    done = exeat(*options, command=python(CALL, *paths), uid=uid, cwd="/", **more)
+    done = exeat(*options, command=python(CALL, *paths), uid=uid, cwd=ANYWHERE, **more)
     assert done.status == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -196,7 +196,7 @@ def test_a_socket_in_a_runtime_folder_elsewhere(uid: int | None) -> None:
         with listening(str(path)):
             env = environment(XDG_RUNTIME_DIR=str(folder))
             assert is_refused(call(str(path), uid=uid, env=env))
-            done = exeat(command=["ls", "-A", str(folder)], uid=uid, cwd="/", env=env)
+            done = exeat(command=["ls", "-A", str(folder)], uid=uid, cwd=ANYWHERE, env=env)
             assert (done.stdout, done.stderr) == ("", "")
 
 
@@ -255,7 +255,7 @@ def test_a_socket_in_run_that_was_named_is_kept_and_no_other(uid: int | None) ->
             answers = call(kept, other, options=("--unix", kept), uid=uid)
             assert answers[0] == REACHED[0]
             assert is_refused(answers[1:])
-            shown = exeat("--unix", kept, command=["ls", str(folder)], uid=uid, cwd="/")
+            shown = exeat("--unix", kept, command=["ls", str(folder)], uid=uid, cwd=ANYWHERE)
             assert shown.stdout == "kept.sock\n"
     finally:
         for path in (kept, other):

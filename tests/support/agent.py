@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.running import TIMEOUT_S, environment, python, run_argv
+from tests.support.running import ANYWHERE, TIMEOUT_S, environment, python, run_argv
 
 # Speaks to an echo server: by the proxy of its environment if it has one, else straight away.
 _PROGRAM = """
@@ -65,7 +65,7 @@ class Agent:
     def __init__(self, *options: str, home: Path, uid: int | None = None, **popen: Any) -> None:
         settings: dict[str, Any] = {
             "env": environment(EXEAT_HOME=str(home)), "start_new_session": True, "stdin": subprocess.PIPE,
-            "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": "/",
+            "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ANYWHERE,
         }  # fmt: skip
         self.process: subprocess.Popen[str] = subprocess.Popen(
             run_argv(options, python(_PROGRAM), uid), **settings | popen

@@ -23,6 +23,7 @@ BUILDER = {
     "builder-namespaces": ("exeat.jail.inmate", "_enter_namespaces"),
     "builder-network": ("exeat.jail.inmate", "build_network"),
     "builder-sockets": ("exeat.jail.inmate", "find_sockets"),
+    "builder-streams": ("exeat.jail.streams", "hold_read_only"),
     "builder-view": ("exeat.jail.mounts", "build_view"),
     "builder-doors": ("exeat.jail.kernelfs", "close_doors"),
     "builder-devices": ("exeat.jail.mounts", "OwnDevices"),
@@ -121,8 +122,11 @@ def arrange(step: str, how: str, order: str) -> None:
 
         return call
 
+    def failing_when_read(real: Any) -> Any:
+        return lambda spec, control, *others, **named: real(spec, _Control(control, fail), *others, **named)
+
     if step == "keeper-waits":
-        _put(KEEPER[step], lambda real: lambda spec, control, **named: real(spec, _Control(control, fail), **named))
+        _put(KEEPER[step], failing_when_read)
     else:
         _put((BUILDER | KEEPER | GATEWAY)[step], faulty)
     if step.startswith(("builder", "keeper")):

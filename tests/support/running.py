@@ -31,6 +31,17 @@ BY_USER = pytest.mark.parametrize("uid", _USERS.values(), ids=_USERS)
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
+def _make_anywhere() -> str:
+    folder = tempfile.mkdtemp(prefix="exeat-anywhere-")
+    Path(folder).chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+# Where to be if that does not matter: everybody can enter it. Not the root, of which exeat says that it is not shared.
+ANYWHERE = _make_anywhere()
+
+
 def python(program: str, *arguments: str) -> list[str]:
     """A command that runs this program. It has nothing but the standard library."""
     return [PYTHON, "-I", "-S", "-c", program, *arguments]

@@ -69,14 +69,16 @@ class Jail:
     """Runs commands with `exeat run`, as one user, in a folder of theirs. Every run has a log of its own."""
 
     def __init__(self, folder: Path, uid: int | None, ca: Path) -> None:
-        self.folder = folder
+        self.folder = folder / "work"  # not the home, nor around it: that is not shared with a run for real
+        self.folder.mkdir()
         self.uid = uid
         self.ca = ca
         self.env = bare_environment(folder / "home")
         self.hosts: Mapping[str, str] = HOSTS
         self.before: Sequence[str] = ()  # a command that exeat is run under
         self._numbers = itertools.count(1)
-        self.give(folder / "home")
+        self._logs = folder
+        self.give(folder / "home", self.folder)
 
     def give(self, *paths: Path) -> None:
         """Make these, and all that is in them, the user's."""
@@ -91,7 +93,7 @@ class Jail:
         """Run to the end, under these rules."""
         env = {**self.env, **(env or {})}
         assert not any(name.lower() in PROXY_VARIABLES for name in env)
-        log = self.folder / f"audit-{next(self._numbers)}.jsonl"
+        log = self._logs / f"audit-{next(self._numbers)}.jsonl"
         options = ["--no-proxy-env", "--audit", str(log)]
         options += [word for rule in allow for word in ("--allow", rule)]
         options += [word for host, ip in self.hosts.items() for word in ("--add-host", f"{host}:{ip}")]

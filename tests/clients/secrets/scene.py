@@ -102,20 +102,22 @@ class Ward:
     """`exeat run` with one secret, for one user, in a folder of theirs."""
 
     def __init__(self, folder: Path, uid: int | None, ca: Path | None, hosts: Sequence[str]) -> None:
-        self.folder = folder
-        self.log = folder / "audit.jsonl"
+        self.folder = folder / "work"  # not the home, nor around it: that is not shared with a run for real
+        self.folder.mkdir()
+        self.log = self.folder / "audit.jsonl"
         self.env = bare_environment(folder / "home")
         self.address = "127.0.0.1"  # of all hosts
         self._uid = uid
         self._ca = ca
-        secrets = folder / "secrets.json"
+        self._whole = folder
+        secrets = self.folder / "secrets.json"
         secrets.write_text(json.dumps({"API_KEY": {"value": VALUE, "hosts": list(hosts), "shape": "sk-"}}))
         secrets.chmod(0o600)
 
     def run(self, argv: Sequence[str], *options: str, env: Mapping[str, str] | None = None) -> Finished:
         """Run one command to its end. All that is in the folder is the user's then."""
         if self._uid is not None:
-            for each in self.folder.rglob("*"):
+            for each in self._whole.rglob("*"):
                 os.chown(each, self._uid, self._uid, follow_symlinks=False)
         words = ["--secrets", str(self.folder / "secrets.json"), "--audit", str(self.log), *options]
         words += [] if self._ca is None else ["--upstream-ca", str(self._ca)]
@@ -172,11 +174,11 @@ def report_on(mode: Mode, folder: Path, upstream: Upstream, built: Mapping[str, 
     programs = {}
     for client in CLIENTS:
         if mode.suits(client) and is_here(client):
-            own = folder / client.name
+            own = ward.folder / client.name
             own.mkdir()
             programs[client.name] = client.command(Site(host_of(client.name), upstream.ports, own, python, built))
     options = ["--jail", "netns" if mode.mounts else "env"]
     options += [] if mode.proxy else ["--no-proxy-env"]
     upstream.forget()
     ran = ward.run_all(programs, *options, start=[python], variables=mode.variables)
-    return Report(ran, folder, ward.decisions(), upstream.shown())
+    return Report(ran, ward.folder, ward.decisions(), upstream.shown())
