@@ -56,8 +56,8 @@ class Comparison:
     """The layers of a sandbox, held for as long as this is open, against the machine as it is now."""
 
     def __init__(self, folder: SandboxFolder) -> None:
-        self._trees = kept_layers(folder)
         facts = kept_facts(folder)
+        self._trees = kept_layers(folder)
         self._began_ns = min((each.began_ns for each in facts), default=0)
         self._hidden = sorted({path for each in facts for path in each.hidden})
         self.real = RealMachine()
@@ -71,10 +71,6 @@ class Comparison:
         self.real.forget()
         for tree in self._trees:
             os.close(tree)
-
-    @property
-    def has_layers(self) -> bool:
-        return bool(self._trees)
 
     def changes(self, paths: Sequence[str] = ()) -> list[Change]:
         """At these paths and below them, or everywhere; sorted by path."""

@@ -10,7 +10,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ExeatError
@@ -81,6 +82,20 @@ def save_layer(
     return Saved(number, saver.files, saver.bytes, tuple(saver.left_out), saver.left_out_count)
 
 
+@contextmanager
+def _saying_why() -> Iterator[None]:
+    """Overlays themselves, as in containers, and some network file systems have no way to record a removal."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        raise ExeatError(
+            "what the command wrote is not kept: the file system of exeat's own folder cannot record that a file was "
+            "removed (set EXEAT_HOME to a folder on a disk, such as a volume of the container)"
+        ) from None
+
+
 class _Saver:
     """Copies uppers into the tree of a layer that is being made."""
 
@@ -105,7 +120,8 @@ class _Saver:
             within = os.open(path[1:] or ".", _DIRECTORY, dir_fd=self._tree)
             try:
                 if mark := opaque_mark(folder.descriptor):
-                    os.setxattr(within, mark, b"y")
+                    with _saying_why():
+                        os.setxattr(within, mark, b"y")
                 for name, found in folder.entries:
                     self._add_entry(path, name, found, folder, within)
             finally:
@@ -149,7 +165,8 @@ class _Saver:
                 self._must_be_folder(name, within)
             self._modes.remember(full, found)
         elif is_whiteout(found):
-            make_whiteout(name, within)
+            with _saying_why():
+                make_whiteout(name, within)
             self.files += 1
         elif stat.S_ISLNK(mode):
             os.symlink(os.readlink(name, dir_fd=folder.descriptor), name, dir_fd=within)
