@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from exeat.files.changes import Change, Comparison
 from exeat.files.copying import copy_content
-from exeat.files.real import Identity, RealMachine
+from exeat.files.real import RealMachine, is_unchanged
 from exeat.files.under import is_in
 from exeat.sandbox.home import state_home
 from exeat.sandbox.trees import remove_tree
@@ -88,10 +88,10 @@ def _apply_one(real: RealMachine, change: Change) -> None:
 
 def _must_be_same(change: Change, within: int, name: str) -> None:
     try:
-        now: Identity | None = Identity.of(os.stat(name, dir_fd=within, follow_symlinks=False))
+        now: os.stat_result | None = os.stat(name, dir_fd=within, follow_symlinks=False)
     except FileNotFoundError:
         now = None
-    if now != change.identity:
+    if not is_unchanged(change.before, now):
         raise OSError(errno.ESTALE, "it has changed since it was shown")
 
 

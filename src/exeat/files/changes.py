@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from exeat.files.kept import kept_facts, kept_layers
 from exeat.files.layers import Entry, walk_layers
-from exeat.files.real import Identity, RealMachine, is_same_content
+from exeat.files.real import RealMachine, is_same_content
 from exeat.files.under import is_in
 
 if TYPE_CHECKING:
@@ -46,10 +46,6 @@ class Change(NamedTuple):
     @property
     def size_before(self) -> int:
         return self.before.st_size if self.before is not None and stat.S_ISREG(self.before.st_mode) else 0
-
-    @property
-    def identity(self) -> Identity | None:
-        return None if self.before is None else Identity.of(self.before)
 
 
 class Comparison:
