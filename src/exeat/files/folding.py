@@ -80,7 +80,7 @@ def _fold(folder: SandboxFolder, layers: int, trees: Sequence[tuple[int, int]], 
                 if not is_in(entry.path, without):
                     folded.add(entry)
             folded.finish()
-            if folded.files:
+            if folded.files or folded.has_new_folder:
                 hidden = tuple(dict.fromkeys(path for facts in known for path in facts.hidden))
                 layer.keep(Facts(folded.bytes, folded.files, min(facts.began_ns for facts in known), hidden))
     except OSError as error:
@@ -97,6 +97,7 @@ class _Folded:
         self._modes = LaterModes(tree)
         self._mark = OPAQUE[1] if os.geteuid() == 0 else OPAQUE[0]
         self.files = self.bytes = 0
+        self.has_new_folder = False
 
     def add(self, entry: Entry) -> None:
         path = entry.path[1:]
@@ -104,6 +105,7 @@ class _Folded:
         if entry.kind == "folder":
             os.mkdir(path, 0o700, dir_fd=self._tree)
             self._modes.remember(entry.path, entry.found)
+            self.has_new_folder = self.has_new_folder or not os.path.lexists(entry.path)
             if entry.hides_below:
                 self.files += 1
                 self._hide(entry)

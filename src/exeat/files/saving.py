@@ -74,6 +74,8 @@ def save_layer(
             saver = _Saver(layer.tree, limit - kept_bytes(folder), limit)
             for root, upper in filled:
                 saver.add(root, upper)
+            if not saver.files and not saver.has_new_folder:
+                return Saved()  # folders in which files came and went
             saver.finish()
             facts = Facts(saver.bytes, saver.files, int((time.time() if began is None else began) * 1e9), tuple(hidden))
             number = layer.keep(facts)
@@ -108,6 +110,7 @@ class _Saver:
         self._linked: dict[tuple[int, int], str] = {}
         self._as_root = os.geteuid() == 0
         self.files = self.bytes = self.left_out_count = 0
+        self.has_new_folder = False
         self.left_out: list[str] = []
 
     def add(self, root: str, upper: int) -> None:
@@ -122,6 +125,7 @@ class _Saver:
                 if mark := opaque_mark(folder.descriptor):
                     with _saying_why():
                         os.setxattr(within, mark, b"y")
+                    self.has_new_folder = True
                 for name, found in folder.entries:
                     self._add_entry(path, name, found, folder, within)
             finally:
@@ -163,6 +167,7 @@ class _Saver:
                 os.mkdir(name, 0o700, dir_fd=within)
             except FileExistsError:  # it leads to another overlaid folder
                 self._must_be_folder(name, within)
+            self.has_new_folder = self.has_new_folder or not os.path.lexists(full)
             self._modes.remember(full, found)
         elif is_whiteout(found):
             with _saying_why():
