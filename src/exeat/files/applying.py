@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from exeat.files.changes import Change, Comparison
+from exeat.files.changes import HIDDEN, Change, Comparison
 from exeat.files.copying import copy_content
 from exeat.files.real import RealMachine, is_unchanged
 from exeat.files.under import is_in
@@ -44,6 +44,8 @@ def plan(comparison: Comparison, paths: Sequence[str]) -> list[Change]:
 
 def objection(change: Change) -> str:
     """Why a change is not to be applied, as far as it can be said before; "" if it can be tried."""
+    if change.note == HIDDEN:
+        return "the command could not see what you have there, so that stays"
     if change.is_hidden:
         return change.note
     if is_in(change.path, [state_home()]):

@@ -82,7 +82,7 @@ def test_what_was_hidden_is_never_overwritten_or_removed(machine: Machine) -> No
     machine.run("rm -r config", hidden=f"{machine.real}/config/cloud")
     done = machine.files("apply", "--all", "--yes")
     assert done.status == 1
-    assert f"left: {machine.real}/netrc: hidden from the command" in done.stderr
+    assert f"left: {machine.real}/netrc: the command could not see what you have there" in done.stderr
     assert f"left: {machine.real}/config: holds what was hidden" in done.stderr
     assert machine.do("cat netrc config/cloud/key config/other") == "key\nkey\n1\n"
 
