@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,16 @@ read -r _
 
 
 def layer_run(
-    folder: str, script: str, state: str, uid: int | None, limit: int = 1 << 30, hidden: str = ""
+    folder: str,
+    script: str,
+    state: str,
+    uid: int | None,
+    limit: int = 1 << 30,
+    hidden: str = "",
+    before: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Run this module as a user. FOLDER is a path with neither commas nor colons, not below /mnt."""
-    argv = [*as_user(uid), sys.executable, "-m", "tests.support.layer_run", folder, script, str(limit), hidden]
+    """Run this module as a user, under the command `before`. FOLDER has no comma or colon and is not below /mnt."""
+    argv = [*before, *as_user(uid), sys.executable, "-m", "tests.support.layer_run", folder, script, str(limit), hidden]
     done = subprocess.run(
         argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment(EXEAT_HOME=state)
     )

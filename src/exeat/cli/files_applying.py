@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from exeat.cli.files_listing import choose, print_rows, summary
 from exeat.cli.screen import confirmed, counted, plain, say
-from exeat.errors import ConfigError
+from exeat.errors import ConfigError, ExeatError
 from exeat.files.applying import apply, objection, plan
 from exeat.files.changes import Change, Comparison
 from exeat.files.folding import forget
+from exeat.files.kept import layer_numbers
 from exeat.files.overview import rows_of
 from exeat.files.under import full_path
-from exeat.sandbox.folder import open_sandbox
+from exeat.sandbox.folder import SandboxFolder, open_sandbox
 
 
 def apply_paths(name: str, paths: Sequence[str], *, every: bool, yes: bool) -> int:
@@ -54,17 +55,25 @@ def _name_what_goes(comparison: Comparison, changes: Sequence[Change]) -> None:
 def discard_paths(name: str, paths: Sequence[str], *, yes: bool) -> int:
     """Forget changes. The machine's own files are not touched."""
     with open_sandbox(name) as folder:
-        with Comparison(folder) as comparison:
-            changes = comparison.changes()
-            chosen = choose(changes, paths) if paths else changes
-            has_layers = comparison.has_layers
-            if chosen:
-                print_rows(rows_of(comparison.real, chosen, every=False))
-        if not has_layers:
+        if not layer_numbers(folder):
             say(f'nothing is kept in the sandbox "{name}"')
             return 1
-        if not confirmed(f'the sandbox "{name}" forgets this: {summary(chosen)}', yes=yes):
+        try:
+            what = _show_what_is_kept(folder, paths)
+        except ExeatError as error:
+            if paths or isinstance(error, ConfigError):
+                raise
+            what = f"all that it keeps ({error.public})"
+        if not confirmed(f'the sandbox "{name}" forgets {what}', yes=yes):
             return 1
         forget(folder, [full_path(path) for path in paths])
     say("forgotten")
     return 0
+
+
+def _show_what_is_kept(folder: SandboxFolder, paths: Sequence[str]) -> str:
+    with Comparison(folder) as comparison:
+        changes = comparison.changes()
+        chosen = choose(changes, paths) if paths else changes
+        print_rows(rows_of(comparison.real, chosen, every=False))
+        return f"this: {summary(chosen)}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.cli.screen import GREEN, aligned, coloured, confirmed, counted, has_colours, in_ascii, plain, say
 from exeat.errors import ConfigError, ExeatError
+from exeat.files.kept import layer_numbers
 from exeat.sandbox.folder import AUDIT, list_sandboxes, open_sandbox, remove_sandbox
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def remove(name: str, *, yes: bool) -> int:
     with open_sandbox(name) as folder:
         _refuse_if_running(name)
         records = counted(_records(folder) or 0, "line of log", "lines of log")
-        what = f'this removes the sandbox "{name}", its list and its log ({records}) in {plain(folder.path)}'
+        kept = ", and the files that its commands changed (exeat files diff)" if layer_numbers(folder) else ""
+        what = f'this removes the sandbox "{name}", its list and its log ({records}) in {plain(folder.path)}{kept}'
     if not confirmed(what, yes=yes):
         return 1
     _refuse_if_running(name)  # it took a while to answer

@@ -12,9 +12,9 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from exeat.files.changes import Change, Comparison
+from exeat.files.changes import HIDDEN, Change, Comparison
 from exeat.files.copying import copy_content
-from exeat.files.real import Identity, RealMachine
+from exeat.files.real import RealMachine, is_unchanged
 from exeat.files.under import is_in
 from exeat.sandbox.home import state_home
 from exeat.sandbox.trees import remove_tree
@@ -44,6 +44,8 @@ def plan(comparison: Comparison, paths: Sequence[str]) -> list[Change]:
 
 def objection(change: Change) -> str:
     """Why a change is not to be applied, as far as it can be said before; "" if it can be tried."""
+    if change.note == HIDDEN:
+        return "the command could not see what you have there, so that stays"
     if change.is_hidden:
         return change.note
     if is_in(change.path, [state_home()]):
@@ -88,10 +90,10 @@ def _apply_one(real: RealMachine, change: Change) -> None:
 
 def _must_be_same(change: Change, within: int, name: str) -> None:
     try:
-        now: Identity | None = Identity.of(os.stat(name, dir_fd=within, follow_symlinks=False))
+        now: os.stat_result | None = os.stat(name, dir_fd=within, follow_symlinks=False)
     except FileNotFoundError:
         now = None
-    if now != change.identity:
+    if not is_unchanged(change.before, now):
         raise OSError(errno.ESTALE, "it has changed since it was shown")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from exeat.files.kept import kept_facts, kept_layers
 from exeat.files.layers import Entry, walk_layers
-from exeat.files.real import Identity, RealMachine, is_same_content
+from exeat.files.real import RealMachine, is_same_content
 from exeat.files.under import is_in
 
 if TYPE_CHECKING:
@@ -47,17 +47,13 @@ class Change(NamedTuple):
     def size_before(self) -> int:
         return self.before.st_size if self.before is not None and stat.S_ISREG(self.before.st_mode) else 0
 
-    @property
-    def identity(self) -> Identity | None:
-        return None if self.before is None else Identity.of(self.before)
-
 
 class Comparison:
     """The layers of a sandbox, held for as long as this is open, against the machine as it is now."""
 
     def __init__(self, folder: SandboxFolder) -> None:
-        self._trees = kept_layers(folder)
         facts = kept_facts(folder)
+        self._trees = kept_layers(folder)
         self._began_ns = min((each.began_ns for each in facts), default=0)
         self._hidden = sorted({path for each in facts for path in each.hidden})
         self.real = RealMachine()
@@ -71,10 +67,6 @@ class Comparison:
         self.real.forget()
         for tree in self._trees:
             os.close(tree)
-
-    @property
-    def has_layers(self) -> bool:
-        return bool(self._trees)
 
     def changes(self, paths: Sequence[str] = ()) -> list[Change]:
         """At these paths and below them, or everywhere; sorted by path."""

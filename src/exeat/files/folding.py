@@ -12,6 +12,7 @@ from exeat.files.kept import BLOCK, UNFINISHED, Facts, NewLayer, open_trees, rea
 from exeat.files.later_modes import LaterModes
 from exeat.files.layers import Entry, walk_layers
 from exeat.files.marks import OPAQUE, make_whiteout
+from exeat.files.real import RealMachine
 from exeat.files.under import is_in
 from exeat.sandbox.trees import remove_tree
 
@@ -74,12 +75,12 @@ def _fold(folder: SandboxFolder, layers: int, trees: Sequence[tuple[int, int]], 
     known = [read_facts(folder, layers, number) for number, _ in trees]
     try:
         with NewLayer(folder, layers) as layer:
-            folded = _Folded(layer.tree)
+            folded = _Folded(layer.tree, without)
             for entry in walk_layers([tree for _, tree in trees]):
                 if not is_in(entry.path, without):
                     folded.add(entry)
             folded.finish()
-            if folded.files:
+            if folded.files or folded.has_new_folder:
                 hidden = tuple(dict.fromkeys(path for facts in known for path in facts.hidden))
                 layer.keep(Facts(folded.bytes, folded.files, min(facts.began_ns for facts in known), hidden))
     except OSError as error:
@@ -90,11 +91,13 @@ def _fold(folder: SandboxFolder, layers: int, trees: Sequence[tuple[int, int]], 
 class _Folded:
     """A layer made of others. Files are not copied: a second name costs nothing, and no layer is ever changed."""
 
-    def __init__(self, tree: int) -> None:
+    def __init__(self, tree: int, without: Sequence[str]) -> None:
         self._tree = tree
+        self._without = without
         self._modes = LaterModes(tree)
         self._mark = OPAQUE[1] if os.geteuid() == 0 else OPAQUE[0]
         self.files = self.bytes = 0
+        self.has_new_folder = False
 
     def add(self, entry: Entry) -> None:
         path = entry.path[1:]
@@ -102,9 +105,10 @@ class _Folded:
         if entry.kind == "folder":
             os.mkdir(path, 0o700, dir_fd=self._tree)
             self._modes.remember(entry.path, entry.found)
+            self.has_new_folder = self.has_new_folder or not os.path.lexists(entry.path)
             if entry.hides_below:
                 self.files += 1
-                self._hide(path, entry.mark)
+                self._hide(entry)
             return
         self.files += 1
         if entry.kind == "removed":
@@ -116,12 +120,24 @@ class _Folded:
     def finish(self) -> None:
         self._modes.set_all()
 
-    def _hide(self, path: str, mark: str) -> None:
-        within = os.open(path, _DIRECTORY, dir_fd=self._tree)
+    def _hide(self, entry: Entry) -> None:
+        """All that the machine has in a folder; if some of it is to show again, every other name in it."""
+        within = os.open(entry.path[1:], _DIRECTORY, dir_fd=self._tree)
         try:
-            os.setxattr(within, mark or self._mark, b"y")
+            if not self._leads_to_forgotten(entry.path):
+                os.setxattr(within, entry.mark or self._mark, b"y")
+                return
+            with RealMachine() as real:
+                for name in real.names(entry.path):
+                    path = f"{entry.path}/{name}"
+                    forgotten = is_in(path, self._without) or self._leads_to_forgotten(path)
+                    if name not in entry.names and not forgotten:
+                        make_whiteout(name, within)
         finally:
             os.close(within)
+
+    def _leads_to_forgotten(self, path: str) -> bool:
+        return any(each != path and is_in(each, [path]) for each in self._without)
 
 
 def _remove(layers: int, trees: Sequence[tuple[int, int]]) -> None:

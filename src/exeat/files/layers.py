@@ -51,8 +51,8 @@ def walk_layers(trees: Sequence[int]) -> Iterator[Entry]:
     while pending:
         folder = pending.pop()
         listed, mark = _list(folder)
+        hides = folder.hides_below or bool(mark)  # and so do all folders in it
         if folder.path:
-            hides = folder.hides_below or bool(mark)
             names = frozenset(listed)
             yield Entry(folder.path, "folder", folder.trees[0], folder.found, hides, names, mark)
         inner = []
@@ -61,7 +61,7 @@ def walk_layers(trees: Sequence[int]) -> Iterator[Entry]:
             tree, found = having[0]
             if stat.S_ISDIR(found.st_mode):
                 same = _first_folders(having)
-                inner.append(_Pending(path, same, found, hides_below=len(same) < len(having)))
+                inner.append(_Pending(path, same, found, hides_below=hides or len(same) < len(having)))
             else:
                 yield Entry(path, _kind(found), tree, found)
         pending += reversed(inner)

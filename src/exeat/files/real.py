@@ -6,26 +6,12 @@ import os
 import stat
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_COUNTED: Final = 10_000
 _MAX_DEPTH: Final = 50
-
-
-class Identity(NamedTuple):
-    """What a file was when it was looked at. If this is the same, so is the file."""
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-
-    @staticmethod
-    def of(found: os.stat_result) -> Identity:
-        return Identity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 class RealMachine:
@@ -109,6 +95,17 @@ def _open_way(path: str) -> int:
             os.close(here)
         here = inner
     return here
+
+
+def is_unchanged(before: os.stat_result | None, now: os.stat_result | None) -> bool:
+    """Whether what is there is what was there."""
+    if before is None or now is None:
+        return before is now
+    same = ("st_mode", "st_dev", "st_ino", "st_size", "st_mtime_ns")
+    if any(getattr(before, field) != getattr(now, field) for field in same):
+        return False
+    # If it had a second name, it may be that one which is gone by now, by our own hand.
+    return before.st_ctime_ns == now.st_ctime_ns or before.st_nlink > 1
 
 
 def is_same_content(one: int, other: int) -> bool:

@@ -10,7 +10,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ExeatError
@@ -73,12 +74,28 @@ def save_layer(
             saver = _Saver(layer.tree, limit - kept_bytes(folder), limit)
             for root, upper in filled:
                 saver.add(root, upper)
+            if not saver.files and not saver.has_new_folder:
+                return Saved()  # folders in which files came and went
             saver.finish()
             facts = Facts(saver.bytes, saver.files, int((time.time() if began is None else began) * 1e9), tuple(hidden))
             number = layer.keep(facts)
     except OSError as error:
         raise ExeatError(f"what the command wrote is not kept: {error.strerror or error}", detail=str(error)) from None
     return Saved(number, saver.files, saver.bytes, tuple(saver.left_out), saver.left_out_count)
+
+
+@contextmanager
+def _saying_why() -> Iterator[None]:
+    """Overlays themselves, as in containers, and some network file systems have no way to record a removal."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        raise ExeatError(
+            "what the command wrote is not kept: the file system of exeat's own folder cannot record that a file was "
+            "removed (set EXEAT_HOME to a folder on a disk, such as a volume of the container)"
+        ) from None
 
 
 class _Saver:
@@ -93,6 +110,7 @@ class _Saver:
         self._linked: dict[tuple[int, int], str] = {}
         self._as_root = os.geteuid() == 0
         self.files = self.bytes = self.left_out_count = 0
+        self.has_new_folder = False
         self.left_out: list[str] = []
 
     def add(self, root: str, upper: int) -> None:
@@ -105,7 +123,9 @@ class _Saver:
             within = os.open(path[1:] or ".", _DIRECTORY, dir_fd=self._tree)
             try:
                 if mark := opaque_mark(folder.descriptor):
-                    os.setxattr(within, mark, b"y")
+                    with _saying_why():
+                        os.setxattr(within, mark, b"y")
+                    self.has_new_folder = True
                 for name, found in folder.entries:
                     self._add_entry(path, name, found, folder, within)
             finally:
@@ -147,9 +167,11 @@ class _Saver:
                 os.mkdir(name, 0o700, dir_fd=within)
             except FileExistsError:  # it leads to another overlaid folder
                 self._must_be_folder(name, within)
+            self.has_new_folder = self.has_new_folder or not os.path.lexists(full)
             self._modes.remember(full, found)
         elif is_whiteout(found):
-            make_whiteout(name, within)
+            with _saying_why():
+                make_whiteout(name, within)
             self.files += 1
         elif stat.S_ISLNK(mode):
             os.symlink(os.readlink(name, dir_fd=folder.descriptor), name, dir_fd=within)

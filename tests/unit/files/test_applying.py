@@ -82,7 +82,7 @@ def test_what_was_hidden_is_never_overwritten_or_removed(machine: Machine) -> No
     machine.run("rm -r config", hidden=f"{machine.real}/config/cloud")
     done = machine.files("apply", "--all", "--yes")
     assert done.status == 1
-    assert f"left: {machine.real}/netrc: hidden from the command" in done.stderr
+    assert f"left: {machine.real}/netrc: the command could not see what you have there" in done.stderr
     assert f"left: {machine.real}/config: holds what was hidden" in done.stderr
     assert machine.do("cat netrc config/cloud/key config/other") == "key\nkey\n1\n"
 
@@ -129,3 +129,26 @@ def test_layers_in_use_are_not_forgotten(machine: Machine) -> None:
     assert 'a command runs in the sandbox "box"' in machine.python(program)
     assert machine.run("cat file")["layers"] == 1
     assert machine.files("discard", "--yes").status == 0
+
+
+def test_what_was_removed_with_its_folder_is_there_again_once_that_is_forgotten(machine: Machine) -> None:
+    """The folder was removed and made again, so it hides all that the machine has in it. Some of that comes back."""
+    machine.do("mkdir -p f/sub/deep; for i in a b c sub/d sub/e sub/deep/g; do echo real > f/$i; done")
+    machine.run("rm -r f; mkdir -p f/sub; echo mine > f/new; echo mine > f/sub/d")
+    assert machine.files("discard", "--yes", "f/a", "f/sub/e").status == 0
+    listed = machine.files("diff", "--all").stdout.splitlines()[:-1]
+    paths = [line.rpartition("/f/")[2].partition("  ")[0] for line in listed]
+    assert paths == ["b", "c", "new", "sub/d", "sub/deep/"]
+    seen = [line.split()[0] for line in machine.seen().splitlines()]
+    assert seen == ["f", "f/a", "f/new", "f/sub", "f/sub/d", "f/sub/e"]
+    assert machine.run("grep real f/a f/sub/e && grep mine f/sub/d")["status"] == 0
+
+
+def test_a_broken_layer_is_named_and_can_be_forgotten(machine: Machine) -> None:
+    machine.run("echo 1 > file")
+    machine.do(f"rm {machine.layers}/000001/facts")
+    done = machine.files("diff")
+    assert (done.status, "exeat files discard --name box" in done.stderr) == (1, True)
+    assert machine.files("discard", "--yes", "file").status == 1
+    assert machine.files("discard", "--yes").status == 0
+    assert machine.run("test ! -e file")["layers"] == 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
+import pytest
+
+from tests.support.running import AS_ROOT
 from tests.unit.files.conftest import Machine
 
 
@@ -28,6 +31,29 @@ def test_a_run_that_writes_nothing_leaves_no_layer(machine: Machine) -> None:
     done = machine.run("cat kept")
     assert (done["counted"]["files"], done["saved"]["number"]) == (0, 0)
     assert not machine.layers.exists()
+
+
+def test_files_that_came_and_went_leave_no_layer(machine: Machine) -> None:
+    """A lock in a folder, as most programs make one: the folder is in the upper then, and nothing in it."""
+    machine.do("mkdir -p cache/deep")
+    assert machine.run("touch cache/deep/lock && rm cache/deep/lock")["saved"]["number"] == 0
+    assert machine.kept() == [".lock"]
+    assert machine.run("mkdir cache/new")["saved"]["number"] == 1  # a new folder is something
+
+
+@AS_ROOT
+def test_where_removals_cannot_be_recorded_nothing_is_kept_and_it_says_why(machine: Machine) -> None:
+    """exeat's own folder on an overlay, as in a container."""
+    if machine.uid is not None:
+        pytest.skip("mounting it takes root")
+    machine.do(f"echo one > gone; mkdir -p {machine.base}/lower {machine.base}/mem {machine.state}")
+    mounts = (
+        'mount -t tmpfs t "$1/mem" && mkdir "$1/mem/u" "$1/mem/w" && '
+        'mount -t overlay o -o "lowerdir=$1/lower,upperdir=$1/mem/u,workdir=$1/mem/w" "$1/state" && shift && exec "$@"'
+    )
+    before = ["unshare", "-m", "sh", "-c", mounts, "sh", str(machine.base)]
+    assert "cannot record that a file was removed" in machine.run("rm gone", before=before)["error"]
+    assert machine.run("echo two > new", before=before)["saved"]["number"] == 1
 
 
 def test_what_only_a_hostile_command_writes_is_kept_without_harm(machine: Machine) -> None:
