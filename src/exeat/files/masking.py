@@ -25,14 +25,15 @@ _MOST_FILES = 2000
 _MOST_BYTES = 32 << 20
 
 
-def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) -> None:
+def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) -> list[str]:
     """Fill an empty folder, a descriptor of which is given. `opaque_xattr`: the mark that the layers will look for.
 
-    OSError if it cannot be made whole, JailError if too much is to be kept: then nothing may start.
+    Without one, returns the folders of which only what is in the mask must show: the caller has to see to it. OSError if it cannot be made whole, JailError if too much is to be kept: then nothing may start.
     """
     entries = sorted(hidden)
     paths = frozenset(entry.path for entry in entries)
     tree = _Tree(mask)
+    unmarked = []
     try:
         for entry in entries:
             if any(above in paths for above in _ways_above(entry.path)):
@@ -43,11 +44,15 @@ def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) ->
                 os.mknod(name, stat.S_IFCHR, 0, dir_fd=within)
                 continue
             kept = tree.folder(entry.path)
-            os.setxattr(kept, opaque_xattr, b"y")
+            if opaque_xattr:
+                os.setxattr(kept, opaque_xattr, b"y")
+            else:
+                unmarked.append(entry.path)
             _keep(entry, kept, paths)
         tree.finish()
     finally:
         tree.close()
+    return unmarked
 
 
 def _ways_above(path: str) -> Iterable[str]:

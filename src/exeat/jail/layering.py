@@ -51,6 +51,7 @@ class Machine:
         known: Collection[str] = (),
         apart: str = "",
         silent: Collection[str] = (),
+        opaque: Collection[str] = (),
     ) -> None:
         self._root = root
         self._lowers = lowers
@@ -59,6 +60,7 @@ class Machine:
         self._own_users = own_users
         self._apart = apart
         self._silent = silent  # mounts that do not answer
+        self._opaque = opaque  # folders of which nothing shows but what is in the layers, though no mark says so
         self._options = "userxattr" if own_users else "redirect_dir=off,metacopy=off,index=off"
         table = [each for each in MountTable().mounts if each.point != "/"]
         self._points = {each.point for each in table}
@@ -72,6 +74,11 @@ class Machine:
     def show(self) -> None:
         """All of it. OSError if there can be no layers."""
         self._show("/")
+        for folder in self._opaque:
+            try:
+                self._put_layer(folder)
+            except FileNotFoundError:
+                pass  # an earlier run has removed it
 
     def bind(self, path: str, descriptor: int) -> None:
         """The real thing, with all that is mounted in it, over what the view has there."""
@@ -169,6 +176,8 @@ class Machine:
                 raise FileNotFoundError(errno.ENOENT, "hidden", folder)
             if hides:
                 return found
+        if found and any(is_below(folder, each) for each in self._opaque):
+            return found
         return [*found, os.open(instead or folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
 
     def _show_copy(self, folder: str) -> None:
@@ -212,7 +221,9 @@ class Machine:
                 self.notes.append(f"{folder} ({kind}) can only be read inside: Linux cannot layer this file system")
                 return
         self._put_layer(folder, self._skeletons.empty(), 0o755)
-        if not (error.errno == errno.EACCES and error.filename):  # else it is closed to the user outside as well
+        if error.errno == errno.EINVAL:
+            self._note(folder, kind, f"Linux cannot layer this file system; --write {folder} would share the real one")
+        elif not (error.errno == errno.EACCES and error.filename):  # else it is closed to the user outside as well
             self._note(folder, kind, error.strerror or str(error))
 
     def _show_read_only(self, folder: str) -> None:
@@ -252,11 +263,15 @@ class Machine:
         """Without waking what is not to be touched."""
         if path in self._silent or self._kinds.get(path) in (*_KERNELS, _AUTOFS) or path in PRIVATE:
             return stat.S_IFDIR | 0o555
-        return os.stat(path, follow_symlinks=False).st_mode
+        try:
+            return os.stat(path, follow_symlinks=False).st_mode
+        except OSError:
+            if path in self._kinds:
+                return stat.S_IFDIR | 0o555  # what is mounted there is broken
+            raise
 
     def _note(self, folder: str, kind: str, why: str) -> None:
-        what = f"{folder} ({kind})" if kind else folder
-        self.notes.append(f"{what} is empty inside: {why}; --write {folder} would share the real one")
+        self.notes.append(f"{folder} ({kind}) is empty inside: {why}" if kind else f"{folder} is empty inside: {why}")
 
 
 def is_private(path: str) -> bool:

@@ -35,8 +35,9 @@ class NoViewError(OSError):
 
 
 class Layers:
-    """What the view is made of. `fill_mask` is given a descriptor of the folder that hides things, and `own_users`.
+    """What the view is made of. `fill_mask` is given a descriptor of the folder that hides things.
 
+    It is also given the mark of folders of which nothing else shows, or "" where there can be none: then it returns them.
     `kept` are the paths of trees that earlier runs have left, the newest first. They lie in `apart`: no folder can be a
     layer above another that it lies in.
     """
@@ -48,7 +49,7 @@ class Layers:
         real: Sequence[str] = (),
         *,
         limit: int,
-        fill_mask: Callable[[int, bool], None] | None = None,
+        fill_mask: Callable[[int, str], Sequence[str] | None] | None = None,
         kept: Sequence[str] = (),
         on_disk: str = "",
         apart: str = "",
@@ -91,9 +92,11 @@ def _enter(layers: Layers, *, own_users: bool) -> int:
     kernels = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in ("/proc", "/sys") if os.path.isdir(path)]
     stage = _make_stage(layers, own_users=own_users)
     held = os.open(stage.layer, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    unmarked: Sequence[str] = ()
     if layers.fill_mask is not None:
         mask = os.open(stage.mask, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        layers.fill_mask(mask, own_users)
+        mark = f"{'user' if own_users else 'trusted'}.overlay.opaque"
+        unmarked = layers.fill_mask(mask, "" if own_users and not _has_user_attributes(stage.mask) else mark) or ()
         os.close(mask)
     if own_users:
         _take_over_ways(stage.mask, layers.own_folders)
@@ -107,6 +110,7 @@ def _enter(layers: Layers, *, own_users: bool) -> int:
         known=(*layers.real, *layers.own_folders),
         apart=layers.apart,
         silent=layers.silent,
+        opaque=unmarked,
     )
     machine.show()
     for path, descriptor in (*kernels, *real):
@@ -144,13 +148,11 @@ def _make_stage(layers: Layers, *, own_users: bool) -> _Stage:
     os.mkdir(layer)
     if not own_users or _has_user_attributes(place):
         mount("exeat", layer, _IN_MEMORY, _SAFE, f"mode=755,size={_affordable(layers.limit)}")
-        mask = f"{place}/{_MASK}"
     elif disk >= 0:
         mount(f"/proc/self/fd/{disk}", layer, None, MS_BIND)
-        mask = f"{layer}/{_MASK}"  # needs attributes, too
     else:
         raise OSError(errno.EOPNOTSUPP, "a layer in memory needs Linux 6.6, or root outside of a user namespace")
-    stage = _Stage(layer, mask, f"{place}/{_SKELETONS}", f"{place}/{_ROOT}")
+    stage = _Stage(layer, f"{place}/{_MASK}", f"{place}/{_SKELETONS}", f"{place}/{_ROOT}")
     for path in (*stage[1:], f"{layer}/{_UPPERS}", f"{layer}/{_WORKS}"):
         os.mkdir(path, 0o755)
     if disk >= 0:
