@@ -1,14 +1,17 @@
 """A layer on disk, for kernels on which an ordinary user cannot have it in memory (before Linux 6.6).
 
 It is a folder among exeat's own, gone when the run is over; what a run left that was killed, the next one removes.
-The kernel does not bound it, so the runner looks at its size now and then.
+The kernel does not bound it, so the runner looks now and then: at how much less is free, which takes no time, and then
+at what the command has written.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
+import stat
+import time
+from contextlib import suppress
 from typing import Final
 
 from exeat.errors import JailError
@@ -16,7 +19,11 @@ from exeat.sandbox.home import open_home, state_home
 
 _ALL: Final = "running"
 _FIRST_WITH_ATTRIBUTES: Final = (6, 6)
-LOOK_EVERY_S: Final = 2.0
+LOOK_EVERY_S: Final = 1.0
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_COUNTED: Final = 200_000  # files; more than these are not looked at one by one
+_ALWAYS_LEFT: Final = 256 << 20  # of the disk, for all others
+_LEAST: Final = 1 << 20
 
 
 def needs_disk() -> bool:
@@ -35,58 +42,133 @@ class DiskLayer:
         home = open_home(create=True)
         assert home is not None
         os.close(home)
-        self._limit = limit
-        folder = f"{state_home()}/{_ALL}"
-        self.path = f"{folder}/{os.getpid()}-{os.urandom(4).hex()}"
+        name = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self.path = f"{state_home()}/{_ALL}/{name}"
+        self._name = name
         try:
-            os.makedirs(folder, 0o700, exist_ok=True)
-            _remove_abandoned(folder)
-            os.mkdir(self.path, 0o700)
+            self._all = _open_all(f"{state_home()}/{_ALL}")
+            fcntl.flock(self._all, fcntl.LOCK_EX)  # nobody takes the new folder for one that was left
+            _remove_abandoned(self._all)
+            os.mkdir(name, 0o700, dir_fd=self._all)
             # Held as long as this process lives: whoever gets the lock knows that the run is over.
-            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._own = os.open(name, _FOLDER, dir_fd=self._all)
+            fcntl.flock(self._own, fcntl.LOCK_EX)
+            fcntl.flock(self._all, fcntl.LOCK_UN)
+            self._free = _free(self._own)
+            _check_attributes(self._own)
         except OSError as error:
-            raise JailError("there is no place for what the command writes", detail=str(error)) from None
+            raise JailError(
+                "there is no place for what the command writes",
+                detail=f"{self.path}: {error.strerror}",
+                fix="EXEAT_HOME names another folder, on a disk of this machine (ext4, xfs or btrfs)",
+            ) from None
+        self._limit = min(limit, self._free - _ALWAYS_LEFT)
+        self._next_look = 0.0
+        if self._limit < _LEAST:
+            self.remove()
+            raise JailError("there is no place for what the command writes", detail=f"the disk of {self.path} is full")
 
     def is_full(self) -> bool:
-        """Has the command written more than it may?"""
-        total = 0
-        for folder, _, names in os.walk(f"{self.path}/upper"):
-            for name in names:
-                try:
-                    total += os.stat(f"{folder}/{name}", follow_symlinks=False).st_blocks * 512
-                except OSError:
-                    continue  # removed meanwhile
-            if total > self._limit:
-                return True
-        return False
+        """Has the command written more than it may? To be asked often."""
+        free = _free(self._own)
+        if self._free - free <= self._limit:
+            return False
+        if free < _ALWAYS_LEFT:
+            return True
+        began = time.monotonic()
+        if began < self._next_look:
+            return False
+        is_full = _takes_more(self._own, "upper", self._limit)
+        self._next_look = time.monotonic() + 20 * (time.monotonic() - began)  # it may be others who fill the disk
+        return is_full
 
     def remove(self) -> None:
-        _remove(self.path)
-        os.close(self._lock)
+        """With all that is in it. What cannot be removed, the next run tries again."""
+        with suppress(OSError):
+            _remove(self._all, self._name)
+        os.close(self._own)
+        os.close(self._all)
 
 
-def _remove_abandoned(folder: str) -> None:
-    for name in os.listdir(folder):
-        path = f"{folder}/{name}"
+def _open_all(path: str) -> int:
+    os.makedirs(path, 0o700, exist_ok=True)
+    return os.open(path, _FOLDER)
+
+
+def _free(descriptor: int) -> int:
+    found = os.fstatvfs(descriptor)
+    return found.f_bavail * found.f_frsize
+
+
+def _check_attributes(folder: int) -> None:
+    os.setxattr(folder, "user.overlay.exeat", b"y")
+    os.removexattr(folder, "user.overlay.exeat")
+
+
+def _takes_more(within: int, name: str, limit: int) -> bool:
+    """Also if that cannot be found out: the command may have closed a folder, or filled it with more than we count."""
+    total, count, unseen = 0, 0, False
+
+    def note(_: OSError) -> None:
+        nonlocal unseen
+        unseen = True
+
+    for _, _, names, folder in os.fwalk(name, dir_fd=within, onerror=note):
+        for each in names:
+            count += 1
+            try:
+                total += os.stat(each, dir_fd=folder, follow_symlinks=False).st_blocks * 512
+            except OSError:
+                continue  # removed meanwhile
+        if total > limit or count > _MOST_COUNTED:
+            return True
+    return unseen
+
+
+def _remove_abandoned(everything: int) -> None:
+    for name in os.listdir(everything):
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(name, _FOLDER, dir_fd=everything)
         except OSError:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(everything, name)
         except OSError:
-            pass  # in use
-        else:
-            _remove(path)
+            pass  # in use, or not to be removed
         finally:
             os.close(descriptor)
 
 
-def _remove(path: str) -> None:
-    """Also what the command, or the overlay, has closed to its owner."""
-    for folder, names, _ in os.walk(path):
-        for name in names:
-            if not os.path.islink(f"{folder}/{name}"):
-                os.chmod(f"{folder}/{name}", 0o700)
-    shutil.rmtree(path, ignore_errors=True)
+def _remove(within: int, name: str) -> None:
+    """However deep it is: folders in folders are brought up first. Also what is closed to its owner."""
+    top = os.open(name, _FOLDER, dir_fd=within)
+    try:
+        moved, mark = 0, os.urandom(4).hex()
+        while entries := os.listdir(top):
+            for entry in entries:
+                if not stat.S_ISDIR(os.stat(entry, dir_fd=top, follow_symlinks=False).st_mode):
+                    os.unlink(entry, dir_fd=top)
+                    continue
+                os.chmod(entry, 0o700, dir_fd=top)
+                moved = _empty(top, entry, moved, mark)
+                os.rmdir(entry, dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(name, dir_fd=within)
+
+
+def _empty(top: int, name: str, moved: int, mark: str) -> int:
+    """What is in a folder is removed, and folders in it are put beside it, by numbers after `moved`."""
+    folder = os.open(name, _FOLDER, dir_fd=top)
+    try:
+        for each in os.listdir(folder):
+            if stat.S_ISDIR(os.stat(each, dir_fd=folder, follow_symlinks=False).st_mode):
+                os.chmod(each, 0o700, dir_fd=folder)  # a folder's own entry .. changes with it
+                moved += 1
+                os.rename(each, f"{mark}.{moved}", src_dir_fd=folder, dst_dir_fd=top)
+            else:
+                os.unlink(each, dir_fd=folder)
+    finally:
+        os.close(folder)
+    return moved

@@ -8,7 +8,6 @@ could be turned to a hidden file otherwise.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -27,14 +26,15 @@ _MOST_FILES = 2000
 _MOST_BYTES = 32 << 20
 
 
-def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) -> None:
+def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) -> list[str]:
     """Fill an empty folder, a descriptor of which is given. `opaque_xattr`: the mark that the layers will look for.
 
-    OSError if it cannot be made whole, JailError if too much is to be kept: then nothing may start.
+    Without one, returns the folders of which only what is in the mask must show: the caller has to see to it. OSError if it cannot be made whole, JailError if too much is to be kept: then nothing may start.
     """
     entries = sorted(hidden)
     paths = frozenset(entry.path for entry in entries)
     tree = _Tree(mask)
+    unmarked = []
     try:
         for entry in entries:
             if entry.path.startswith(_OF_THE_JAIL) or any(above in paths for above in _ways_above(entry.path)):
@@ -45,17 +45,15 @@ def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) ->
                 os.mknod(name, stat.S_IFCHR, 0, dir_fd=within)
                 continue
             kept = tree.folder(entry.path)
-            try:
+            if opaque_xattr:
                 os.setxattr(kept, opaque_xattr, b"y")
-            except OSError as error:
-                if error.errno != errno.EOPNOTSUPP:
-                    raise
-                tree.hide_whole(entry.path)  # on memory before Linux 6.6, for users who are not root
             else:
-                _keep(entry, kept, paths)
+                unmarked.append(entry.path)
+            _keep(entry, kept, paths)
         tree.finish()
     finally:
         tree.close()
+    return unmarked
 
 
 def _ways_above(path: str) -> Iterable[str]:
@@ -83,14 +81,6 @@ class _Tree:
         os.mkdir(name, 0o700, dir_fd=within)
         self._made[path] = os.open(name, _FOLDER, dir_fd=within)
         return self._made[path]
-
-    def hide_whole(self, path: str) -> None:
-        """Of a folder that was made, and is empty, nothing stays."""
-        above, _, name = path.rpartition("/")
-        os.close(self._made.pop(path))
-        del self._real[path]
-        os.rmdir(name, dir_fd=self._made[above])
-        os.mknod(name, stat.S_IFCHR, 0, dir_fd=self._made[above])
 
     def finish(self) -> None:
         """Mode, owner and times of a merged folder are those of its uppermost layer. Innermost first."""

@@ -8,6 +8,7 @@ from exeat.errors import JailError
 from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.network import GATEWAY_PORT, Sockets
+from exeat.jail.view import read_notes
 from exeat.jail.warden import Warden
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
@@ -79,11 +80,19 @@ def _open_netns(
         sockets = warden.finish_building()
         assert sockets is not None
         gatekeeper.loopback_places()  # the rules are good, or nothing starts
+        tell_what_is_missing(settings, warden)
     except BaseException:
         warden.kill()
         seen.close()
         raise
     return Cell("netns", warden, sockets, seen)
+
+
+def tell_what_is_missing(settings: RunSettings, warden: Warden) -> None:
+    """Of the machine's files, in the command's view. It is what explains errors that nothing else does."""
+    if warden.layers >= 0 and not settings.quiet:
+        for note in read_notes(warden.layers):
+            say("".join(char if char.isprintable() else "?" for char in note))
 
 
 def command_environment(settings: RunSettings, proxy_url: str, prepared: Preparations) -> dict[str, str]:

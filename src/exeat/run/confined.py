@@ -26,7 +26,7 @@ from exeat.run.nested import advice_on_nesting
 from exeat.run.own_code import advice_on_installing, warning_of_second_names
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import FilesSeen, RunSettings
-from exeat.run.summary import GATEWAY_GONE, announce, print_summary, say
+from exeat.run.summary import GATEWAY_GONE, LAYER_FULL, announce, print_summary, say
 from exeat.run.terminal import Terminal
 
 
@@ -117,7 +117,11 @@ def _attend(cell: Cell, gatekeeper: Gatekeeper, signals: int, terminal: Terminal
         if descriptor >= 0:
             poll.register(descriptor, select.POLLIN)
     while True:
-        for descriptor, _ in poll.poll():
+        ready = poll.poll(cell.seen.look_every_ms)
+        if cell.seen.is_full():
+            warden.kill()
+            return Event("ended", 128 + signal.SIGKILL, LAYER_FULL)
+        for descriptor, _ in ready:
             if descriptor == signals:
                 for number, code, _ in read_signalfd(signals):
                     if _concerns_command(number, code, has_terminal=terminal.is_shared):

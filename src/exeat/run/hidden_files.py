@@ -21,7 +21,9 @@ def find_hidden(settings: RunSettings, prepared: Preparations = NOTHING) -> list
 
 
 def user_home() -> str:
-    return os.path.realpath(os.path.expanduser("~"))
+    """Without links. There may be none: no variable, and no account."""
+    found = os.path.expanduser("~")
+    return os.path.realpath(found) if found.startswith("/") else "/"
 
 
 def working_directory() -> str:

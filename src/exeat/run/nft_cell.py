@@ -12,7 +12,7 @@ from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.nft import Fence, open_fenced_sockets, raise_fence
 from exeat.jail.own_user import HOME, NAME, TMPDIR
 from exeat.jail.warden import Warden
-from exeat.run.cell import Cell, mounted_trust
+from exeat.run.cell import Cell, mounted_trust, tell_what_is_missing
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
 from exeat.run.hidden_files import working_directory
@@ -57,6 +57,7 @@ def open_nft_cell(
         try:
             gatekeeper.loopback_places()  # the rules are good, or nothing starts
             warden.finish_building()
+            tell_what_is_missing(settings, warden)
             sockets = open_fenced_sockets(fence)
         except BaseException:
             warden.kill()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError
-from exeat.files.disk_layer import DiskLayer, needs_disk
+from exeat.files.disk_layer import LOOK_EVERY_S, DiskLayer, needs_disk
 from exeat.files.keys import HiddenPath
 from exeat.files.later import later_paths
 from exeat.files.masking import build_mask
@@ -17,6 +18,7 @@ from exeat.files.project import find_protected
 from exeat.files.roots import note_on_working_directory, why_not_shared
 from exeat.jail.devices import is_device, is_terminal_of_host
 from exeat.jail.holding import Place
+from exeat.jail.layering import is_private
 from exeat.jail.mounts import View
 from exeat.jail.view import Layers, is_below, outermost
 from exeat.run.hidden_files import find_hidden, user_home, working_directory
@@ -26,6 +28,9 @@ from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
 from exeat.sandbox.home import open_home, state_home
+
+if TYPE_CHECKING:
+    from exeat.sandbox.folder import SandboxFolder
 
 _LEAST_LAYER = 1 << 20
 _HOST_WARNING = (
@@ -37,11 +42,20 @@ _HOST_WARNING = (
 class SeenFiles:
     """The view for the jail, and what must be held outside as long as it is used."""
 
-    def __init__(self, view: View, hidden: list[HiddenPath]) -> None:
+    def __init__(self, view: View, hidden: list[HiddenPath], disk: DiskLayer | None = None) -> None:
         self.view = view
         self.hidden = hidden
-        self.disk: DiskLayer | None = None
+        self.disk = disk
         self.kept: list[int] = []  # descriptors of the layers of earlier runs, which nobody changes while they are open
+
+    @property
+    def look_every_ms(self) -> float | None:
+        """How often `is_full` wants to be asked; None if the kernel bounds the layer."""
+        return LOOK_EVERY_S * 1000 if self.disk is not None else None
+
+    def is_full(self) -> bool:
+        """Has the command written more to its layer than it may?"""
+        return self.disk is not None and self.disk.is_full()
 
     def close(self) -> None:
         for descriptor in self.kept:
@@ -55,6 +69,17 @@ class SeenFiles:
 def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFiles:
     """Decide it. Raises ConfigError for what cannot be had."""
     _check_sockets_and_devices(settings)
+    # First of all: it makes exeat's own folder, which is to be hidden.
+    disk = DiskLayer(settings.files.layer_bytes) if settings.files.mode == "view" and needs_disk() else None
+    try:
+        return _see(settings, prepared, disk)
+    except BaseException:
+        if disk is not None:
+            disk.remove()
+        raise
+
+
+def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) -> SeenFiles:
     home = user_home()
     hidden = find_hidden(settings, prepared)
     named = check_paths(settings.files, hidden, home=home, here=working_directory(), state=_state())
@@ -67,26 +92,26 @@ def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFi
         refuse_covers([place.path for place, _ in view.hidden], view.shared)
     view.trust = prepared.trust
     view.devices = settings.devices
-    seen = SeenFiles(view, hidden)
+    seen = SeenFiles(view, hidden, disk)
     if view.layers is not None:
-        _add_layers_of_ours(seen, view.layers, settings)
+        if disk is not None:
+            # It lies in folders that it is a layer for. The kernel allows that to the uppermost.
+            view.layers.on_disk = disk.path
+        if settings.folder is not None:
+            _add_kept_layers(seen, view.layers, settings.folder)
     return seen
 
 
-def _add_layers_of_ours(seen: SeenFiles, layers: Layers, settings: RunSettings) -> None:
-    """From exeat's own folder: what earlier runs in the sandbox have left, and a layer on disk if it must be."""
-    if settings.folder is not None:
-        from exeat.files.folding import fold_layers  # noqa: PLC0415 - for sandboxes with a name
-        from exeat.files.kept import kept_bytes, kept_layers  # noqa: PLC0415
+def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
+    """What earlier runs in the sandbox have left."""
+    from exeat.files.folding import fold_layers  # noqa: PLC0415 - for sandboxes with a name
+    from exeat.files.kept import kept_bytes, kept_layers  # noqa: PLC0415
 
-        fold_layers(settings.folder)
-        seen.kept = kept_layers(settings.folder)
-        layers.kept = [os.readlink(f"/proc/self/fd/{each}") for each in seen.kept]
-        layers.limit = max(_LEAST_LAYER, layers.limit - kept_bytes(settings.folder))
-    if needs_disk():
-        seen.disk = DiskLayer(settings.files.layer_bytes)
-        layers.on_disk = seen.disk.path
-    if layers.kept or layers.on_disk:
+    fold_layers(folder)
+    seen.kept = kept_layers(folder)
+    layers.kept = [os.readlink(f"/proc/self/fd/{each}") for each in seen.kept]
+    layers.limit = max(_LEAST_LAYER, layers.limit - kept_bytes(folder))
+    if layers.kept:
         layers.apart = os.path.realpath(state_home())
 
 
@@ -133,10 +158,10 @@ def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None
     view.hidden = covered
     if view.layers is not None:
         paths = {place.path for place, _ in covered}
-        masked = [entry for entry in hidden if entry.path not in paths]
+        masked = [entry for entry in hidden if entry.path not in paths and not is_private(entry.path)]
 
-        def fill(mask: int, own_users: bool) -> None:
-            build_mask(mask, [*masked, *later], opaque_xattr=f"{'user' if own_users else 'trusted'}.overlay.opaque")
+        def fill(mask: int, mark: str) -> list[str]:
+            return build_mask(mask, [*masked, *later], opaque_xattr=mark)
 
         view.layers.fill_mask = fill
 

@@ -209,7 +209,7 @@ def test_earlier_layers_and_masks_lie_below(uid: int, scene: Path) -> None:
 kept = f"{scene}/state/kept"; place = f"{kept}{scene}"
 os.makedirs(place); open(f"{place}/from before", "w").write("b"); open(f"{place}/secret", "w").write("own")
 open(f"{scene}/secret", "w").write("host"); open(f"{scene}/other secret", "w").write("host")
-def mask(descriptor, own_users):
+def mask(descriptor, mark):
     os.makedirs(f"/proc/self/fd/{descriptor}{scene}")
     for name in ("secret", "other secret"):
         os.mknod(f"/proc/self/fd/{descriptor}{scene}/{name}", stat.S_IFCHR | 0o600, 0)
@@ -225,7 +225,7 @@ def test_a_layer_on_disk(scene: Path, uid: int) -> None:
 view._has_user_attributes = lambda folder: False
 print(fails(enter)) if own_users else print("ENOTSUP")
 os.mkdir(f"{scene}/disk")
-enter(on_disk=f"{scene}/disk", apart=f"{scene}/disk")
+enter(on_disk=f"{scene}/disk")
 open(f"{scene}/new", "w").write("n")
 """
     assert inside(uid, scene, program) == "ENOTSUP\n"

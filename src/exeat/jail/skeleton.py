@@ -1,0 +1,114 @@
+"""A folder of the same content as one of the host's, made by hand. For the builder.
+
+A folder with mounts in it cannot be a layer in a user namespace: what is mounted there may hide something, so the
+kernel does not let a user leave it out. Links and small files of such a folder are copied. Large files can only be
+read, and the folders in it are left to the caller.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+_MAX_ENTRIES: Final = 10_000
+_COPIED_BYTES: Final = 1 << 20  # of one file
+_COPIED_IN_ALL: Final = 64 << 20
+_COPIED_FILES: Final = 2_000
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Inside(NamedTuple):
+    """What is still to be put into the copy of a folder: full paths as the host has them."""
+
+    folders: list[str]
+    files: list[str]
+
+
+class Skeletons:
+    """Copies of folders, each in a folder of its own below `place`."""
+
+    def __init__(self, place: str, *, keep_owners: bool) -> None:
+        self._place = place
+        self._keep_owners = keep_owners  # there are others than one's own
+        self._count = self._files = self._bytes = 0
+
+    def empty(self) -> str:
+        own = f"{self._place}/{self._count}"
+        self._count += 1
+        os.mkdir(own, 0o755)
+        return own
+
+    def copy(self, folder: str, known: Iterable[str], mode_of: Callable[[str], int]) -> tuple[str, Inside]:
+        """`known` are names that are in it, should it not be allowed to list them. OSError."""
+        try:
+            names = _names(folder)
+        except PermissionError:
+            return self.copy_named(folder, known, mode_of)
+        return self.copy_named(folder, names, mode_of)
+
+    def copy_named(self, folder: str, names: Iterable[str], mode_of: Callable[[str], int]) -> tuple[str, Inside]:
+        """Of a folder that must not be listed."""
+        own, inside = self.empty(), Inside([], [])
+        for name in names:
+            path = f"{folder.rstrip('/')}/{name}"
+            try:
+                self._add(path, f"{own}/{name}", inside, mode_of(path))
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.ENOMEM):
+                    raise
+                # Gone meanwhile, or out of our reach: then it is not there.
+        return own, inside
+
+    def _add(self, path: str, target: str, inside: Inside, mode: int) -> None:
+        if stat.S_ISLNK(mode):
+            os.symlink(os.readlink(path), target)
+        elif stat.S_ISDIR(mode):
+            os.mkdir(target, 0o700)
+            os.chmod(target, stat.S_IMODE(mode))
+            inside.folders.append(path)
+        elif stat.S_ISREG(mode) and not self._copy_file(path, target):
+            inside.files.append(path)
+
+    def _copy_file(self, path: str, target: str) -> bool:
+        """False: an empty file is at the target, for the original to be bound over. What cannot be read is empty."""
+        made = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                source = os.open(path, _READ)
+            except OSError:
+                os.fchmod(made, 0)
+                return True
+            try:
+                found = os.fstat(source)
+                if found.st_size > _COPIED_BYTES or not self._affords(found.st_size):
+                    return False
+                if os.write(made, os.read(source, _COPIED_BYTES)) < found.st_size:
+                    return False
+                if self._keep_owners:
+                    os.fchown(made, found.st_uid, found.st_gid)
+                os.fchmod(made, stat.S_IMODE(found.st_mode) & 0o777)
+                os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+                return True
+            finally:
+                os.close(source)
+        finally:
+            os.close(made)
+
+    def _affords(self, size: int) -> bool:
+        self._files += 1
+        self._bytes += size
+        return self._files <= _COPIED_FILES and self._bytes <= _COPIED_IN_ALL
+
+
+def _names(folder: str) -> list[str]:
+    names = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            names.append(entry.name)
+            if len(names) > _MAX_ENTRIES:
+                why = f"something is mounted in a folder of more than {_MAX_ENTRIES:,} entries, which cannot be copied"
+                raise OSError(errno.E2BIG, why, folder)
+    return names
