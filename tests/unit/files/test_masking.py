@@ -204,21 +204,6 @@ def test_folders_that_the_jail_has_of_its_own_need_no_mask(tmp_path: Path) -> No
         os.close(mask)
 
 
-def test_where_no_folder_can_be_marked_nothing_of_it_stays(tmp_path: Path) -> None:
-    """Stricter than asked for, never wider."""
-    base = tmp_path.resolve()
-    write(base / ".ssh/config")
-    (base / "mask").mkdir()
-    mask = os.open(base / "mask", os.O_RDONLY)
-    try:
-        build_mask(mask, hide(base / ".ssh", keep=("config",)), opaque_xattr="unknown.overlay.opaque")
-    finally:
-        os.close(mask)
-    made = os.lstat(f"{base}/mask{base}/.ssh")
-    assert stat.S_ISCHR(made.st_mode)
-    assert made.st_rdev == 0
-
-
 def test_too_much_to_keep_is_refused(tmp_path: Path) -> None:
     folder = tmp_path.resolve() / "big"
     folder.mkdir()
