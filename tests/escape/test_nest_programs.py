@@ -158,5 +158,5 @@ def _make_root(folder: Path, uid: int) -> None:
     (folder / "bin").mkdir(exist_ok=True)
     if not (folder / "bin" / "busybox").exists():
         shutil.copy(busybox, folder / "bin" / "busybox")
-    for path in (folder.parent, folder, *folder.rglob("*")):
-        os.chown(path, uid, uid)
+    for made in (folder.parent, folder, *folder.rglob("*")):
+        os.chown(made, uid, uid)
