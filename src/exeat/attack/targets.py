@@ -18,7 +18,8 @@ from pathlib import Path
 
 from exeat.attack import addresses
 from exeat.attack.keyring import keep_key
-from exeat.attack.model import Place, Scene
+from exeat.attack.model import Absent, Place, Scene
+from exeat.attack.moves import handle_of
 from exeat.attack.open_proxy import OpenProxy
 from exeat.attack.sinks import Sinks, nothing_there
 from exeat.attack.unix_targets import bind_unix, open_abstract, open_paths
@@ -80,6 +81,7 @@ def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
         scene = Scene(
             python=python,
             folder=str(folder),
+            handle=_handle(folder.parent),
             allowed=(ALLOWED, allowed.getsockname()[1]),
             allowed_address="127.0.0.1",
             proxy=proxy.place,
@@ -97,6 +99,13 @@ def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
             resolver_is_ours=_resolver_is_ours(udp),
         )
         yield Targets(sinks, scene, victim.secrets | {key_secret}, _held(stack, tcp["v4"], paths["tmp"]))
+
+
+def _handle(folder: Path) -> str:
+    try:
+        return handle_of(str(folder)).hex()
+    except (OSError, Absent):
+        return ""  # a file system without
 
 
 def _internet(sinks: Sinks) -> tuple[dict[str, Place], dict[str, Place], dict[str, Place]]:

@@ -16,6 +16,7 @@ _HERE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_NAMES = 100
 _MAX_BYTES = 16 << 20  # of copies, in all
 _MAX_ENTRIES = 10_000
+_MOST_LINES = 10
 
 
 class _Entry:
@@ -72,7 +73,9 @@ class HeldPlaces:
         said = [_put_back(path, descriptor) for path, descriptor in self._descriptors]
         for top, tree in self._trees.items():
             said += _mend(top, tree, is_whole=self._left_entries >= 0)
-        return [line for line in said if line]
+        said = [line for line in said if line]
+        more = [f"and {len(said) - _MOST_LINES} more of the kind"] if len(said) > _MOST_LINES else []
+        return [*said[:_MOST_LINES], *more]
 
     def close(self) -> None:
         for _, descriptor in self._descriptors:

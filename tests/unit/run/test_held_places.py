@@ -130,6 +130,13 @@ def test_a_whole_folder_that_was_removed(project: Path, held: HeldPlaces) -> Non
     assert not (project / ".git").exists()
 
 
+def test_what_is_said_is_bounded(project: Path, held: HeldPlaces) -> None:
+    for number in range(50):
+        (project / ".git" / "hooks" / f"hook-{number}").write_text("planted")
+    lines = held.put_back()
+    assert (len(lines), lines[-1]) == (11, "and 40 more of the kind")
+
+
 def test_what_is_said_is_printable(tmp_path: Path) -> None:
     strange = tmp_path / "a\x1b[31m\nb"
     strange.write_text("")
