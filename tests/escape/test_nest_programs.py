@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.escape import Caller, Stage
 from tests.support.programs import give_up, need
+from tests.support.running import AS_ROOT
 
 # The first argument is a folder to start in. The program that follows must not start where exeat keeps its state.
 _IN_FOLDER = ["sh", "-c", 'mkdir -p "$0" && cd "$0" && exec "$@"']
@@ -121,6 +122,42 @@ def test_chromium_with_its_own_sandbox(stage: Stage, caller: Caller) -> None:
     assert _named("chromium") in refused.stderr
     done = _run(stage, caller, "--nest", "--", "chromium", *options)
     assert "<p>he</p><p>llo</p>" in done.stdout, done.stderr
+
+
+# Runs a command in a control group that belongs to a user, and removes the group.
+_IN_OWN_GROUP = """
+mount -t cgroup2 none /mnt && grep -q ' /mnt cgroup2 .*nsdelegate' /proc/mounts && exit 77
+group=/mnt/exeat-test-$$
+mkdir $group && chown -R $0 $group || exit 77
+sh -c 'echo $$ > $0/cgroup.procs && exec "$@"' $group "$@"
+status=$?
+rmdir $group
+exit $status
+"""
+
+
+@AS_ROOT
+def test_a_control_group_that_the_user_rules_is_not_to_be_mounted(stage: Stage, caller: Caller) -> None:
+    """By it a program could stop exeat and its caller. The control is a group that is root's."""
+    need("unshare")
+    script = "unshare -Ur true && echo users; unshare -UrC true && echo control groups"
+    exeat = [*_IN_FOLDER, "work", *stage.exeat("run", "--nest", "--quiet", "--", "sh", "-c", script)]
+    said = []
+    for owner in (0, caller.uid):
+        argv = ["unshare", "-m", "sh", "-c", _IN_OWN_GROUP, str(owner), *stage.command(caller, *exeat)]
+        done = subprocess.run(
+            argv,
+            env=stage.environment(caller),
+            cwd=caller.home,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        if done.returncode == 77:
+            give_up("no control groups, or such as systemd mounts")
+        said.append(done.stdout)
+    assert said == ["users\ncontrol groups\n", "users\n"]
 
 
 # Podman takes over the ids of the namespace that it is in, and looks for root among them.
