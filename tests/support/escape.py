@@ -37,7 +37,8 @@ MAY_BE_ABSENT = frozenset(
     {
         *("E1.sctp", "E1.dccp", "E1.udplite", "E6.smc", "E6.vsock", "E6.vsock-open", "E6.vsock-high", "E2.i386"),
         *("E2.modprobe", "E2.uevent-helper", "E2.sysrq", "E2.binfmt", "E2.memory", "E2.disk", "E2.kmsg", "E2.console"),
-        *("M5.new-sysfs", "M5.new-cgroup", "E2.setuid", "E2.tun", "E7.keyring", "C3.tiocsti", "C3.tiocsti-high"),
+        *("M5.new-sysfs", "M5.new-cgroup", "M5.beneath", "M5.handle"),
+        *("E2.setuid", "E2.tun", "E7.keyring", "C3.tiocsti", "C3.tiocsti-high"),
     }
 )
 # What an ordinary user is refused without a jail too, so that there is no control for it.

@@ -40,6 +40,7 @@ class Scene:
     nested: bool = False  # each probe is root in a user namespace of its own, by --nest
     python: str = ""
     folder: str = ""  # a scratch folder that both sides can reach
+    handle: str = ""  # of the folder that it is in, as hexadecimal numbers
     allowed: Place = ("", 0)  # the one name and port that the policy allows
     allowed_address: str = ""
     proxy: Place | None = None  # an open proxy, for the control run only; a jail has its own

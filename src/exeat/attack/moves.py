@@ -29,12 +29,21 @@ SYS_PIDFD_OPEN = 434
 SYS_CLONE3 = 435
 SYS_PIDFD_GETFD = 438
 
-_X86 = {"add_key": 248, "keyctl": 250, "bpf": 321, "userfaultfd": 323, "open_by_handle_at": 304, "perf_event_open": 298}
+_X86 = {
+    "add_key": 248,
+    "keyctl": 250,
+    "bpf": 321,
+    "userfaultfd": 323,
+    "name_to_handle_at": 303,
+    "open_by_handle_at": 304,
+    "perf_event_open": 298,
+}
 _GENERIC = {
     "add_key": 217,
     "keyctl": 219,
     "bpf": 280,
     "userfaultfd": 282,
+    "name_to_handle_at": 264,
     "open_by_handle_at": 265,
     "perf_event_open": 241,
 }
@@ -73,6 +82,13 @@ def _checked(result: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return int(result)
+
+
+def handle_of(folder: str) -> bytes:
+    """What the kernel knows a folder by, on its file system."""
+    handle = ctypes.create_string_buffer(struct.pack("=I", 128), 136)
+    syscall(number_of("name_to_handle_at"), -100, os.fsencode(folder), handle, ctypes.create_string_buffer(4), 0)
+    return handle.raw
 
 
 def family_of(host: str) -> socket.AddressFamily:

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from exeat.attack import addresses
 from exeat.attack.keyring import keep_key
-from exeat.attack.model import Place, Scene
+from exeat.attack.model import Absent, Place, Scene
+from exeat.attack.moves import handle_of
 from exeat.attack.open_proxy import OpenProxy
 from exeat.attack.sinks import Sinks, nothing_there
 from exeat.attack.unix_targets import bind_unix, open_abstract, open_paths
@@ -81,6 +82,7 @@ def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
         scene = Scene(
             python=python,
             folder=str(folder),
+            handle=_handle(folder.parent),
             allowed=(ALLOWED, allowed.getsockname()[1]),
             allowed_address="127.0.0.1",
             proxy=proxy.place,
@@ -101,6 +103,13 @@ def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
         own.touch(0o666 if shared else 0o600)
         held = _held(stack, tcp["v4"], paths["tmp"], str(own))
         yield Targets(sinks, scene, victim.secrets | {key_secret}, held, str(own))
+
+
+def _handle(folder: Path) -> str:
+    try:
+        return handle_of(str(folder)).hex()
+    except (OSError, Absent):
+        return ""  # a file system without
 
 
 def _internet(sinks: Sinks) -> tuple[dict[str, Place], dict[str, Place], dict[str, Place]]:

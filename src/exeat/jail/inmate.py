@@ -61,6 +61,7 @@ class Spec:
 
     __slots__ = (
         "argv",
+        "control_groups",
         "cwd",
         "environ",
         "nest",
@@ -96,6 +97,7 @@ class Spec:
         self.run_as = run_as  # uid and gid, where they are not the caller's
         self.to_host = to_host or []  # loopback places that mean the host's, not the jail's own
         self.nest = nest  # the command may make user namespaces
+        self.control_groups = False  # and namespaces of control groups; found out by the builder
         self.new_session = new_session  # no terminal: keep the command's signals to itself
         self.terminal = terminal  # in the place of the caller's; the keeper leads its session
 
@@ -137,6 +139,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
     own_users = _enter_namespaces(own_network=spec.own_network, is_root=is_root)
     if own_users:
         nesting.bound_namespaces(nest=spec.nest)
+        spec.control_groups = spec.nest and not nesting.rules_own_control_group()
     if spec.own_network:
         try:
             sockets = build_network(spec.to_host)
@@ -229,7 +232,7 @@ def keep(spec: Spec, control: socket.socket, positions: dict[int, int], *, is_ro
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         if _is_gone(control):
             os._exit(1)
-        attempts = None if spec.nest else nesting.Attempts(lambda name: _tell_attempt(control, name))
+        attempts = None if spec.nest else nesting.Attempts(lambda name: control.send(TRIED + name.encode()))
         command = os.fork()
         if command == 0:
             _become_command(spec, control, attempts)
@@ -289,10 +292,6 @@ def _is_gone(control: socket.socket) -> bool:
         return False
 
 
-def _tell_attempt(control: socket.socket, name: str) -> None:
-    control.send(TRIED + name.encode())
-
-
 def _become_command(spec: Spec, control: socket.socket, attempts: nesting.Attempts | None) -> NoReturn:
     try:
         if spec.new_session:
@@ -305,7 +304,13 @@ def _become_command(spec: Spec, control: socket.socket, attempts: nesting.Attemp
         # Also keeps signals inside: the command is in its caller's process group, and so is who else runs in that job.
         scoped = landlock.scope_abstract_sockets()
         unix_sockets = scoped or not shared_network
-        nesting.install_filter(attempts, nest=spec.nest, unix_sockets=unix_sockets, shared_network=shared_network)
+        nesting.install_filter(
+            attempts,
+            nest=spec.nest,
+            unix_sockets=unix_sockets,
+            shared_network=shared_network,
+            control_groups=spec.control_groups,
+        )
         become(spec.places, spec.argv, spec.environ)
     except OSError as error:
         control.send(EXEC_FAILED + pack_failure("exec", OSError(error.errno, error.strerror)))

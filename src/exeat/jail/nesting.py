@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from fcntl import ioctl
 
-from exeat.jail import seccomp
+from exeat.jail import libc, seccomp
 
 # struct seccomp_notif and seccomp_notif_resp, as they are since Linux 5.0; the sizes are part of the numbers.
 _RECEIVE, _RECEIVED_BYTES = 0xC0502100, 80
@@ -34,7 +34,7 @@ class Attempts:
     `take` must be called whenever a descriptor of `watch` is ready.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell = tell
         self._names: set[str] = set()
         self._ours, self._theirs = socket.socketpair()
@@ -110,7 +110,14 @@ def _name_of(pid: int) -> str:
     return "".join(char if char.isascii() and char.isprintable() else "?" for char in name) or _UNKNOWN
 
 
-def install_filter(attempts: Attempts | None, *, nest: bool, unix_sockets: bool, shared_network: bool) -> None:
+def install_filter(
+    attempts: Attempts | None,
+    *,
+    nest: bool,
+    unix_sockets: bool,
+    shared_network: bool,
+    control_groups: bool = False,
+) -> None:
     """The command's system call filter. In its own process, last of all."""
     machine = os.uname().machine
 
@@ -118,7 +125,7 @@ def install_filter(attempts: Attempts | None, *, nest: bool, unix_sockets: bool,
         return seccomp.build_filter(machine, unix_sockets=unix_sockets, shared_network=shared_network, nesting=nesting)
 
     if nest:
-        seccomp.install(build(seccomp.Nesting(allowed=True, control_groups=not _rules_own_control_group())))
+        seccomp.install(build(seccomp.Nesting(allowed=True, control_groups=control_groups)))
         return
     if attempts is not None:
         try:
@@ -132,23 +139,26 @@ def install_filter(attempts: Attempts | None, *, nest: bool, unix_sockets: bool,
     seccomp.install(build(seccomp.NO_NESTING))
 
 
-def _rules_own_control_group() -> bool:
+def rules_own_control_group() -> bool:
     """May this user kill or freeze the control group that it is in, with its caller and the gateway?
 
-    In the jail control groups are read-only. A program with namespaces of its own can mount them again. What systemd
-    mounts (`nsdelegate`) cannot be ruled from within such a namespace.
+    In the jail control groups are read-only. A program with namespaces of its own can mount them again, so this does
+    the same, over /proc for a moment. What systemd mounts (`nsdelegate`) cannot be ruled from within such a namespace.
+    For the builder, in a mount namespace that it has just made.
     """
-    try:
-        with open("/proc/self/cgroup", errors="surrogateescape") as file:
-            path = next((line.strip()[3:] for line in file if line.startswith("0::/")), "")
-        with open("/proc/self/mountinfo", errors="surrogateescape") as file:
-            points = [line.split() for line in file if " - cgroup2 " in line]
-    except OSError:
-        return True
-    for fields in points:
-        if "nsdelegate" not in fields[-1].split(",") and os.access(f"{fields[4]}{path}/cgroup.procs", os.W_OK):
-            return True
-    return False
+    libc.unshare(libc.CLONE_NEWCGROUP)
+    with open("/proc/self/mountinfo", errors="surrogateescape") as table:
+        try:
+            libc.mount("none", "/proc", "cgroup2")
+        except OSError as error:
+            if error.errno in (errno.ENODEV, errno.EPERM, errno.EBUSY):
+                return False  # nor can the command
+            raise
+        try:
+            own = [line for line in table if line.split()[4] == "/proc"][-1]
+            return "nsdelegate" not in own.split()[-1].split(",") and os.access("/proc/cgroup.procs", os.W_OK)
+        finally:
+            libc.call("umount2", "/proc", 0)
 
 
 def bound_namespaces(*, nest: bool) -> None:

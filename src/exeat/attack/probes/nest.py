@@ -7,6 +7,7 @@ namespace inherits are locked to one another outside too.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import signal
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exeat.attack.model import Absent, Evidence, Group, Scene, Stopped
-from exeat.attack.moves import SYS_FSOPEN, libc_call, say_udp, syscall
+from exeat.attack.moves import SYS_FSOPEN, handle_of, libc_call, number_of, say_udp, syscall
 
 GROUP = Group("nest", "namespaces of its own", frozenset({"netns"}))
 _DEED = Evidence.DEED
@@ -162,7 +163,12 @@ def beneath(scene: Scene) -> str:
     def put(mount: _Mount) -> None:
         syscall(_SYS_MOVE_MOUNT, made, b"", -100, os.fsencode(mount.point), _BENEATH)
 
-    return _try_each(covers, put)
+    try:
+        return _try_each(covers, put)
+    except PermissionError:
+        if scene.outside:
+            raise Absent("this kernel has no such mounts") from None
+        raise
 
 
 @GROUP.probe("M5.remount", "making a read-only mount writable", evidence=_DEED, scratch=True)
@@ -290,6 +296,25 @@ def setns(scene: Scene) -> str:
         if scene.outside:
             os.kill(other, signal.SIGKILL)
     raise PermissionError("neither mounts nor network can be entered")
+
+
+@GROUP.probe("M5.handle", "out of the shared folder by a handle (open_by_handle_at)", evidence=_DEED, scratch=True)
+def handle(scene: Scene) -> str:
+    """Since Linux 6.11 a capability over the mount is enough, for folders that are in it."""
+    _enter(scene)
+    folder = f"{_folder(scene, 'x')}/x" if scene.outside else str(Path.cwd())
+    wanted = handle_of(folder).hex() if scene.outside else scene.handle
+    if not wanted:
+        raise Absent("a file system without handles")
+    buffer = ctypes.create_string_buffer(bytes.fromhex(wanted))
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        os.close(syscall(number_of("open_by_handle_at"), place, buffer, os.O_RDONLY | os.O_DIRECTORY))
+    except PermissionError:
+        if scene.outside:
+            raise Absent("this kernel lets root alone use handles") from None
+        raise
+    return "opened it"
 
 
 @GROUP.probe("M5.keeper-root", "the files of the jail's first process, mounted elsewhere", evidence=_DEED, scratch=True)
