@@ -54,6 +54,7 @@ class Holdings(NamedTuple):
     pinned: tuple[Place, ...] = ()  # folders that cannot be renamed or removed, and no more
     absent: tuple[str, ...] = ()  # in these or in roots: paths where nothing is to come. No mount can hold that
     fatal: tuple[str, ...] = ()  # the same, and a reason to end the run
+    projects: tuple[str, ...] = ()  # shared folders that people work in
 
     def hold(self, heap: str, blank: str, reach: Reach = _BY_PATH) -> None:
         """`heap` is an empty folder, which goes out of the command's reach. It can be used again. `blank` is a file."""

@@ -8,11 +8,14 @@ something outside replaces is held again.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
 from exeat.errors import ConfigError, JailError
+from exeat.files.new_repositories import new_repositories
 from exeat.files.project import Protected, find_protected
 from exeat.jail.hold_again import hold_again
 from exeat.jail.holding import Holdings, Place
@@ -30,7 +33,8 @@ def guard_projects(
 
     `roots` are what is shared for real, and `writable` was named by the user. `home` has git's settings.
     """
-    found = [_look_at(project, writable, home) for project in projects]
+    work = tuple(map(os.path.realpath, projects))
+    found = [_look_at(project, writable, home) for project in work]
     held, absent, fatal, left_out = (tuple(dict.fromkeys(path for each in found for path in each[n])) for n in range(4))
     shared = [os.path.realpath(root) for root in roots]
 
@@ -43,7 +47,7 @@ def guard_projects(
         f"{path}: there are too many repositories here to protect the settings and hooks of this one"
         for path in left_out
     ]
-    return Holdings(places(held), places(inner), (), places(folders), absent, fatal), notes
+    return Holdings(places(held), places(inner), (), places(folders), absent, fatal, work), notes
 
 
 def _look_at(project: str, writable: Collection[str], home: str) -> Protected:
@@ -76,6 +80,7 @@ class ProjectGuard:
         self._folders: dict[str, int] = {}
         places = (*holdings.read_only, *holdings.hidden)
         self._roots = {place.root: os.lstat(place.root) for place in places}
+        self._began = time.time()
         self._read_only = {place.path: _identity(place.path) for place in holdings.read_only}
         held = [path for place in places for path in _parts(place)]
         try:
@@ -164,8 +169,15 @@ class ProjectGuard:
         lines += [
             f"{path} was replaced while the command ran, which may have changed it; look" for path in self._replaced
         ]
+        lines += self._name_repositories()
         lines += [f"{path} was made by the command and cannot be renamed; REMOVE IT" for path in self._failed]
         return lines
+
+    def _name_repositories(self) -> list[str]:
+        found = (new_repositories(each, self._began, self._read_only) for each in self._holdings.projects)
+        return [
+            f"{path} has a git repository that is new, or has new settings or hooks: look" for path in chain(*found)
+        ]
 
     def close(self) -> None:
         self._watch.close()

@@ -171,3 +171,11 @@ def test_where_there_is_nothing_new_nothing_is_said(guard: ProjectGuard, project
     (project / "file").touch()
     guard.attend()
     assert guard.sweep() == []
+
+
+def test_a_new_repository_is_named(guard: ProjectGuard, project: Path) -> None:
+    for name in ("objects", "refs"):
+        (project / "sub/.git" / name).mkdir(parents=True)
+    (project / "sub/.git/HEAD").touch()
+    (project / "sub/.git/config").write_text("[core]\n\tfsmonitor = ./evil\n")
+    assert guard.sweep() == [f"{project}/sub has a git repository that is new, or has new settings or hooks: look"]
