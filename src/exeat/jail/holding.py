@@ -15,11 +15,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from exeat.jail.kernelfs import read_only, read_only_below
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, mount
+from exeat.jail.way import steps
 
 _BARE = MS_NOSUID | MS_NODEV | MS_NOEXEC
 _HERE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,15 +32,50 @@ class Place(NamedTuple):
 
     root: str
     path: str
+    keep: tuple[str, ...] = ()  # names of files in it that are seen, if it is hidden
 
 
-def hold_read_only(places: Iterable[Place], heap: str, still_writable: Iterable[Place] = ()) -> None:
-    """Files and folders that can be read, and not written; but for places in these.
+class Reach(NamedTuple):
+    """How a process gets at what it has open, and at shared folders: by their paths unless it has them open as well."""
 
-    `heap` is an empty folder, which goes out of the command's reach. It can be used again.
-    """
-    ways = [_Way(place) for place in places]
-    writable = [_Way(place) for place in still_writable]
+    descriptors: str = "/proc/self/fd"
+    roots: Mapping[str, int] = MappingProxyType({})
+
+
+_BY_PATH: Final = Reach()
+
+
+class Holdings(NamedTuple):
+    """What is held in all shared folders."""
+
+    read_only: tuple[Place, ...] = ()  # files and folders that can be read, and not written
+    still_writable: tuple[Place, ...] = ()  # in these
+    hidden: tuple[Place, ...] = ()  # files that are seen empty, and folders
+    pinned: tuple[Place, ...] = ()  # folders that cannot be renamed or removed, and no more
+    absent: tuple[str, ...] = ()  # in these or in roots: paths where nothing is to come. No mount can hold that
+    fatal: tuple[str, ...] = ()  # the same, and a reason to end the run
+    projects: tuple[str, ...] = ()  # shared folders that people work in
+
+    def hold(self, heap: str, blank: str, reach: Reach = _BY_PATH) -> None:
+        """`heap` is an empty folder, which goes out of the command's reach. It can be used again. `blank` is a file."""
+        hold_read_only(self.read_only, heap, self.still_writable, reach)
+        hold_hidden(self.hidden, heap, blank, reach=reach)
+        _pin([_Way(place, reach) for place in self.pinned], heap, with_places=True)
+
+    def that_are_open(self, reach: Reach = _BY_PATH) -> Holdings:
+        """Those where something is that is not held."""
+        read_only = tuple(place for place in self.read_only if _is_open(place, reach))
+        writable = (each for each in self.still_writable if any(each.path.startswith(f"{p.path}/") for p in read_only))
+        hidden = tuple(place for place in self.hidden if _is_open(place, reach))
+        return Holdings(read_only, tuple(place for place in writable if _is_open(place, reach)), hidden)
+
+
+def hold_read_only(
+    places: Iterable[Place], heap: str, still_writable: Iterable[Place] = (), reach: Reach = _BY_PATH
+) -> None:
+    """Let these be read, and not written; but for places in them."""
+    ways = [_Way(place, reach) for place in places]
+    writable = [_Way(place, reach) for place in still_writable]
     for way in ways:
         if not way.is_link:
             mount(way.place, way.place, None, MS_BIND | MS_REC)
@@ -48,29 +85,40 @@ def hold_read_only(places: Iterable[Place], heap: str, still_writable: Iterable[
     _pin([*ways, *writable], heap)
 
 
-def hold_hidden(places: Iterable[Place], heap: str, blank: str, keep: Iterable[str] = ()) -> None:
-    """Files that are seen as `blank`, a file, and folders that are seen empty but for files of the names in `keep`."""
-    ways = [_Way(place) for place in places]
-    for way in ways:
+def hold_hidden(
+    places: Iterable[Place], heap: str, blank: str, keep: Iterable[str] = (), reach: Reach = _BY_PATH
+) -> None:
+    """Let files be seen as `blank`, and folders empty but for what is kept of them, of each or of all."""
+    ways = [(_Way(place, reach), (*place.keep, *keep)) for place in places]
+    for way, kept in ways:
         if way.is_folder:
-            _empty(way, keep)
+            _empty(way, kept)
         elif not way.is_link:
             mount(blank, way.place, None, MS_BIND)
             read_only(way.what_is_seen())
-    _pin(ways, heap)
+    _pin([way for way, _ in ways], heap)
+
+
+def places_on_way(root: str, path: str) -> list[Place]:
+    """All that must be held for a path to lead where it leads now: every link on the way, and the place itself."""
+    links = [step.here for step in steps(path) if step.is_link]
+    real = [os.path.realpath(path)] if os.path.exists(path) else []
+    return [Place(root, each) for each in (*links, *real) if root == "/" or each.startswith(f"{root}/")]
 
 
 class _Way:
     """The parts of the way to a place, and the place itself, as they are now."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, reach: Reach) -> None:
         inside = os.path.relpath(place.path, place.root)
         self._names = inside.split("/") if inside != "." else []
         if self._names[:1] == [".."]:
             raise OSError(errno.EINVAL, f"{place.path} is not in {place.root}")
         self._root = place.root
+        self._reach = reach
         self._others: list[int] = []
-        self._opened = [os.open(place.root, _HERE)]
+        known = reach.roots.get(place.root)
+        self._opened = [os.open(place.root, _HERE) if known is None else os.dup(known)]
         try:
             for name in self._names:
                 self._opened.append(os.open(name, _HERE, dir_fd=self._opened[-1]))
@@ -83,7 +131,7 @@ class _Way:
     @property
     def place(self) -> str:
         """Without what has been mounted on it since. What is mounted there now is put on top of that."""
-        return _path_of(self._opened[-1])
+        return self.path_of(self._opened[-1])
 
     def open_here(self, name: str) -> int:
         """A file in the place, without what has been mounted on it since."""
@@ -97,17 +145,32 @@ class _Way:
         for name in self._names:
             here = os.open(name, _HERE, dir_fd=here)
             self._others.append(here)
-        return _path_of(here)
+        return self.path_of(here)
 
-    def to_pin(self) -> list[int]:
-        """What could be renamed or removed: the folders below the root, and a link. Another place is a mount now."""
-        return [*self._opened[1:-1], *(self._opened[-1:] if self.is_link else ())]
+    def path_of(self, descriptor: int) -> str:
+        return f"{self._reach.descriptors}/{descriptor}"
+
+    def to_pin(self, *, with_place: bool) -> list[int]:
+        """What could be renamed or removed: the folders below the root, and a link. Other places are mounts by now."""
+        return self._opened[1:] if self.is_link or with_place else self._opened[1:-1]
 
     def close(self) -> None:
         for descriptor in (*self._opened, *self._others):
             os.close(descriptor)
         self._opened.clear()
         self._others.clear()
+
+
+def _is_open(place: Place, reach: Reach) -> bool:
+    """Is something there that can be changed? What is held lies on a read-only mount; of links it is not known."""
+    try:
+        way = _Way(place, reach)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        return way.is_link or not os.statvfs(way.what_is_seen()).f_flag & os.ST_RDONLY
+    finally:
+        way.close()
 
 
 def _empty(way: _Way, keep: Iterable[str]) -> None:
@@ -123,19 +186,19 @@ def _empty(way: _Way, keep: Iterable[str]) -> None:
     folder = way.what_is_seen()
     for name, descriptor in kept:
         os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o400))
-        mount(_path_of(descriptor), f"{folder}/{name}", None, MS_BIND)
+        mount(way.path_of(descriptor), f"{folder}/{name}", None, MS_BIND)
     read_only_below(folder)
 
 
-def _pin(ways: list[_Way], heap: str) -> None:
+def _pin(ways: list[_Way], heap: str, *, with_places: bool = False) -> None:
     seen: set[tuple[int, int]] = set()
     for way in ways:
-        for descriptor in way.to_pin():
+        for descriptor in way.to_pin(with_place=with_places):
             found = os.fstat(descriptor)
             if (found.st_dev, found.st_ino) in seen:
                 continue
             seen.add((found.st_dev, found.st_ino))
-            source = _path_of(descriptor)
+            source = way.path_of(descriptor)
             if stat.S_ISDIR(found.st_mode):
                 _heap_up(source, heap)
             else:
@@ -154,7 +217,3 @@ def _heap_up(source: str, heap: str) -> None:
         if error.errno != errno.EINVAL:
             raise
         mount(source, heap, None, MS_BIND | MS_REC)
-
-
-def _path_of(descriptor: int) -> str:
-    return f"/proc/self/fd/{descriptor}"

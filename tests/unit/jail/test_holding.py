@@ -12,7 +12,13 @@ from typing import Any, NoReturn, TextIO
 
 import pytest
 
-from exeat.jail.holding import Place, hold_hidden, hold_read_only  # noqa: F401 - for what is run in a namespace
+from exeat.jail.holding import (  # noqa: F401 - for what is run in a namespace
+    Holdings,
+    Place,
+    hold_hidden,
+    hold_read_only,
+    places_on_way,
+)
 from exeat.jail.libc import (
     CLONE_NEWNS,
     CLONE_NEWUSER,
@@ -244,7 +250,7 @@ def test_a_hidden_folder_is_empty_but_for_what_is_kept(scene: Scene) -> None:
     make(scene.root / ".ssh/config", "Host x")
     (scene.root / ".ssh/trap").symlink_to("id")
     program = (
-        "hold_hidden(at('.ssh'), heap, blank, ['config', 'missing', 'trap'])\n"
+        "hold_hidden([at('.ssh')[0]._replace(keep=('config', 'missing', 'trap'))], heap, blank)\n"
         "say(os.listdir('.ssh'), open('.ssh/config').read())\n"
         "tried(lambda: write('.ssh/config'), lambda: write('.ssh/new'), lambda: os.rename('.ssh', 'z'))"
     )
@@ -283,3 +289,25 @@ def test_a_folder_with_mounts_in_it_can_be_on_the_way(scene: Scene) -> None:
         "hold_read_only(at('a/config'), heap)\ntried(lambda: write('a/config'), lambda: os.rename('a', 'z'))"
     )
     assert scene.run(program) == [FIXED, BUSY]
+
+
+def test_a_folder_can_be_pinned_and_stay_writable(scene: Scene) -> None:
+    make(scene.root / "tools/inner/file")
+    program = (
+        "Holdings(pinned=tuple(at('tools/inner'))).hold(heap, blank)\n"
+        "tried(lambda: write('tools/inner/file'), lambda: os.rename('tools/inner/file', 'file'),"
+        " lambda: os.rename('tools/inner', 'z'), lambda: os.rename('tools', 'z'))"
+    )
+    assert scene.run(program) == ["done", "done", BUSY, BUSY]
+
+
+def test_every_link_on_the_way_to_a_file_is_a_place_to_hold(tmp_path: Path) -> None:
+    root = Path(os.path.realpath(tmp_path))
+    make(root / "real/policy.toml")
+    (root / "folder").symlink_to("real")
+    (root / "link.toml").symlink_to("folder/policy.toml")
+    found = places_on_way(str(root), str(root / "link.toml"))
+    assert [place.path.removeprefix(f"{root}/") for place in found] == ["link.toml", "folder", "real/policy.toml"]
+    assert places_on_way(str(root / "real"), str(root / "link.toml")) == [
+        Place(str(root / "real"), str(root / "real/policy.toml"))
+    ]

@@ -1,0 +1,83 @@
+"""Tells when something comes to be, or is no longer, at some paths, whoever does it."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from exeat.jail.libc import call
+
+_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE = 0x40, 0x80, 0x100, 0x200
+_IN_OVERFLOW, _IN_ONLYDIR = 0x4000, 0x0100_0000
+_COMES = _IN_CREATE | _IN_MOVED_TO
+_CHANGES = _COMES | _IN_MOVED_FROM | _IN_DELETE | _IN_ONLYDIR
+_EVENT = struct.Struct("iIII")
+_ENOUGH = 65_536
+
+
+class Change(NamedTuple):
+    path: str
+    comes: bool  # False: it is no longer there, or was not for a moment
+
+
+class NameWatch:
+    """`descriptor` becomes readable when there may be news. Raises OSError if the kernel has no watch left."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = list(dict.fromkeys(paths))
+        self._watched: dict[int, dict[bytes, str]] = {}
+        self.descriptor = call("inotify_init1", os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self._watch()
+        except BaseException:
+            self.close()
+            raise
+
+    def _watch(self) -> None:
+        """What is watched already stays so. A folder that was replaced is another one."""
+        by_folder: dict[str, list[str]] = {}
+        for path in self._paths:
+            by_folder.setdefault(os.path.dirname(path), []).append(path)
+        for folder, paths in by_folder.items():
+            try:
+                number = call("inotify_add_watch", self.descriptor, folder, _CHANGES)
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # its own name is watched, too
+            except PermissionError:
+                if os.access(folder, os.W_OK):
+                    raise
+                continue  # no process with our rights can put anything there
+            names = self._watched.setdefault(number, {})
+            names |= {os.fsencode(os.path.basename(path)): path for path in paths}
+
+    def read(self) -> list[Change]:
+        """All there is to know, in order. If that is more than the kernel keeps: everything may have come."""
+        found: list[Change] = []
+        with suppress(BlockingIOError):
+            data = os.read(self.descriptor, _ENOUGH)
+            while data:
+                number, mask, _, length = _EVENT.unpack_from(data)
+                name = data[_EVENT.size : _EVENT.size + length].rstrip(b"\0")
+                data = data[_EVENT.size + length :]
+                if mask & _IN_OVERFLOW:
+                    found += [Change(path, comes=True) for path in self._paths]
+                elif path := self._watched.get(number, {}).get(name):
+                    found.append(Change(path, comes=bool(mask & _COMES)))
+        if found:
+            self._watch()
+        return found
+
+    def end(self) -> None:
+        """Watch no longer. The kernel needs some 10 ms to forget a watch, for which `close` would wait: do it early."""
+        for number in self._watched:
+            with suppress(OSError):  # it went with its folder
+                call("inotify_rm_watch", self.descriptor, number)
+        self._watched.clear()
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
