@@ -171,13 +171,25 @@ def _build(spec: Spec, control: socket.socket) -> None:
             furnish(*spec.run_as)
     except OSError as error:
         raise _StepError("view" if isinstance(error, NoViewError) else "mounts", error) from None
+    namespaces = _own_namespaces(own_users=own_users) if any(spec.view.holdings[:3]) else []
     keeper = os.fork()
     if keeper == 0:
-        if layers >= 0:
-            os.close(layers)
+        for each in (layers, *namespaces):
+            if each >= 0:
+                os.close(each)
         keep(spec, control, positions, is_root=is_root)
-    socket.send_fds(control, [KEEPER + str(keeper).encode()], [layers] if layers >= 0 else [])
+    sent = [*namespaces, *([layers] if layers >= 0 else [])]
+    socket.send_fds(control, [KEEPER + f"{keeper} {len(namespaces)}".encode()], sent)
     os._exit(0)
+
+
+def _own_namespaces(*, own_users: bool) -> list[int]:
+    """The ways back in for the runner, should a file have to be held again."""
+    kinds = ("user", "mnt") if own_users else ("mnt",)
+    try:
+        return [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]
+    except OSError as error:
+        raise _StepError("mounts", error) from None
 
 
 def _enter_namespaces(*, own_network: bool, is_root: bool) -> bool:

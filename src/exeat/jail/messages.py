@@ -6,7 +6,7 @@ import os
 import socket
 
 SOCKETS = b"S"  # with descriptors: the jail's network is ready
-KEEPER = b"K"  # pid of the keeper, as the warden sees it; the builder leaves
+KEEPER = b"K"  # pid of the keeper, as the warden sees it, and how many namespaces come with it; the builder leaves
 READY = b"R"  # the keeper has settled in and waits for the word to go
 FAILED = b"E"  # step, errno and text: there will be no jail
 EXEC_FAILED = b"X"  # the command could not be started

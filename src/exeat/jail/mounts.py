@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping, Sequence
 
 from exeat.jail.devices import OwnDevices
-from exeat.jail.holding import Place, hold_hidden, hold_read_only
+from exeat.jail.holding import Holdings
 from exeat.jail.kernelfs import read_only
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
 from exeat.jail.view import Layers, enter_view, forget_host
@@ -24,7 +24,7 @@ _RESOLV_CONF = "# Names are answered by exeat.\nnameserver 127.0.0.1\n"
 _SSH_CONFIGS = "/etc/ssh/ssh_config.d"
 _OWN = "/run/exeat"
 BLANK = f"{_OWN}/hidden"  # what is put over what is not to be seen
-_PINS = f"{_OWN}/pins"
+PINS = f"{_OWN}/pins"
 BUNDLE = f"{_OWN}/ca-bundle.pem"  # whom the command trusts, if TLS is looked into
 OWN_CERTIFICATE = f"{_OWN}/ca.pem"
 
@@ -32,21 +32,17 @@ OWN_CERTIFICATE = f"{_OWN}/ca.pem"
 class View:
     """What the caller wants to be seen or not. Without `layers` it is the host's own files.
 
-    The lists are of what lies in folders that are shared for real; elsewhere the layers take care of it.
+    `holdings` is what lies in folders that are shared for real; elsewhere the layers take care of it.
     """
 
-    __slots__ = (
-        "devices", "hidden", "layers", "not_there", "read_only", "shared", "sockets", "still_writable", "trust",
-    )  # fmt: skip
+    __slots__ = ("devices", "holdings", "layers", "not_there", "shared", "sockets", "trust")
 
     def __init__(self, layers: Layers | None = None, sockets: Sequence[str] = ()) -> None:
         self.layers = layers
         self.sockets = sockets  # of the host, to be reachable
         self.shared: Sequence[str] = layers.real if layers is not None else ("/",)
-        self.hidden: Sequence[tuple[Place, tuple[str, ...]]] = ()  # with what stays of a folder
         self.not_there: Sequence[str] = ()  # all that is hidden, wherever it lies: it must not be inherited either
-        self.read_only: Sequence[Place] = ()
-        self.still_writable: Sequence[Place] = ()  # in these
+        self.holdings = Holdings()
         self.devices: tuple[str, ...] = ()  # of the host's /dev, added to those that are always there
         self.trust: TrustFiles | None = None
 
@@ -77,10 +73,8 @@ def build_view(
     _cover_run(uid, links)
     os.mkdir(_OWN, 0o755)
     os.close(os.open(BLANK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))
-    os.mkdir(_PINS, 0o000)
-    for keep in {keep for _, keep in view.hidden}:
-        hold_hidden([place for place, kept in view.hidden if kept == keep], _PINS, BLANK, keep)
-    hold_read_only(view.read_only, _PINS, view.still_writable)
+    os.mkdir(PINS, 0o000)
+    view.holdings.hold(PINS, BLANK)
     for path in dead_sockets:
         if os.path.realpath(path) not in kept_paths:
             _hide_socket(path)

@@ -50,9 +50,14 @@ class Warden:
         self._keeper = 0
         self._builder = 0
         self._exec_failure: tuple[int, str] | None = None
+        self.namespaces: list[int] = []  # ways back in, if there is something to be held
         self.layers = -1  # a descriptor of what the command's view is made of, if it has one
         self.tried: list[str] = []  # programs that were refused a user namespace
         self.control: socket.socket
+
+    @property
+    def may_nest(self) -> bool:
+        return self._spec.nest
 
     @property
     def keeper(self) -> int:
@@ -82,9 +87,12 @@ class Warden:
                     case kind if kind == SOCKETS:
                         sockets = _sorted_out(received)
                     case kind if kind == KEEPER:
-                        self._keeper = int(data[1:])
-                        for self.layers in received:
-                            os.set_inheritable(self.layers, False)
+                        self._keeper, count = map(int, data[1:].split())
+                        for descriptor in received:
+                            os.set_inheritable(descriptor, False)
+                        self.namespaces = received[:count]
+                        for self.layers in received[count:]:
+                            pass
                     case kind if kind == READY:
                         ready = True
                     case kind if kind == FAILED:

@@ -6,15 +6,17 @@ import os
 
 from exeat.errors import JailError
 from exeat.jail.inmate import OwnTerminal, Spec
-from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE
+from exeat.jail.mounts import BLANK, BUNDLE, OWN_CERTIFICATE, PINS
 from exeat.jail.network import GATEWAY_PORT, Sockets
 from exeat.jail.view import read_notes
 from exeat.jail.warden import Warden
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.gatekeeper import Gatekeeper
+from exeat.run.held_places import HeldPlaces
 from exeat.run.hidden_files import working_directory
 from exeat.run.layer_end import LayerEnd, end_layer
 from exeat.run.preparations import NOTHING, Preparations
+from exeat.run.project_guard import ProjectGuard
 from exeat.run.seen_files import SeenFiles, see_files
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
@@ -29,14 +31,30 @@ class Cell:
         self.warden = warden
         self.sockets = sockets
         self.credentials: tuple[str, str] | None = None  # of the gateway, for those who come to it as to a proxy
+        self.guard: ProjectGuard | None = None
+        holdings = seen.view.holdings
+        if any(holdings):
+            self.guard = ProjectGuard(holdings, warden.namespaces, PINS, BLANK)
+        # A program with namespaces of its own gets past mounts.
+        places = ((place.root, place.path) for place in holdings.read_only)
+        self._copies = HeldPlaces(places) if warden.may_nest else None
 
     def end_layer(self, settings: RunSettings, began: float) -> LayerEnd:
         """When the command is gone: count what it wrote to its layer, and keep that or not."""
         held, self.warden.layers = self.warden.layers, -1
         return end_layer(held, settings, self.seen.view.not_there, began) if held >= 0 else LayerEnd()
 
+    def sweep(self) -> list[str]:
+        """When the command is gone: see that nothing which runs outside later was changed. Lines for the user."""
+        lines = self._copies.put_back() if self._copies is not None else []
+        return lines + (self.guard.sweep() if self.guard is not None else [])
+
     def close(self) -> None:
         """Nothing of a network namespace is left when its processes are gone, but for a layer on disk."""
+        if self.guard is not None:
+            self.guard.close()
+        if self._copies is not None:
+            self._copies.close()
         self.seen.close()
 
 

@@ -53,6 +53,7 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         began = time.time()
         ended = _run_in(cell, gatekeeper, terminal, signals, quiet=settings.quiet)
         terminal.end_questions()
+        warnings = cell.sweep()
         layer = cell.end_layer(settings, began)
         settings.files_seen = FilesSeen(layer.changes.paths, layer.changes.is_complete)
         outcome = gatekeeper.outcome = gatekeeper.stop()._replace(nesters=tuple(cell.warden.tried))
@@ -65,6 +66,9 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         if (outcome.denied or outcome.failed) and not settings.quiet:
             terminal.give_back()
             print_summary(outcome, settings.name)
+        for line in warnings:  # not silenced: something may be about to run outside
+            terminal.give_back()
+            say(line)
         if layer.said and not settings.quiet:
             terminal.give_back()
             say(layer.said)
@@ -113,7 +117,8 @@ def _attend(cell: Cell, gatekeeper: Gatekeeper, signals: int, terminal: Terminal
     warden = cell.warden
     control = warden.control.fileno()
     relay = terminal.watched
-    for descriptor in (control, signals, gatekeeper.socket.fileno(), relay):
+    guard = cell.guard.descriptor if cell.guard is not None else -1
+    for descriptor in (control, signals, gatekeeper.socket.fileno(), relay, guard):
         if descriptor >= 0:
             poll.register(descriptor, select.POLLIN)
     while True:
@@ -136,6 +141,8 @@ def _attend(cell: Cell, gatekeeper: Gatekeeper, signals: int, terminal: Terminal
                     terminal.suspend()
                     warden.pass_signal(signal.SIGCONT)  # only we are told to go on if it has a session of its own
                     terminal.begin()
+            elif descriptor == guard and cell.guard is not None:
+                cell.guard.attend()
             elif descriptor == relay:
                 poll.unregister(descriptor)
                 terminal.lose()

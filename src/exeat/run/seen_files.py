@@ -14,17 +14,18 @@ from exeat.files.later import later_paths
 from exeat.files.masking import build_mask
 from exeat.files.paths import RealPaths, check_paths
 from exeat.files.places import full_path
-from exeat.files.project import find_protected
 from exeat.files.roots import note_on_working_directory, why_not_shared
 from exeat.jail.devices import is_device, is_terminal_of_host
 from exeat.jail.holding import Place
 from exeat.jail.layering import is_private
 from exeat.jail.mounts import View
 from exeat.jail.view import Layers, is_below, outermost
+from exeat.run.git_note import note_on_repository
 from exeat.run.hidden_files import find_hidden, user_home, working_directory
 from exeat.run.nested import refuse_covers
 from exeat.run.own_code import OwnCode
 from exeat.run.preparations import NOTHING, Preparations
+from exeat.run.project_guard import guard_projects
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
 from exeat.sandbox.home import open_home, state_home
@@ -86,10 +87,13 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
     view = _choose_layers(settings, named, home) if settings.files.mode == "view" else _choose_host(settings)
     if _make_state_in(view.shared):
         hidden = find_hidden(settings, prepared)
+    notes = _protect(view, settings, named, home)
     _hide(view, hidden, later_paths(home, hidden, settings.files))
-    _protect(view, settings, named, home)
     if settings.files.nest:
-        refuse_covers([place.path for place, _ in view.hidden], view.shared)
+        refuse_covers([place.path for place in view.holdings.hidden], view.shared)
+    if not settings.quiet:
+        for note in notes:
+            say(note)
     view.trust = prepared.trust
     view.devices = settings.devices
     seen = SeenFiles(view, hidden, disk)
@@ -154,10 +158,12 @@ def _make_state_in(shared: Iterable[str]) -> bool:
 def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None:
     """Where there are layers, by a mask; where it is shared for real, by a cover. `later`: what is not there yet."""
     view.not_there = [entry.path for entry in hidden]
-    covered = [(place, entry.keep) for entry in hidden for place in _in_shared(view, [entry.path])]
-    view.hidden = covered
+    covered = tuple(
+        Place(place.root, place.path, entry.keep) for entry in hidden for place in _in_shared(view, [entry.path])
+    )
+    view.holdings = view.holdings._replace(hidden=covered)
     if view.layers is not None:
-        paths = {place.path for place, _ in covered}
+        paths = {place.path for place in covered}
         masked = [entry for entry in hidden if entry.path not in paths and not is_private(entry.path)]
 
         def fill(mask: int, mark: str) -> list[str]:
@@ -166,17 +172,24 @@ def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None
         view.layers.fill_mask = fill
 
 
-def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> None:
-    """What must not be changed in folders that are shared for real, and what the policy says."""
+def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> list[str]:
+    """What must not be changed in folders that are shared for real, and what the policy says. Returns notes."""
     code = OwnCode(home, working_directory())
-    paths = [*code.read_only, *(path for path in settings.upstream_ca if os.path.isfile(path))]
+    notes: list[str] = []
     if view.layers is not None:
         writable = [full_path(path, home) for path in settings.files.write]
-        for root in view.shared:
-            paths += find_protected(root, writable=writable, home=home).held
-    everywhere = [Place("/", path) for path in named.read_only]
-    view.read_only = [*_in_shared(view, map(_without_links_above, paths)), *everywhere]
-    view.still_writable = _in_shared(view, code.still_writable)
+        folders = [root for root in view.shared if os.path.isdir(root)]
+        view.holdings, notes = guard_projects(folders, view.shared, writable, home)
+        notes.append(note_on_repository(working_directory(), view.shared))
+    own = [*code.read_only, *(path for path in settings.upstream_ca if os.path.isfile(path))]
+    places = (
+        *view.holdings.read_only,
+        *_in_shared(view, map(_without_links_above, own)),
+        *(Place("/", path) for path in named.read_only),
+    )
+    writable_places = (*view.holdings.still_writable, *_in_shared(view, code.still_writable))
+    view.holdings = view.holdings._replace(read_only=tuple(dict.fromkeys(places)), still_writable=writable_places)
+    return [note for note in notes if note]
 
 
 def _in_shared(view: View, paths: Iterable[str]) -> list[Place]:

@@ -105,7 +105,7 @@ def test_state_in_a_shared_folder_is_there_before_the_command_so_that_it_can_be_
     view = see_files(settings(files=FilePolicy(write=(".",)))).view
     state = me / ".local/state/exeat"
     assert state.is_dir()
-    assert str(state) in [place.path for place, _ in view.hidden]
+    assert str(state) in [place.path for place in view.holdings.hidden]
 
 
 def test_the_host_s_own_files_have_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
