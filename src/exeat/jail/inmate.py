@@ -34,7 +34,9 @@ from exeat.jail.messages import (
     pack_failure,
     receive,
 )
+from exeat.jail.nesting import Attempts
 from exeat.jail.network import HostPorts, build_network
+from exeat.jail.seccomp import Nesting
 from exeat.jail.shared_sockets import find_sockets
 from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, restore_signals
 from exeat.jail.silent import silent_mounts
@@ -61,10 +63,9 @@ class Spec:
 
     __slots__ = (
         "argv",
-        "control_groups",
         "cwd",
         "environ",
-        "nest",
+        "nesting",
         "new_session",
         "own_network",
         "places",
@@ -96,8 +97,7 @@ class Spec:
         self.own_network = own_network
         self.run_as = run_as  # uid and gid, where they are not the caller's
         self.to_host = to_host or []  # loopback places that mean the host's, not the jail's own
-        self.nest = nest  # the command may make user namespaces
-        self.control_groups = False  # and namespaces of control groups; found out by the builder
+        self.nesting = Nesting(allowed=nest)  # may the command make user namespaces?
         self.new_session = new_session  # no terminal: keep the command's signals to itself
         self.terminal = terminal  # in the place of the caller's; the keeper leads its session
 
@@ -138,8 +138,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
     uid, is_root = os.getuid(), os.geteuid() == 0
     own_users = _enter_namespaces(own_network=spec.own_network, is_root=is_root)
     if own_users:
-        nesting.bound_namespaces(nest=spec.nest)
-        spec.control_groups = spec.nest and not nesting.rules_own_control_group()
+        nesting.prepare(spec.nesting)
     if spec.own_network:
         try:
             sockets = build_network(spec.to_host)
@@ -244,7 +243,7 @@ def keep(spec: Spec, control: socket.socket, positions: dict[int, int], *, is_ro
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         if _is_gone(control):
             os._exit(1)
-        attempts = None if spec.nest else nesting.Attempts(lambda name: control.send(TRIED + name.encode()))
+        attempts = Attempts(lambda name: control.send(TRIED + name.encode()))
         command = os.fork()
         if command == 0:
             _become_command(spec, control, attempts)
@@ -304,7 +303,7 @@ def _is_gone(control: socket.socket) -> bool:
         return False
 
 
-def _become_command(spec: Spec, control: socket.socket, attempts: nesting.Attempts | None) -> NoReturn:
+def _become_command(spec: Spec, control: socket.socket, attempts: Attempts) -> NoReturn:
     try:
         if spec.new_session:
             os.setsid()
@@ -316,13 +315,7 @@ def _become_command(spec: Spec, control: socket.socket, attempts: nesting.Attemp
         # Also keeps signals inside: the command is in its caller's process group, and so is who else runs in that job.
         scoped = landlock.scope_abstract_sockets()
         unix_sockets = scoped or not shared_network
-        nesting.install_filter(
-            attempts,
-            nest=spec.nest,
-            unix_sockets=unix_sockets,
-            shared_network=shared_network,
-            control_groups=spec.control_groups,
-        )
+        nesting.install_filter(attempts, spec.nesting, unix_sockets=unix_sockets, shared_network=shared_network)
         become(spec.places, spec.argv, spec.environ)
     except OSError as error:
         control.send(EXEC_FAILED + pack_failure("exec", OSError(error.errno, error.strerror)))
@@ -341,7 +334,7 @@ class _Watch:
         control: socket.socket,
         spec: Spec,
         positions: dict[int, int],
-        attempts: nesting.Attempts | None,
+        attempts: Attempts,
     ) -> None:
         self._command = command
         self._attempts = attempts
@@ -356,12 +349,10 @@ class _Watch:
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         poll.register(self._control, select.POLLIN)
-        if self._attempts is not None:
-            self._attempts.watch(poll)
+        self._attempts.watch(poll)
         while True:
             ready = dict(poll.poll())
-            if self._attempts is not None:
-                self._attempts.take(ready)
+            self._attempts.take(ready)
             if self._signals in ready:
                 self._take_signals()
             if self._control.fileno() in ready:

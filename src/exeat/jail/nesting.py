@@ -110,24 +110,14 @@ def _name_of(pid: int) -> str:
     return "".join(char if char.isascii() and char.isprintable() else "?" for char in name) or _UNKNOWN
 
 
-def install_filter(
-    attempts: Attempts | None,
-    *,
-    nest: bool,
-    unix_sockets: bool,
-    shared_network: bool,
-    control_groups: bool = False,
-) -> None:
+def install_filter(attempts: Attempts, nesting: seccomp.Nesting, *, unix_sockets: bool, shared_network: bool) -> None:
     """The command's system call filter. In its own process, last of all."""
     machine = os.uname().machine
 
     def build(nesting: seccomp.Nesting) -> bytes:
         return seccomp.build_filter(machine, unix_sockets=unix_sockets, shared_network=shared_network, nesting=nesting)
 
-    if nest:
-        seccomp.install(build(seccomp.Nesting(allowed=True, control_groups=control_groups)))
-        return
-    if attempts is not None:
+    if not nesting.allowed:
         try:
             listener = seccomp.install_with_listener(build(seccomp.Nesting(tell=True)), machine)
         except OSError:
@@ -136,15 +126,21 @@ def install_filter(
             attempts.hand_over(listener)
             os.close(listener)
             return
-    seccomp.install(build(seccomp.NO_NESTING))
+    seccomp.install(build(nesting))
 
 
-def rules_own_control_group() -> bool:
+def prepare(nesting: seccomp.Nesting) -> None:
+    """For the builder, in namespaces of users and mounts that it has just made."""
+    _bound_namespaces(nest=nesting.allowed)
+    if nesting.allowed:
+        nesting.control_groups = not _rules_own_control_group()
+
+
+def _rules_own_control_group() -> bool:
     """May this user kill or freeze the control group that it is in, with its caller and the gateway?
 
     In the jail control groups are read-only. A program with namespaces of its own can mount them again, so this does
     the same, over /proc for a moment. What systemd mounts (`nsdelegate`) cannot be ruled from within such a namespace.
-    For the builder, in a mount namespace that it has just made.
     """
     libc.unshare(libc.CLONE_NEWCGROUP)
     with open("/proc/self/mountinfo", errors="surrogateescape") as table:
@@ -161,8 +157,8 @@ def rules_own_control_group() -> bool:
             libc.call("umount2", "/proc", 0)
 
 
-def bound_namespaces(*, nest: bool) -> None:
-    """How many namespaces may be made inside. For the builder, in a user namespace that it has just made.
+def _bound_namespaces(*, nest: bool) -> None:
+    """How many namespaces may be made inside.
 
     Without `--nest` none: a second wall behind the filter. The limits are those of that user namespace.
     """

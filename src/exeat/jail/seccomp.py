@@ -167,7 +167,7 @@ class Nesting:
 
     __slots__ = ("allowed", "control_groups", "tell")
 
-    def __init__(self, *, allowed: bool = False, control_groups: bool = True, tell: bool = False) -> None:
+    def __init__(self, *, allowed: bool = False, control_groups: bool = False, tell: bool = False) -> None:
         self.allowed = allowed
         self.control_groups = control_groups  # and namespaces of control groups, which make these mountable
         self.tell = tell  # a try that is refused goes to the listener, which has to answer

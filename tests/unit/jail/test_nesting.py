@@ -33,7 +33,7 @@ def _verdict(nesting: Nesting, machine: str, name: str, *args: int) -> str:
 
 @MACHINES
 def test_namespaces_are_made_with_nest_alone(machine: str) -> None:
-    nest = Nesting(allowed=True)
+    nest = Nesting(allowed=True, control_groups=True)
     for flags in (USER, *_EVERY_KIND, USER | sum(_EVERY_KIND)):
         assert _verdict(nest, machine, "clone", flags | _SIGCHLD) == "allow"
         assert _verdict(nest, machine, "unshare", flags) == "allow"
@@ -46,7 +46,7 @@ def test_namespaces_are_made_with_nest_alone(machine: str) -> None:
 
 @MACHINES
 def test_flags_that_are_not_known_stay_refused(machine: str) -> None:
-    nest = Nesting(allowed=True)
+    nest = Nesting(allowed=True, control_groups=True)
     known = sum((USER, *_EVERY_KIND)) | libc.CLONE_NEWTIME | 0x50F00
     for bit in range(32):
         expected = "allow" if 1 << bit & known else "EPERM"
@@ -55,7 +55,7 @@ def test_flags_that_are_not_known_stay_refused(machine: str) -> None:
 
 @MACHINES
 def test_control_groups_can_be_left_out(machine: str) -> None:
-    nest = Nesting(allowed=True, control_groups=False)
+    nest = Nesting(allowed=True)
     for high in (0, HIGH):
         assert _verdict(nest, machine, "clone", USER | libc.CLONE_NEWCGROUP | high) == "EPERM"
         assert _verdict(nest, machine, "unshare", libc.CLONE_NEWCGROUP | high) == "EPERM"
@@ -79,7 +79,7 @@ def test_all_else_stays_refused_with_nest(machine: str, name: str) -> None:
 @MACHINES
 def test_sockets_and_terminals_are_the_same_with_nest(machine: str) -> None:
     """Raw and packet sockets and netfilter are refused in every network, the program's own ones included."""
-    nest = Nesting(allowed=True)
+    nest = Nesting(allowed=True, control_groups=True)
     for family in range(48):
         for kind, protocol in ((1, 0), (2, 0), (3, 0), (3, 12), (3, 255)):
             before = _verdict(NO_NESTING, machine, "socket", family, kind, protocol)
@@ -122,7 +122,7 @@ def _watched(command: Callable[[], None]) -> tuple[list[str], int]:
             if os.geteuid() == 0:
                 become(NOBODY)
             libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
-            install_filter(attempts, nest=False, unix_sockets=True, shared_network=False)
+            install_filter(attempts, NO_NESTING, unix_sockets=True, shared_network=False)
             command()
             status = 0
         except OSError as error:
@@ -193,7 +193,7 @@ def test_where_there_is_a_listener_already_it_is_refused_all_the_same() -> None:
     """An outer sandbox may have one, and the kernel has room for one alone."""
 
     def twice() -> None:
-        install_filter(Attempts(lambda name: None), nest=False, unix_sockets=True, shared_network=False)
+        install_filter(Attempts(lambda name: None), NO_NESTING, unix_sockets=True, shared_network=False)
         libc.unshare(USER)
 
     assert _watched(twice)[1] == errno.EPERM
