@@ -66,6 +66,7 @@ def hidden_paths(
 
 
 _OWN = KeyLine("", "exeat's own files")
+_MOST_NAMES = 2_000
 _ASKED = KeyLine("", "--hide")
 
 
@@ -155,10 +156,7 @@ class _Search:
 
     def _names_in(self, folder: str) -> frozenset[str] | None:
         if folder not in self._names:
-            try:
-                self._names[folder] = frozenset(os.listdir(folder))
-            except OSError:
-                self._names[folder] = None  # it may be that names in it can be looked up all the same
+            self._names[folder] = _few_names(folder)
         return self._names[folder]
 
     def _matching(self, path: str) -> Iterator[str]:
@@ -168,9 +166,27 @@ class _Search:
             return
         folder = before.rpartition("/")[0]
         pattern, slash, rest = path[len(folder) + 1 :].partition("/")
-        for name in sorted(self._names_in(folder) or ()):
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            return
+        for name in names:
             if name_matches(name, pattern):
                 yield from self._matching(f"{folder}/{name}{slash}{rest}")
+
+
+def _few_names(folder: str) -> frozenset[str] | None:
+    """What is in it. None if there is too much for that to save time, or if names in it can only be looked up."""
+    names = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) > _MOST_NAMES:
+                    return None
+    except OSError:
+        return None
+    return frozenset(names)
 
 
 def _can_hold(path: str, mode: int, line: KeyLine) -> bool:
