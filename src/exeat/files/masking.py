@@ -28,7 +28,8 @@ _MOST_BYTES = 32 << 20
 def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) -> list[str]:
     """Fill an empty folder, a descriptor of which is given. `opaque_xattr`: the mark that the layers will look for.
 
-    Without one, returns the folders of which only what is in the mask must show: the caller has to see to it. OSError if it cannot be made whole, JailError if too much is to be kept: then nothing may start.
+    Without one, returns the folders of which only what is in the mask must show: the caller has to see to it.
+    OSError if it cannot be made whole, JailError if too much is to be kept: then nothing may start.
     """
     entries = sorted(hidden)
     paths = frozenset(entry.path for entry in entries)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from exeat.errors import ConfigError, JailError
+from exeat.errors import JailError
 from exeat.jail.inmate import OwnTerminal, Spec
 from exeat.jail.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.network import GATEWAY_PORT, Sockets

@@ -1,4 +1,4 @@
-"""What the command sees of the machine's files, and what of it is the real thing: the policy and the machine, joined."""
+"""What the command sees of the machine's files, and what of it is the real thing: policy and machine, joined."""
 
 from __future__ import annotations
 
