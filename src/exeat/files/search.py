@@ -19,6 +19,8 @@ _MOVED = {
 }
 _MOST_LINKS = 1000  # names that are looked at in one hidden folder
 
+_MOST_NAMES = 2_000
+
 
 class Search:
     """For one home directory, given without links. Remembers what folders hold and where they lead."""
@@ -134,12 +136,7 @@ class Search:
 
     def _names_in(self, folder: str) -> frozenset[str] | None:
         if folder not in self._names:
-            try:
-                self._names[folder] = frozenset(os.listdir(folder))
-            except (FileNotFoundError, NotADirectoryError):
-                self._names[folder] = frozenset()
-            except OSError:
-                self._names[folder] = None  # names in it can be looked up all the same, perhaps
+            self._names[folder] = _few_names(folder)
         return self._names[folder]
 
     def _matching(self, path: str) -> Iterator[str]:
@@ -149,9 +146,29 @@ class Search:
             return
         folder = before.rpartition("/")[0]
         pattern, slash, rest = path[len(folder) + 1 :].partition("/")
-        for name in sorted(self._names_in(folder) or ()):
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            return
+        for name in names:
             if name_matches(name, pattern):
                 yield from self._matching(f"{folder}/{name}{slash}{rest}")
+
+
+def _few_names(folder: str) -> frozenset[str] | None:
+    """What is in it. None if there is too much for that to save time, or if names in it can only be looked up."""
+    names = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) > _MOST_NAMES:
+                    return None
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+    except OSError:
+        return None
+    return frozenset(names)
 
 
 def _is_file_of(path: str, owners: Container[int]) -> bool:

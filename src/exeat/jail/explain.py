@@ -6,6 +6,7 @@ import errno
 import os
 
 from exeat.errors import JailError
+from exeat.jail.mounttable import MountTable
 
 _SETTINGS = {
     "unprivileged_userns_clone": "/proc/sys/kernel/unprivileged_userns_clone",
@@ -84,14 +85,36 @@ def _no_view(number: int, reason: str) -> JailError:
     """The copy-on-write view of files is refused. There is none that is weaker without being asked for."""
     public = "the command cannot have a copy-on-write view of your files here"
     host = "--files host leaves your files as they are: the command can then change whatever you can"
-    if number == errno.ENODEV:
-        return JailError(
-            public, detail="this kernel has no overlay file system", fix=f"sudo modprobe overlay, or {host}"
-        )
-    if number == errno.EPERM and os.geteuid() != 0:
-        detail = f"{reason}; an ordinary user's overlay needs Linux 5.11, and this is {os.uname().release}"
-        return JailError(public, detail=detail, fix=f"run as root, or {host}")
-    return JailError(public, detail=reason, fix=host)
+    match number:
+        case errno.ENODEV:
+            detail, fix = "this kernel has no overlay file system", f"sudo modprobe overlay, or {host}"
+        case errno.EPERM if os.geteuid() != 0:
+            detail = f"{reason}; an ordinary user's overlay needs Linux 5.11, and this is {os.uname().release}"
+            fix = f"run as root, or {host}"
+        case errno.EACCES if _has_modules():
+            detail, fix = f"{reason}; SELinux or AppArmor may forbid it", f"sudo dmesg names the rule; or {host}"
+        case errno.EINVAL:
+            detail, fix = f"{reason}; {_about_root()}", host
+        case errno.E2BIG:
+            detail, fix = reason, f"take away what is mounted there, or run as root, or {host}"
+        case errno.ELOOP | errno.ENOTDIR:
+            detail, fix = reason, "exeat files discard takes back what earlier runs in the sandbox have done"
+        case _:
+            detail, fix = reason, host
+    return JailError(public, detail=detail, fix=fix)
+
+
+def _about_root() -> str:
+    """Why the root of the machine may not be good for a layer."""
+    kind = next((each.kind for each in reversed(MountTable().mounts) if each.point == "/"), "")
+    if kind == "overlay":
+        return "the root is an overlay already, as in a container, and Linux allows no more than two on each other"
+    return f"Linux cannot layer the root of this machine ({kind})"
+
+
+def _has_modules() -> bool:
+    """Is there a security module that may say no?"""
+    return os.path.exists("/sys/fs/selinux/enforce") or os.path.exists("/sys/module/apparmor/parameters/enabled")
 
 
 def _no_namespaces(number: int, reason: str) -> JailError:

@@ -33,6 +33,8 @@ _SAFE: Final = MS_NOSUID | MS_NODEV
 _FILE: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # What is wrong with all layers, not with one file system.
 _OURS: Final = frozenset((errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.E2BIG, errno.EDQUOT))
+# What is wrong with a folder, not with the file system that it is on.
+_OF_ONE_FOLDER: Final = frozenset((errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP, errno.ESTALE, errno.EIO))
 _SILENT: Final = "it does not answer"
 
 
@@ -115,7 +117,7 @@ class Machine:
                 for point in outermost(below):
                     self._show_mount(point)
         except OSError as error:
-            if folder == "/" or error.errno in _OURS:
+            if folder == "/" or error.errno in _OURS or not (kind or error.errno in _OF_ONE_FOLDER):
                 raise
             self._show_less(folder, kind, error)
 

@@ -24,9 +24,9 @@ def silent_mounts(without: Sequence[str]) -> list[str]:
     """Those that have not answered in time. What is in the folders `without` is not asked. Raises OSError."""
     points = []
     for each in MountTable().mounts:
-        if each.kind in _OTHERS or each.kind.startswith(_FUSE):
-            if not any(each.point.startswith(f"{folder}/") for folder in without):
-                points.append(each.point)
+        is_kept = any(each.point.startswith(f"{folder}/") for folder in without)
+        if not is_kept and (each.kind in _OTHERS or each.kind.startswith(_FUSE)):
+            points.append(each.point)
     silent = []
     while points:
         answered = _ask(points)

@@ -37,7 +37,7 @@ class NoViewError(OSError):
 class Layers:
     """What the view is made of. `fill_mask` is given a descriptor of the folder that hides things.
 
-    It is also given the mark of folders of which nothing else shows, or "" where there can be none: then it returns them.
+    It is also given the mark of folders of which nothing else shows; "" where there can be none: it returns them then.
     `kept` are the paths of trees that earlier runs have left, the newest first. They lie in `apart`: no folder can be a
     layer above another that it lies in.
     """
