@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from exeat.attack.belongings import SYSTEM
 from exeat.attack.model import Probe
 from exeat.attack.probes import GROUPS
 from tests.support.programs import give_up, need
@@ -38,15 +39,6 @@ MAY_BE_ABSENT = frozenset(
         *("E1.sctp", "E1.dccp", "E1.udplite", "E6.smc", "E6.vsock", "E6.vsock-open", "E6.vsock-high", "E2.i386"),
         *("E2.modprobe", "E2.uevent-helper", "E2.sysrq", "E2.binfmt", "E2.memory", "E2.disk", "E2.kmsg", "E2.console"),
         *("E2.setuid", "E2.tun", "E7.keyring", "C3.tiocsti", "C3.tiocsti-high"),
-        *(
-            "M1.system-cron",
-            "M1.system-crontab",
-            "M1.system-profile",
-            "M1.system-units",
-            "M1.system-sudoers",
-            "L8.queue",
-        ),
-        "M2.handle",
     }
 )
 # What an ordinary user is refused without a jail too, so that there is no control for it.
@@ -54,8 +46,7 @@ NEEDS_ROOT = frozenset(
     {
         *("E2.mark", "E1.ping", "E1.ping-socket", "E2.raw-udp", "E2.frame", "E2.setns", "E2.setns-pidfd"),
         *("E2.setuid-call", "E2.core-pattern", "E2.handle", "E2.bpf", "E2.raw-open", "E2.tun", "E6.rare-families"),
-        *("E6.unix-run", "E6.unix-cwd", "L8.run", "M1.system-etc", "M1.system-path"),
-        *("M3.device", "M3.device-project", "M3.capability", "M3.capability-home", "M3.trusted"),
+        *("E6.unix-run", "E6.unix-cwd"),
     }
 )
 # Under the rights of this world, or in no world at all, these have no target.
@@ -65,6 +56,15 @@ NEEDS_WORLD = frozenset(
         *("A3.metadata", "A3.connect-metadata", "E6.unix-runtime", "E6.unix-second"),
     }
 )
+
+# The same for files. Folders of the system are root's, and not every machine has all of them.
+_OF_SYSTEM = frozenset(f"M1.system-{key}" for key in SYSTEM)
+MAY_BE_ABSENT |= _OF_SYSTEM | {"M2.handle", "L8.queue"}
+NEEDS_ROOT |= _OF_SYSTEM | {
+    "M2.handle",
+    "L8.run",
+    *(probe.id for probe in GROUPS["files"].probes if probe.id[:2] == "M3"),
+}
 
 # Every jail that is a boundary, with the callers that it can have.
 JAILS_AND_CALLERS = (("netns", "root"), ("netns", "user"), ("nft", "root"))

@@ -100,7 +100,6 @@ class Belongings:
         self.home = self._folder / "home"
         self.project = self.home / "project"
         self.secret = f"filekey-{secrets.token_hex(12)}"
-        self.held: tuple[int, ...] = ()
         self._shared = shared
         self._modes: dict[str, int] = {}
         self._fifo = -1
@@ -150,7 +149,6 @@ class Belongings:
         if self._shared:
             self._open_to_everybody()
         self._modes = {name: stat.S_IMODE(os.lstat(path).st_mode) for name, path in self._walk()}
-        self.held = self._hold()
 
     def where(self, mark: str) -> list[str]:
         """The places outside that a mark has got to: the names of files that hold it, or are called so."""
@@ -193,20 +191,10 @@ class Belongings:
                     path.chmod(0o777 if path.is_dir() else 0o666)
         self._folder.chmod(0o777)
 
-    def _hold(self) -> tuple[int, ...]:
-        """What a careless caller leaves open: a key, a start file, the home."""
-        key, start = self.home / KEYS["ssh"], self.home / STARTS / "held"
-        return (
-            os.open(key, os.O_RDONLY),
-            os.open(key, os.O_PATH),
-            os.open(start, os.O_WRONLY | os.O_APPEND),
-            os.open(self.home, os.O_RDONLY | os.O_DIRECTORY),
-        )
-
     def _let_go(self) -> None:
-        for descriptor in (*self.held, *([self._fifo] if self._fifo >= 0 else [])):
-            os.close(descriptor)
-        self.held, self._fifo, self._said = (), -1, b""
+        if self._fifo >= 0:
+            os.close(self._fifo)
+        self._fifo, self._said = -1, b""
 
     def _close(self) -> None:
         self._let_go()

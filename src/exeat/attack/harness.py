@@ -24,6 +24,7 @@ from exeat.attack.targets import Targets, open_targets
 Progress = Callable[[str], None]
 _PROBE_FILE = Path(__file__).with_name("probe.py")
 _LAUNCHER_FILE = Path(__file__).with_name("launcher.py")
+_AT_HOME_FILE = Path(__file__).with_name("at_home.py")
 _CONTROL_S = 3.0  # how long something that must arrive may take
 _RUN_S = 180.0
 _LEFT_S = 3.0
@@ -154,13 +155,12 @@ def _run(
     """Run probes once, and gather the evidence."""
     tokens = {probe.id: secrets.token_hex(12) for probe in probes}
     targets.sinks.forget()
-    at_home = probes[0].group == "files"
-    if at_home:
+    if probes[0].group == "files":
         targets.belongings.lay_out()
         scene = replace(scene, files=targets.belongings.scene())
+        wrapper = (sys.executable, "-I", str(_AT_HOME_FILE), scene.home, *wrapper)
     command = [*wrapper, scene.python, "-I", str(_PROBE_FILE), scene.to_json(), json.dumps(tokens)]
-    held = targets.held if probes[0].group == "descriptors" else targets.belongings.held if at_home else ()
-    ran = _execute(command, targets, terminal=probes[0].group == "terminal", held=held, at_home=at_home)
+    ran = _execute(command, targets, terminal=probes[0].group == "terminal", held=probes[0].group == "descriptors")
     if probes[0].group == "outlive":
         _release(tokens, scene)
     targets.sinks.settle()
@@ -199,29 +199,27 @@ def _evidence(probe: Probe, answer: Answer, mark: str, targets: Targets) -> str:
     return ""
 
 
-def _execute(command: list[str], targets: Targets, *, terminal: bool, held: tuple[int, ...], at_home: bool) -> Ran:
+def _execute(command: list[str], targets: Targets, *, terminal: bool, held: bool) -> Ran:
     """Run to the end, within a time limit, and read the answers."""
     environment = os.environ | {"EXEAT_CALLER": sorted(s for s in targets.secrets if s.startswith("victim-"))[0]}
-    if at_home:
-        environment = _without_places(environment) | {"HOME": str(targets.belongings.home)}
     with contextlib.ExitStack() as stack:
         stdin: int = subprocess.DEVNULL
         host, port = targets.scene.udp["v4"]
         launcher = [sys.executable, "-I", str(_LAUNCHER_FILE), host, str(port), str(int(terminal))]
         if terminal:
             stdin = stack.enter_context(open_terminal(lambda data: targets.sinks.note("terminal", data)))
-        if held == targets.held:
+        if held:
             stdin = stack.enter_context(open(targets.input, "rb", buffering=0)).fileno()
         child = stack.enter_context(
             subprocess.Popen(  # noqa: S603 - exeat and a probe of ours
                 [*launcher, *command],
                 env=environment,
-                cwd=targets.belongings.project if at_home else targets.scene.folder,  # which every user can enter
+                cwd=targets.scene.folder,  # which every user can enter
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                pass_fds=held,
+                pass_fds=targets.held if held else (),
             )
         )
         try:
@@ -231,12 +229,6 @@ def _execute(command: list[str], targets: Targets, *, terminal: bool, held: tupl
             stdout, stderr = child.communicate()
             stderr += b"\ntime limit"
     return Ran(_answers(stdout), child.returncode, stderr.decode(errors="replace"))
-
-
-def _without_places(environment: dict[str, str]) -> dict[str, str]:
-    """Without variables by which files of the user's are somewhere else than in the home."""
-    places = ("XDG_", "EXEAT_HOME", "GNUPGHOME", "AWS_", "KUBECONFIG", "DOCKER_", "NPM_CONFIG_", "NETRC", "CARGO_HOME")
-    return {name: value for name, value in environment.items() if not name.startswith(places)}
 
 
 def _answers(stdout: bytes) -> dict[str, Answer]:
