@@ -73,6 +73,7 @@ _CONTENT = {
     ".git/modules/two/HEAD": "ref: refs/heads/main\n",
     ".git/modules/two/config": "[core]\n\tbare = false\n",
 }
+_REVISION_2 = 2  # of capabilities of files; the third has the user namespace in it
 _PADDING = "# a line of the user's own\n" * 8  # a token has room in it
 # Folders of the system from which something is started. What is left there for a moment starts nothing: its name has a
 # dot before it, which all that read these folders pass over.
@@ -157,6 +158,7 @@ class Belongings:
         now = {name: stat.S_IMODE(os.lstat(path).st_mode) for name, path in self._walk()}
         found += [name for name in self._modes if name not in now and mark == f"gone {name}"]
         found += [name for name, mode in self._modes.items() if now.get(name, mode) != mode and mark == f"mode {name}"]
+        found += [f"{path.name}, with a capability" for path in self._folder.rglob(f"*{mark}") if _is_capable(path)]
         self._said += _drain(self._fifo) + self._queue.drain()
         if wanted in self._said:
             found.append("a program that reads a FIFO or a message queue")
@@ -200,6 +202,14 @@ class Belongings:
         self._let_go()
         self._queue.close()
         self._memory.unlink(missing_ok=True)
+
+
+def _is_capable(path: Path) -> bool:
+    """Has it a capability that counts everywhere, and not in a user namespace only?"""
+    try:
+        return os.getxattr(path, "security.capability", follow_symlinks=False)[3] == _REVISION_2
+    except OSError:
+        return False
 
 
 def _content(path: Path) -> bytes:

@@ -31,17 +31,11 @@ def device_project(scene: Scene) -> str:
     return _make_device(own(scene, "device"))
 
 
-@GROUP.probe("M3.capability", "a program in the project that has a capability (setcap)", evidence=_DEED)
+@GROUP.probe("M3.capability", "a program in the project that has a capability (setcap)")
 def capability(scene: Scene) -> str:
+    """In a user namespace one can be set that counts in this namespace only. Outside it is seen which it is."""
     own(scene, "program").touch()
     os.setxattr(own(scene, "program"), "security.capability", _CAPABILITY)
-    return "set"
-
-
-@GROUP.probe("M3.capability-home", "a program in the home that has a capability (setcap)", evidence=_DEED)
-def capability_home(scene: Scene) -> str:
-    home(scene, f"program-{scene.token}").touch()
-    os.setxattr(home(scene, f"program-{scene.token}"), "security.capability", _CAPABILITY)
     return "set"
 
 
