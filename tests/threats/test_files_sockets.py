@@ -129,7 +129,7 @@ def test_a_folder_of_tmux_that_was_renamed_is_where_it_was(uid: int | None) -> N
         folder = there.home / "tmp"
         folder.mkdir()
         there.give(folder)
-        tmux = ["env", "-u", "TMUX", f"TMUX_TMPDIR={folder}", "tmux"]
+        tmux = ["env", "-u", "TMUX", "SHELL=/bin/sh", f"TMUX_TMPDIR={folder}", "tmux"]
         started = there.outside(*tmux, "new-session", "-d", "sleep 60")
         assert started.status == 0, started
         try:

@@ -157,19 +157,12 @@ def exchanged(scene: Scene) -> str:
 
 @GROUP.probe("M2.made-again", "a hidden folder made again, and removed again", evidence=_SECRET)
 def made_again(scene: Scene) -> str:
-    folder = home(scene, ".gnupg")
-    if not scene.outside:
-        for _ in range(3):
-            folder.mkdir()
-            with contextlib.suppress(OSError):
-                return read(scene.files["key gnupg"])
-            folder.rmdir()
-            other = home(scene, f"empty-{scene.token}")
-            other.mkdir()
-            other.rename(folder)
-            with contextlib.suppress(OSError):
-                return read(scene.files["key gnupg"])
-            folder.rmdir()
+    folder, other = home(scene, ".gnupg"), home(scene, f"empty-{scene.token}")
+    for step in (folder.mkdir, folder.rmdir, other.mkdir, lambda: other.rename(folder), folder.rmdir, folder.mkdir):
+        with contextlib.suppress(OSError):
+            return read(scene.files["key gnupg"])
+        with contextlib.suppress(OSError):
+            step()
     return read(scene.files["key gnupg"])
 
 
