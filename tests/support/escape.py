@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from exeat.attack.belongings import SYSTEM
 from exeat.attack.model import Probe
 from exeat.attack.probes import GROUPS
 from tests.support.programs import give_up, need
@@ -56,6 +57,15 @@ NEEDS_WORLD = frozenset(
         *("A3.metadata", "A3.connect-metadata", "E6.unix-runtime", "E6.unix-second"),
     }
 )
+
+# The same for files. Folders of the system are root's, and not every machine has all of them.
+_OF_SYSTEM = frozenset(f"M1.system-{key}" for key in SYSTEM)
+MAY_BE_ABSENT |= _OF_SYSTEM | {"M2.handle", "L8.queue"}
+NEEDS_ROOT |= _OF_SYSTEM | {
+    "M2.handle",
+    "L8.run",
+    *(probe.id for probe in GROUPS["files"].probes if probe.id[:2] == "M3"),
+}
 
 # Every jail that is a boundary, with the callers that it can have.
 JAILS_AND_CALLERS = (("netns", "root"), ("netns", "user"), ("nft", "root"))

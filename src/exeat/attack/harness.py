@@ -24,6 +24,7 @@ from exeat.attack.targets import Targets, open_targets
 Progress = Callable[[str], None]
 _PROBE_FILE = Path(__file__).with_name("probe.py")
 _LAUNCHER_FILE = Path(__file__).with_name("launcher.py")
+_AT_HOME_FILE = Path(__file__).with_name("at_home.py")
 _CONTROL_S = 3.0  # how long something that must arrive may take
 _RUN_S = 180.0
 _LEFT_S = 3.0
@@ -167,6 +168,10 @@ def _run(
     """Run probes once, and gather the evidence."""
     tokens = {probe.id: secrets.token_hex(12) for probe in probes}
     targets.sinks.forget()
+    if probes[0].group == "files":
+        targets.belongings.lay_out()
+        scene = replace(scene, files=targets.belongings.scene())
+        wrapper = (sys.executable, "-I", str(_AT_HOME_FILE), scene.home, *wrapper)
     command = [*wrapper, scene.python, "-I", str(_PROBE_FILE), scene.to_json(), json.dumps(tokens)]
     group = probes[0].group
     ran = _execute(
@@ -184,7 +189,7 @@ def _run(
             continue
         mark = probe.mark or tokens[probe.id]
         hopeful = wait_s if answer.done else 0
-        if probe.evidence is Evidence.ARRIVAL:
+        if probe.evidence is Evidence.ARRIVAL and not targets.belongings.where(mark):
             targets.sinks.wait_for(mark, hopeful)
         results[probe.id] = _Result(
             answer.said,

@@ -55,6 +55,8 @@ class Scene:
     victim: dict[str, int] = field(default_factory=dict)  # pid, group, address, length, descriptor, shm
     key_name: str = ""  # a key in the caller's session keyring
     namespaces: dict[str, str] = field(default_factory=dict)  # of the harness, as /proc/self/ns says them
+    home: str = ""  # a home directory of ours, with keys and start files; the project in it is the working directory
+    files: dict[str, str] = field(default_factory=dict)  # keys by name, and other things to attack
     resolver_is_ours: bool = False  # the system's resolver is the fake name server: a look-up stays here
 
     def to_json(self) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exeat.attack import addresses
+from exeat.attack.belongings import OPEN, Belongings
 from exeat.attack.keyring import keep_key
 from exeat.attack.model import Absent, Place, Scene
 from exeat.attack.moves import handle_of
@@ -48,10 +49,11 @@ class Targets:
     secrets: frozenset[str]
     held: tuple[int, ...]  # descriptors that a careless caller leaves open for the command
     input: str  # a file for its standard input
+    belongings: Belongings
 
     def reached(self, mark: str) -> list[str]:
         """The targets that a mark got to, those aside that it may reach."""
-        return [name for name in self.sinks.where(mark) if name != "allowed"]
+        return [*(name for name in self.sinks.where(mark) if name != "allowed"), *self.belongings.where(mark)]
 
 
 @contextlib.contextmanager
@@ -76,6 +78,8 @@ def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
         proxy = OpenProxy({ALLOWED: "127.0.0.1"})
         stack.callback(proxy.close)
         key_name, key_secret = stack.enter_context(keep_key())
+        belongings = Belongings(folder, stack, shared=shared)
+        _open_late(sinks, folder, belongings.project / OPEN)
         sinks.start()
         victim = stack.enter_context(open_victim(python, tcp["v4"]))
         sinks.watch("victim", victim.voice)
@@ -97,12 +101,23 @@ def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
             victim=victim.facts,
             key_name=key_name,
             namespaces={kind: str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("net", "pid")},
+            home=str(belongings.home),
+            files=belongings.scene(),
             resolver_is_ours=_resolver_is_ours(udp),
         )
         own = folder / "opened"
         own.touch(0o666 if shared else 0o600)
         held = _held(stack, tcp["v4"], paths["tmp"], str(own))
-        yield Targets(sinks, scene, victim.secrets | {key_secret}, held, str(own))
+        secrets = victim.secrets | {key_secret, belongings.secret}
+        yield Targets(sinks, scene, secrets, held, str(own), belongings)
+
+
+def _open_late(sinks: Sinks, folder: Path, wishes: Path) -> None:
+    """Sockets outside of the project that are bound when the command runs already, and asks for it."""
+    for run in ("control", "jailed"):
+        late = folder / f"later-{run}.sock"
+        wish = wishes / f"want-later-{run}"
+        sinks.wish(wish, lambda late=late: sinks.listen("unix later", bind_unix(str(late))))  # type: ignore[misc]
 
 
 def _handle(folder: Path) -> str:

@@ -145,6 +145,9 @@ _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
 _TIOCSTI = 0x5412  # types into a terminal
 _TIOCLINUX = 0x541C  # pastes into a console
+# Btrfs copies the whole subvolume that a file is in, with all that is hidden of it, to wherever its owner says. Since
+# Linux 6.8 it wants more than any file for that. In both forms (BTRFS_IOC_SNAP_CREATE).
+_SNAPSHOTS = (0x50009401, 0x50009417)
 
 _NR, _ARCHITECTURE = 0, 4
 
@@ -228,6 +231,8 @@ def _judge_ioctl(program: Program) -> None:
     program.load(_argument(1))
     program.jump_equal(_TIOCSTI, _refuse(errno.EPERM))
     program.jump_equal(_TIOCLINUX, _refuse(errno.EPERM))
+    for request in _SNAPSHOTS:
+        program.jump_equal(request, _refuse(errno.EPERM))
     program.end(ALLOW)
 
 

@@ -1,8 +1,8 @@
 """Unix sockets of the host in folders that the command shares with it for real.
 
 Everywhere else an overlay makes them useless. Here they are looked for, once: by the names that the kernel knows, and
-in the upper part of each folder for those that were bound by another name. What is bound later is not found; see
-docs/limits.md.
+in the upper part of each folder for those that were bound by another name, and at mount points: there a folder says
+what lies below the mount. What is bound later is not found; see docs/limits.md.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import stat
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from exeat.jail.mounttable import MountTable
 from exeat.jail.view import is_below
 
 _MAX_ENTRIES = 4_000  # looked at in each folder, those near its top first
@@ -23,7 +24,9 @@ def find_sockets(folders: Sequence[str]) -> list[str]:
         return []
     named = (path for path in _named() if any(is_below(path, folder) for folder in folders))
     found = (path for folder in folders for path in _near_top(folder))
-    return [path for path in dict.fromkeys((*named, *found)) if _is_socket(path)]
+    table = MountTable()
+    mounted = (path for folder in folders for path in (folder, *table.points_below(folder)))
+    return [path for path in dict.fromkeys((*named, *found, *mounted)) if _is_socket(path)]
 
 
 def _named() -> Iterable[str]:

@@ -57,7 +57,7 @@ class Warden:
 
     @property
     def may_nest(self) -> bool:
-        return self._spec.nest
+        return self._spec.nesting.allowed
 
     @property
     def keeper(self) -> int:

@@ -189,6 +189,15 @@ def test_nothing_is_typed_into_terminals(machine: str) -> None:
 
 
 @MACHINES
+def test_no_snapshot_brings_hidden_files_into_the_project(machine: str) -> None:
+    """Btrfs takes any file of its owner's for the subvolume to copy, before Linux 6.8."""
+    for request in (0x50009401, 0x50009417):
+        assert verdict(machine, "ioctl", 3, request) == "EPERM"
+        assert verdict(machine, "ioctl", 3, request | HIGH) == "EPERM"
+    assert verdict(machine, "ioctl", 3, 0x40049409) == "allow"  # FICLONE, by which files are copied
+
+
+@MACHINES
 def test_the_upper_half_of_an_argument_changes_nothing(machine: str) -> None:
     for args in ((40, 1, 0), (2, 3, 0), (2, 1, 132), (16, 3, 9), (17, 3, 0), (2, 1, 0), (16, 3, 0), (1, 1, 0)):
         for high in (HIGH, 0x80000000 << 32, 0xFFFFFFFF << 32):

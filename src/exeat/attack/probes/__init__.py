@@ -9,6 +9,10 @@ from exeat.attack.probes import (
     descriptors,
     dns,
     families,
+    files,
+    files_keys,
+    files_layers,
+    files_sockets,
     inside,
     ipv6,
     kernel,
@@ -24,6 +28,9 @@ from exeat.attack.probes import (
     udp,
     unix_sockets,
 )
+
+# Files are one class in several modules: what is imported is entered.
+_OF_FILES = (files_keys, files_layers, files_sockets)
 
 GROUPS: dict[str, Group] = {
     module.GROUP.name: module.GROUP
@@ -41,6 +48,7 @@ GROUPS: dict[str, Group] = {
         unix_sockets,
         families,
         descriptors,
+        files,
         processes,
         namespaces,
         nest,
