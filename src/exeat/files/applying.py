@@ -13,13 +13,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from exeat.files.changes import HIDDEN, Change, Comparison
-from exeat.files.copying import copy_content
+from exeat.files.copying import copy_file
 from exeat.files.real import RealMachine, is_unchanged
 from exeat.files.under import is_in
 from exeat.sandbox.home import state_home
 from exeat.sandbox.trees import remove_tree
 
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -102,7 +101,9 @@ def _make_folder(change: Change, within: int, name: str) -> None:
     os.mkdir(name, 0o700, dir_fd=within)
     descriptor = os.open(name, _DIRECTORY, dir_fd=within)
     try:
-        _give(descriptor, change.entry.found)
+        if os.geteuid() == 0:
+            os.fchown(descriptor, change.entry.found.st_uid, change.entry.found.st_gid)
+        os.fchmod(descriptor, change.entry.found.st_mode & 0o777)
     finally:
         os.close(descriptor)
 
@@ -134,23 +135,14 @@ def _copy(change: Change, within: int, fresh: str) -> None:
     assert entry is not None, "it is in a layer"
     source = entry.open()
     try:
-        target = os.open(fresh, _NEW, 0o600, dir_fd=within)
-        try:
-            copy_content(source, target, entry.found.st_size)
-            _give(target, entry.found)
-            os.utime(target, ns=(entry.found.st_atime_ns, entry.found.st_mtime_ns))
-            os.fsync(target)
-        finally:
-            os.close(target)
+        copy_file(source, within, fresh, entry.found, entry.found.st_mode & 0o777)
     finally:
         os.close(source)
-
-
-def _give(target: int, found: os.stat_result) -> None:
-    """Owner, then permissions: a change of owner takes some away. Never set-user-ID."""
-    if os.geteuid() == 0:
-        os.fchown(target, found.st_uid, found.st_gid)
-    os.fchmod(target, found.st_mode & 0o777)
+    written = os.open(fresh, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    try:
+        os.fsync(written)  # else a power cut could leave an empty file in the place of the old one
+    finally:
+        os.close(written)
 
 
 def _mounted_below(path: str) -> str:

@@ -7,6 +7,23 @@ from collections.abc import Callable
 from typing import Final
 
 _AT_ONCE: Final = 1 << 20
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def copy_file(
+    source: int, within: int, name: str, found: os.stat_result, mode: int, took: Callable[[int], None] | None = None
+) -> None:
+    """Make a new file with content, times and, for root, the owner of another; and with this mode. It is on the way to
+    the disk then, not there. What is left after an error is the caller's to remove."""
+    target = os.open(name, _NEW, 0o600, dir_fd=within)
+    try:
+        copy_content(source, target, found.st_size, took)
+        if os.geteuid() == 0:
+            os.fchown(target, found.st_uid, found.st_gid)
+        os.fchmod(target, mode)  # after the owner, whose change takes some of it away
+        os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+    finally:
+        os.close(target)
 
 
 def copy_content(source: int, target: int, size: int, took: Callable[[int], None] | None = None) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError
+from exeat.files.copying import copy_file
 from exeat.files.kept import BLOCK, UNFINISHED, Facts, NewLayer, open_trees, read_facts, turn
 from exeat.files.later_modes import LaterModes
 from exeat.files.layers import Entry, walk_layers
@@ -37,7 +40,8 @@ def fold_layers(folder: SandboxFolder) -> None:
                     break
                 free.append((number, tree))
             if len(free) > MAX_LAYERS:
-                _fold(folder, layers, free, ())
+                with suppress(ExeatError):  # no room on the disk, say: they are as good as before
+                    _fold(folder, layers, free, ())
         finally:
             _close(trees)
 
@@ -94,6 +98,7 @@ class _Folded:
     def __init__(self, tree: int, without: Sequence[str]) -> None:
         self._tree = tree
         self._without = without
+        self._copies: dict[tuple[int, int], str] = {}
         self._modes = LaterModes(tree)
         self._mark = OPAQUE[1] if os.geteuid() == 0 else OPAQUE[0]
         self.files = self.bytes = 0
@@ -114,8 +119,23 @@ class _Folded:
         if entry.kind == "removed":
             make_whiteout(path, self._tree)
             return
-        os.link(path, path, src_dir_fd=entry.tree, dst_dir_fd=self._tree, follow_symlinks=False)
         self.bytes += entry.found.st_blocks * 512
+        same = entry.found.st_dev, entry.found.st_ino
+        known, tree = (self._copies[same], self._tree) if same in self._copies else (path, entry.tree)
+        try:
+            os.link(known, path, src_dir_fd=tree, dst_dir_fd=self._tree, follow_symlinks=False)
+        except OSError as error:
+            if error.errno != errno.EMLINK or entry.kind != "file":
+                raise
+            self._copy(entry)  # it has as many names as this file system lets it have
+            self._copies[same] = path
+
+    def _copy(self, entry: Entry) -> None:
+        source = entry.open()
+        try:
+            copy_file(source, self._tree, entry.path[1:], entry.found, entry.found.st_mode & 0o777)
+        finally:
+            os.close(source)
 
     def finish(self) -> None:
         self._modes.set_all()

@@ -11,11 +11,11 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ExeatError
-from exeat.files.copying import copy_content
+from exeat.files.copying import copy_file
 from exeat.files.kept import BLOCK, Facts, NewLayer, kept_bytes
 from exeat.files.later_modes import LaterModes
 from exeat.files.marks import is_whiteout, make_whiteout, opaque_mark
@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Changes", "Part", "Saved", "count_changes", "save_layer"]
 
-MAX_ENTRIES: Final = 1_000_000
+MAX_ENTRIES: Final = 500_000
 MAX_NAMED: Final = 8
+_TOO_MANY: Final = f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files"
+# Of one file: file systems differ in what names, links and sizes they take.
+_NOT_HERE: Final = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ)
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -69,6 +71,8 @@ def save_layer(
     filled = [(root, upper) for root, upper in sorted(parts) if not is_empty(upper)]
     if not filled:
         return Saved()
+    if not count_changes(filled, MAX_ENTRIES).is_complete:
+        raise ExeatError(_TOO_MANY)  # before the disk is filled with half of them
     try:
         with NewLayer(folder) as layer:
             saver = _Saver(layer.tree, limit - kept_bytes(folder), limit)
@@ -118,9 +122,12 @@ class _Saver:
         self._linked.clear()  # every upper may be a file system of its own
         for folder in folders_of(upper):
             path = joined(root, folder.path)
-            if is_too_far(path):
-                continue  # it was left out
-            within = os.open(path[1:] or ".", _DIRECTORY, dir_fd=self._tree)
+            try:
+                within = os.open(path[1:] or ".", _DIRECTORY, dir_fd=self._tree)
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+                    continue  # it was left out
+                raise
             try:
                 if mark := opaque_mark(folder.descriptor):
                     with _saying_why():
@@ -157,12 +164,24 @@ class _Saver:
     def _add_entry(self, path: str, name: str, found: os.stat_result, folder: Folder, within: int) -> None:
         self._entries += 1
         if self._entries > MAX_ENTRIES:
-            raise ExeatError(f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files")
+            raise ExeatError(_TOO_MANY)
         self._take(BLOCK)
-        mode, full = found.st_mode, joined(path, name)
+        full = joined(path, name)
         if is_too_far(full):
             self._leave_out(full)
-        elif stat.S_ISDIR(mode):
+            return
+        try:
+            self._copy_entry(full, name, found, folder, within)
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                raise
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(name, dir_fd=within)
+            self._leave_out(full)
+
+    def _copy_entry(self, full: str, name: str, found: os.stat_result, folder: Folder, within: int) -> None:
+        mode = found.st_mode
+        if stat.S_ISDIR(mode):
             try:
                 os.mkdir(name, 0o700, dir_fd=within)
             except FileExistsError:  # it leads to another overlaid folder
@@ -187,19 +206,16 @@ class _Saver:
     def _add_file(self, full: str, name: str, found: os.stat_result, folder: Folder, within: int) -> None:
         known = self._linked.get((found.st_dev, found.st_ino))
         if known is not None:
-            os.link(known[1:], name, src_dir_fd=self._tree, dst_dir_fd=within)
-            return
+            try:
+                os.link(known[1:], name, src_dir_fd=self._tree, dst_dir_fd=within)
+            except OSError as error:
+                if error.errno != errno.EMLINK:  # it has as many names as this file system lets it have
+                    raise
+            else:
+                return
         source = open_within(name, folder.descriptor, _READ)
         try:
-            target = os.open(name, _NEW, 0o600, dir_fd=within)
-            try:
-                copy_content(source, target, found.st_size, self._take)
-                if self._as_root:
-                    os.fchown(target, found.st_uid, found.st_gid)
-                os.fchmod(target, found.st_mode & 0o777 | 0o400)
-                os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
-            finally:
-                os.close(target)
+            copy_file(source, within, name, found, found.st_mode & 0o777 | 0o400, self._take)
         finally:
             os.close(source)
         if found.st_nlink > 1:

@@ -33,7 +33,7 @@ def _steps(chance: random.Random, count: int) -> str:
     return "\n".join(f"{{ {line}; }} 2>/dev/null || true" for line in lines)
 
 
-@pytest.mark.parametrize("seed", range(2, 5))
+@pytest.mark.parametrize("seed", range(3, 5))
 def test_what_is_applied_is_what_the_last_run_saw(machine: Machine, seed: int) -> None:
     chance = random.Random(seed)
     machine.do(_steps(chance, 40))

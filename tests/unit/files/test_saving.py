@@ -100,6 +100,28 @@ def test_what_is_too_deep_is_left_out_and_the_rest_is_kept(machine: Machine) -> 
     assert again["layers"] == 1
 
 
+def test_a_file_too_large_for_the_disk_does_not_keep_the_others_from_being_kept(machine: Machine) -> None:
+    """In memory a file may be of any size, as long as there is nothing in it."""
+    done = machine.run("truncate -s 1000T huge && echo one > file")
+    assert (done["status"], done["saved"]["left_out"]) == (0, [f"{machine.real}/huge"])
+    assert machine.run("grep -q one file && test ! -e huge")["status"] == 0
+
+
+def test_more_names_than_a_disk_lets_a_file_have(machine: Machine) -> None:
+    """In memory there is no end to them. Where one more cannot be had, the file is copied: when saved, when folded."""
+    program = (
+        "import errno\nfrom exeat.files.saving import save_layer\nfrom exeat.files import folding\n"
+        "from exeat.files.kept import kept_layers\nfrom exeat.sandbox.folder import open_sandbox\n"
+        "def refuse(*names, **more): raise OSError(errno.EMLINK, 'Too many links')\n"
+        "os.mkdir('upper'); open('upper/one', 'w').write('content'); os.link('upper/one', 'upper/two')\n"
+        "os.link = refuse; folding.MAX_LAYERS = 1; box = open_sandbox('box', create=True)\n"
+        "for _ in range(2): save_layer(box, [('/part', os.open('upper', 0))], 1 << 30)\n"
+        "folding.fold_layers(box); tree, = kept_layers(box)\n"
+        "print([open(os.open(f'part/{name}', 0, dir_fd=tree)).read() for name in ('one', 'two')])"
+    )
+    assert machine.python(program) == "['content', 'content']\n"
+
+
 def test_a_layer_that_is_too_large_is_not_kept_and_says_so(machine: Machine) -> None:
     script = "head -c 300000 /dev/zero | tr '\\0' x > big"
     assert machine.run(script, limit=400_000)["saved"]["number"] == 1
