@@ -97,4 +97,4 @@ def test_a_scene_tells_where_everything_is(targets: Targets) -> None:
     assert {"tmp", "relative", "descriptor", "moved", "linked"} <= set(scene.paths)
     assert set(scene.abstract) == {"stream", "dgram", "seqpacket"}
     assert scene.victim["pid"] > 0
-    assert len(targets.held) == 4
+    assert len(targets.held) == 5
