@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_a_file_that_is_open_for_reading_cannot_be_changed(number: int, uid: int
     command = python(_CHANGE, str(number), "2" if number == 1 else "1")
     names = ("stdin", "stdout", "stderr")
     with a_file(uid) as path, path.open() as stream:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         streams[names[number]] = stream.fileno()
         before = _state(path)
         done = exeat("--quiet", command=command, uid=uid, cwd=ANYWHERE, **streams)

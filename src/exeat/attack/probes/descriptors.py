@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from exeat.attack.model import BOUNDARIES, Evidence, Group, Scene, Stopped
@@ -101,7 +102,7 @@ def folder_socket(scene: Scene) -> str:
 def _change(descriptor: int) -> str:
     """Everything that changes a file, by a descriptor that was opened for reading."""
     link = f"/proc/self/fd/{descriptor}"
-    ways = {
+    ways: dict[str, Callable[[], None]] = {
         "written": lambda: os.close(os.open(link, os.O_WRONLY)),
         "truncated": lambda: os.truncate(link, 0),
         "mode changed": lambda: os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode)),
