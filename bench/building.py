@@ -22,7 +22,7 @@ def _cpu_s() -> float:
 
 
 def main() -> int:
-    view = View(Layers(limit=1 << 20))
+    view = View(Layers(limit=64 << 20))
     warden = Warden(Spec(["true"], dict(os.environ), "/", view, own_network=True, new_session=True))
     cpu_s, began = _cpu_s(), time.perf_counter()
     warden.start_building()

@@ -264,7 +264,7 @@ def examine_nft() -> Examination:
         fence = raise_fence(is_trial=True)
         try:
             own = (fence.uid, fence.uid)
-            warden = Warden(Spec([""], {}, "/", View(Layers(limit=1 << 20)), own_network=False, run_as=own))
+            warden = Warden(Spec([""], {}, "/", View(Layers(limit=64 << 20)), own_network=False, run_as=own))
             warden.start_building()
             try:
                 warden.finish_building()

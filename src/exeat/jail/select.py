@@ -49,7 +49,7 @@ def _examine_netns() -> Examination:
     from exeat.jail.view import Layers  # noqa: PLC0415
     from exeat.jail.warden import Warden  # noqa: PLC0415
 
-    warden = Warden(Spec([""], {}, "/", View(Layers(limit=1 << 20)), own_network=True))
+    warden = Warden(Spec([""], {}, "/", View(Layers(limit=64 << 20)), own_network=True))
     warden.start_building()
     try:
         sockets = warden.finish_building()

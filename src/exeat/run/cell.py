@@ -36,7 +36,7 @@ class Cell:
         if any(holdings):
             self.guard = ProjectGuard(holdings, warden.namespaces, PINS, BLANK)
         # A program with namespaces of its own gets past mounts.
-        places = ((place.root, place.path) for place in holdings.read_only)
+        places = [(place.root, place.path) for place in holdings.read_only if place.root in seen.view.shared]
         self._copies = HeldPlaces(places) if warden.may_nest else None
 
     def end_layer(self, settings: RunSettings, began: float) -> LayerEnd:

@@ -37,7 +37,7 @@ def run_confined(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         # A secret's command may take long. While nothing else has begun, Ctrl-C does what it always does.
         gatekeeper.preparations()
     if not settings.quiet:
-        _tell_what_is_closed(settings.ask_fd)
+        _tell_what_is_closed(settings.ask_fd, files_too=settings.files.mode == "view")
         _say_if_any(warning_of_second_names())
     terminal = Terminal()
     # To stop at once when the terminal says so would mean to stop again at the news of the command's stop.
@@ -86,9 +86,9 @@ def _say_if_any(text: str) -> None:
         say(text)
 
 
-def _tell_what_is_closed(own: int) -> None:
+def _tell_what_is_closed(own: int, *, files_too: bool) -> None:
     """Of what our caller left open for the command. `own` is one that is for us."""
-    closed = [f"{number} ({what})" for number, what in sorted(ways_out().items()) if number != own]
+    closed = [f"{number} ({what})" for number, what in sorted(ways_out(files_too=files_too).items()) if number != own]
     if closed:
         text = f"not passed on to the command: open file {', '.join(closed)}"
         say("".join(char if char.isprintable() else "?" for char in text))

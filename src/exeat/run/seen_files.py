@@ -19,6 +19,7 @@ from exeat.jail.devices import is_device, is_terminal_of_host
 from exeat.jail.holding import Place
 from exeat.jail.layering import is_private
 from exeat.jail.mounts import View
+from exeat.jail.shared_sockets import find_sockets
 from exeat.jail.view import Layers, is_below, outermost
 from exeat.run.git_note import note_on_repository
 from exeat.run.hidden_files import find_hidden, user_home, working_directory
@@ -90,7 +91,9 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
     notes = _protect(view, settings, named, home)
     _hide(view, hidden, later_paths(home, hidden, settings.files))
     if settings.files.nest:
-        refuse_covers([place.path for place in view.holdings.hidden], view.shared)
+        covered = [place.path for place in view.holdings.hidden]
+        sockets = [path for path in find_sockets(view.shared) if path not in settings.unix]
+        refuse_covers([*covered, *OwnCode(home, working_directory()).read_only, *sockets], view.shared)
     if not settings.quiet:
         for note in notes:
             say(note)
