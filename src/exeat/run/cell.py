@@ -42,7 +42,7 @@ class Cell:
     def end_layer(self, settings: RunSettings, began: float) -> LayerEnd:
         """When the command is gone: count what it wrote to its layer, and keep that or not."""
         held, self.warden.layers = self.warden.layers, -1
-        return end_layer(held, settings, self.seen.view.not_there, began) if held >= 0 else LayerEnd()
+        return end_layer(held, settings, self.seen.view.not_there, began, self.seen.save) if held >= 0 else LayerEnd()
 
     def sweep(self) -> list[str]:
         """When the command is gone: see that nothing which runs outside later was changed. Lines for the user."""

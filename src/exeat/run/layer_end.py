@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from exeat.errors import ExeatError
-from exeat.files.saving import save_layer
 from exeat.files.upper import Changes, Part, count_changes
 from exeat.jail.view import open_uppers
 
 if TYPE_CHECKING:
+    from exeat.files.saving import Saved
     from exeat.run.settings import RunSettings
+    from exeat.sandbox.folder import SandboxFolder
+
+    class SaveLayer(Protocol):
+        def __call__(
+            self, folder: SandboxFolder, parts: Sequence[Part], limit: int, *, hidden: Sequence[str], began: float
+        ) -> Saved: ...
+
 
 _MAX_COUNTED = 100_000
 
@@ -25,15 +32,20 @@ class LayerEnd(NamedTuple):
     said: str = ""
 
 
-def end_layer(held: int, settings: RunSettings, hidden: Sequence[str], began: float) -> LayerEnd:
-    """Count what is in the layers, and keep it if the sandbox has a name. `held` is closed here. Never raises."""
+def end_layer(
+    held: int, settings: RunSettings, hidden: Sequence[str], began: float, save: SaveLayer | None
+) -> LayerEnd:
+    """Count what is in the layers, and keep it if the sandbox has a name. `held` is closed here. Never raises.
+
+    `save` was loaded for that before the command started: it takes 25 ms, and by now nothing can be loaded.
+    """
     parts: list[Part] = []
     try:
         parts = open_uppers(held)
         changes = count_changes(parts, _MAX_COUNTED)
-        if settings.folder is None:
+        if settings.folder is None or save is None:
             return LayerEnd(changes, _thrown_away(changes))
-        saved = save_layer(settings.folder, parts, settings.files.layer_bytes, hidden=hidden, began=began)
+        saved = save(settings.folder, parts, settings.files.layer_bytes, hidden=hidden, began=began)
         said = _kept(changes, settings.name) if saved.number else ""
         if saved.left_out_count:
             said += f"; {saved.left_out_count} could not be kept, such as {_printable(saved.left_out[0])}"

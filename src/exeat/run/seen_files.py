@@ -32,6 +32,7 @@ from exeat.run.summary import say
 from exeat.sandbox.home import open_home, state_home
 
 if TYPE_CHECKING:
+    from exeat.run.layer_end import SaveLayer
     from exeat.sandbox.folder import SandboxFolder
 
 _LEAST_LAYER = 1 << 20
@@ -48,6 +49,7 @@ class SeenFiles:
         self.view = view
         self.hidden = hidden
         self.disk = disk
+        self.save: SaveLayer | None = None
         self.kept: list[int] = []  # descriptors of the layers of earlier runs, which nobody changes while they are open
 
     @property
@@ -113,7 +115,9 @@ def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> 
     """What earlier runs in the sandbox have left."""
     from exeat.files.folding import fold_layers  # noqa: PLC0415 - for sandboxes with a name
     from exeat.files.kept import kept_bytes, kept_layers  # noqa: PLC0415
+    from exeat.files.saving import save_layer  # noqa: PLC0415
 
+    seen.save = save_layer
     fold_layers(folder)
     seen.kept = kept_layers(folder)
     layers.kept = [os.readlink(f"/proc/self/fd/{each}") for each in seen.kept]
