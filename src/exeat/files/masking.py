@@ -42,7 +42,7 @@ def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) ->
                 continue
             folder, _, name = entry.path.rpartition("/")
             within = tree.folder(folder)
-            if not entry.keep:
+            if not entry.keep or not os.path.isdir(entry.path):  # of a folder one file may be mounted elsewhere
                 os.mknod(name, stat.S_IFCHR, 0, dir_fd=within)
                 continue
             kept = tree.folder(entry.path)
