@@ -20,6 +20,7 @@ from exeat.files.project import Protected, find_protected
 from exeat.jail.hold_again import hold_again
 from exeat.jail.holding import Holdings, Place
 from exeat.jail.name_watch import NameWatch
+from exeat.run.summary import say
 
 BLOCKED: Final = ".exeat-blocked"
 _NOTHING: Final = (0, 0)
@@ -74,6 +75,7 @@ class ProjectGuard:
         self._own = heap, blank
         self._forbidden = {*holdings.absent, *holdings.fatal}
         self._fatal = holdings.fatal
+        self._is_swept = False
         self._blocked: dict[str, str] = {}
         self._failed: list[str] = []
         self._replaced: dict[str, None] = {}
@@ -151,13 +153,12 @@ class ProjectGuard:
         self._blocked[path if path not in self._blocked else to] = to
         return True
 
-    def end(self) -> None:
-        self._watch.end()
-
     def sweep(self) -> list[str]:
         """When the last process of the jail is gone: what is not to be is not. Returns what the user should know."""
+        self._is_swept = True
         with suppress(JailError):
             self.attend()
+        self._watch.end()
         self._failed.clear()  # what is still there is tried again
         for path in sorted(self._forbidden):
             self._block(path)
@@ -180,6 +181,10 @@ class ProjectGuard:
         ]
 
     def close(self) -> None:
+        """After the jail's end, however that came. What was not swept before is now."""
+        if not self._is_swept:
+            for line in self.sweep():
+                say(line)
         self._watch.close()
         self._close_all()
 

@@ -44,7 +44,6 @@ def guard(project: Path, held_again: list[Holdings]) -> Iterator[ProjectGuard]:
     assert notes == []
     made = ProjectGuard(holdings, [], "heap", "blank")
     yield made
-    made.end()
     made.close()
 
 
@@ -106,7 +105,6 @@ def test_nothing_is_replaced_by_renaming(guard: ProjectGuard, project: Path) -> 
 
 def test_the_last_look_finds_what_came_in_the_end(guard: ProjectGuard, project: Path) -> None:
     """By then nothing can come any more, and no news is needed."""
-    guard.end()
     (project / ".envrc").touch()
     (project / ".git/commondir").write_text("/evil")
     assert len(guard.sweep()) == 3
@@ -179,3 +177,13 @@ def test_a_new_repository_is_named(guard: ProjectGuard, project: Path) -> None:
     (project / "sub/.git/HEAD").touch()
     (project / "sub/.git/config").write_text("[core]\n\tfsmonitor = ./evil\n")
     assert guard.sweep() == [f"{project}/sub has a git repository that is new, or has new settings or hooks: look"]
+
+
+def test_a_run_that_fails_is_swept_all_the_same(
+    project: Path, held_again: list[Holdings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    guard = ProjectGuard(guard_projects([str(project)], [str(project)], (), "")[0], [], "heap", "blank")
+    (project / ".envrc").touch()
+    guard.close()
+    assert not (project / ".envrc").exists()
+    assert ".envrc was made while the command ran" in capsys.readouterr().err
