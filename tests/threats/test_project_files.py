@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,6 +208,34 @@ def test_a_hidden_file_that_an_editor_replaces_is_hidden_again(project: Project,
 
 @BY_USER
 def test_a_new_repository_is_named(project: Project) -> None:
-    done = project.run(["sh", "-c", "git init -q sub && git -C sub config core.fsmonitor ./evil"])
+    done = project.run(["git", "init", "-q", "sub"])
     assert f"{project.folder}/sub has a git repository that is new" in done.stderr
-    assert project.run(["sh", "-c", "git commit -q --allow-empty -m x"]).stderr == ""
+    assert (project.folder / "sub/.git").is_dir()
+    assert project.run(["git", "commit", "-q", "--allow-empty", "-m", "x"]).stderr == ""
+
+
+PLANT = """
+set -e
+git init -q sub
+cd sub
+git commit -q --allow-empty -m x
+git config core.fsmonitor 'touch ../../planted; false'
+cd ..
+git add sub 2>/dev/null
+"""
+
+
+@BY_USER
+def test_git_status_starts_nothing_that_a_new_submodule_says(project: Project) -> None:
+    planted = project.folder.parent / "planted"
+    argv = [*as_user(project.uid), "sh", "-c", PLANT]
+    assert exeat(argv=argv, cwd=project.folder, env=project.environ).status == 0
+    project.git("status", "--short", outside=True)
+    assert planted.exists()  # without exeat it is started
+    planted.unlink()
+    project.git("reset", "-q", outside=True)
+    shutil.rmtree(project.folder / "sub")
+    done = project.run(["sh", "-c", PLANT])
+    assert f"{project.folder}/sub/.git has settings or hooks that start programs outside" in done.stderr
+    project.git("status", "--short", outside=True, check=False)
+    assert not planted.exists()

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Final
 
 from exeat.errors import ConfigError, JailError
@@ -170,15 +169,21 @@ class ProjectGuard:
         lines += [
             f"{path} was replaced while the command ran, which may have changed it; look" for path in self._replaced
         ]
-        lines += self._name_repositories()
+        lines += self._see_to_repositories()
         lines += [f"{path} was made by the command and cannot be renamed; REMOVE IT" for path in self._failed]
         return lines
 
-    def _name_repositories(self) -> list[str]:
-        found = (new_repositories(each, self._began, self._read_only) for each in self._holdings.projects)
-        return [
-            f"{path} has a git repository that is new, or has new settings or hooks: look" for path in chain(*found)
-        ]
+    def _see_to_repositories(self) -> list[str]:
+        """New ones are named. What would start programs, as soon as git is used there or above, is renamed first."""
+        lines = []
+        for project in self._holdings.projects:
+            for folder, entry, is_harmless in new_repositories(project, self._began, self._read_only):
+                to = f"{entry}{BLOCKED}-{os.urandom(4).hex()}"
+                if entry and not is_harmless and _is_renamed(f"{folder}/{entry}", f"{folder}/{to}"):
+                    lines.append(f"{folder}/{entry} has settings or hooks that start programs outside, and is now {to}")
+                else:
+                    lines.append(f"{folder} has a git repository that is new, or has new settings or hooks: look")
+        return lines
 
     def close(self) -> None:
         """After the jail's end, however that came. What was not swept before is now."""
@@ -220,6 +225,15 @@ def _is_there(name: str, folder: int) -> bool:
         return False
     except OSError:
         pass  # of what cannot be looked at it is not known
+    return True
+
+
+def _is_renamed(path: str, to: str) -> bool:
+    """When no process of the jail is left that could put a link on the way."""
+    try:
+        os.rename(path, to)
+    except OSError:
+        return False
     return True
 
 

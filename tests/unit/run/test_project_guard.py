@@ -171,12 +171,26 @@ def test_where_there_is_nothing_new_nothing_is_said(guard: ProjectGuard, project
     assert guard.sweep() == []
 
 
-def test_a_new_repository_is_named(guard: ProjectGuard, project: Path) -> None:
+def make_repository(folder: Path, config: str) -> None:
     for name in ("objects", "refs"):
-        (project / "sub/.git" / name).mkdir(parents=True)
-    (project / "sub/.git/HEAD").touch()
-    (project / "sub/.git/config").write_text("[core]\n\tfsmonitor = ./evil\n")
+        (folder / ".git" / name).mkdir(parents=True)
+    (folder / ".git/HEAD").touch()
+    (folder / ".git/config").write_text(config)
+
+
+def test_a_new_repository_is_named(guard: ProjectGuard, project: Path) -> None:
+    make_repository(project / "sub", "[core]\n\tbare = false\n")
     assert guard.sweep() == [f"{project}/sub has a git repository that is new, or has new settings or hooks: look"]
+    assert (project / "sub/.git").is_dir()
+
+
+def test_a_new_repository_that_would_start_programs_is_renamed(guard: ProjectGuard, project: Path) -> None:
+    make_repository(project / "sub", "[core]\n\tfsmonitor = ./evil\n")
+    (said,) = guard.sweep()
+    assert said.startswith(
+        f"{project}/sub/.git has settings or hooks that start programs outside, and is now .git.exeat"
+    )
+    assert [path.name.partition("-")[0] for path in (project / "sub").iterdir()] == [".git.exeat"]
 
 
 def test_a_run_that_fails_is_swept_all_the_same(
