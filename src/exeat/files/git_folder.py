@@ -11,6 +11,17 @@ from collections.abc import Iterator
 from typing import Final
 
 _MAX_SETTINGS: Final = 1 << 20
+_HARMLESS: Final = {
+    "core": (
+        "bare", "filemode", "ignorecase", "logallrefupdates", "precomposeunicode", "repositoryformatversion",
+        "symlinks", "worktree",
+    ),
+    "remote": ("fetch", "url"),
+    "branch": ("merge", "rebase", "remote"),
+    "submodule": ("active", "url"),
+    "user": ("email", "name"),
+    "extensions": ("objectformat", "refstorage"),
+}  # fmt: skip
 _MAX_DEPTH: Final = 8  # of folders in `modules`: names of submodules have slashes
 
 
@@ -80,6 +91,29 @@ def is_git_folder(path: str) -> bool:
         return False
     is_whole = os.path.isdir(f"{path}/objects") and os.path.isdir(f"{path}/refs")
     return is_whole or os.path.isfile(f"{path}/commondir")
+
+
+def starts_no_program(git: GitFolder) -> bool:
+    """Is there nothing in its settings and hooks but what `git init` and `git clone` write?"""
+    try:
+        hooks = os.listdir(f"{git.path}/hooks")
+    except FileNotFoundError:
+        hooks = []
+    except OSError:
+        return False
+    if os.path.lexists(f"{git.path}/config.worktree") or not all(name.endswith(".sample") for name in hooks):
+        return False
+    section = ""
+    for line in map(str.strip, _text(f"{git.path}/config").split("\n")):
+        setting = line
+        if line.startswith("["):
+            section, _, setting = line[1:].partition("]")
+        if not setting.strip() or line.startswith(("#", ";")):
+            continue
+        kind, key = section.partition(" ")[0].lower(), setting.partition("=")[0].strip().lower()
+        if key not in _HARMLESS.get(kind, ()):
+            return False
+    return True
 
 
 def read_settings(path: str) -> dict[str, list[str]]:

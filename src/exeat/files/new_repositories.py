@@ -9,16 +9,24 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
-from exeat.files.git_folder import find_git_folder
+from exeat.files.git_folder import find_git_folder, starts_no_program
 
 _MAX_DEPTH: Final = 3  # below the shared folder; editors look one level deep
 _MAX_FOLDERS: Final = 1000
 _SLACK_S: Final = 0.05  # the clock that files are dated by ticks slowly
 
 
-def new_repositories(root: str, since: float, known: Collection[str]) -> list[str]:
+class NewRepository(NamedTuple):
+    """`entry` leads git to it: the name of a file or folder in `folder`. "" if it was there before."""
+
+    folder: str
+    entry: str
+    is_harmless: bool
+
+
+def new_repositories(root: str, since: float, known: Collection[str]) -> list[NewRepository]:
     """Folders whose git settings were made or changed since then. `known` are settings that could not be.
 
     The time is that of the change itself, which no program can set.
@@ -30,7 +38,12 @@ def new_repositories(root: str, since: float, known: Collection[str]) -> list[st
             continue
         paths = (f"{git.path}/config", f"{git.path}/hooks", f"{git.path}/commondir", f"{folder}/.git")
         if any(_changed(path) >= since - _SLACK_S for path in paths if path not in known and not _is_written(path)):
-            found.append(folder)
+            entry = ".git" if os.path.lexists(f"{folder}/.git") else "config"
+            # git writes a description when it makes a repository, and never again.
+            first = f"{folder}/{entry}" if not os.path.isdir(f"{folder}/{entry}") else f"{git.path}/description"
+            is_new = not os.path.lexists(first) or _changed(first) >= since - _SLACK_S
+            is_harmless = f"{git.common}/config" in known or starts_no_program(git)
+            found.append(NewRepository(folder, entry if is_new else "", is_harmless))
     return found
 
 

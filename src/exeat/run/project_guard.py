@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Final
 
 from exeat.errors import ConfigError, JailError
@@ -20,6 +19,7 @@ from exeat.files.project import Protected, find_protected
 from exeat.jail.hold_again import hold_again
 from exeat.jail.holding import Holdings, Place
 from exeat.jail.name_watch import NameWatch
+from exeat.run.summary import say
 
 BLOCKED: Final = ".exeat-blocked"
 _NOTHING: Final = (0, 0)
@@ -74,6 +74,7 @@ class ProjectGuard:
         self._own = heap, blank
         self._forbidden = {*holdings.absent, *holdings.fatal}
         self._fatal = holdings.fatal
+        self._is_swept = False
         self._blocked: dict[str, str] = {}
         self._failed: list[str] = []
         self._replaced: dict[str, None] = {}
@@ -151,13 +152,12 @@ class ProjectGuard:
         self._blocked[path if path not in self._blocked else to] = to
         return True
 
-    def end(self) -> None:
-        self._watch.end()
-
     def sweep(self) -> list[str]:
         """When the last process of the jail is gone: what is not to be is not. Returns what the user should know."""
+        self._is_swept = True
         with suppress(JailError):
             self.attend()
+        self._watch.end()
         self._failed.clear()  # what is still there is tried again
         for path in sorted(self._forbidden):
             self._block(path)
@@ -169,17 +169,27 @@ class ProjectGuard:
         lines += [
             f"{path} was replaced while the command ran, which may have changed it; look" for path in self._replaced
         ]
-        lines += self._name_repositories()
+        lines += self._see_to_repositories()
         lines += [f"{path} was made by the command and cannot be renamed; REMOVE IT" for path in self._failed]
         return lines
 
-    def _name_repositories(self) -> list[str]:
-        found = (new_repositories(each, self._began, self._read_only) for each in self._holdings.projects)
-        return [
-            f"{path} has a git repository that is new, or has new settings or hooks: look" for path in chain(*found)
-        ]
+    def _see_to_repositories(self) -> list[str]:
+        """New ones are named. What would start programs, as soon as git is used there or above, is renamed first."""
+        lines = []
+        for project in self._holdings.projects:
+            for folder, entry, is_harmless in new_repositories(project, self._began, self._read_only):
+                to = f"{entry}{BLOCKED}-{os.urandom(4).hex()}"
+                if entry and not is_harmless and _is_renamed(f"{folder}/{entry}", f"{folder}/{to}"):
+                    lines.append(f"{folder}/{entry} has settings or hooks that start programs outside, and is now {to}")
+                else:
+                    lines.append(f"{folder} has a git repository that is new, or has new settings or hooks: look")
+        return lines
 
     def close(self) -> None:
+        """After the jail's end, however that came. What was not swept before is now."""
+        if not self._is_swept:
+            for line in self.sweep():
+                say(line)
         self._watch.close()
         self._close_all()
 
@@ -215,6 +225,15 @@ def _is_there(name: str, folder: int) -> bool:
         return False
     except OSError:
         pass  # of what cannot be looked at it is not known
+    return True
+
+
+def _is_renamed(path: str, to: str) -> bool:
+    """When no process of the jail is left that could put a link on the way."""
+    try:
+        os.rename(path, to)
+    except OSError:
+        return False
     return True
 
 

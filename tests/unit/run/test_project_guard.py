@@ -44,7 +44,6 @@ def guard(project: Path, held_again: list[Holdings]) -> Iterator[ProjectGuard]:
     assert notes == []
     made = ProjectGuard(holdings, [], "heap", "blank")
     yield made
-    made.end()
     made.close()
 
 
@@ -106,7 +105,6 @@ def test_nothing_is_replaced_by_renaming(guard: ProjectGuard, project: Path) -> 
 
 def test_the_last_look_finds_what_came_in_the_end(guard: ProjectGuard, project: Path) -> None:
     """By then nothing can come any more, and no news is needed."""
-    guard.end()
     (project / ".envrc").touch()
     (project / ".git/commondir").write_text("/evil")
     assert len(guard.sweep()) == 3
@@ -173,9 +171,33 @@ def test_where_there_is_nothing_new_nothing_is_said(guard: ProjectGuard, project
     assert guard.sweep() == []
 
 
-def test_a_new_repository_is_named(guard: ProjectGuard, project: Path) -> None:
+def make_repository(folder: Path, config: str) -> None:
     for name in ("objects", "refs"):
-        (project / "sub/.git" / name).mkdir(parents=True)
-    (project / "sub/.git/HEAD").touch()
-    (project / "sub/.git/config").write_text("[core]\n\tfsmonitor = ./evil\n")
+        (folder / ".git" / name).mkdir(parents=True)
+    (folder / ".git/HEAD").touch()
+    (folder / ".git/config").write_text(config)
+
+
+def test_a_new_repository_is_named(guard: ProjectGuard, project: Path) -> None:
+    make_repository(project / "sub", "[core]\n\tbare = false\n")
     assert guard.sweep() == [f"{project}/sub has a git repository that is new, or has new settings or hooks: look"]
+    assert (project / "sub/.git").is_dir()
+
+
+def test_a_new_repository_that_would_start_programs_is_renamed(guard: ProjectGuard, project: Path) -> None:
+    make_repository(project / "sub", "[core]\n\tfsmonitor = ./evil\n")
+    (said,) = guard.sweep()
+    assert said.startswith(
+        f"{project}/sub/.git has settings or hooks that start programs outside, and is now .git.exeat"
+    )
+    assert [path.name.partition("-")[0] for path in (project / "sub").iterdir()] == [".git.exeat"]
+
+
+def test_a_run_that_fails_is_swept_all_the_same(
+    project: Path, held_again: list[Holdings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    guard = ProjectGuard(guard_projects([str(project)], [str(project)], (), "")[0], [], "heap", "blank")
+    (project / ".envrc").touch()
+    guard.close()
+    assert not (project / ".envrc").exists()
+    assert ".envrc was made while the command ran" in capsys.readouterr().err
