@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.machines import OLD_KERNEL, USER, Machine, machine_of
 from tests.support.redirected import require
-from tests.support.running import AS_ROOT, environment
+from tests.support.running import AS_ROOT, as_user, environment
 
 pytestmark = AS_ROOT
 
@@ -120,3 +121,10 @@ def test_there_must_be_attributes(machine: Machine) -> None:
     assert done.stdout == ""
     assert "there is no place for what the command writes" in done.stderr
     assert "EXEAT_HOME names another folder" in done.stderr
+
+
+def test_doctor_knows_that_there_can_be_a_jail(machine: Machine) -> None:
+    program = f"{OLD_KERNEL}\nfrom exeat.jail.select import examine\nprint(examine('netns').ok)"
+    argv = [*as_user(USER), sys.executable, "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd="/", env=environment(), timeout=60, check=False)
+    assert done.stdout.startswith("True"), done

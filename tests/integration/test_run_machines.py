@@ -207,7 +207,7 @@ mount --bind /mnt/home "$MACHINE_HOME"
     assert done.stdout.split() == ["known_hosts", "outside", "inside"], done
     done = users.run("echo started", mounts=f'{mounts}\nmount -t tmpfs t "$MACHINE_HOME/point"')
     assert done.stdout == ""
-    assert f"more than 10,000 entries, which cannot be copied: {users.home}" in done.stderr
+    assert f"in a folder of more than 10,000 entries; it cannot be copied: {users.home}" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["a,b:c d", 'q"\\e', "line\nbreak", os.fsdecode(b"not\xffutf-8"), "ümläut"])
@@ -275,3 +275,22 @@ def test_what_an_earlier_run_left_does_not_lead_the_next_one_astray(machine: Mac
     assert second.stdout == "", second
     assert "put something else on the way" in second.stderr
     assert list(victim.iterdir()) == []
+
+
+def test_folders_of_the_user_in_folders_of_others(users: Machine) -> None:
+    """/srv/people/me: in a user namespace nothing could be written there, since /srv/people has no owner in it."""
+    mounts = (
+        f"mount -t tmpfs t /srv; mkdir -p /srv/people/me/deep /srv/people/other; chown -R {USER}:{USER} /srv/people/me"
+    )
+    script = "touch /srv/people/me/deep/new && ls /srv/people /srv/people/me/deep; touch /srv/people/other/new"
+    done = users.run(script, mounts=mounts)
+    assert done.stdout.split()[1:3] == ["me", "other"], done
+    assert done.stdout.split()[-1] == "new", done
+
+
+def test_what_is_mounted_in_the_project_is_shared_with_it(machine: Machine) -> None:
+    (machine.project / "point").mkdir()
+    mounts = 'mount -t tmpfs -o mode=777 t "$MACHINE_HOME/project/point"; echo m > "$MACHINE_HOME/project/point/file"'
+    done = machine.run("cat point/file; echo changed > point/new && cat point/new; touch made", mounts=mounts)
+    assert done.stdout.split() == ["m", "changed"], done
+    assert (machine.project / "made").exists()

@@ -96,7 +96,8 @@ def _no_view(number: int, reason: str) -> JailError:
         case errno.EINVAL:
             detail, fix = f"{reason}; {_about_root()}", host
         case errno.E2BIG:
-            detail, fix = reason, f"take away what is mounted there, or run as root, or {host}"
+            detail = reason
+            fix = f"take away what is mounted there (EXEAT_HOME names another place for exeat's own files), or {host}"
         case errno.ELOOP | errno.ENOTDIR:
             detail, fix = reason, "exeat files discard takes back what earlier runs in the sandbox have done"
         case _:

@@ -49,7 +49,9 @@ def _examine_netns() -> Examination:
     from exeat.jail.view import Layers  # noqa: PLC0415
     from exeat.jail.warden import Warden  # noqa: PLC0415
 
-    warden = Warden(Spec([""], {}, "/", View(Layers(limit=64 << 20)), own_network=True))
+    layers = Layers(limit=64 << 20)
+    layers.is_trial = True
+    warden = Warden(Spec([""], {}, "/", View(layers), own_network=True))
     warden.start_building()
     try:
         sockets = warden.finish_building()

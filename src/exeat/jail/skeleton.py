@@ -109,6 +109,6 @@ def _names(folder: str) -> list[str]:
         for entry in entries:
             names.append(entry.name)
             if len(names) > _MAX_ENTRIES:
-                why = f"something is mounted in a folder of more than {_MAX_ENTRIES:,} entries, which cannot be copied"
-                raise OSError(errno.E2BIG, why, folder)
+                what = f"something is mounted, or kept, in a folder of more than {_MAX_ENTRIES:,} entries"
+                raise OSError(errno.E2BIG, f"{what}; it cannot be copied", folder)
     return names

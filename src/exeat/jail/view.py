@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from exeat.jail.layering import Machine
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, call, mount
+from exeat.jail.own_ways import own_folders_elsewhere, take_over_ways
 from exeat.jail.trees import is_below, outermost
 
 __all__ = ["Layers", "NoViewError", "enter_view", "forget_host", "is_below", "open_uppers", "outermost", "read_notes"]
@@ -42,7 +42,7 @@ class Layers:
     layer above another that it lies in.
     """
 
-    __slots__ = ("apart", "fill_mask", "kept", "limit", "on_disk", "own_folders", "real", "silent")
+    __slots__ = ("apart", "fill_mask", "is_trial", "kept", "limit", "on_disk", "own_folders", "real", "silent")
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class Layers:
         self.on_disk = on_disk  # an empty folder, for kernels that cannot have the layer in memory
         self.apart = apart
         self.own_folders = own_folders  # in which the command is to write, though they may lie in folders of others
+        self.is_trial = False  # nothing will be written, so that the layer need not hold it
         self.silent: Collection[str] = ()  # mounts that do not answer: they are not to be touched
 
 
@@ -99,7 +100,7 @@ def _enter(layers: Layers, *, own_users: bool) -> int:
         unmarked = layers.fill_mask(mask, "" if own_users and not _has_user_attributes(stage.mask) else mark) or ()
         os.close(mask)
     if own_users:
-        _take_over_ways(stage.mask, layers.own_folders)
+        take_over_ways(stage.mask, (*layers.own_folders, *own_folders_elsewhere(layers.silent)))
     machine = Machine(
         stage.root,
         (*layers.kept, stage.mask),
@@ -146,7 +147,7 @@ def _make_stage(layers: Layers, *, own_users: bool) -> _Stage:
     mount("exeat", place, _IN_MEMORY, _SAFE, f"mode=755,size={_STAGE_BYTES}")
     layer = f"{place}/{_LAYER}"
     os.mkdir(layer)
-    if not own_users or _has_user_attributes(place):
+    if not own_users or layers.is_trial or _has_user_attributes(place):
         mount("exeat", layer, _IN_MEMORY, _SAFE, f"mode=755,size={_affordable(layers.limit)}")
     elif disk >= 0:
         mount(f"/proc/self/fd/{disk}", layer, None, MS_BIND)
@@ -180,31 +181,6 @@ def _has_user_attributes(folder: str) -> bool:
         return False
     os.removexattr(folder, "user.overlay.exeat")
     return True
-
-
-def _take_over_ways(mask: str, folders: Iterable[str]) -> None:
-    """Make the user the owner of the folders above these, in the view.
-
-    To write in a folder, all above it are copied to the layer, with their owners. In a user namespace there are no
-    others, and the kernel would refuse it (EOVERFLOW).
-    """
-    uid = os.geteuid()
-    for folder in folders:
-        parts = folder.split("/")[1:]
-        for count in range(1, len(parts) + 1):
-            path = "/" + "/".join(parts[:count])
-            try:
-                found = os.stat(path, follow_symlinks=False)
-                if not stat.S_ISDIR(found.st_mode):
-                    break
-                if os.path.isdir(f"{mask}{path}"):
-                    continue
-                if found.st_uid == uid and count == len(parts):
-                    break
-                os.mkdir(f"{mask}{path}", 0o700)
-                os.chmod(f"{mask}{path}", stat.S_IMODE(found.st_mode))
-            except OSError:
-                break  # hidden, or not there
 
 
 def _change_root(root: str) -> None:

@@ -108,6 +108,8 @@ def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int
         return _attend(cell, gatekeeper, signals, terminal)
     except BaseException:
         cell.warden.kill()
+        for line in cell.sweep():
+            say(line)
         raise
 
 
