@@ -60,6 +60,20 @@ def test_a_submodule_that_was_not_checked_out(uid: int | None) -> None:
 
 
 @BY_USER
+def test_a_repository_that_was_there_gets_such_settings(uid: int | None) -> None:
+    """Two levels down, where nothing is held."""
+    need("git")
+    words = f"cd vendor/one; {_SETTING}; cd ../..; git add vendor/one"
+    with owned(uid) as there:
+        _repository(there)
+        assert there.outside("sh", "-c", f"mkdir -p vendor/one; cd vendor/one; {_EVIL}").status == 0
+        there.inside("sh", "-c", words)
+        assert not _ran_outside(there)
+        assert there.outside("sh", "-c", words).status == 0
+        assert _ran_outside(there)
+
+
+@BY_USER
 def test_a_repository_without_such_settings_stays(uid: int | None) -> None:
     need("git")
     with owned(uid) as there:
