@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.owned import Owned, owned
 from tests.support.programs import need
-from tests.support.running import BY_USER
+from tests.support.running import BY_USER, python
 
 _EVIL = "git init -q; git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x"
 _SETTING = "git config core.fsmonitor 'touch ~/out; false'"
@@ -71,6 +71,60 @@ def test_a_repository_that_was_there_gets_such_settings(uid: int | None) -> None
         assert not _ran_outside(there)
         assert there.outside("sh", "-c", words).status == 0
         assert _ran_outside(there)
+
+
+# In each a repository `sub` is in the index, and git takes its settings from elsewhere than it seems.
+_LED_ELSEWHERE = {
+    "a long file": """
+with open("sub/.git/config", "a") as file:
+    file.write("#" * (1 << 21) + SETTING)
+""",
+    "common": """
+os.makedirs("a/b/c/d")
+shutil.copytree("sub/.git", "a/b/c/d/evil")
+with open("a/b/c/d/evil/config", "a") as file:
+    file.write(SETTING)
+with open("sub/.git/commondir", "w") as file:
+    file.write(f"{os.getcwd()}/a/b/c/d/evil\\n")
+""",
+    "common, by two lines": """
+os.makedirs("a/b/c/d")
+os.mkdir(".git\\n")
+shutil.copytree("sub/.git", "a/b/c/d/evil")
+with open("a/b/c/d/evil/config", "a") as file:
+    file.write(SETTING)
+with open("sub/.git/commondir", "w") as file:
+    file.write(f"{os.getcwd()}/.git\\n/../a/b/c/d/evil\\n")
+""",
+    "folder, by two lines": """
+os.makedirs("a/b/c/d")
+shutil.copytree("sub/.git", "safe")
+os.mkdir("safe\\n")
+os.rename("sub/.git", "a/b/c/d/evil")
+with open("a/b/c/d/evil/config", "a") as file:
+    file.write(SETTING)
+with open("sub/.git", "w") as file:
+    file.write(f"gitdir: {os.getcwd()}/safe\\n/../a/b/c/d/evil\\n")
+""",
+}
+
+
+@BY_USER
+@pytest.mark.parametrize("how", _LED_ELSEWHERE)
+def test_settings_are_where_git_finds_them(uid: int | None, how: str) -> None:
+    need("git")
+    words = f"mkdir sub; cd sub; {_EVIL}; cd ..; git add sub"
+    begin = f"import os, shutil, subprocess\nsubprocess.run({words!r}, shell=True)"
+    setting = "\n[core]\n\tfsmonitor = touch ~/out; false\n"
+    program = python(f"{begin}\nSETTING = {setting!r}\n{_LED_ELSEWHERE[how]}".replace("\\\\n", "\\n"))
+    with owned(uid) as there:
+        _repository(there)
+        assert there.outside(*program).status == 0
+        assert _ran_outside(there)
+    with owned(uid) as there:
+        _repository(there)
+        assert there.inside(*program).status == 0
+        assert not _ran_outside(there)
 
 
 @BY_USER
