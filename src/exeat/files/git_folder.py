@@ -22,6 +22,8 @@ _HARMLESS: Final = {
     "user": ("email", "name"),
     "extensions": ("objectformat", "refstorage"),
 }  # fmt: skip
+_UNREAD: Final = b"\n[unread]\nunread\n"  # stands for what there is more of: no setting that is known
+_LEADS_TO: Final = "gitdir: "
 _MAX_DEPTH: Final = 8  # of folders in `modules`: names of submodules have slashes
 
 
@@ -61,12 +63,12 @@ class GitFolder:
     @property
     def common(self) -> str:
         """The repository that this is a work tree of; itself if it is one."""
-        to = _first_line(f"{self.path}/commondir")
+        to = _pointer(f"{self.path}/commondir")
         return os.path.realpath(os.path.join(self.path, to)) if to else self.path
 
     def knows(self, place: str) -> bool:
         """Does it say itself that its work tree is there? What a `.git` file says was perhaps written by a stranger."""
-        back = _first_line(f"{self.path}/gitdir")
+        back = _pointer(f"{self.path}/gitdir")
         if back:
             return os.path.realpath(os.path.join(self.path, back)) == os.path.realpath(f"{place}/.git")
         return self.work_tree == os.path.realpath(place)
@@ -76,8 +78,8 @@ def find_git_folder(place: str) -> GitFolder | None:
     """Of the work tree of which this is the top, or the folder itself if it is one of git's."""
     path = f"{place}/.git"
     if os.path.isfile(path):
-        line = _first_line(path)
-        path = os.path.join(place, line.removeprefix("gitdir:").strip()) if line.startswith("gitdir:") else ""
+        line = _pointer(path)
+        path = os.path.join(place, line.removeprefix(_LEADS_TO)) if line.startswith(_LEADS_TO) else ""
     elif not os.path.isdir(path):
         path = place
     if not path or not is_git_folder(path):
@@ -157,8 +159,9 @@ def _folders(path: str) -> list[str]:
         return []
 
 
-def _first_line(path: str) -> str:
-    return _text(path).partition("\n")[0].strip()
+def _pointer(path: str) -> str:
+    """A path in a file of git's, as git reads it: all that is there, other lines and spaces included."""
+    return _text(path).rstrip("\r\n")
 
 
 def _text(path: str) -> str:
@@ -169,7 +172,8 @@ def _text(path: str) -> str:
         return ""
     try:
         is_plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        return os.fsdecode(os.read(descriptor, _MAX_SETTINGS)) if is_plain else ""
+        text = os.read(descriptor, _MAX_SETTINGS) if is_plain else b""
+        return os.fsdecode(text if len(text) < _MAX_SETTINGS else text + _UNREAD)
     except OSError:
         return ""
     finally:
