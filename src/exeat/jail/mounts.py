@@ -36,12 +36,14 @@ class View:
     """
 
     __slots__ = (
-        "devices", "hidden", "layers", "not_there", "read_only", "shared", "sockets", "still_writable", "trust",
+        "devices", "hidden", "layers", "not_there", "read_only", "shared", "silent", "sockets", "still_writable",
+        "trust",
     )  # fmt: skip
 
     def __init__(self, layers: Layers | None = None, sockets: Sequence[str] = ()) -> None:
         self.layers = layers
         self.sockets = sockets  # of the host, to be reachable
+        self.silent: Sequence[str] = ()  # mounts that do not answer: they are not to be touched
         self.shared: Sequence[str] = layers.real if layers is not None else ("/",)
         self.hidden: Sequence[tuple[Place, tuple[str, ...]]] = ()  # with what stays of a folder
         self.not_there: Sequence[str] = ()  # all that is hidden, wherever it lies: it must not be inherited either
@@ -72,7 +74,7 @@ def build_view(
     kept_paths = {os.path.realpath(path) for path in view.sockets}
     links = _links_in_run()
     devices = OwnDevices(view.devices, hidden_terminal)
-    held = enter_view(view.layers, own_users=own_users) if view.layers is not None else -1
+    held = enter_view(view.layers, own_users=own_users, silent=view.silent) if view.layers is not None else -1
     devices.put()  # what it opened stays open in the keeper
     _cover_run(uid, links)
     os.mkdir(_OWN, 0o755)

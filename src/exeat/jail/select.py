@@ -7,7 +7,9 @@ import sys
 
 from exeat.errors import JailError
 from exeat.jail.inmate import Spec
+from exeat.jail.layering import PRIVATE
 from exeat.jail.mounts import View
+from exeat.jail.silent import silent_mounts
 from exeat.jail.view import Layers
 from exeat.jail.warden import Warden
 
@@ -50,7 +52,9 @@ def _examine_seatbelt() -> Examination:
 def _examine_netns() -> Examination:
     layers = Layers(limit=1 << 20)
     layers.is_trial = True
-    warden = Warden(Spec([""], {}, "/", View(layers), own_network=True))
+    view = View(layers)
+    view.silent = silent_mounts(PRIVATE)
+    warden = Warden(Spec([""], {}, "/", view, own_network=True))
     warden.start_building()
     try:
         sockets = warden.finish_building()

@@ -16,9 +16,10 @@ from exeat.files.project import find_protected
 from exeat.files.roots import note_on_working_directory, why_not_shared
 from exeat.jail.devices import is_device, is_terminal_of_host
 from exeat.jail.holding import Place
-from exeat.jail.layering import is_private
+from exeat.jail.layering import PRIVATE, is_private
 from exeat.jail.mounts import View
 from exeat.jail.mounttable import MountTable
+from exeat.jail.silent import silent_mounts
 from exeat.jail.view import Layers, is_below, outermost
 from exeat.run.own_code import OwnCode
 from exeat.run.preparations import NOTHING, Preparations
@@ -76,11 +77,14 @@ def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFi
 
 
 def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) -> SeenFiles:
+    silent = silent_mounts(PRIVATE)
+    _refuse_silent(silent, [working_directory(), *settings.files.write])
     home = _home()
     hidden = find_hidden(settings, prepared)
     view = _choose_layers(settings, home) if settings.files.mode == "view" else _choose_host(settings)
     _hide(view, hidden)
     _protect(view, settings, home)
+    view.silent = silent
     view.trust = prepared.trust
     view.devices = settings.devices
     seen = SeenFiles(view, disk)
@@ -91,6 +95,17 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
         if settings.folder is not None:
             _add_kept_layers(seen, view.layers, settings.folder)
     return seen
+
+
+def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
+    """What is shared for real is looked through. Elsewhere such a mount can be left out."""
+    for point in silent:
+        for path in shared:
+            if is_below(point, os.path.abspath(os.path.expanduser(path))):
+                raise StartError(
+                    f"what is mounted at {point!r} does not answer, and the command is to have it",
+                    detail=f"it is in {path}; unmount it (umount -l), or start in another folder",
+                )
 
 
 def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
