@@ -154,6 +154,16 @@ def test_mounts_that_do_not_answer(machine: Machine, how: str) -> None:
     assert f"{point} (fuse) is empty inside: {why}" in done.stderr
 
 
+def test_a_mount_in_the_project_does_not_answer(machine: Machine) -> None:
+    """It would be shared with the command: it stops, and says which one it is."""
+    point = machine.project / "point"
+    point.mkdir()
+    fuse = [sys.executable, "-c", FUSE, "hangs", str(machine.uid), str(point)]
+    done = machine.run("echo started", before=fuse, patches=_QUICKLY)
+    assert done.stdout == ""
+    assert f"what is mounted at '{point}' does not answer" in done.stderr
+
+
 def test_a_fuse_mount_that_its_owner_does_not_share(machine: Machine) -> None:
     """It is closed outside as well: nothing to say."""
     fuse = [sys.executable, "-c", FUSE, "dead", str(machine.uid + 1), str(machine.home / "point")]

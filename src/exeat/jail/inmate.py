@@ -19,7 +19,6 @@ from typing import NoReturn
 
 from exeat.jail import descriptors, kernelfs, landlock, libc, mounts, nesting, privileges, streams
 from exeat.jail.becoming import become, places_of
-from exeat.jail.layering import PRIVATE
 from exeat.jail.messages import (
     EXEC_FAILED,
     EXITED,
@@ -39,7 +38,6 @@ from exeat.jail.network import HostPorts, build_network
 from exeat.jail.seccomp import Nesting
 from exeat.jail.shared_sockets import find_sockets
 from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, restore_signals
-from exeat.jail.silent import silent_mounts
 from exeat.jail.view import NoViewError
 
 _NAMESPACES = libc.CLONE_NEWNS | libc.CLONE_NEWPID | libc.CLONE_NEWIPC
@@ -129,12 +127,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
         descriptors.close_ways_out(hidden, files_too=spec.view.layers is not None)
     except OSError as error:
         raise _StepError("descriptors", error) from None
-    if spec.view.layers is not None:
-        try:
-            spec.view.layers.silent = silent_mounts(PRIVATE)
-        except OSError as error:
-            raise _StepError("mounts", error) from None
-    dead_sockets = find_sockets(spec.view.shared)
+    dead_sockets = find_sockets(spec.view.shared, spec.view.silent)
     uid, is_root = os.getuid(), os.geteuid() == 0
     own_users = _enter_namespaces(own_network=spec.own_network, is_root=is_root)
     if own_users:

@@ -214,7 +214,7 @@ class Machine:
         """The nearest stricter view of what cannot be under an overlay."""
         if error.errno == errno.ENOENT:
             return  # gone meanwhile
-        if kind in _WITHOUT_SOCKETS and not any(step_down(layer, folder)[0] >= 0 for layer in self._lowers):
+        if kind in _WITHOUT_SOCKETS and not self._is_touched(folder):
             try:
                 self._show_read_only(folder)
             except OSError:
@@ -227,6 +227,16 @@ class Machine:
             self._note(folder, kind, f"Linux cannot layer this file system; --write {folder} would share the real one")
         elif not (error.errno == errno.EACCES and error.filename):  # else it is closed to the user outside as well
             self._note(folder, kind, error.strerror or str(error))
+
+    def _is_touched(self, folder: str) -> bool:
+        """Is there something in a layer that only an overlay would show, or hide?"""
+        for layer in self._lowers:
+            descriptor, hides = step_down(layer, folder)
+            if descriptor >= 0:
+                os.close(descriptor)
+            if descriptor >= 0 or hides:
+                return True
+        return False
 
     def _show_read_only(self, folder: str) -> None:
         """Without what is mounted in it."""

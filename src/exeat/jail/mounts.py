@@ -35,11 +35,12 @@ class View:
     `holdings` is what lies in folders that are shared for real; elsewhere the layers take care of it.
     """
 
-    __slots__ = ("devices", "holdings", "layers", "not_there", "shared", "sockets", "trust")
+    __slots__ = ("devices", "holdings", "layers", "not_there", "shared", "silent", "sockets", "trust")
 
     def __init__(self, layers: Layers | None = None, sockets: Sequence[str] = ()) -> None:
         self.layers = layers
         self.sockets = sockets  # of the host, to be reachable
+        self.silent: Sequence[str] = ()  # mounts that do not answer: they are not to be touched
         self.shared: Sequence[str] = layers.real if layers is not None else ("/",)
         self.not_there: Sequence[str] = ()  # all that is hidden, wherever it lies: it must not be inherited either
         self.holdings = Holdings()
@@ -68,7 +69,7 @@ def build_view(
     kept_paths = {os.path.realpath(path) for path in view.sockets}
     links = _links_in_run()
     devices = OwnDevices(view.devices, hidden_terminal)
-    held = enter_view(view.layers, own_users=own_users) if view.layers is not None else -1
+    held = enter_view(view.layers, own_users=own_users, silent=view.silent) if view.layers is not None else -1
     devices.put()  # what it opened stays open in the keeper
     _cover_run(uid, links)
     os.mkdir(_OWN, 0o755)

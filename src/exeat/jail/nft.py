@@ -256,7 +256,9 @@ def examine_nft() -> Examination:
     """Can this jail be had? Builds one, starts nothing in it, and takes it away again."""
     from exeat.jail.inmate import Spec  # noqa: PLC0415
     from exeat.jail.landlock import landlock_abi  # noqa: PLC0415
+    from exeat.jail.layering import PRIVATE  # noqa: PLC0415
     from exeat.jail.mounts import View  # noqa: PLC0415
+    from exeat.jail.silent import silent_mounts  # noqa: PLC0415
     from exeat.jail.view import Layers  # noqa: PLC0415
     from exeat.jail.warden import Warden  # noqa: PLC0415
 
@@ -264,7 +266,9 @@ def examine_nft() -> Examination:
         fence = raise_fence(is_trial=True)
         try:
             own = (fence.uid, fence.uid)
-            warden = Warden(Spec([""], {}, "/", View(Layers(limit=64 << 20)), own_network=False, run_as=own))
+            view = View(Layers(limit=64 << 20))
+            view.silent = silent_mounts(PRIVATE)
+            warden = Warden(Spec([""], {}, "/", view, own_network=False, run_as=own))
             warden.start_building()
             try:
                 warden.finish_building()

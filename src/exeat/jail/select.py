@@ -45,13 +45,17 @@ def _examine_seatbelt() -> Examination:
 
 def _examine_netns() -> Examination:
     from exeat.jail.inmate import Spec  # noqa: PLC0415 - Linux only
+    from exeat.jail.layering import PRIVATE  # noqa: PLC0415
     from exeat.jail.mounts import View  # noqa: PLC0415
+    from exeat.jail.silent import silent_mounts  # noqa: PLC0415
     from exeat.jail.view import Layers  # noqa: PLC0415
     from exeat.jail.warden import Warden  # noqa: PLC0415
 
     layers = Layers(limit=64 << 20)
     layers.is_trial = True
-    warden = Warden(Spec([""], {}, "/", View(layers), own_network=True))
+    view = View(layers)
+    view.silent = silent_mounts(PRIVATE)
+    warden = Warden(Spec([""], {}, "/", view, own_network=True))
     warden.start_building()
     try:
         sockets = warden.finish_building()

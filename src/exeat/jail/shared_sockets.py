@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from exeat.jail.mounttable import MountTable
 from exeat.jail.view import is_below
@@ -18,12 +18,15 @@ from exeat.jail.view import is_below
 _MAX_ENTRIES = 4_000  # looked at in each folder, those near its top first
 
 
-def find_sockets(folders: Sequence[str]) -> list[str]:
-    """Paths of sockets that programs outside may listen on. To be called in the host's network namespace."""
+def find_sockets(folders: Sequence[str], without: Collection[str] = ()) -> list[str]:
+    """Paths of sockets that programs outside may listen on. To be called in the host's network namespace.
+
+    `without`: folders that are not looked into.
+    """
     if not folders:
         return []
     named = (path for path in _named() if any(is_below(path, folder) for folder in folders))
-    found = (path for folder in folders for path in _near_top(folder))
+    found = (path for folder in folders for path in _near_top(folder, without))
     table = MountTable()
     mounted = (path for folder in folders for path in (folder, *table.points_below(folder)))
     return [path for path in dict.fromkeys((*named, *found, *mounted)) if _is_socket(path)]
@@ -39,7 +42,7 @@ def _named() -> Iterable[str]:
             yield os.path.join(os.path.realpath(folder), base)
 
 
-def _near_top(folder: str) -> Iterable[str]:
+def _near_top(folder: str, without: Collection[str]) -> Iterable[str]:
     waiting, left = deque([folder]), _MAX_ENTRIES
     while waiting and left > 0:
         try:
@@ -47,7 +50,8 @@ def _near_top(folder: str) -> Iterable[str]:
                 for entry in entries:
                     left -= 1
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
+                        if entry.path not in without:
+                            waiting.append(entry.path)
                     elif not entry.is_symlink() and not entry.is_file(follow_symlinks=False):
                         yield entry.path
         except OSError:

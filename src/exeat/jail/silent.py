@@ -1,7 +1,6 @@
 """Mounts that do not answer: a server that is gone, a program that has stopped. Whoever looks at one waits for ever.
 
-A process of its own looks at each, and is left behind where it waits. For the builder, before it has namespaces: the
-first process that it starts in them is the jail's.
+A process of its own looks at each, and is left behind where it waits. Before anything else looks at files.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Layers:
     layer above another that it lies in.
     """
 
-    __slots__ = ("apart", "fill_mask", "is_trial", "kept", "limit", "on_disk", "own_folders", "real", "silent")
+    __slots__ = ("apart", "fill_mask", "is_trial", "kept", "limit", "on_disk", "own_folders", "real")
 
     def __init__(
         self,
@@ -63,7 +63,6 @@ class Layers:
         self.apart = apart
         self.own_folders = own_folders  # in which the command is to write, though they may lie in folders of others
         self.is_trial = False  # nothing will be written, so that the layer need not hold it
-        self.silent: Collection[str] = ()  # mounts that do not answer: they are not to be touched
 
 
 class _Stage(NamedTuple):
@@ -75,19 +74,19 @@ class _Stage(NamedTuple):
     root: str
 
 
-def enter_view(layers: Layers, *, own_users: bool) -> int:
+def enter_view(layers: Layers, *, own_users: bool, silent: Collection[str] = ()) -> int:
     """Make the view and go in. Returns a descriptor of the folder with its layers, for `open_uppers`.
 
     What was opened of the host's can still be mounted, until `forget_host`. For the builder, in a mount namespace of
-    its own in which nothing is shared with the host's. Raises NoViewError.
+    its own in which nothing is shared with the host's. `silent` mounts are not touched. Raises NoViewError.
     """
     try:
-        return _enter(layers, own_users=own_users)
+        return _enter(layers, silent, own_users=own_users)
     except OSError as error:
         raise NoViewError(error.errno, error.strerror or str(error), error.filename) from None
 
 
-def _enter(layers: Layers, *, own_users: bool) -> int:
+def _enter(layers: Layers, silent: Collection[str], *, own_users: bool) -> int:
     # Before the stage covers what they may lie in.
     real = [(path, os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) for path in outermost(layers.real)]
     kernels = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in ("/proc", "/sys") if os.path.isdir(path)]
@@ -100,7 +99,7 @@ def _enter(layers: Layers, *, own_users: bool) -> int:
         unmarked = layers.fill_mask(mask, "" if own_users and not _has_user_attributes(stage.mask) else mark) or ()
         os.close(mask)
     if own_users:
-        take_over_ways(stage.mask, (*layers.own_folders, *own_folders_elsewhere(layers.silent)))
+        take_over_ways(stage.mask, (*layers.own_folders, *own_folders_elsewhere(silent)))
     machine = Machine(
         stage.root,
         (*layers.kept, stage.mask),
@@ -110,7 +109,7 @@ def _enter(layers: Layers, *, own_users: bool) -> int:
         own_users=own_users,
         known=(*layers.real, *layers.own_folders),
         apart=layers.apart,
-        silent=layers.silent,
+        silent=silent,
         opaque=unmarked,
     )
     machine.show()

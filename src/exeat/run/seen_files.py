@@ -17,9 +17,10 @@ from exeat.files.places import full_path
 from exeat.files.roots import note_on_working_directory, why_not_shared
 from exeat.jail.devices import is_device, is_terminal_of_host
 from exeat.jail.holding import Place
-from exeat.jail.layering import is_private
+from exeat.jail.layering import PRIVATE, is_private
 from exeat.jail.mounts import View
 from exeat.jail.shared_sockets import find_sockets
+from exeat.jail.silent import silent_mounts
 from exeat.jail.view import Layers, is_below, outermost
 from exeat.run.git_note import note_on_repository
 from exeat.run.hidden_files import find_hidden, user_home, working_directory
@@ -84,6 +85,8 @@ def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFi
 
 
 def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) -> SeenFiles:
+    silent = silent_mounts(PRIVATE)
+    _refuse_silent(silent, [working_directory(), *settings.files.write])
     home = user_home()
     hidden = find_hidden(settings, prepared)
     named = check_paths(settings.files, hidden, home=home, here=working_directory(), state=_state())
@@ -94,11 +97,12 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
     _hide(view, hidden, later_paths(home, hidden, settings.files))
     if settings.files.nest:
         covered = [place.path for place in view.holdings.hidden]
-        sockets = [path for path in find_sockets(view.shared) if path not in settings.unix]
+        sockets = [path for path in find_sockets(view.shared, silent) if path not in settings.unix]
         refuse_covers([*covered, *OwnCode(home, working_directory()).read_only, *sockets], view.shared)
     if not settings.quiet:
         for note in notes:
             say(note)
+    view.silent = silent
     view.trust = prepared.trust
     view.devices = settings.devices
     seen = SeenFiles(view, hidden, disk)
@@ -109,6 +113,17 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
         if settings.folder is not None:
             _add_kept_layers(seen, view.layers, settings.folder)
     return seen
+
+
+def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
+    """What is shared for real is looked through. Elsewhere such a mount can be left out."""
+    for point in silent:
+        for path in shared:
+            if is_below(point, os.path.abspath(os.path.expanduser(path))):
+                raise StartError(
+                    f"what is mounted at {point!r} does not answer, and the command is to have it",
+                    detail=f"it is in {path}; unmount it (umount -l), or start in another folder",
+                )
 
 
 def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
