@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from exeat.errors import ConfigError
+from exeat.errors import ConfigError, StartError
 from exeat.files.disk_layer import LOOK_EVERY_S, DiskLayer, needs_disk
 from exeat.files.keys import HiddenPath
 from exeat.files.later import later_paths
