@@ -143,6 +143,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
         positions = streams.hold_read_only() if spec.view.layers is not None else {}
     except OSError as error:
         raise _StepError("descriptors", error) from None
+    _load_no_more_code(spec)
     try:
         shown_uid = spec.run_as[0] if spec.run_as else uid
         layers = mounts.build_view(
@@ -173,6 +174,15 @@ def _build(spec: Spec, control: socket.socket) -> None:
     sent = [*namespaces, *([layers] if layers >= 0 else [])]
     socket.send_fds(control, [KEEPER + f"{keeper} {len(namespaces)}".encode()], sent)
     os._exit(0)
+
+
+def _load_no_more_code(spec: Spec) -> None:
+    """In the view lies what earlier runs have left, where exeat's own code is, too. The command may change it later."""
+    if spec.view.trust is not None:
+        import exeat.jail.truststore  # noqa: PLC0415 - for runs that look into TLS
+    if spec.run_as is not None:
+        import exeat.jail.own_user  # noqa: F401, PLC0415 - root's jail only
+    sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
 
 
 def _own_namespaces(*, own_users: bool) -> list[int]:
@@ -227,8 +237,6 @@ def keep(spec: Spec, control: socket.socket, positions: dict[int, int], *, is_ro
         signals = open_signalfd([signal.SIGCHLD, *FOR_COMMAND])
         if spec.terminal is not None:
             _lead_session(spec.terminal)
-        # Code is no longer loaded from files: the command may be able to change them.
-        sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
         control.send(READY)
         # The word to go comes when the builder is gone and the warden is our parent, not before.
         if not control.recv(1):

@@ -86,7 +86,7 @@ def build_view(
     if own_users:
         _copy_ssh_configs()
     if view.trust is not None:
-        from exeat.jail.truststore import mount_trust  # noqa: PLC0415 - for runs that look into TLS
+        from exeat.jail.truststore import mount_trust  # noqa: PLC0415 - loaded by now, for runs that look into TLS
 
         trust = view.trust
         mount_trust(_OWN, trust.bundle, trust.java, trust.own, trust.subject_hash, environ, program)
