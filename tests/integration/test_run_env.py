@@ -103,7 +103,7 @@ def test_other_ends_are_told_as_a_shell_tells_them(tmp_path: Path) -> None:
         (["--show", "/tmp"], "exeat: --show: --jail env does not confine files\n"),
         (["--files", "view"], "exeat: --files: --jail env does not confine files\n"),
         (["--layer-size", "1GB"], "exeat: --layer-size: --jail env does not confine files\n"),
-        (["--nest"], "exeat: --nest: --jail env does not confine files\n"),
+        (["--nest"], "exeat: --nest: not in the env jail\n"),
         (["--allow", "not a rule"], "exeat: --allow"),
         (["--policy", "/no/such/file"], "exeat: /no/such/file"),
         (["--audit", "/no/such/folder/file"], "exeat: "),

@@ -126,41 +126,22 @@ def test_a_gateway_without_a_command_does_not_pass_for_it_either(here: Path) -> 
     assert "one.toml: files: exeat serve runs no command, so it confines no files" in done.stderr
 
 
-# Runs exeat to its end, and says at that end which files were changed.
-WITH_CHANGES = """
-import sys
-import exeat.run.dispatch
-from exeat.cli.main import main
-from exeat.run.settings import FilesSeen
-
-run_in_jail = exeat.run.dispatch.run_in_jail
-
-def run(settings, gatekeeper):
-    status = run_in_jail(settings, gatekeeper)
-    settings.files_seen = FilesSeen(tuple(sys.argv[1].split(":")))
-    return status
-
-exeat.run.dispatch.run_in_jail = run
-sys.exit(main(["run", *sys.argv[2:], "--", "true"]))
-"""
-
-
 @pytest.mark.parametrize("name", ["learned.toml", "learned.txt"])
 def test_what_is_learned_of_files_is_in_the_learned_policy(name: str, here: Path) -> None:
-    home = here / "me"
+    home = here.parent / "me"
     (home / "data").mkdir(parents=True)
-    changed = f"{home}/data/a:{home}/.bashrc"
-    done = subprocess.run(
-        [sys.executable, "-c", WITH_CHANGES, changed, "--learn-out", name, "--nest"], capture_output=True, text=True,
-        timeout=100, check=False, cwd=here, env=environment(EXEAT_HOME=str(here / "state"), HOME=str(home)),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    variables = {"EXEAT_HOME": str(here / "state"), "HOME": str(home)}
+    options = ("--learn-out", name, "--layer-size", "1GB")
+    done = exeat(
+        *options, command=["touch", "real", f"{home}/data/a", f"{home}/.bashrc"], cwd=here, env=environment(**variables)
+    )
+    assert (done.status, (here / "real").exists(), list((home / "data").iterdir())) == (0, True, [])
     text = (here / name).read_text()
     assert "#   ~/.bashrc  1x  " in text
     if name.endswith(".toml"):
         again = files_of("--policy", name, cwd=here, HOME=str(home))
-        assert again == NOTHING_SAID | {"write": ["~/data"], "nest": True}
+        assert again == NOTHING_SAID | {"write": ["~/data"], "layer_bytes": 10**9}
     else:
         assert "#   --write ~/data\n" in text
-        assert "#   --nest\n" in text
+        assert "#   --layer-size 1000000000\n" in text
         assert files_of("--policy", name, cwd=here) == NOTHING_SAID

@@ -38,6 +38,7 @@ from exeat.jail.network import HostPorts, build_network
 from exeat.jail.seccomp import Nesting
 from exeat.jail.shared_sockets import find_sockets
 from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, restore_signals
+from exeat.jail.trees import usual_modes
 from exeat.jail.view import NoViewError
 
 _NAMESPACES = libc.CLONE_NEWNS | libc.CLONE_NEWPID | libc.CLONE_NEWIPC
@@ -146,22 +147,23 @@ def _build(spec: Spec, control: socket.socket) -> None:
     _load_no_more_code(spec)
     try:
         shown_uid = spec.run_as[0] if spec.run_as else uid
-        layers = mounts.build_view(
-            spec.view,
-            dead_sockets,
-            uid=shown_uid,
-            environ=spec.environ,
-            program=spec.argv[0],
-            own_users=own_users,
-            hidden_terminal=spec.terminal.hidden if spec.terminal is not None else 0,
-        )
-        kernelfs.close_doors(is_root=is_root)
-        if spec.terminal is not None:
-            kernelfs.hide_terminals_elsewhere(mounts.BLANK)
-        if spec.run_as is not None:
-            from exeat.jail.own_user import furnish  # noqa: PLC0415 - root's jail only
+        with usual_modes():
+            layers = mounts.build_view(
+                spec.view,
+                dead_sockets,
+                uid=shown_uid,
+                environ=spec.environ,
+                program=spec.argv[0],
+                own_users=own_users,
+                hidden_terminal=spec.terminal.hidden if spec.terminal is not None else 0,
+            )
+            kernelfs.close_doors(is_root=is_root)
+            if spec.terminal is not None:
+                kernelfs.hide_terminals_elsewhere(mounts.BLANK)
+            if spec.run_as is not None:
+                from exeat.jail.own_user import furnish  # noqa: PLC0415 - root's jail only
 
-            furnish(*spec.run_as)
+                furnish(*spec.run_as)
     except OSError as error:
         raise _StepError("view" if isinstance(error, NoViewError) else "mounts", error) from None
     namespaces = _own_namespaces(own_users=own_users) if any(spec.view.holdings[:3]) else []

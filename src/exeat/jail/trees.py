@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPAQUE: Final = ("user.overlay.opaque", "trusted.overlay.opaque")
+
+
+@contextmanager
+def usual_modes() -> Iterator[None]:
+    """What is made here gets the mode that is asked for. The caller's umask is for the command, and may be any."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def outermost(paths: Iterable[str]) -> list[str]:

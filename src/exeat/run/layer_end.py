@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from exeat.errors import ExeatError
 from exeat.files.upper import Changes, Part, count_changes
+from exeat.jail.trees import usual_modes
 from exeat.jail.view import open_uppers
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def end_layer(
         changes = count_changes(parts, _MAX_COUNTED)
         if settings.folder is None or save is None:
             return LayerEnd(changes, _thrown_away(changes))
-        saved = save(settings.folder, parts, settings.files.layer_bytes, hidden=hidden, began=began)
+        with usual_modes():
+            saved = save(settings.folder, parts, settings.files.layer_bytes, hidden=hidden, began=began)
         said = _kept(changes, settings.name) if saved.number else ""
         if saved.left_out_count:
             said += f"; {saved.left_out_count} could not be kept, such as {_printable(saved.left_out[0])}"

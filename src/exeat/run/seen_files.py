@@ -21,6 +21,7 @@ from exeat.jail.layering import PRIVATE, is_private
 from exeat.jail.mounts import View
 from exeat.jail.shared_sockets import find_sockets
 from exeat.jail.silent import silent_mounts
+from exeat.jail.trees import usual_modes
 from exeat.jail.view import Layers, is_below, outermost
 from exeat.run.git_note import note_on_repository
 from exeat.run.hidden_files import find_hidden, user_home, working_directory
@@ -75,13 +76,14 @@ def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFi
     """Decide it. Raises ConfigError for what cannot be had."""
     _check_sockets_and_devices(settings)
     # First of all: it makes exeat's own folder, which is to be hidden.
-    disk = DiskLayer(settings.files.layer_bytes) if settings.files.mode == "view" and needs_disk() else None
-    try:
-        return _see(settings, prepared, disk)
-    except BaseException:
-        if disk is not None:
-            disk.remove()
-        raise
+    with usual_modes():
+        disk = DiskLayer(settings.files.layer_bytes) if settings.files.mode == "view" and needs_disk() else None
+        try:
+            return _see(settings, prepared, disk)
+        except BaseException:
+            if disk is not None:
+                disk.remove()
+            raise
 
 
 def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) -> SeenFiles:
