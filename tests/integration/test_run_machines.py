@@ -53,6 +53,19 @@ def test_something_is_mounted_in_the_home_directory(machine: Machine) -> None:
     assert done.stderr.split()[:3] == ["m", "mounted", "new"]
 
 
+def test_large_files_beside_a_mount(users: Machine) -> None:
+    """They are not copied: they can be read, and not be changed. A hidden one is not there."""
+    for name in ("large", "secret"):
+        (users.home / name).write_bytes(bytes(1_100_000))
+    users.give(users.home)
+    script = "wc -c < ~/large; ls ~/secret; echo x >> ~/large; rm ~/large; ls ~/large"
+    mounts = 'mount -t tmpfs t "$MACHINE_HOME/point"'
+    done = users.run(script, "--hide", str(users.home / "secret"), mounts=mounts)
+    assert done.stdout.split() == ["1100000", f"{users.home}/large"], done
+    assert "secret': No such file" in done.stderr
+    assert "Read-only file system" in done.stderr
+
+
 def test_the_home_directory_is_mounted_at_a_second_place(machine: Machine) -> None:
     second = machine.give_folder("second")
     done = machine.run(f"{_LOOK}; ls -A {second}/.ssh >&2", mounts=f'mount --bind "$MACHINE_HOME" {second}')

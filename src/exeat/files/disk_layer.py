@@ -106,23 +106,24 @@ def _check_attributes(folder: int) -> None:
 
 
 def _takes_more(within: int, name: str, limit: int) -> bool:
-    """Also if that cannot be found out: the command may have closed a folder, or filled it with more than we count."""
-    total, count, unseen = 0, 0, False
+    """Also if that cannot be found out: the command may have closed a folder, or made too many, or too deep ones."""
+    total = count = 0
+    try:
+        for _, _, names, folder in os.fwalk(name, dir_fd=within, onerror=_fail):
+            for each in names:
+                count += 1
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    total += os.stat(each, dir_fd=folder, follow_symlinks=False).st_blocks * 512
+            if total > limit or count > _MOST_COUNTED:
+                return True
+    except (OSError, RecursionError):
+        return True
+    return False
 
-    def note(_: OSError) -> None:
-        nonlocal unseen
-        unseen = True
 
-    for _, _, names, folder in os.fwalk(name, dir_fd=within, onerror=note):
-        for each in names:
-            count += 1
-            try:
-                total += os.stat(each, dir_fd=folder, follow_symlinks=False).st_blocks * 512
-            except OSError:
-                continue  # removed meanwhile
-        if total > limit or count > _MOST_COUNTED:
-            return True
-    return unseen
+def _fail(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _remove_abandoned(everything: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,21 @@ def test_settings_that_this_kernel_lacks_are_empty(machine: Path) -> None:
 
 def test_this_process_is_not_in_a_jail() -> None:
     assert explain.is_already_inside() is False
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENODEV, "modprobe overlay"),
+        (errno.EACCES, "SELinux or AppArmor"),
+        (errno.EINVAL, "cannot layer the root|no more than two"),
+        (errno.E2BIG, "EXEAT_HOME"),
+        (errno.ELOOP, "exeat files discard"),
+        (errno.EIO, "--files host"),
+    ],
+)
+def test_a_view_that_cannot_be_had_is_explained(number: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "_has_modules", lambda: True)
+    error = explain_failure("view", number, "mount: no")
+    assert re.search(said, f"{error.detail} {error.fix}")
+    assert not error.is_missing  # another jail would have no view either
