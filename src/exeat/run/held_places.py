@@ -7,16 +7,19 @@ changed, and never for what must be hidden.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 _BLOCKED = ".exeat-blocked"
 _HERE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_NAMES = 100
+_FOLDER = _HERE | os.O_DIRECTORY
 _MAX_BYTES = 16 << 20  # of copies, in all
 _MAX_ENTRIES = 10_000
 _MOST_LINES = 10
+_DO_NOT_USE = "do not use it"
 
 
 class _Entry:
@@ -47,6 +50,7 @@ class HeldPlaces:
         places = list(places)
         self._left_bytes, self._left_entries = _MAX_BYTES, _MAX_ENTRIES
         self._descriptors: list[tuple[str, int]] = []
+        self._roots = {root: os.open(root, _FOLDER) for root in {root for root, _ in places}}
         on_way = {step for root, path in places for step in _steps(root, path)}
         for path in sorted(on_way, key=lambda path: (path.count("/"), path)):  # folders before what is in them
             try:
@@ -70,17 +74,95 @@ class HeldPlaces:
 
     def put_back(self) -> list[str]:
         """When no process of the command is left. A line for each place that was another, with what became of it."""
-        said = [_put_back(path, descriptor) for path, descriptor in self._descriptors]
+        said = [self._put_back(path, descriptor) for path, descriptor in self._descriptors]
         for top, tree in self._trees.items():
-            said += _mend(top, tree, is_whole=self._left_entries >= 0)
-        said = [line for line in said if line]
+            said += [self._block(path) for path in self._new_in(top, tree)]
+            said += [self._restore(path, entry) for path, entry in tree.items()]
+        said = sorted(filter(None, said), key=lambda line: not line.endswith(_DO_NOT_USE))
         more = [f"and {len(said) - _MOST_LINES} more of the kind"] if len(said) > _MOST_LINES else []
         return [*said[:_MOST_LINES], *more]
 
     def close(self) -> None:
-        for _, descriptor in self._descriptors:
+        for descriptor in (*(each for _, each in self._descriptors), *self._roots.values()):
             os.close(descriptor)
         self._descriptors.clear()
+        self._roots.clear()
+
+    @contextmanager
+    def _at(self, path: str) -> Iterator[str]:
+        """Another name for a path, that leads through no link. Raises OSError if there is none.
+
+        The command can have put links on the way, to have us write elsewhere, and can have closed folders.
+        """
+        root = max((root for root in self._roots if path.startswith(f"{root}/")), key=len, default="")
+        if not root:
+            raise FileNotFoundError(errno.ENOENT, "it is in no folder that is shared")
+        *way, name = path[len(root) + 1 :].split("/")
+        folders: list[tuple[int, int]] = []
+        try:
+            folders.append(_unlock(os.dup(self._roots[root])))
+            for step in way:
+                folders.append(_unlock(os.open(step, _FOLDER, dir_fd=folders[-1][0])))
+            yield f"/proc/self/fd/{folders[-1][0]}/{name}"
+        finally:
+            for folder, mode in reversed(folders):
+                if mode >= 0:
+                    os.chmod(f"/proc/self/fd/{folder}", mode)
+                os.close(folder)
+
+    def _put_back(self, path: str, descriptor: int) -> str:
+        """By another name it is the same. Nothing to say if it is still there."""
+        try:
+            with self._at(path) as here:
+                if _is_it(here, descriptor):
+                    return ""
+                other = _set_aside(here)
+                where = os.readlink(f"/proc/self/fd/{descriptor}")
+                with suppress(FileNotFoundError, NotADirectoryError), self._at(where) as there:
+                    if _is_it(there, descriptor):
+                        os.rename(there, here)
+                        return f"{_shown(path)} was moved to {_shown(where)}, and is back{_name_other(path, other)}"
+        except OSError as error:
+            return _say_failure(path, error)
+        return f"{_shown(path)} was removed{_name_other(path, other)}"
+
+    def _new_in(self, top: str, tree: dict[str, _Entry]) -> list[str]:
+        if self._left_entries < 0:
+            return []  # it is not known what was there
+        try:
+            with self._at(top) as here:
+                found = [top + path[len(here) :] for path, _ in _walk(here)]
+        except OSError:
+            return []  # then it cannot be restored either, and that is said
+        return [path for path in found if path not in tree]
+
+    def _block(self, path: str) -> str:
+        try:
+            with self._at(path) as here:
+                other = _set_aside(here)
+        except FileNotFoundError:
+            return ""  # its folder has been set aside
+        except OSError as error:
+            return _say_failure(path, error)
+        return f"{_shown(path)} was made{_name_other(path, other)}" if other else ""
+
+    def _restore(self, path: str, entry: _Entry) -> str:
+        """What is missing or changed is written again."""
+        try:
+            with self._at(path) as here:
+                return _restore(path, here, entry)
+        except OSError as error:
+            return _say_failure(path, error)
+
+
+def _unlock(folder: int) -> tuple[int, int]:
+    """With the mode that it had; -1 if that is still so."""
+    found = os.fstat(folder)
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & stat.S_IRWXU == stat.S_IRWXU or found.st_uid != os.geteuid():
+        return folder, -1
+    os.chmod(f"/proc/self/fd/{folder}", mode | stat.S_IRWXU)
+    return folder, mode
 
 
 def _steps(root: str, path: str) -> list[str]:
@@ -97,11 +179,13 @@ def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
     waiting = [top]
     while waiting:
         path = waiting.pop(0)
+        names: list[str] = []
         try:
             found = os.lstat(path)
-            names = sorted(os.listdir(path)) if stat.S_ISDIR(found.st_mode) else []
+            with suppress(PermissionError):  # it is there all the same
+                names = sorted(os.listdir(path)) if stat.S_ISDIR(found.st_mode) else []
         except OSError:
-            continue  # not ours to read, or gone
+            continue  # gone
         yield path, found
         waiting += [f"{path}/{name}" for name in names]
 
@@ -120,21 +204,6 @@ def _read(path: str, mode: int, limit: int) -> bytes | None:
         return file.read(limit)
 
 
-def _put_back(path: str, descriptor: int) -> str:
-    """By another name it is the same. Nothing to say if it is still there."""
-    if _is_it(path, descriptor):
-        return ""
-    try:
-        other = _set_aside(path)
-        where = os.readlink(f"/proc/self/fd/{descriptor}")
-        if _is_it(where, descriptor):
-            os.rename(where, path)
-            return f"{_shown(path)} was moved to {_shown(where)}, and is back{_name_other(other)}"
-    except OSError as error:
-        return _say_failure(path, error)
-    return f"{_shown(path)} was removed{_name_other(other)}"
-
-
 def _is_it(path: str, descriptor: int) -> bool:
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
@@ -142,63 +211,42 @@ def _is_it(path: str, descriptor: int) -> bool:
         return False
 
 
-def _mend(top: str, tree: dict[str, _Entry], *, is_whole: bool) -> list[str]:
-    """Make it what it was: what is new gets another name, what is missing or changed is written again."""
-    new = [path for path, _ in _walk(top) if path not in tree] if is_whole else []
-    return [*map(_block, new), *(_restore(path, entry) for path, entry in tree.items())]
-
-
-def _block(path: str) -> str:
-    try:
-        other = _set_aside(path)
-    except OSError as error:
-        return _say_failure(path, error)
-    return f"{_shown(path)} was made{_name_other(other)}" if other else ""  # else its folder has been set aside
-
-
-def _restore(path: str, entry: _Entry) -> str:
-    try:
-        if entry.is_like(os.lstat(path), path):
+def _restore(path: str, here: str, entry: _Entry) -> str:
+    with suppress(OSError):  # gone
+        if entry.is_like(os.lstat(here), here):
             return ""
-    except OSError:
-        pass  # gone
     if entry.content is None and not stat.S_ISDIR(entry.mode):
         return f"{_shown(path)} may have been changed, and there is no copy of it: look at it before you use it"
-    try:
-        other = _set_aside(path)
-        if stat.S_ISDIR(entry.mode):
-            os.mkdir(path)
-        elif stat.S_ISLNK(entry.mode):
-            os.symlink(os.fsdecode(entry.content or b""), path)
-        else:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(entry.content or b"")
-        if not stat.S_ISLNK(entry.mode):
-            os.chmod(path, stat.S_IMODE(entry.mode))
-    except OSError as error:
-        return _say_failure(path, error)
-    return f"{_shown(path)} was changed, and is as it was{_name_other(other)}"
+    other = _set_aside(here)
+    if stat.S_ISLNK(entry.mode):
+        os.symlink(os.fsdecode(entry.content or b""), here)
+    elif stat.S_ISDIR(entry.mode):
+        os.mkdir(here)
+        os.chmod(here, stat.S_IMODE(entry.mode))
+    else:
+        descriptor = os.open(here, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(entry.content or b"")
+            os.fchmod(descriptor, stat.S_IMODE(entry.mode))
+    return f"{_shown(path)} was changed, and is as it was{_name_other(path, other)}"
 
 
-def _set_aside(path: str) -> str:
-    """Give whatever is there another name, where no program looks for it. Empty if nothing is there."""
-    if not os.path.lexists(path):
+def _set_aside(here: str) -> str:
+    """Give whatever is there another name, where no program looks for it. Its end; empty if nothing is there."""
+    if not os.path.lexists(here):
         return ""
-    for number in range(1, _MOST_NAMES):
-        name = f"{path}{_BLOCKED}{'' if number == 1 else number}"
-        if not os.path.lexists(name):
-            os.rename(path, name)
-            return name
-    raise OSError(0, "too many of the kind")
+    # The second cannot be guessed, so the command cannot have taken it.
+    end = _BLOCKED if not os.path.lexists(f"{here}{_BLOCKED}") else f"{_BLOCKED}-{os.urandom(4).hex()}"
+    os.rename(here, f"{here}{end}")
+    return end
 
 
-def _name_other(path: str) -> str:
-    return f"; what the command left there is {_shown(path)}" if path else ""
+def _name_other(path: str, end: str) -> str:
+    return f"; what the command left there is {_shown(path)}{end}" if end else ""
 
 
 def _say_failure(path: str, error: OSError) -> str:
-    return f"{_shown(path)} was changed, and cannot be put back ({error.strerror}): do not use it"
+    return f"{_shown(path)} was changed, and cannot be put back ({error.strerror}): {_DO_NOT_USE}"
 
 
 def _shown(path: str) -> str:
