@@ -183,4 +183,4 @@ def _can_hold(path: str, mode: int, line: KeyLine) -> bool:
     """Can there be a key? Not in /dev/null, which some people's history is."""
     if line.only_if_secret:
         return stat.S_ISREG(mode) and holds_secret(path)
-    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+    return not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode)

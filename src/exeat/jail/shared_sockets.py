@@ -8,6 +8,7 @@ what lies below the mount. What is bound later is not found; see docs/limits.md.
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
@@ -29,7 +30,7 @@ def find_sockets(folders: Sequence[str], without: Collection[str] = ()) -> list[
     found = (path for folder in folders for path in _near_top(folder, without))
     table = MountTable()
     mounted = (path for folder in folders for path in (folder, *table.points_below(folder)))
-    return [path for path in dict.fromkeys((*named, *found, *mounted)) if _is_socket(path)]
+    return [path for path in dict.fromkeys((*named, *found, *mounted)) if _is_held(path)]
 
 
 def _named() -> Iterable[str]:
@@ -58,8 +59,25 @@ def _near_top(folder: str, without: Collection[str]) -> Iterable[str]:
             continue  # out of our reach, or gone
 
 
-def _is_socket(path: str) -> bool:
+def _is_held(path: str) -> bool:
+    """Is it a socket that a program holds? One that none holds leads nowhere for ever, and a cover is in its owner's way.
+
+    To connect as another kind tells it, and the program does not notice, wherever it runs: the kernel finds the socket
+    first, and then that the kinds differ. If they do not, nothing is sent.
+    """
     try:
-        return stat.S_ISSOCK(os.stat(path, follow_symlinks=False).st_mode)
+        found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
+    try:
+        if not stat.S_ISSOCK(os.fstat(found).st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+            asking.connect(f"/proc/self/fd/{found}")
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        pass
+    finally:
+        os.close(found)
+    return True
