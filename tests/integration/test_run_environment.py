@@ -192,6 +192,21 @@ def test_umask_limits_and_niceness_stay(uid: int | None) -> None:
     assert (inside.stdout, inside.stderr) == (without.stdout, "")
 
 
+@BY_USER
+def test_what_a_sandbox_keeps_does_not_depend_on_the_umask(uid: int | None) -> None:
+    """0137 takes the right to enter from folders that are made with it."""
+    with folder_of(uid) as folder:
+        kept = f"{folder}/kept"
+        for script in (f"echo kept > {kept}", f"cat {kept}"):
+            done = exeat(
+                "--new", "--name", "box", "--quiet", command=["sh", "-c", script], uid=uid, cwd=ANYWHERE,
+                env=environment(EXEAT_HOME=f"{folder}/state"), preexec_fn=lambda: os.umask(0o137),
+            )  # fmt: skip
+            assert (done.status, done.stderr) == (0, "")
+        assert done.stdout == "kept\n"
+        assert not os.path.lexists(kept)
+
+
 @AS_ROOT
 def test_files_of_a_supplementary_group_can_be_read() -> None:
     """As root and as a user: the groups are gone from sight in a user namespace, but they count."""
