@@ -156,7 +156,7 @@ class ProjectGuard:
 
     def sweep(self) -> list[str]:
         """When the last process of the jail is gone: what is not to be is not. Returns what the user should know."""
-        with suppress(JailError):
+        with suppress(JailError, OSError):  # whatever it is, what follows must be done
             self.attend()
         self._failed.clear()  # what is still there is tried again
         for path in sorted(self._forbidden):
