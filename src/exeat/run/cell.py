@@ -110,7 +110,7 @@ def tell_what_is_missing(settings: RunSettings, warden: Warden) -> None:
     """Of the machine's files, in the command's view. It is what explains errors that nothing else does."""
     if warden.layers >= 0 and not settings.quiet:
         for note in read_notes(warden.layers):
-            say("".join(char if char.isprintable() else "?" for char in note))
+            say(note)
 
 
 def command_environment(settings: RunSettings, proxy_url: str, prepared: Preparations) -> dict[str, str]:

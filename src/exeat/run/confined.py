@@ -90,8 +90,7 @@ def _tell_what_is_closed(own: int, *, files_too: bool) -> None:
     """Of what our caller left open for the command. `own` is one that is for us."""
     closed = [f"{number} ({what})" for number, what in sorted(ways_out(files_too=files_too).items()) if number != own]
     if closed:
-        text = f"not passed on to the command: open file {', '.join(closed)}"
-        say("".join(char if char.isprintable() else "?" for char in text))
+        say(f"not passed on to the command: open file {', '.join(closed)}")
 
 
 def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int, *, quiet: bool) -> Event:
@@ -108,6 +107,8 @@ def _run_in(cell: Cell, gatekeeper: Gatekeeper, terminal: Terminal, signals: int
         return _attend(cell, gatekeeper, signals, terminal)
     except BaseException:
         cell.warden.kill()
+        # The command can have brought this about, with something in the project that is not to stay there.
+        terminal.give_back()
         for line in cell.sweep():
             say(line)
         raise

@@ -155,7 +155,7 @@ class ProjectGuard:
     def sweep(self) -> list[str]:
         """When the last process of the jail is gone: what is not to be is not. Returns what the user should know."""
         self._is_swept = True
-        with suppress(JailError):
+        with suppress(JailError, OSError):  # whatever it is, what follows must be done
             self.attend()
         self._watch.end()
         self._failed.clear()  # what is still there is tried again

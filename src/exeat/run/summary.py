@@ -19,9 +19,10 @@ LAYER_FULL = "the command was ended: it wrote more outside the working directory
 
 
 def say(text: str) -> None:
-    """One line on standard error, if there is one."""
+    """One line on standard error, if there is one. The command may have chosen names in it."""
     if sys.stderr is not None:
-        sys.stderr.write(f"exeat: {text}\n")
+        shown = "".join(char if char.isprintable() else "?" for char in text)
+        sys.stderr.write(f"exeat: {shown}\n")
         sys.stderr.flush()
 
 
@@ -29,7 +30,7 @@ def announce(prepared: Preparations, *, quiet: bool) -> None:
     """Before the command starts: what it gets of the secrets, and where they go."""
     if not quiet:
         for line in prepared.said:
-            say("".join(char if char.isprintable() else "?" for char in line))
+            say(line)
 
 
 def print_summary(outcome: Outcome, name: str = "", out: TextIO | None = None) -> None:

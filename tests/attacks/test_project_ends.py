@@ -1,0 +1,85 @@
+"""However a run ends, what would run outside later is not left in the project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from exeat.run.project_guard import ProjectGuard, guard_projects
+from tests.support.owned import Owned, git, owned
+from tests.support.programs import need
+from tests.support.running import BY_USER, python
+
+# Sooner or later exeat has seen enough of that and ends the run. By then they have made it once more.
+_ENDS_THE_RUN = """
+import os
+os.fork(), os.fork()
+while True:
+    try:
+        os.mkdir(".envrc")
+    except FileExistsError:
+        pass
+"""
+_IS_USUAL = """
+import os
+os.mkdir(".vscode")
+os.mkdir(".envrc")
+"""
+
+
+@pytest.fixture
+def someone(uid: int | None) -> Iterator[Owned]:
+    need("git")
+    with owned(uid) as found:
+        git(found.project, "init", "-q")
+        found.give(*(found.project / ".git", *(found.project / ".git").rglob("*")))
+        yield found
+
+
+@BY_USER
+def test_a_run_that_the_command_makes_end_leaves_nothing(someone: Owned) -> None:
+    done = someone.inside(*python(_ENDS_THE_RUN))
+    assert "keeps making files" in done.stderr
+    assert done.status
+    assert not (someone.project / ".envrc").exists(), done.stderr
+    assert "/.envrc was made while the command ran" in done.stderr
+
+
+@BY_USER
+def test_the_usual_end(someone: Owned) -> None:
+    """The control."""
+    done = someone.inside(*python(_IS_USUAL))
+    assert done.status == 0, done.stderr
+    assert not (someone.project / ".envrc").exists()
+    assert (someone.project / ".vscode.exeat-blocked").exists()
+
+
+_HOSTILE_NAME = """
+import os, subprocess
+os.mkdir("a\\x1b[2J\\nb")
+subprocess.run(["git", "init", "-q"], cwd="a\\x1b[2J\\nb", check=True)
+"""
+
+
+@BY_USER
+def test_a_name_is_no_message_to_the_terminal(someone: Owned) -> None:
+    done = someone.inside(*python(_HOSTILE_NAME))
+    assert "a?[2J?b has a git repository" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_the_end_does_not_need_a_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command can use up the watches of its user."""
+    holdings, _ = guard_projects([str(tmp_path)], [str(tmp_path)], (), "")
+    with closing(ProjectGuard(holdings, [], "heap", "blank")) as guard:
+        (tmp_path / ".envrc").touch()
+        monkeypatch.setattr(guard, "attend", _no_watch_left)
+        guard.sweep()
+    assert not (tmp_path / ".envrc").exists()
+
+
+def _no_watch_left() -> None:
+    raise OSError(28, "No space left on device")
