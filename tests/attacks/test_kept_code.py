@@ -3,7 +3,9 @@ all rights over it, nothing in it may be taken for exeat's own code."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,3 +64,22 @@ def test_code_that_a_command_left_in_its_layer_is_not_loaded_by_the_next_run(own
     assert first.status == 0, first
     assert ("planted code runs" in again.stderr, sign.exists()) == (False, False)
     assert "import os" in again.stdout, f"{again}: the layer is not there, so nothing was tried"
+
+
+@BY_USER
+def test_a_link_in_the_way_to_a_socket_leads_to_no_place_outside(owner: Owner) -> None:
+    home = owner.work.parent
+    (home / "agent").mkdir()
+    (home / "target").mkdir()
+    if owner.installed.uid is not None:
+        for each in ("agent", "target"):
+            os.chown(home / each, owner.installed.uid, owner.installed.uid)
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(str(home / "agent/sock"))
+        (home / "agent/sock").chmod(0o777)
+        agent.listen()
+        first = owner.run(script=f"cd {home} && rm -r agent && ln -s /..{home}/target agent && ls -l agent")
+        again = owner.run("--unix", str(home / "agent/sock"), script=f"ls -ld {home}/agent; echo started")
+    assert f"/..{home}/target" in first.stdout, first
+    assert list((home / "target").iterdir()) == []
+    assert "started" in again.stdout, again

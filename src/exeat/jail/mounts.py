@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from exeat.jail.devices import OwnDevices
 from exeat.jail.holding import Holdings
 from exeat.jail.kernelfs import read_only
-from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
+from exeat.jail.libc import MS_BIND, MS_MOVE, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
 from exeat.jail.view import Layers, enter_view, forget_host
 from exeat.trust.files import TrustFiles
 
@@ -73,14 +73,17 @@ def build_view(
     devices.put()  # what it opened stays open in the keeper
     _cover_run(uid, links)
     os.mkdir(_OWN, 0o755)
+    sockets = [(path, _keep_apart(descriptor, number)) for number, (path, descriptor) in enumerate(kept)]
+    if held >= 0:
+        forget_host()  # before any path of the view is followed: links of an earlier run's may lead to /..
     os.close(os.open(BLANK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))
     os.mkdir(PINS, 0o000)
     view.holdings.hold(PINS, BLANK)
     for path in dead_sockets:
         if os.path.realpath(path) not in kept_paths:
             _hide_socket(path)
-    for path, descriptor in kept:
-        _put_back(path, descriptor)
+    for path, place in sockets:
+        _put_back(path, place)
     _replace("/etc/resolv.conf", _RESOLV_CONF)
     _replace("/etc/hosts", _own_hosts())
     if own_users:
@@ -92,8 +95,6 @@ def build_view(
         mount_trust(_OWN, trust.bundle, trust.java, trust.own, trust.subject_hash, environ, program)
     mount(_OWN, _OWN, None, MS_BIND)
     read_only(_OWN)
-    if held >= 0:
-        forget_host()
     return held
 
 
@@ -127,13 +128,22 @@ def _cover_run(uid: int, links: Mapping[str, str]) -> None:
     os.chmod("/run/lock", 0o1777)  # noqa: S103 - as every system has it
 
 
-def _put_back(path: str, descriptor: int) -> None:
+def _keep_apart(descriptor: int, number: int) -> str:
+    """A socket of the host's, which cannot be mounted any more when the host is forgotten."""
+    place = f"/run/exeat-socket-{number}"
+    os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    mount(f"/proc/self/fd/{descriptor}", place, None, MS_BIND)
+    os.close(descriptor)
+    return place
+
+
+def _put_back(path: str, place: str) -> None:
     """A socket that the user named, at its own path again."""
     if not os.path.lexists(path):
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND)
-    os.close(descriptor)
+    mount(place, path, None, MS_MOVE)
+    os.unlink(place)
 
 
 def _replace(path: str, content: str) -> None:
