@@ -64,13 +64,14 @@ class Scene:
         assert {name: how for name, how in said.items() if how != "done"} == {}
         return True
 
-    def escapes_inside(self, *options: str, **more: str) -> list[str]:
-        """What it can do in a jail. The state is to be afterwards what it was before."""
+    def escapes_inside(self, *options: str, is_shared: bool = True, **more: str) -> list[str]:
+        """What it can do in a jail, with all folders of the scene shared for real. The state is to stay what it was."""
         before = _content(self.state)
         with (self.sandbox / "allowlist.txt").open("r+") as inherited:
             done = exeat(
-                *options, command=self._attack(), uid=self.uid, before=under_mounts(self.mounts),
-                cwd=self.home, env=self.environment(**more), pass_fds=[inherited.fileno()],
+                *options, *(["--write", str(self.folder)] if is_shared else []), command=self._attack(),
+                uid=self.uid, before=under_mounts(self.mounts), cwd=self.home, env=self.environment(**more),
+                pass_fds=[inherited.fileno()],
             )  # fmt: skip
         assert done.status == 0, done.stderr
         assert _content(self.state) == before

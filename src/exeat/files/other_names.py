@@ -1,8 +1,9 @@
-"""Other paths of a hidden file: where its file system, or a part of it, is mounted a second time."""
+"""Other paths of a hidden file: where its file system, or a part of it, is mounted a second time, or lies beneath."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from exeat.files.places import is_below
@@ -12,15 +13,16 @@ _OF_KERNEL = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "mqueue", "nsfs", 
 
 
 class Mount:
-    """`root` is the part of the file system that is mounted at `point`."""
+    """`root` is the part of the file system that is mounted at `point`. `layers`: what an overlay is made of."""
 
-    __slots__ = ("device", "kind", "point", "root")
+    __slots__ = ("device", "kind", "layers", "point", "root")
 
     def __init__(self, line: str) -> None:
         _, _, self.device, root, point, rest = line.split(" ", 5)
         self.root = _unescaped(root)
         self.point = _unescaped(point)
-        self.kind = rest.partition(" - ")[2].partition(" ")[0]
+        self.kind, _, options = rest.partition(" - ")[2].split(" ", 2)
+        self.layers = _layers(options) if self.kind == "overlay" else []
 
 
 class OtherNames:
@@ -32,6 +34,7 @@ class OtherNames:
         mounts = [Mount(line) for line in lines if line]
         devices = [mount.device for mount in mounts if mount.kind not in _OF_KERNEL]
         self._often = {device for device in devices if devices.count(device) > 1}
+        self._has_layers = any(mount.layers for mount in mounts)
         # Of several at one point the last is on top. The longest point that a path begins with is where it is.
         self._points = {mount.point: mount for mount in mounts}
         self._mounts = sorted(self._points.values(), key=lambda each: -len(each.point))
@@ -39,12 +42,17 @@ class OtherNames:
 
     def of(self, path: str) -> Iterator[str]:
         """Where else this file or folder, or a part of the folder, can be found. The path is without links."""
-        if not self._often:
+        if not self._often and not self._has_layers:
             return
         own = self._points.get(path) or self._holding(path.rpartition("/")[0] or "/")
-        if own is None or own.device not in self._often:
+        if own is None:
             return
         inside = _under(own.root, path[len(own.point.rstrip("/")) :])
+        for layer in own.layers:
+            if os.path.lexists(beneath := _under(layer, inside)):
+                yield beneath
+        if own.device not in self._often:
+            return
         for mount in self._mounts:
             if mount is own or mount.device != own.device:
                 continue
@@ -59,6 +67,16 @@ class OtherNames:
         if folder not in self._held:
             self._held[folder] = next((mount for mount in self._mounts if is_below(folder, mount.point)), None)
         return self._held[folder]
+
+
+def _layers(options: str) -> list[str]:
+    """Those that can be seen from here, which in a container is none: the paths are those of whoever mounted it."""
+    found = []
+    for option in re.split(r"(?<!\\),", _unescaped(options)):
+        name, _, value = option.partition("=")
+        if name == "upperdir" or name.startswith("lowerdir"):
+            found += [re.sub(r"\\(.)", r"\1", each) for each in re.split(r"(?<!\\):", value)]
+    return [each.rstrip("/") for each in found if each.startswith("/") and os.path.isdir(each)]
 
 
 def _unescaped(field: str) -> str:

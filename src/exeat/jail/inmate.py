@@ -166,7 +166,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
                 furnish(*spec.run_as)
     except OSError as error:
         raise _StepError("view" if isinstance(error, NoViewError) else "mounts", error) from None
-    namespaces = _own_namespaces(own_users=own_users) if any(spec.view.holdings[:3]) else []
+    namespaces = _own_namespaces(own_users=own_users) if any(spec.view.holdings) else []
     keeper = os.fork()
     if keeper == 0:
         for each in (layers, *namespaces):

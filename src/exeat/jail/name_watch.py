@@ -36,6 +36,10 @@ class NameWatch:
             self.close()
             raise
 
+    def add(self, paths: Iterable[str]) -> None:
+        self._paths = list(dict.fromkeys((*self._paths, *paths)))
+        self._watch()
+
     def _watch(self) -> None:
         """What is watched already stays so. A folder that was replaced is another one."""
         by_folder: dict[str, list[str]] = {}

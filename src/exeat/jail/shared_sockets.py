@@ -60,7 +60,7 @@ def _near_top(folder: str, without: Collection[str]) -> Iterable[str]:
 
 
 def _is_held(path: str) -> bool:
-    """Is it a socket that a program holds? One that none holds leads nowhere for ever, and a cover would be in the way.
+    """Is it a socket that a program holds? One that none holds leads nowhere, and a cover is in its owner's way.
 
     To connect as another kind tells it, and the program does not notice, wherever it runs: the kernel finds the socket
     first, and then that the kinds differ. If they do not, nothing is sent.

@@ -34,7 +34,9 @@ class Cell:
         self.guard: ProjectGuard | None = None
         holdings = seen.view.holdings
         if any(holdings):
-            self.guard = ProjectGuard(holdings, warden.namespaces, PINS, BLANK)
+            # Elsewhere nothing is replaced: what is read-only there is so by the layers.
+            shared = tuple(place for place in holdings.read_only if place.root in seen.view.shared)
+            self.guard = ProjectGuard(holdings._replace(read_only=shared), warden.namespaces, PINS, BLANK)
         # A program with namespaces of its own gets past mounts.
         places = [(place.root, place.path) for place in holdings.read_only if place.root in seen.view.shared]
         self._copies = HeldPlaces(places) if warden.may_nest else None

@@ -6,18 +6,20 @@ import os
 import stat
 
 from exeat.errors import ConfigError, StartError
-from exeat.files.keys import HiddenPath, hidden_paths
+from exeat.files.keys import OWN_FILES, HiddenPath, hidden_paths
+from exeat.run.hidden_ways import own_folders
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
-from exeat.sandbox.home import state_home
 
 
-def find_hidden(settings: RunSettings, prepared: Preparations = NOTHING) -> list[HiddenPath]:
+def find_hidden(settings: RunSettings, own: list[str]) -> list[HiddenPath]:
     """What is not there for the command. With the host's own files that is what decides about it, and no keys."""
-    own, program = _own_files(settings, prepared), os.path.basename(settings.argv[0])
+    program = os.path.basename(settings.argv[0])
     if settings.files.mode == "view":
         return hidden_paths(user_home(), os.environ, os.geteuid(), settings.files, program=program, own=own)
-    return [HiddenPath(path, (), "") for path in dict.fromkeys(map(os.path.realpath, (*own, *settings.files.hide)))]
+    found = {os.path.realpath(path): "asked for" for path in settings.files.hide}
+    found |= {os.path.realpath(path): OWN_FILES for path in own if os.path.exists(path)}
+    return [HiddenPath(path, (), why) for path, why in found.items()]
 
 
 def user_home() -> str:
@@ -33,7 +35,7 @@ def working_directory() -> str:
         raise ConfigError("the working directory does not exist any more", where="exeat run", expected="cd") from None
 
 
-def _own_files(settings: RunSettings, prepared: Preparations) -> list[str]:
+def own_files(settings: RunSettings, prepared: Preparations = NOTHING) -> list[str]:
     """What decides about the command, or tells of it: rules, secrets, logs, exeat's own state."""
     log = (settings.audit, *settings.log_files)
     written = (*dict.fromkeys(log), settings.learn_out, settings.summary_json)
@@ -41,21 +43,14 @@ def _own_files(settings: RunSettings, prepared: Preparations) -> list[str]:
     for path in prepared.hidden:
         _refuse_second_name(path)
     found = [os.path.abspath(path) for path in files if path and _can_be_hidden(path)]
-    try:
-        state = state_home()
-    except ConfigError:
-        return found  # no home, and so no state
-    real = os.path.realpath(state)
-    if _is_below(working_directory(), real):
+    folders = own_folders()
+    if any(_is_below(working_directory(), os.path.realpath(folder)) for folder in folders):
         raise ConfigError(
             "the working directory is in exeat's own folder, which is hidden from the command",
             where="exeat run",
             expected="cd to another folder",
         )
-    for path in settings.unix:
-        if _is_below(os.path.realpath(path), real):
-            raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
-    return [*found, state]
+    return [*found, *folders]
 
 
 def _refuse_second_name(path: str) -> None:

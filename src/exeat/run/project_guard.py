@@ -19,6 +19,7 @@ from exeat.files.project import Protected, find_protected
 from exeat.jail.hold_again import hold_again
 from exeat.jail.holding import Holdings, Place
 from exeat.jail.name_watch import NameWatch
+from exeat.run.hidden_ways import HiddenWays, root_of
 from exeat.run.summary import say
 
 BLOCKED: Final = ".exeat-blocked"
@@ -39,7 +40,7 @@ def guard_projects(
     shared = [os.path.realpath(root) for root in roots]
 
     def places(paths: Iterable[str]) -> tuple[Place, ...]:
-        return tuple(Place(_root_of(path, shared), path) for path in dict.fromkeys(paths) if _root_of(path, shared))
+        return tuple(Place(root_of(path, shared), path) for path in dict.fromkeys(paths) if root_of(path, shared))
 
     inner = [path for path in map(os.path.realpath, writable) if any(path.startswith(f"{each}/") for each in held)]
     folders = [folder for path in (*absent, *fatal) if (folder := os.path.dirname(path)) not in shared]
@@ -59,11 +60,6 @@ def _look_at(project: str, writable: Collection[str], home: str) -> Protected:
         ) from None
 
 
-def _root_of(path: str, roots: Iterable[str]) -> str:
-    """The innermost that the path is in. "" if there is none, and then it is not shared."""
-    return max((root for root in roots if root == "/" or path.startswith(f"{root}/")), key=len, default="")
-
-
 class ProjectGuard:
     """`descriptor` becomes readable when there is something to attend to."""
 
@@ -80,14 +76,15 @@ class ProjectGuard:
         self._replaced: dict[str, None] = {}
         self._folders: dict[str, int] = {}
         places = (*holdings.read_only, *holdings.hidden)
-        self._roots = {place.root: os.lstat(place.root) for place in places}
+        self._roots = {root: os.lstat(root) for root in (*(place.root for place in places), *holdings.projects)}
+        self._ways = HiddenWays(holdings.followed, holdings.lasting)
         self._began = time.time()
         self._read_only = {place.path: _identity(place.path) for place in holdings.read_only}
         held = [path for place in places for path in _parts(place)]
         try:
             for path in self._forbidden:
                 self._open_folder(os.path.dirname(path))
-            self._watch = NameWatch((*held, *self._forbidden))
+            self._watch = NameWatch((*held, *self._ways.links, *self._forbidden))
         except OSError as error:
             self._close_all()
             raise JailError(
@@ -114,8 +111,17 @@ class ProjectGuard:
                 self._note_if_replaced(path)
             elif comes:
                 self._attend_forbidden(path)
+        if is_open:
+            self._follow()
         if is_open and (why := hold_again(self._holdings, self._roots, self._namespaces, *self._own)):
             raise JailError("a file was replaced while the command ran, and cannot be protected any more", detail=why)
+
+    def _follow(self) -> None:
+        """A link may lead to another file now."""
+        new = self._ways.look_again(self._roots)
+        if new:
+            self._holdings = self._holdings._replace(hidden=(*self._holdings.hidden, *new))
+            self._watch.add((*(path for place in new for path in _parts(place)), *self._ways.links))
 
     def _note_if_replaced(self, path: str) -> None:
         if path in self._read_only and _identity(path) not in (self._read_only[path], _NOTHING):

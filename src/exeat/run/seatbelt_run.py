@@ -27,9 +27,9 @@ def run_in_seatbelt(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
     problem = why_not()
     if problem is not None:
         raise problem
-    from exeat.run.hidden_files import find_hidden  # noqa: PLC0415
+    from exeat.run.hidden_files import find_hidden, own_files  # noqa: PLC0415
 
-    hidden = [entry.path for entry in find_hidden(settings)]
+    hidden = [entry.path for entry in find_hidden(settings, own_files(settings))]
     folders = [path for path in hidden if os.path.isdir(path)]
     files = [path for path in hidden if path not in folders]
     # sandbox-exec has an exit status of its own for what it cannot start: find out before.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, StartError
 from exeat.files.disk_layer import LOOK_EVERY_S, DiskLayer, needs_disk
-from exeat.files.keys import HiddenPath
+from exeat.files.keys import OWN_FILES, HiddenPath
 from exeat.files.later import later_paths
 from exeat.files.masking import build_mask
 from exeat.files.paths import RealPaths, check_paths
@@ -24,14 +24,15 @@ from exeat.jail.silent import silent_mounts
 from exeat.jail.trees import usual_modes
 from exeat.jail.view import Layers, is_below, outermost
 from exeat.run.git_note import note_on_repository
-from exeat.run.hidden_files import find_hidden, user_home, working_directory
+from exeat.run.hidden_files import find_hidden, own_files, user_home, working_directory
+from exeat.run.hidden_ways import links_on_way, make_own_folders, own_folders
 from exeat.run.nested import refuse_covers
 from exeat.run.own_code import OwnCode
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.project_guard import guard_projects
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
-from exeat.sandbox.home import open_home, state_home
+from exeat.sandbox.home import state_home
 
 if TYPE_CHECKING:
     from exeat.run.layer_end import SaveLayer
@@ -90,13 +91,16 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
     silent = silent_mounts(PRIVATE)
     _refuse_silent(silent, [working_directory(), *settings.files.write])
     home = user_home()
-    hidden = find_hidden(settings, prepared)
+    own = own_files(settings, prepared)
+    hidden = find_hidden(settings, own)
+    _refuse_own_sockets(settings.unix, hidden)
     named = check_paths(settings.files, hidden, home=home, here=working_directory(), state=_state())
     view = _choose_layers(settings, named, home) if settings.files.mode == "view" else _choose_host(settings)
-    if _make_state_in(view.shared):
-        hidden = find_hidden(settings, prepared)
+    if make_own_folders(view.shared):
+        hidden = find_hidden(settings, own)
     notes = _protect(view, settings, named, home)
     _hide(view, hidden, later_paths(home, hidden, settings.files))
+    _hold_ways(view, own)
     if settings.files.nest:
         covered = [place.path for place in view.holdings.hidden]
         sockets = [path for path in find_sockets(view.shared, silent) if path not in settings.unix]
@@ -168,17 +172,6 @@ def _state() -> str:
         return ""  # no home, and so no state
 
 
-def _make_state_in(shared: Iterable[str]) -> bool:
-    """What is not there cannot be covered, and a command could make it, with rules of its own for the next run."""
-    state = _state()
-    if not state or not any(is_below(state, root) for root in shared) or os.path.isdir(state):
-        return False
-    descriptor = open_home(create=True)
-    assert descriptor is not None
-    os.close(descriptor)
-    return True
-
-
 def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None:
     """Where there are layers, by a mask; where it is shared for real, by a cover. `later`: what is not there yet."""
     view.not_there = [entry.path for entry in hidden]
@@ -216,12 +209,31 @@ def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> 
     return [note for note in notes if note]
 
 
+def _hold_ways(view: View, own: Iterable[str]) -> None:
+    """What decides about the command is found where it was named: a link on the way must not be turned."""
+    ways = {name: links for name in own if (links := links_on_way(name))}
+    links = dict.fromkeys(link for each in ways.values() for link in each)
+    lasting = [place.path for place in _in_shared(view, map(os.path.realpath, own_folders()))]
+    view.holdings = view.holdings._replace(
+        pinned=(*view.holdings.pinned, *_in_shared(view, links)),
+        followed=tuple(ways),
+        lasting=tuple(path for path in lasting if os.path.isdir(path)),
+    )
+
+
 def _in_shared(view: View, paths: Iterable[str]) -> list[Place]:
     return [Place(root, path) for path in paths for root in view.shared if is_below(path, root)]
 
 
 def _without_links_above(path: str) -> str:
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
+def _refuse_own_sockets(paths: Iterable[str], hidden: list[HiddenPath]) -> None:
+    own = [entry.path for entry in hidden if entry.why == OWN_FILES]
+    for path in paths:
+        if any(is_below(os.path.realpath(path), each) for each in own):
+            raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
 
 
 def _check_sockets_and_devices(settings: RunSettings) -> None:
