@@ -136,6 +136,8 @@ def _build(spec: Spec, control: socket.socket) -> None:
         except OSError as error:
             raise _StepError("mounts", error) from None
     dead_sockets = find_sockets(spec.view.shared)
+    if spec.run_as is not None:
+        from exeat.jail import own_user  # noqa: PLC0415 - root's jail only
     uid, is_root = os.getuid(), os.geteuid() == 0
     own_users = _enter_namespaces(own_network=spec.own_network, is_root=is_root)
     if own_users:
@@ -167,9 +169,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
             if spec.terminal is not None:
                 kernelfs.hide_terminals_elsewhere(mounts.BLANK)
             if spec.run_as is not None:
-                from exeat.jail.own_user import furnish  # noqa: PLC0415 - root's jail only
-
-                furnish(*spec.run_as)
+                own_user.furnish(*spec.run_as)
     except OSError as error:
         raise _StepError("view" if isinstance(error, NoViewError) else "mounts", error) from None
     namespaces = _own_namespaces(own_users=own_users) if any(spec.view.holdings[:3]) else []

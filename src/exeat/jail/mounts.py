@@ -62,6 +62,9 @@ def build_view(
     `dead_sockets` are those of the host in folders that are shared. `environ` and `program` are the command's;
     `hidden_terminal` is the device number of one that is not. Returns a descriptor of the layers; -1 without.
     """
+    if view.trust is not None:
+        # Before there is a layer: what Python keeps of it would be taken for something that the command wrote.
+        from exeat.jail import truststore  # noqa: PLC0415 - for runs that look into TLS
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     # By descriptor, so that they can be put back when their folder is gone.
     kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.sockets]
@@ -85,10 +88,8 @@ def build_view(
     if own_users:
         _copy_ssh_configs()
     if view.trust is not None:
-        from exeat.jail.truststore import mount_trust  # noqa: PLC0415 - for runs that look into TLS
-
         trust = view.trust
-        mount_trust(_OWN, trust.bundle, trust.java, trust.own, trust.subject_hash, environ, program)
+        truststore.mount_trust(_OWN, trust.bundle, trust.java, trust.own, trust.subject_hash, environ, program)
     mount(_OWN, _OWN, None, MS_BIND)
     read_only(_OWN)
     if held >= 0:
