@@ -79,7 +79,7 @@ def test_what_is_stored(uid: int | None) -> None:
                 assert modes == {"allowlist.txt": 0o600, "audit.jsonl": 0o600, "control.sock": 0o600, "lock": 0o600}
                 assert [stat.S_IMODE(each.stat().st_mode) for each in (home, place.parent, place)] == [0o700] * 3
                 assert "pypi.org" in (place / "allowlist.txt").read_text()
-                assert agent.ask("list", str(home)) == "empty"
+                assert agent.ask("list", str(folder)) == "empty"  # where the home directory is
                 assert agent.ask("read", str(place / "allowlist.txt")) == "closed"
         finally:
             os.umask(0o022)

@@ -17,8 +17,8 @@ from typing import Any
 from exeat.errors import ExeatError
 from exeat.files.folding import fold_layers
 from exeat.files.kept import kept_layers
-from exeat.files.layers import open_in_layers
 from exeat.files.saving import count_changes, save_layer
+from exeat.jail.trees import step_down
 from exeat.sandbox.folder import open_sandbox
 from tests.support.programs import Finished
 from tests.support.running import TIMEOUT_S, as_user, environment
@@ -55,7 +55,7 @@ def main(folder: str, script: str, limit: int, hidden: str) -> dict[str, Any]:
     with open_sandbox("box", create=True) as box:
         fold_layers(box)
         trees = kept_layers(box)
-        lowers = [str(Path(f"/proc/self/fd/{each}").readlink()) for each in open_in_layers(trees, folder)]
+        lowers = _find_lowers(trees, folder)
         as_root = os.geteuid() == 0
         status, upper = _run(folder, script, lowers, as_root=as_root)
         parts = [(folder, upper)]
@@ -66,6 +66,18 @@ def main(folder: str, script: str, limit: int, hidden: str) -> dict[str, Any]:
         except ExeatError as error:
             return said | {"error": error.public}
         return said | {"saved": saved._asdict()}
+
+
+def _find_lowers(trees: Sequence[int], folder: str) -> list[str]:
+    """What the kept layers have of this folder, as far as the newer do not hide the older."""
+    found = []
+    for tree in trees:
+        descriptor, hides = step_down(f"/proc/self/fd/{tree}/.", folder)
+        if descriptor >= 0:
+            found.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        if hides:
+            break
+    return found
 
 
 def _run(folder: str, script: str, lowers: list[str], *, as_root: bool) -> tuple[int, int]:

@@ -161,7 +161,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
             if spec.terminal is not None:
                 kernelfs.hide_terminals_elsewhere(mounts.BLANK)
             if spec.run_as is not None:
-                from exeat.jail.own_user import furnish  # noqa: PLC0415 - root's jail only
+                from exeat.jail.own_user import furnish  # noqa: PLC0415 - root's jail only; loaded by now
 
                 furnish(*spec.run_as)
     except OSError as error:
