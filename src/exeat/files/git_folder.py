@@ -105,6 +105,8 @@ def starts_no_program(git: GitFolder) -> bool:
         return False
     if os.path.lexists(f"{git.path}/config.worktree") or not all(name.endswith(".sample") for name in hooks):
         return False
+    if git.common != git.path:
+        return False  # its settings are somewhere else
     section = ""
     for line in map(str.strip, _text(f"{git.path}/config").split("\n")):
         setting = line

@@ -92,7 +92,7 @@ def test_hooks_start_programs_and_samples_of_them_do_not(tmp_path: Path) -> None
     assert [each.is_harmless for each in new_repositories(str(tmp_path), 0, ())] == [True, False]
 
 
-def test_one_that_was_there_before_is_not_to_be_renamed(tmp_path: Path) -> None:
+def test_one_that_was_there_before_loses_its_settings_only(tmp_path: Path) -> None:
     git = git_folder(tmp_path / "a/b/.git", "[core]\n\teditor = x\n")
     description = make(git / "description")
     began = description.stat().st_ctime + 0.051
@@ -100,5 +100,8 @@ def test_one_that_was_there_before_is_not_to_be_renamed(tmp_path: Path) -> None:
         time.sleep(0.01)
     (git / "config").chmod(0o600)
     assert new_repositories(str(tmp_path), began + 0.05, ()) == [
-        NewRepository(str(tmp_path / "a/b"), "", is_harmless=False)
+        NewRepository(str(tmp_path / "a/b"), ".git/config", is_harmless=False)
     ]
+    make(git / "hooks" / "pre-commit")
+    entries = [each.entry for each in new_repositories(str(tmp_path), began + 0.05, ())]
+    assert entries == [".git/config", ".git/hooks"]
