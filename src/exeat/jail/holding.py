@@ -55,6 +55,7 @@ class Holdings(NamedTuple):
     absent: tuple[str, ...] = ()  # in these or in roots: paths where nothing is to come. No mount can hold that
     fatal: tuple[str, ...] = ()  # the same, and a reason to end the run
     projects: tuple[str, ...] = ()  # shared folders that people work in
+    second_names: tuple[Place, ...] = ()  # of those that are read-only: what can be changed by another name
 
     def hold(self, heap: str, blank: str, reach: Reach = _BY_PATH) -> None:
         """`heap` is an empty folder, which goes out of the command's reach. It can be used again. `blank` is a file."""
