@@ -86,4 +86,5 @@ class JailError(ExeatError):
             lines.append(f"  why: {self.detail}")
         if self.fix:
             lines.append(f"  fix: {self.fix}")
-        return "\n".join(lines)
+        # The command may have chosen the names of files in it.
+        return "\n".join("".join(char if char.isprintable() else "?" for char in line) for line in lines)

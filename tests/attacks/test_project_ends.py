@@ -83,3 +83,27 @@ def test_the_end_does_not_need_a_watch(tmp_path: Path, monkeypatch: pytest.Monke
 
 def _no_watch_left() -> None:
     raise OSError(28, "No space left on device")
+
+
+_SECOND_NAME = """
+import os, sys
+try:
+    open(".git/config", "a").write("no")
+    print("written")
+except OSError as error:
+    print(error.strerror)
+open("second", "w").write("[core]\\n\\tfsmonitor = planted\\n")
+"""
+
+
+@BY_USER
+def test_what_is_protected_is_not_changed_by_a_second_name(someone: Owned) -> None:
+    """An earlier command made the repository, and gave its settings another name for later."""
+    config, second = someone.project / ".git" / "config", someone.project / "second"
+    before, owner = config.read_text(), config.stat().st_uid
+    second.hardlink_to(config)
+    done = someone.inside(*python(_SECOND_NAME))
+    assert done.stdout == "Read-only file system\n", done.stderr
+    assert "planted" in second.read_text(), "the control: it could write that"
+    assert (config.read_text(), config.stat().st_uid) == (before, owner)
+    assert f"{config} was changed, and is as it was" in done.stderr

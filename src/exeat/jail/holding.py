@@ -56,6 +56,7 @@ class Holdings(NamedTuple):
     projects: tuple[str, ...] = ()  # shared folders that people work in
     followed: tuple[str, ...] = ()  # names of hidden files with links on the way, wherever these lead later
     lasting: tuple[str, ...] = ()  # hidden folders without which the run must end
+    second_names: tuple[Place, ...] = ()  # of those that are read-only: what can be changed by another name
 
     def hold(self, heap: str, blank: str, reach: Reach = _BY_PATH) -> None:
         """`heap` is an empty folder, which goes out of the command's reach. It can be used again. `blank` is a file."""

@@ -63,9 +63,6 @@ def build_view(
     `dead_sockets` are those of the host in folders that are shared. `environ` and `program` are the command's;
     `hidden_terminal` is the device number of one that is not. Returns a descriptor of the layers; -1 without.
     """
-    if view.trust is not None:
-        # Before there is a layer: what Python keeps of it would be taken for something that the command wrote.
-        pass
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     # By descriptor, so that they can be put back when their folder is gone.
     kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.sockets]

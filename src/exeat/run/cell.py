@@ -38,8 +38,9 @@ class Cell:
             shared = tuple(place for place in holdings.read_only if place.root in seen.view.shared)
             self.guard = ProjectGuard(holdings._replace(read_only=shared), warden.namespaces, PINS, BLANK)
         # A program with namespaces of its own gets past mounts.
-        places = [(place.root, place.path) for place in holdings.read_only if place.root in seen.view.shared]
-        self._copies = HeldPlaces(places) if warden.may_nest else None
+        open_places = holdings.read_only if warden.may_nest else holdings.second_names
+        places = [(place.root, place.path) for place in open_places if place.root in seen.view.shared]
+        self._copies = HeldPlaces(places) if places else None
 
     def end_layer(self, settings: RunSettings, began: float) -> LayerEnd:
         """When the command is gone: count what it wrote to its layer, and keep that or not."""

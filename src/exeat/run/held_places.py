@@ -1,8 +1,8 @@
-"""With `--nest`, what is held in shared folders is compared with a copy when the command is over, and put back.
+"""What mounts do not hold in shared folders is compared with a copy when the command is over, and put back.
 
-Otherwise mounts hold it: they are read-only, and what is a mount point cannot be renamed. A program with a mount
-namespace of its own can take all mounts away there, and then rename and change it. So this is for what must not be
-changed, and never for what must be hidden.
+Otherwise they hold it: they are read-only, and what is a mount point cannot be renamed. With `--nest` a program with a
+mount namespace of its own can take all mounts away there, and then rename and change it; and a file with a second name
+(a hard link) can be changed by that one. So this is for what must not be changed, and never for what must be hidden.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 
 _BLOCKED = ".exeat-blocked"
 _HERE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = _HERE | os.O_DIRECTORY
 _MAX_BYTES = 16 << 20  # of copies, in all
 _MAX_ENTRIES = 10_000
+_MOST_LOOKED_AT = 1_000  # for second names, in each place
 _MOST_LINES = 10
 _DO_NOT_USE = "do not use it"
 
@@ -25,10 +27,11 @@ _DO_NOT_USE = "do not use it"
 class _Entry:
     """What a file, link or folder was."""
 
-    __slots__ = ("changed_ns", "content", "mode")
+    __slots__ = ("changed_ns", "content", "mode", "owner")
 
     def __init__(self, found: os.stat_result, content: bytes | None) -> None:
         self.mode = found.st_mode
+        self.owner = found.st_uid, found.st_gid
         self.content = content  # of a file, or where a link leads; None if it is too large, or a folder
         self.changed_ns = found.st_ctime_ns
 
@@ -165,6 +168,11 @@ def _unlock(folder: int) -> tuple[int, int]:
     return folder, mode
 
 
+def has_second_name(path: str) -> bool:
+    """Of a file, or of one in a folder: can it be reached by a way that no mount is on?"""
+    return any(stat.S_ISREG(found.st_mode) and found.st_nlink > 1 for _, found in islice(_walk(path), _MOST_LOOKED_AT))
+
+
 def _steps(root: str, path: str) -> list[str]:
     """The path, and each folder between it and the one that is shared."""
     found = []
@@ -228,6 +236,8 @@ def _restore(path: str, here: str, entry: _Entry) -> str:
         with open(descriptor, "wb") as file:
             file.write(entry.content or b"")
             os.fchmod(descriptor, stat.S_IMODE(entry.mode))
+    if os.geteuid() == 0:
+        os.chown(here, *entry.owner, follow_symlinks=False)
     return f"{_shown(path)} was changed, and is as it was{_name_other(path, other)}"
 
 

@@ -19,6 +19,7 @@ from exeat.files.project import Protected, find_protected
 from exeat.jail.hold_again import hold_again
 from exeat.jail.holding import Holdings, Place
 from exeat.jail.name_watch import NameWatch
+from exeat.run.held_places import has_second_name
 from exeat.run.hidden_ways import HiddenWays, root_of
 from exeat.run.summary import say
 
@@ -48,7 +49,14 @@ def guard_projects(
         f"{path}: there are too many repositories here to protect the settings and hooks of this one"
         for path in left_out
     ]
-    return Holdings(places(held), places(inner), (), places(folders), absent, fatal, work), notes
+    read_only = places(held)
+    doubled = tuple(place for place in read_only if has_second_name(place.path))
+    notes += [
+        f"{place.path}: a second name (a hard link) leads to what is protected; at the end it is put back"
+        for place in doubled
+    ]
+    holdings = Holdings(read_only, places(inner), (), places(folders), absent, fatal, work, second_names=doubled)
+    return holdings, notes
 
 
 def _look_at(project: str, writable: Collection[str], home: str) -> Protected:

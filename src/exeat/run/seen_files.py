@@ -211,7 +211,7 @@ def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> 
 
 def _hold_ways(view: View, own: Iterable[str]) -> None:
     """What decides about the command is found where it was named: a link on the way must not be turned."""
-    ways = {name: links for name in own if (links := links_on_way(name))}
+    ways = {name: on_way for name in own if (on_way := links_on_way(name))}
     links = dict.fromkeys(link for each in ways.values() for link in each)
     lasting = [place.path for place in _in_shared(view, map(os.path.realpath, own_folders()))]
     view.holdings = view.holdings._replace(
