@@ -60,10 +60,10 @@ def discard_paths(name: str, paths: Sequence[str], *, yes: bool) -> int:
             return 1
         try:
             what = _show_what_is_kept(folder, paths)
-        except ExeatError as error:
+        except (ExeatError, OSError) as error:
             if paths or isinstance(error, ConfigError):
                 raise
-            what = f"all that it keeps ({error.public})"
+            what = f"all that it keeps ({error.public if isinstance(error, ExeatError) else error.strerror})"
         if not confirmed(f'the sandbox "{name}" forgets {what}', yes=yes):
             return 1
         forget(folder, [full_path(path) for path in paths])

@@ -61,14 +61,12 @@ def rows_of(real: RealMachine, changes: Sequence[Change], *, every: bool) -> lis
     return rows
 
 
-def _below(changes: Sequence[Change], start: int, path: str) -> list[Change]:
+def _below(changes: Sequence[Change], start: int, path: str) -> Sequence[Change]:
     """What follows in the list and lies below: it is sorted so."""
-    inner = []
-    for change in changes[start:]:
-        if not change.path.startswith(f"{path}/"):
-            break
-        inner.append(change)
-    return inner
+    end = start
+    while end < len(changes) and changes[end].path.startswith(f"{path}/"):
+        end += 1
+    return changes[start:end]
 
 
 def _row(change: Change) -> Row:

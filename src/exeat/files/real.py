@@ -47,11 +47,11 @@ class RealMachine:
         return self._folder, name
 
     def look(self, path: str) -> os.stat_result | None:
-        """What is there now; None if nothing is, or if there is no way to it but through a link."""
+        """What is there now; None if nothing is, if we may not look, or if the only way to it is through a link."""
         try:
             folder, name = self.within(path)
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
             return None
 
     def open(self, path: str) -> int:
@@ -121,4 +121,7 @@ def is_same_content(one: int, other: int) -> bool:
 
 
 def _is_link(name: str, within: int) -> bool:
-    return stat.S_ISLNK(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode)
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode)
+    except OSError:
+        return False  # gone, or in a folder that we may list and not enter

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["Changes", "Part", "Saved", "count_changes", "save_layer"]
 
 MAX_ENTRIES: Final = 500_000
+MAX_PATH_BYTES_KEPT: Final = 128 << 20  # of a layer: whoever lists it has all of its paths in memory
 MAX_NAMED: Final = 8
-_TOO_MANY: Final = f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files"
+_TOO_MANY: Final = f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files and folders"
+_TOO_LONG: Final = "what the command wrote is not kept: its paths are too long for so many"
 # Of one file: file systems differ in what names, links and sizes they take.
 _NOT_HERE: Final = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ)
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -109,7 +111,7 @@ class _Saver:
         self._tree = tree
         self._room = room
         self._limit = limit
-        self._entries = 0
+        self._entries = self._path_bytes = 0
         self._modes = LaterModes(tree)
         self._linked: dict[tuple[int, int], str] = {}
         self._as_root = os.geteuid() == 0
@@ -167,6 +169,9 @@ class _Saver:
             raise ExeatError(_TOO_MANY)
         self._take(BLOCK)
         full = joined(path, name)
+        self._path_bytes += len(full)
+        if self._path_bytes > MAX_PATH_BYTES_KEPT:
+            raise ExeatError(_TOO_LONG)
         if is_too_far(full):
             self._leave_out(full)
             return

@@ -49,16 +49,17 @@ class Folder(NamedTuple):
 
 
 def count_changes(parts: Sequence[Part], limit: int) -> Changes:
-    """Count the changes, up to a limit: a command may have made millions."""
-    files = removed = size = 0
+    """Count the changes, up to a limit, of what is looked at: a command may have made millions, or of folders."""
+    files = removed = size = looked_at = 0
     paths: list[str] = []
     for root, upper in parts:
         for folder in folders_of(upper):
             for name, found in folder.entries:
+                if looked_at >= limit:
+                    return Changes(files, removed, size, tuple(paths), is_complete=False)
+                looked_at += 1
                 if stat.S_ISDIR(found.st_mode):
                     continue
-                if files + removed >= limit:
-                    return Changes(files, removed, size, tuple(paths), is_complete=False)
                 if is_whiteout(found):
                     removed += 1
                 else:
@@ -80,28 +81,34 @@ def is_empty(upper: int) -> bool:
 
 def folders_of(upper: int) -> Iterator[Folder]:
     """All folders of an upper, each before those in it. The caller takes all entries of one before the next."""
-    pending = [""]
+    pending = [("", [""])]  # names, and where they are: paths would take a hundred times as much memory
     while pending:
-        path = pending.pop()
+        parent, names = pending[-1]
+        if not names:
+            pending.pop()
+            continue
+        path = f"{parent}/{names.pop()}" if parent else names.pop()
         try:
             descriptor = open_within(path or ".", upper, _DIRECTORY)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 continue  # too deep; whoever keeps a layer says so
             raise
+        inner: list[str] = []
         try:
-            yield Folder(path, descriptor, _entries(path, descriptor, pending))
+            yield Folder(path, descriptor, _entries(descriptor, inner))
         finally:
             os.close(descriptor)
+        pending.append((path, inner))
 
 
-def _entries(path: str, descriptor: int, pending: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+def _entries(descriptor: int, folders: list[str]) -> Iterator[tuple[str, os.stat_result]]:
     with os.scandir(descriptor) as listed:
         for entry in listed:
             found = entry.stat(follow_symlinks=False)
             yield entry.name, found
             if stat.S_ISDIR(found.st_mode):
-                pending.append(f"{path}/{entry.name}" if path else entry.name)
+                folders.append(entry.name)
 
 
 def open_within(path: str, within: int, flags: int) -> int:

@@ -64,7 +64,7 @@ def end_layer(
 
 
 def _thrown_away(changes: Changes) -> str:
-    if not changes.total:
+    if not changes.total and changes.is_complete:
         return ""
     return f"{_counted(changes)} outside the working directory; that is thrown away (--write PATH would keep it)"
 
