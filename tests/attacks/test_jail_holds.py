@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, NOBODY, as_user, environment, exeat, folder_of, python
+from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, as_user, environment, exeat, folder_of, python
 
 # The gateway's ports
 
@@ -146,24 +146,6 @@ def test_odd_folders_open_nothing(name: str, place: str, uid: int | None) -> Non
 
 
 # Strangers
-
-_DISPLAYS = Path("/tmp/.X11-unix")
-
-
-@AS_ROOT
-def test_a_stranger_cannot_have_a_folder_covered() -> None:
-    """On a machine without displays anybody can make a link of that name. (Where fs.protected_symlinks is off.)"""
-    if _DISPLAYS.exists() or _DISPLAYS.is_symlink():
-        pytest.skip("this machine has displays")
-    look = ["sh", "-c", "ls -d /usr/bin/env"]
-    assert exeat(command=look).stdout == "/usr/bin/env\n"
-    try:
-        for target in ("/usr", "/run/exeat"):
-            subprocess.run([*as_user(NOBODY), "ln", "-sfn", target, _DISPLAYS], check=True)
-            assert exeat(command=look).stdout == "/usr/bin/env\n", target
-    finally:
-        _DISPLAYS.unlink()
-
 
 # Takes a socket of the working directory away between the look at it and the moment at which it is to be covered.
 _TAKE_AWAY = """

@@ -22,10 +22,13 @@ FILE = "sandboxes/kept/allowlist.txt"
 
 
 def both_ways(there: Scene, words: str) -> tuple[Finished, Finished]:
-    """A shell's work without a jail, and with one. The mounts are made anew for each."""
+    """A shell's work without a jail, and in one with all of it shared for real. The mounts are made for each."""
     before, command = under_mounts(there.mounts), ["sh", "-c", words]
     free = exeat(argv=[*before, *as_user(there.uid), *command], env=there.environment(), cwd="/")
-    return free, exeat(command=command, uid=there.uid, before=before, cwd="/", env=there.environment())
+    layered = exeat(command=command, uid=there.uid, before=before, cwd="/", env=there.environment())
+    assert KEPT not in layered.stdout
+    shared = ("--write", str(there.folder))
+    return free, exeat(*shared, command=command, uid=there.uid, before=before, cwd="/", env=there.environment())
 
 
 def read_and_write(path: Path) -> str:
@@ -87,7 +90,7 @@ def test_layers_of_an_overlay_hold_hidden_files_too(uid: int | None) -> None:
             f"for each in {upper} {lower}; do cat $each; echo evil.test >> $each && echo wrote; done",
         ]
         free = exeat(argv=[*before, *as_user(uid), *command], env=env, cwd="/")
-        held = exeat(*options, command=command, uid=uid, before=before, env=env, cwd="/")
+        held = exeat("--write", str(folder), *options, command=command, uid=uid, before=before, env=env, cwd="/")
     assert free.stdout.split() == ["one.test", "wrote", "two.test", "wrote"], free.stderr
     assert (held.stdout, held.stderr.count("enied")) == ("", 4), held
 
@@ -172,7 +175,7 @@ def test_something_stands_where_the_usual_place_would_be(block: str, uid: int | 
             subprocess.run([*as_user(uid), "sh", "-ec", block], cwd=there.home, check=True)
             if jailed:
                 env = there.environment(EXEAT_HOME=str(there.state))
-                exeat(command=["sh", "-ec", plant], uid=uid, cwd=there.home, env=env)
+                exeat("--write", ".", command=["sh", "-ec", plant], uid=uid, cwd=there.home, env=env)
             else:
                 subprocess.run([*as_user(uid), "sh", "-ec", plant], cwd=there.home, check=True)
             done = subprocess.run(

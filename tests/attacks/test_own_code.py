@@ -168,7 +168,8 @@ def test_an_interpreter_of_the_users_own_cannot_be_changed() -> None:
     paths = [str(standard), str(standard / "os.py"), os.path.realpath(sys.executable), str(standard / "site-packages")]
     look = python("import os, sys\nfor path in sys.argv[1:]: print(os.access(path, os.W_OK))", *paths)
     assert exeat(argv=look).stdout.split() == ["True"] * 4
-    assert exeat(command=look, cwd=ANYWHERE).stdout.split() == ["False"] * 3 + ["True"]
+    done = exeat("--write", sys.base_prefix, command=look, cwd=ANYWHERE)
+    assert done.stdout.split() == ["False"] * 3 + ["True"], done.stderr
 
 
 def test_nothing_can_be_added_to_an_interpreter_of_the_users_own() -> None:
@@ -178,7 +179,7 @@ def test_nothing_can_be_added_to_an_interpreter_of_the_users_own() -> None:
     folders = [f"{sys.base_prefix}/lib", f"{sys.base_prefix}/bin"]
     look = python("import os, sys\nfor path in sys.argv[1:]: print(os.access(path, os.W_OK))", *folders)
     assert exeat(argv=look).stdout.split() == ["True"] * 2
-    assert exeat(command=look, cwd=ANYWHERE).stdout.split() == ["False"] * 2
+    assert exeat("--write", sys.base_prefix, command=look, cwd=ANYWHERE).stdout.split() == ["False"] * 2
 
 
 def test_no_link_on_the_way_to_the_interpreter_can_be_turned() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -15,10 +16,10 @@ _OF_KERNEL = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "mqueue", "nsfs", 
 class Mount:
     """`root` is the part of the file system that is mounted at `point`. `layers`: what an overlay is made of."""
 
-    __slots__ = ("device", "kind", "layers", "point", "root")
+    __slots__ = ("above", "device", "kind", "layers", "number", "point", "root")
 
     def __init__(self, line: str) -> None:
-        _, _, self.device, root, point, rest = line.split(" ", 5)
+        self.number, self.above, self.device, root, point, rest = line.split(" ", 5)
         self.root = _unescaped(root)
         self.point = _unescaped(point)
         self.kind, _, options = rest.partition(" - ")[2].split(" ", 2)
@@ -31,7 +32,7 @@ class OtherNames:
     def __init__(self) -> None:
         with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().split("\n")
-        mounts = [Mount(line) for line in lines if line]
+        mounts = _in_sight([Mount(line) for line in lines if line])
         devices = [mount.device for mount in mounts if mount.kind not in _OF_KERNEL]
         self._often = {device for device in devices if devices.count(device) > 1}
         self._has_layers = any(mount.layers for mount in mounts)
@@ -44,6 +45,12 @@ class OtherNames:
         """Where else this file or folder, or a part of the folder, can be found. The path is without links."""
         if not self._often and not self._has_layers:
             return
+        yield from self._of_one(path)
+        for mount in self._mounts:
+            if mount.point != path and is_below(mount.point, path):
+                yield from (other for other in self._of_one(mount.point) if not is_below(other, path))
+
+    def _of_one(self, path: str) -> Iterator[str]:
         own = self._points.get(path) or self._holding(path.rpartition("/")[0] or "/")
         if own is None:
             return
@@ -67,6 +74,19 @@ class OtherNames:
         if folder not in self._held:
             self._held[folder] = next((mount for mount in self._mounts if is_below(folder, mount.point)), None)
         return self._held[folder]
+
+
+def _in_sight(mounts: list[Mount]) -> list[Mount]:
+    """Without those that a later mount hides, at a folder above theirs."""
+    points = {(mount.above, mount.point) for mount in mounts}
+    hidden: set[str] = set()
+    for mount in mounts:  # each comes after the one that it is in
+        folder = mount.point
+        while folder != "/" and mount.number not in hidden:
+            folder = folder.rpartition("/")[0] or "/"
+            if mount.above in hidden or (folder != mount.point and (mount.above, folder) in points):
+                hidden.add(mount.number)
+    return [mount for mount in mounts if mount.number not in hidden]
 
 
 def _layers(options: str) -> list[str]:
@@ -95,6 +115,6 @@ def _are_same(path: str, other: str) -> bool:
     """Something else may be mounted on the way to the other."""
     try:
         one, two = os.lstat(path), os.lstat(other)
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno == errno.ENAMETOOLONG  # who goes step by step gets there; to hide it will fail
     return (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino)

@@ -75,9 +75,11 @@ class Holdings(NamedTuple):
 def hold_read_only(
     places: Iterable[Place], heap: str, still_writable: Iterable[Place] = (), reach: Reach = _BY_PATH
 ) -> None:
-    """Let these be read, and not written; but for places in them."""
-    ways = [_Way(place, reach) for place in places]
-    writable = [_Way(place, reach) for place in still_writable]
+    """Let these be read, and not written; but for places in them, and again in those."""
+    places, excepted = list(places), list(still_writable)
+    inner = [place for place in places if _is_in_one_of(place, places)]  # read-only with what they are in
+    ways = [_Way(place, reach) for place in places if place not in inner]
+    writable = [_Way(place, reach) for place in excepted]
     for way in ways:
         if not way.is_link:
             mount(way.place, way.place, None, MS_BIND | MS_REC)
@@ -85,6 +87,13 @@ def hold_read_only(
     for way in writable:
         mount(way.place, way.what_is_seen(), None, MS_BIND | MS_REC)
     _pin([*ways, *writable], heap)
+    again = [place for place in inner if _is_in_one_of(place, excepted)]
+    if again:
+        hold_read_only(again, heap, reach=reach)
+
+
+def _is_in_one_of(place: Place, others: Iterable[Place]) -> bool:
+    return any(place.path.startswith(f"{other.path}/") for other in others)
 
 
 def hold_hidden(

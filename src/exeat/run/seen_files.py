@@ -16,7 +16,7 @@ from exeat.files.paths import RealPaths, check_paths
 from exeat.files.places import full_path
 from exeat.files.roots import note_on_working_directory, why_not_shared
 from exeat.jail.devices import is_device, is_terminal_of_host
-from exeat.jail.holding import Place
+from exeat.jail.holding import Place, places_on_way
 from exeat.jail.layering import PRIVATE, is_private
 from exeat.jail.mounts import View
 from exeat.jail.shared_sockets import find_sockets
@@ -201,7 +201,7 @@ def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> 
     own = [*code.read_only, *(path for path in settings.upstream_ca if os.path.isfile(path))]
     places = (
         *view.holdings.read_only,
-        *_in_shared(view, map(_without_links_above, own)),
+        *(place for path in own for root in view.shared for place in places_on_way(root, os.path.abspath(path))),
         *(Place("/", path) for path in named.read_only),
     )
     writable_places = (*view.holdings.still_writable, *_in_shared(view, code.still_writable))
@@ -223,10 +223,6 @@ def _hold_ways(view: View, own: Iterable[str]) -> None:
 
 def _in_shared(view: View, paths: Iterable[str]) -> list[Place]:
     return [Place(root, path) for path in paths for root in view.shared if is_below(path, root)]
-
-
-def _without_links_above(path: str) -> str:
-    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def _refuse_own_sockets(paths: Iterable[str], hidden: list[HiddenPath]) -> None:
