@@ -354,7 +354,7 @@ print(sorted({what for _, what in seen}), sorted({name for name, _ in seen}))
 
 def test_a_log_that_is_not_full_leaves_one_file(tmp_path: Path) -> None:
     """The control: what was made to go on in is gone again."""
-    done = exeat("--audit", str(tmp_path / "audit.jsonl"), command=["ls", str(tmp_path)])
+    done = exeat("--audit", str(tmp_path / "audit.jsonl"), command=["ls"], cwd=tmp_path)
     assert done.stdout.split() == ["audit.jsonl", "audit.jsonl.1"]
     assert [each.name for each in tmp_path.iterdir()] == ["audit.jsonl"]
 

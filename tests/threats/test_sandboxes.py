@@ -60,7 +60,7 @@ def test_j2_run_refuses_the_name_before_anything_starts(name: str, home: Path) -
     """J2: exit status 2, and the command never ran."""
     done = subprocess.run(
         [sys.executable, "-m", "exeat", "run", f"--name={name}", "--", "touch", str(home.parent / "ran")],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=30, check=False, cwd=home.parent,
     )  # fmt: skip
     assert (done.returncode, home.exists(), (home.parent / "ran").exists()) == (2, False, False), done.stderr
 
@@ -127,7 +127,7 @@ def test_j1_run_starts_nothing_by_a_swapped_file(name: str, home: Path) -> None:
     before = tree(home.parent)
     done = subprocess.run(
         [sys.executable, "-m", "exeat", "run", "--name", "box", "--", "touch", str(home.parent / "ran")],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=30, check=False, cwd=home.parent,
     )  # fmt: skip
     assert (done.returncode, tree(home.parent)) == (2, before), done.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 
 ACCOUNTS = "/etc/passwd"  # read as it is: asking the C library may mean a network
@@ -21,6 +22,19 @@ def home_directories(home: str, environ: Mapping[str, str], uid: int) -> list[st
     first = os.path.realpath(home)
     others = dict.fromkeys(os.path.realpath(folder) for folder in found if folder.startswith("/"))
     return [first, *(folder for folder in others if folder not in (first, "/") and os.path.isdir(folder))]
+
+
+def runtime_folder(environ: Mapping[str, str], uid: int) -> str:
+    """Where programs that run keep sockets and tokens, without links; "" if that is in /run, or not meant for them."""
+    path = environ.get("XDG_RUNTIME_DIR", "")
+    try:
+        real = os.path.realpath(path, strict=True)
+        found = os.stat(real)
+    except (OSError, ValueError):
+        return ""
+    is_closed = found.st_uid == uid and not found.st_mode & 0o077  # as the specification has it
+    is_one = path.startswith("/") and stat.S_ISDIR(found.st_mode) and is_closed and not real.startswith("/run/")
+    return real if is_one else ""
 
 
 def _accounts() -> list[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ConfigError
-from exeat.files.homes import home_directories
+from exeat.files.homes import home_directories, runtime_folder
 from exeat.files.key_list import KeyLine, load_key_list
 from exeat.files.other_names import OtherNames
 from exeat.files.places import full_path, is_below, is_needed, place_of
@@ -24,6 +24,7 @@ OWN_FILES = "exeat's own files"
 _OWN = KeyLine("", OWN_FILES)
 _ASKED = KeyLine("", "asked for")
 _IDENTITY = KeyLine("", "SSH keys")
+_RUNTIME = "what programs that run share with each other"
 _MOST_HOMES = 16  # that are looked through; of all others, which only root could read, nothing is left
 
 
@@ -63,6 +64,8 @@ def hidden_paths(
     for path in named_identities(first):
         if not os.path.isdir(path):
             listed |= {place: _hidden(place, _IDENTITY) for place in search.found(path, _IDENTITY)}
+    if (runtime := runtime_folder(environ, uid)) and not is_needed(runtime, first):
+        listed[runtime] = HiddenPath(runtime, (), _RUNTIME)
     asked = _asked_for(policy.hide, first, search)
     _show(policy.show, first, listed, asked)
     listed |= asked

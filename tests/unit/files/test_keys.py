@@ -126,6 +126,22 @@ def test_where_the_environment_says(home: Path) -> None:
     ]
 
 
+def test_a_runtime_folder_is_hidden_if_it_is_the_users_alone(home: Path) -> None:
+    def hidden(folder: str, uid: int = os.geteuid()) -> list[str]:
+        found = hidden_paths(str(home), {"XDG_RUNTIME_DIR": folder}, uid, FilePolicy())
+        return [each.path for each in found if each.path.startswith(str(home))]
+
+    folder = home / "runtime"
+    folder.mkdir(0o700)
+    assert hidden(str(folder)) == [str(folder)]
+    home.chmod(0o700)
+    for other in ("/tmp", "/run", str(home), str(home / "missing"), ""):
+        assert hidden(other) == []
+    assert hidden(str(folder), os.geteuid() + 1) == []
+    folder.chmod(0o750)
+    assert hidden(str(folder)) == []
+
+
 def test_where_each_of_the_usual_folders_was_moved_to(home: Path) -> None:
     elsewhere = home.parent.parent / "elsewhere"
     for name in ("config/gh/x", "data/keyrings/x", "state/zsh/history", "cache/huggingface/token"):
