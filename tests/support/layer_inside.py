@@ -17,8 +17,8 @@ from typing import Any
 from exeat.errors import ExeatError
 from exeat.files.folding import fold_layers
 from exeat.files.kept import kept_layers
-from exeat.files.layers import open_in_layers
 from exeat.files.saving import count_changes, save_layer
+from exeat.jail.trees import step_down
 from exeat.sandbox.folder import open_sandbox
 
 _INSIDE = """
@@ -34,9 +34,7 @@ def main(folder: str, script: str, limit: int, hidden: str) -> dict[str, Any]:
     with open_sandbox("box", create=True) as box:
         fold_layers(box)
         trees = kept_layers(box)
-        lowers = [str(Path(f"/proc/self/fd/{each}").readlink()) for each in open_in_layers(trees, folder)]
-        as_root = os.geteuid() == 0
-        status, upper = _run(folder, script, lowers, as_root=as_root)
+        status, upper = _run(folder, script, _lowers(folder, trees), as_root=os.geteuid() == 0)
         parts = [(folder, upper)]
         counted = count_changes(parts, 100_000)
         said: dict[str, Any] = {"status": status, "layers": len(trees), "counted": counted._asdict()}
@@ -47,12 +45,25 @@ def main(folder: str, script: str, limit: int, hidden: str) -> dict[str, Any]:
         return said | {"saved": saved._asdict()}
 
 
+def _lowers(folder: str, trees: list[int]) -> list[str]:
+    """What earlier runs have left of the folder, as a jail finds it, and the folder unless all of it is hidden."""
+    found = []
+    for tree in trees:
+        descriptor, hides = step_down(_path_of(tree), folder)
+        if descriptor >= 0:
+            found.append(_path_of(descriptor))
+        if hides:
+            return found
+    return [*found, folder]
+
+
+def _path_of(descriptor: int) -> str:
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+
 def _run(folder: str, script: str, lowers: list[str], *, as_root: bool) -> tuple[int, int]:
-    lower, more = (
-        ":".join([*lowers, folder]),
-        ",index=off,metacopy=off,redirect_dir=nofollow" if as_root else ",userxattr",
-    )
-    given = {"FOLDER": folder, "SCRIPT": script, "LOWER": lower, "MORE": more}
+    more = ",index=off,metacopy=off,redirect_dir=nofollow" if as_root else ",userxattr"
+    given = {"FOLDER": folder, "SCRIPT": script, "LOWER": ":".join(lowers), "MORE": more}
     argv = ["unshare", "-m" if as_root else "-Urm", "sh", "-c", _INSIDE]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, env=os.environ | given, stdin=pipe, stdout=pipe, text=True) as child:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -98,40 +97,3 @@ def _kind(found: os.stat_result) -> Kind:
     if is_whiteout(found):
         return "removed"
     return "link" if stat.S_ISLNK(found.st_mode) else "file"
-
-
-def open_in_layers(trees: Sequence[int], path: str) -> list[int]:
-    """Descriptors of one folder in the layers that have it, newest first, as lowers for an overlay of it.
-
-    Stops at a layer that hides those below it: there the folder or one on the way to it was removed or replaced.
-    Never follows a link.
-    """
-    opened: list[int] = []
-    for tree in trees:
-        descriptor, hides = _step_down(tree, path)
-        if descriptor >= 0:
-            opened.append(descriptor)
-        if hides:
-            break
-    return opened
-
-
-def _step_down(tree: int, path: str) -> tuple[int, bool]:
-    """The folder in one layer, -1 if it is not there; and whether older layers show nothing of it."""
-    here = os.dup(tree)
-    hides = False
-    for name in filter(None, path.split("/")):
-        try:
-            inner = os.open(name, _DIRECTORY, dir_fd=here)
-        except FileNotFoundError:
-            os.close(here)
-            return -1, hides
-        except OSError as error:
-            os.close(here)
-            if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                return -1, True
-            raise
-        os.close(here)
-        here = inner
-        hides = hides or bool(opaque_mark(here))
-    return here, hides
