@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from exeat.jail.kernelfs import read_only, read_only_below
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, mount
+from exeat.jail.way import steps
 
 _BARE = MS_NOSUID | MS_NODEV | MS_NOEXEC
 _HERE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -108,6 +109,13 @@ def hold_hidden(
             mount(blank, way.place, None, MS_BIND)
             read_only(way.what_is_seen())
     _pin([way for way, _ in ways], heap)
+
+
+def places_on_way(root: str, path: str) -> list[Place]:
+    """All that must be held for a path to lead where it leads now: every link on the way, and the place itself."""
+    links = [step.here for step in steps(path) if step.is_link]
+    real = [os.path.realpath(path)] if os.path.exists(path) else []
+    return [Place(root, each) for each in (*links, *real) if root == "/" or each.startswith(f"{root}/")]
 
 
 class _Way:

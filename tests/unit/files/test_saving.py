@@ -168,15 +168,20 @@ def test_many_layers_become_one_with_the_same_content(machine: Machine) -> None:
 
 
 def test_layers_in_use_are_not_made_one(machine: Machine) -> None:
-    for number in range(9):
-        machine.run(f"echo {number} > f{number}")
-    holder = (
+    """While one run looks through them, the next one leaves them as they are."""
+    program = (
         "from exeat.files.kept import kept_layers\nfrom exeat.files.folding import fold_layers\n"
-        "from exeat.sandbox.folder import open_sandbox\n"
-        "box = open_sandbox('box'); held = kept_layers(box); fold_layers(box); print(len(held), len(kept_layers(box)))"
+        "from exeat.files.saving import save_layer\nfrom exeat.sandbox.folder import open_sandbox\n"
+        "os.mkdir('upper'); box = open_sandbox('box', create=True)\n"
+        "for number in range(9):\n"
+        "    open('upper/file', 'w').write(str(number))\n"
+        "    save_layer(box, [(f'/part{number}', os.open('upper', 0))], 1 << 30)\n"
+        "held = kept_layers(box); fold_layers(box); print(len(held), len(kept_layers(box)))"
     )
-    assert machine.python(holder) == "9 9\n"
-    assert machine.run("cat f0 f8")["layers"] == 1
+    assert machine.python(program) == "9 9\n"
+    assert machine.run("true")["layers"] == 1  # the one that held them is gone
+    (tree,) = machine.layers.glob("*/tree")
+    assert [(tree / f"part{number}/file").read_text() for number in range(9)] == [*"012345678"]
 
 
 def test_a_link_on_the_way_to_another_part_is_never_gone_through(machine: Machine) -> None:
