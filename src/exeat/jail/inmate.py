@@ -7,43 +7,34 @@ ends. Neither returns to the caller's code; they speak to the warden over one so
 
 from __future__ import annotations
 
-import math
 import os
-import select
 import signal
 import socket
 import sys
-import time
 from importlib.machinery import BuiltinImporter, FrozenImporter
 from typing import NoReturn
 
 from exeat.jail import descriptors, kernelfs, landlock, libc, mounts, nesting, privileges, streams
 from exeat.jail.becoming import become, places_of
+from exeat.jail.keeper_watch import Watch
 from exeat.jail.messages import (
     EXEC_FAILED,
-    EXITED,
     FAILED,
     KEEPER,
-    MOVED,
-    PASS_SIGNAL,
     READY,
     SOCKETS,
-    STOPPED,
     TRIED,
     pack_failure,
-    receive,
 )
 from exeat.jail.nesting import Attempts
 from exeat.jail.network import HostPorts, build_network
 from exeat.jail.seccomp import Nesting
 from exeat.jail.shared_sockets import find_sockets
-from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, restore_signals
+from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, restore_signals
 from exeat.jail.trees import usual_modes
 from exeat.jail.view import NoViewError
 
 _NAMESPACES = libc.CLONE_NEWNS | libc.CLONE_NEWPID | libc.CLONE_NEWIPC
-# How long the two halves of a signal to the group, to the warden and to the keeper, can be apart.
-_GROUP_MS = 50
 _TIOCSCTTY = 0x540E  # the same on every machine that there is a jail for
 
 
@@ -250,7 +241,9 @@ def keep(spec: Spec, control: socket.socket, positions: dict[int, int], *, is_ro
         command = os.fork()
         if command == 0:
             _become_command(spec, control, attempts)
-        _Watch(command, signals, control, spec, positions, attempts).go_on()
+        leads = spec.terminal is not None
+        shares = not spec.new_session and not leads
+        Watch(command, signals, control, positions, attempts, leads_session=leads, shares_group=shares).go_on()
     except _StepError as problem:
         _report_failure(control, problem.step, problem.error)
     except BaseException as problem:
@@ -325,88 +318,6 @@ def _become_command(spec: Spec, control: socket.socket, attempts: Attempts) -> N
     except BaseException as problem:
         control.send(FAILED + pack_failure("exec", OSError(0, f"{type(problem).__name__}: {problem}")))
     os._exit(127)
-
-
-class _Watch:
-    """The keeper's work while the command runs."""
-
-    def __init__(
-        self,
-        command: int,
-        signals: int,
-        control: socket.socket,
-        spec: Spec,
-        positions: dict[int, int],
-        attempts: Attempts,
-    ) -> None:
-        self._command = command
-        self._attempts = attempts
-        self._signals = signals
-        self._control = control
-        self._positions = positions
-        self._leads_session = spec.terminal is not None
-        self._shares_group = not spec.new_session and not self._leads_session
-        self._seen: dict[int, float] = {}  # signals that came to the whole group, and when
-
-    def go_on(self) -> NoReturn:
-        poll = select.poll()
-        poll.register(self._signals, select.POLLIN)
-        poll.register(self._control, select.POLLIN)
-        self._attempts.watch(poll)
-        while True:
-            ready = dict(poll.poll())
-            self._attempts.take(ready)
-            if self._signals in ready:
-                self._take_signals()
-            if self._control.fileno() in ready:
-                data, _ = receive(self._control, 16)
-                if not data:
-                    os._exit(1)  # the warden is gone
-                if data[:1] == PASS_SIGNAL:
-                    self._pass(int(data[1:]))
-
-    def _take_signals(self) -> None:
-        for number, code, _ in read_signalfd(self._signals):
-            if number == signal.SIGCHLD:
-                self._reap()
-            elif code <= SI_USER:
-                self._seen[number] = time.monotonic()
-
-    def _pass(self, number: int) -> None:
-        """Send the command a signal that the warden got, unless it went to the group and so to the command as well.
-
-        We are in the same group and would have got it too, at the same time or a moment later.
-        """
-        if self._shares_group and number in FOR_COMMAND:
-            poll = select.poll()
-            poll.register(self._signals, select.POLLIN)
-            if number not in self._seen and poll.poll(_GROUP_MS):
-                self._take_signals()
-            if time.monotonic() - self._seen.pop(number, -math.inf) < 1.0:
-                return
-        if self._leads_session and number in (signal.SIGCONT, signal.SIGTSTP):
-            os.killpg(self._command, number)  # as a shell does for a job
-        else:
-            os.kill(self._command, number)
-
-    def _reap(self) -> None:
-        """Collect everything that has ended. When that is the command, it is over."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
-            except ChildProcessError:
-                os._exit(1)
-            if pid == 0:
-                return
-            if pid != self._command:
-                continue
-            if os.WIFSTOPPED(status):
-                self._control.send(STOPPED + str(os.WSTOPSIG(status)).encode())
-            else:
-                for stream, position in streams.moved(self._positions).items():
-                    self._control.send(MOVED + f"{stream} {position}".encode())
-                self._control.send(EXITED + str(status).encode())
-                os._exit(0)
 
 
 def _report_failure(control: socket.socket, step: str, error: OSError) -> None:
