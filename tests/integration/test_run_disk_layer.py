@@ -78,7 +78,7 @@ chmod 0 ~/closed; head -c 40000000 /dev/zero >&3; echo written; sleep 1000
         patches += "disk_layer._ALWAYS_LEFT = disk_layer._free(os.open('/var/tmp', os.O_RDONLY)) - (30 << 20)\n"
     done = machine.run(script, "--layer-size", "20MB", patches=patches)
     assert done.status == 128 + signal.SIGKILL, done
-    assert "it wrote more outside the working directory than --layer-size allows" in done.stderr
+    assert "it wrote more outside the project than --layer-size allows" in done.stderr
     assert layers_of(machine) == []
 
 

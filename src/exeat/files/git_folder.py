@@ -24,6 +24,7 @@ _HARMLESS: Final = {
 }  # fmt: skip
 _UNREAD: Final = b"\n[unread]\nunread\n"  # stands for what there is more of: no setting that is known
 _LEADS_TO: Final = "gitdir: "
+_MAX_FILES: Final = 50  # with settings, of one repository
 _MAX_DEPTH: Final = 8  # of folders in `modules`: names of submodules have slashes
 
 
@@ -39,12 +40,25 @@ class GitFolder:
     @property
     def hooks_paths(self) -> list[str]:
         """Other folders for hooks. What is not a full path begins at the top of the work tree."""
-        return [os.path.expanduser(path) for path in self._settings.get("hookspath", ())]
+        return [os.path.expanduser(path) for _, each in self._all_settings() for path in each.get("hookspath", ())]
 
     @property
     def included(self) -> list[str]:
         """Other files with settings."""
-        return [os.path.join(self.path, os.path.expanduser(path)) for path in self._settings.get("include", ())]
+        return [file for file, _ in self._all_settings()[2:]]
+
+    def _all_settings(self) -> list[tuple[str, dict[str, list[str]]]]:
+        """Its own two files, and those that they include, and so on."""
+        files = [f"{self.path}/config", f"{self.path}/config.worktree"]
+        found, seen = [], set(files)
+        for file in files:
+            found.append((file, read_settings(file)))
+            for path in found[-1][1].get("include", ()):
+                other = os.path.join(os.path.dirname(file), os.path.expanduser(path))
+                if os.path.realpath(other) not in seen and len(files) < _MAX_FILES:
+                    seen.add(os.path.realpath(other))
+                    files.append(other)
+        return found
 
     @property
     def work_tree(self) -> str:
@@ -167,16 +181,21 @@ def _pointer(path: str) -> str:
 
 
 def _text(path: str) -> str:
-    """Of a plain file that can be read; "" otherwise. A FIFO is not waited for."""
+    """Of a plain file that can be read; "" otherwise. Nothing else is opened: a link may lead to a device."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except OSError:
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):
         return ""
     try:
-        is_plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        text = os.read(descriptor, _MAX_SETTINGS) if is_plain else b""
-        return os.fsdecode(text if len(text) < _MAX_SETTINGS else text + _UNREAD)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return ""
+        descriptor = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            text = os.read(descriptor, _MAX_SETTINGS).replace(b"\0", b"\n")  # where git's values end, too
+            return os.fsdecode(text if len(text) < _MAX_SETTINGS else text + _UNREAD)
+        finally:
+            os.close(descriptor)
     except OSError:
         return ""
     finally:
-        os.close(descriptor)
+        os.close(handle)

@@ -72,6 +72,8 @@ class _Found:
             if not _is_below(path, self._root) or path in self._writable:
                 return
             if not os.path.lexists(path):
+                while not os.path.lexists(os.path.dirname(path)):
+                    path = os.path.dirname(path)  # of more that is not there, the first
                 if os.path.isdir(os.path.dirname(path)):
                     self._absent[path] = None
                 return
@@ -119,6 +121,8 @@ class _Found:
             self._add_git_folder(module)
             if module.work_tree and os.path.isfile(f"{module.work_tree}/.git"):
                 self.add(f"{module.work_tree}/.git")
+            for path in module.hooks_paths:
+                self.add(os.path.join(module.work_tree or module.path, path))
 
     def _add_common(self, path: str) -> None:
         """With such a file git takes its settings from wherever it says. No program makes one in a folder of git's."""

@@ -132,6 +132,7 @@ def install_filter(attempts: Attempts, nesting: seccomp.Nesting, *, unix_sockets
 def prepare(nesting: seccomp.Nesting) -> None:
     """For the builder, in namespaces of users and mounts that it has just made."""
     _bound_namespaces(nest=nesting.allowed)
+    _bound_watches()
     if nesting.allowed:
         nesting.control_groups = not _rules_own_control_group()
 
@@ -162,15 +163,29 @@ def _bound_namespaces(*, nest: bool) -> None:
 
     Without `--nest` none: a second wall behind the filter. The limits are those of that user namespace.
     """
-    most = str(_MAX_NAMESPACES if nest else 0).encode()
     for kind in _KINDS if nest else ("user",):
+        _bound(f"{kind}_namespaces", _MAX_NAMESPACES if nest else 0)
+
+
+def _bound_watches() -> None:
+    """They are counted for the user outside, too, whose other programs need some, and exeat itself."""
+    for kind in ("instances", "watches"):
         try:
-            descriptor = os.open(f"/proc/sys/user/max_{kind}_namespaces", os.O_WRONLY | os.O_CLOEXEC)
+            with open(f"/proc/sys/fs/inotify/max_user_{kind}", "rb") as file:
+                most = int(file.read())
         except OSError:
-            continue  # a kind that this kernel has not; or /proc/sys is read-only, as in a container
-        try:
-            os.write(descriptor, most)
-        except OSError:
-            pass  # the filter refuses by itself; in a container limits may not be the caller's to set
-        finally:
-            os.close(descriptor)
+            continue
+        _bound(f"inotify_{kind}", most * 3 // 4)
+
+
+def _bound(what: str, most: int) -> None:
+    try:
+        descriptor = os.open(f"/proc/sys/user/max_{what}", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # a kind that this kernel has not; or /proc/sys is read-only, as in a container
+    try:
+        os.write(descriptor, str(most).encode())
+    except OSError:
+        pass  # the filter refuses by itself; in a container limits may not be the caller's to set
+    finally:
+        os.close(descriptor)

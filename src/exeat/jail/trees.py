@@ -62,6 +62,19 @@ def open_in(tree: str, path: str, *, make: bool = False) -> int:
     return at
 
 
+def open_without_links(path: str) -> int:
+    """A file or folder of the machine. Raises OSError if a link is on the way: it had none when it was chosen.
+
+    The command of another run may share a folder that it lies in.
+    """
+    parent, _, name = path.rpartition("/")
+    within = open_in("/", parent)
+    try:
+        return os.open(name or ".", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    finally:
+        os.close(within)
+
+
 def step_down(layer: str, path: str) -> tuple[int, bool]:
     """A folder in a layer, -1 if it is not there; and whether the layer hides what those below it have there.
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from exeat.jail.layering import Machine
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, call, mount
 from exeat.jail.own_ways import own_folders_elsewhere, take_over_ways
-from exeat.jail.trees import is_below, outermost
+from exeat.jail.trees import is_below, open_without_links, outermost
 
 __all__ = ["Layers", "NoViewError", "enter_view", "forget_host", "is_below", "open_uppers", "outermost", "read_notes"]
 
@@ -88,7 +88,7 @@ def enter_view(layers: Layers, *, own_users: bool, silent: Collection[str] = ())
 
 def _enter(layers: Layers, silent: Collection[str], *, own_users: bool) -> int:
     # Before the stage covers what they may lie in.
-    real = [(path, os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) for path in outermost(layers.real)]
+    real = [(path, open_without_links(path)) for path in outermost(layers.real)]
     kernels = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in ("/proc", "/sys") if os.path.isdir(path)]
     stage = _make_stage(layers, own_users=own_users)
     held = os.open(stage.layer, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

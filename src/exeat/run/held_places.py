@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 
+from exeat.jail.trees import open_without_links
+
 _BLOCKED = ".exeat-blocked"
 _HERE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = _HERE | os.O_DIRECTORY
@@ -53,7 +55,7 @@ class HeldPlaces:
         places = list(places)
         self._left_bytes, self._left_entries = _MAX_BYTES, _MAX_ENTRIES
         self._descriptors: list[tuple[str, int]] = []
-        self._roots = {root: os.open(root, _FOLDER) for root in {root for root, _ in places}}
+        self._roots = {root: open_without_links(root) for root in {root for root, _ in places}}
         on_way = {step for root, path in places for step in _steps(root, path)}
         for path in sorted(on_way, key=lambda path: (path.count("/"), path)):  # folders before what is in them
             try:

@@ -66,11 +66,11 @@ def end_layer(
 def _thrown_away(changes: Changes) -> str:
     if not changes.total and changes.is_complete:
         return ""
-    return f"{_counted(changes)} outside the working directory; that is thrown away (--write PATH would keep it)"
+    return f"{_counted(changes)} outside the project; that is thrown away (--write PATH would keep it)"
 
 
 def _kept(changes: Changes, name: str) -> str:
-    return f"{_counted(changes)} outside the working directory; kept in the sandbox: exeat files diff --name {name}"
+    return f"{_counted(changes)} outside the project; kept in the sandbox: exeat files diff --name {name}"
 
 
 def _counted(changes: Changes) -> str:

@@ -19,6 +19,7 @@ from exeat.files.project import Protected, find_protected
 from exeat.jail.hold_again import hold_again
 from exeat.jail.holding import Holdings, Place
 from exeat.jail.name_watch import NameWatch
+from exeat.jail.trees import open_without_links
 from exeat.run.held_places import has_second_name
 from exeat.run.hidden_ways import HiddenWays, root_of
 from exeat.run.summary import say
@@ -108,7 +109,7 @@ class ProjectGuard:
     def _open_folder(self, path: str) -> None:
         """While the command does not run yet: later it could put a link somewhere."""
         if path not in self._folders:
-            self._folders[path] = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self._folders[path] = open_without_links(path)
 
     def attend(self) -> None:
         """See to what has changed. A JailError if the run must end."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _MAX_LINES = 20
 GATEWAY_GONE = "the gateway has ended; the command has no network from now on"
-LAYER_FULL = "the command was ended: it wrote more outside the working directory than --layer-size allows"
+LAYER_FULL = "the command was ended: it wrote more outside the project than --layer-size allows"
 
 
 def say(text: str) -> None:

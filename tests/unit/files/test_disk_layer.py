@@ -37,6 +37,7 @@ def test_what_little_was_written_is_not_too_much(layer: DiskLayer) -> None:
 def test_folders_too_deep_to_be_counted_are_too_much(layer: DiskLayer) -> None:
     dig(Path(layer.path) / "upper", 1500)
     assert layer.is_full()
+    layer.remove()  # pytest itself cannot remove so deep a folder
 
 
 def test_too_many_files_are_too_much(layer: DiskLayer, monkeypatch: pytest.MonkeyPatch) -> None:
