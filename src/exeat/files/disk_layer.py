@@ -107,13 +107,21 @@ def _check_attributes(folder: int) -> None:
 
 def _takes_more(within: int, name: str, limit: int) -> bool:
     """Also if that cannot be found out: the command may have closed a folder, or filled it with more than we count."""
+    try:
+        return _is_measured_as_more(within, name, limit)
+    except RecursionError:
+        return True  # too deep to be walked
+
+
+def _is_measured_as_more(within: int, name: str, limit: int) -> bool:
     total, count, unseen = 0, 0, False
 
     def note(_: OSError) -> None:
         nonlocal unseen
         unseen = True
 
-    for _, _, names, folder in os.fwalk(name, dir_fd=within, onerror=note):
+    for _, inner, names, folder in os.fwalk(name, dir_fd=within, onerror=note):
+        count += len(inner)
         for each in names:
             count += 1
             try:
