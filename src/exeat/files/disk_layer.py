@@ -109,7 +109,8 @@ def _takes_more(within: int, name: str, limit: int) -> bool:
     """Also if that cannot be found out: the command may have closed a folder, or made too many, or too deep ones."""
     total = count = 0
     try:
-        for _, _, names, folder in os.fwalk(name, dir_fd=within, onerror=_fail):
+        for _, inner, names, folder in os.fwalk(name, dir_fd=within, onerror=_fail):
+            count += len(inner)
             for each in names:
                 count += 1
                 with suppress(FileNotFoundError):  # removed meanwhile

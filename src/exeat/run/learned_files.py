@@ -36,12 +36,16 @@ def _is_folder(path: str) -> bool:
 
 
 class Surroundings(NamedTuple):
-    """What paths are judged by. `is_folder` says of a full path whether it is a folder of the real machine."""
+    """What paths are judged by. `is_folder` says of a full path whether it is a folder of the real machine.
+
+    `linked`: where settings lie to which links in the home directory lead.
+    """
 
     home: str
     working_directory: str
     search_path: tuple[str, ...] = ()
     is_folder: Callable[[str], bool] = _is_folder
+    linked: tuple[str, ...] = ()
 
 
 class LearnedFiles(NamedTuple):
@@ -56,7 +60,20 @@ def find_surroundings(environ: Mapping[str, str]) -> Surroundings:
     home = os.path.realpath(os.path.expanduser("~"))
     folders = environ.get("PATH", "").split(":")
     here = os.path.realpath(".")
-    return Surroundings(home, here, tuple(os.path.realpath(each) for each in folders if each))
+    search_path = tuple(os.path.realpath(each) for each in folders if each)
+    return Surroundings(home, here, search_path, linked=tuple(_where_settings_lie(home)))
+
+
+def _where_settings_lie(home: str) -> Iterator[str]:
+    """`~/.bashrc` may be a link to `~/dotfiles/bashrc`."""
+    try:
+        names = os.listdir(home)
+    except OSError:
+        return
+    for path in (f"{home}/{name}" for name in names if name.startswith(".")):
+        if os.path.islink(path):
+            target = os.path.realpath(path)
+            yield target if os.path.isdir(target) else os.path.dirname(target)
 
 
 def tightest_folders(changed: Iterable[str], around: Surroundings) -> LearnedFiles:
@@ -187,10 +204,21 @@ def _why_not(folder: str, around: Surroundings) -> str:
         if inner[0] == ".cache":
             return "" if len(inner) > 1 else "the folder around it is too much to share"
         hidden = any(part.startswith(".") for part in inner)
-        return "programs outside may go by what is there" if hidden else ""
+        linked = any(_is_within(folder, each) or _is_within(each, folder) for each in around.linked)
+        if hidden or linked:
+            return "programs outside may go by what is there"
+        return "a repository of its own" if _is_in_repository(folder, around.home) else ""
     if not any(_is_within(folder, each) and folder != each for each in _DATA):
         return "outside your home"
     return "programs outside may go by what is there" if "/." in folder else ""
+
+
+def _is_in_repository(folder: str, home: str) -> bool:
+    while folder != home:
+        if os.path.lexists(f"{folder}/.git"):
+            return True
+        folder = folder.rpartition("/")[0]
+    return False
 
 
 def _named(path: str, folder: str, around: Surroundings) -> str:
