@@ -46,7 +46,7 @@ def own_folders_elsewhere(silent: Collection[str]) -> list[str]:
     """Such as /srv/people/me. What lies deeper is not looked for: docs/limits.md. `silent` mounts are not touched."""
     uid, looks = os.geteuid(), _MAX_LOOKS
     without = {*silent, *MountTable().of_kind("autofs")}  # to look into one of these may wait for a mount
-    found = []
+    found: list[str] = []
     for top in _folders_in("/", without):
         if top[1:] in _SYSTEMS:
             continue

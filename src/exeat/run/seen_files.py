@@ -194,8 +194,8 @@ def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> 
 
 def _hold_ways(view: View, own: Iterable[str]) -> None:
     """What decides about the command is found where it was named: a link on the way must not be turned."""
-    ways = {name: links for name in own if (links := links_on_way(name))}
-    links = dict.fromkeys(link for each in ways.values() for link in each)
+    ways = {name: on_way for name in own if (on_way := links_on_way(name))}
+    links = dict.fromkeys(link for on_way in ways.values() for link in on_way)
     lasting = [place.path for place in _in_shared(view, map(os.path.realpath, own_folders()))]
     view.holdings = view.holdings._replace(
         pinned=(*view.holdings.pinned, *_in_shared(view, links)),

@@ -311,3 +311,16 @@ def test_every_link_on_the_way_to_a_file_is_a_place_to_hold(tmp_path: Path) -> N
     assert places_on_way(str(root / "real"), str(root / "link.toml")) == [
         Place(str(root / "real"), str(root / "real/policy.toml"))
     ]
+
+
+def test_places_may_lie_in_one_another(scene: Scene) -> None:
+    """As an environment does in the folder of its interpreter, which may be written to elsewhere."""
+    for name in ("tools/sub/file", "tools/free/file", "tools/free/inner/file"):
+        make(scene.root / name)
+    program = (
+        "held = tuple(at('tools', 'tools/sub', 'tools/free/inner'))\n"
+        "Holdings(read_only=held, still_writable=tuple(at('tools/free'))).hold(heap, blank)\n"
+        "tried(lambda: write('tools/sub/file'), lambda: write('tools/free/file'),"
+        " lambda: write('tools/free/inner/file'), lambda: os.rename('tools/free/inner', 'tools/free/z'))"
+    )
+    assert scene.run(program) == ["Read-only file system", "done", "Read-only file system", BUSY]
