@@ -9,13 +9,12 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, PYTHON, as_user, exeat, folder_of, python
+from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, as_user, exeat, python
 
 _HELLO = b"hello from outside"
 
@@ -42,13 +41,6 @@ class Server:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-
-
-def unix_server(path: Path) -> Server:
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    path.chmod(0o777)
-    return Server(listener)
 
 
 # Sockets as standard streams
@@ -127,122 +119,3 @@ def test_a_datagram_socket_cannot_be_led_to_abstract_names_of_the_host(uid: int 
         host.settimeout(0.2)
         with pytest.raises(TimeoutError):
             host.recv(10)
-
-
-# Unix sockets that are there before the start, but not under the name that they were bound by
-
-_CALL = """
-import os, socket, sys
-try:
-    with socket.socket(socket.AF_UNIX) as conn:
-        conn.settimeout(5)
-        conn.connect(os.fsencode(sys.argv[1]))
-        print(conn.recv(100).decode())
-except OSError as error:
-    sys.exit(str(error))
-"""
-
-
-def _outside(path: Path, uid: int | None) -> bytes:
-    called = subprocess.run([*as_user(uid), *python(_CALL, str(path))], stdout=subprocess.PIPE, check=True)
-    return called.stdout.strip()
-
-
-def _is_hidden(path: Path, server: Server, uid: int | None) -> None:
-    """Reachable outside, or the test shows nothing; not inside."""
-    assert _outside(path, uid) == _HELLO
-    before = server.visitors
-    done = exeat(command=python(_CALL, str(path)), uid=uid)
-    assert server.visitors == before, f"{str(path)!r} was reached from inside: {done.stdout}"
-    assert done.status == 1, done.stderr
-
-
-def _link(made: Path, wanted: Path) -> None:
-    wanted.hardlink_to(made)
-    made.unlink()
-
-
-def _rename(made: Path, wanted: Path) -> None:
-    made.rename(wanted)
-
-
-@BY_USER
-@pytest.mark.parametrize("move", [_link, _rename])
-def test_a_socket_that_got_another_name_is_hidden(move: Callable[[Path, Path], None], uid: int | None) -> None:
-    """ssh binds its ControlPath under a random name and links it: with it goes everything that the connection can."""
-    with folder_of(uid) as folder:
-        made, wanted = folder / "made.sock", folder / "known.sock"
-        server = unix_server(made)
-        with closing(server):
-            _is_hidden(made, server, uid)
-            move(made, wanted)
-            _is_hidden(wanted, server, uid)
-
-
-_ODD_NAMES = (
-    *("a b", "a  b", " a", "a ", "@a", "a\\b", "a\udcffb"),
-    *("a\nb", "a\rb", "a\x0bb", "a\x0cb", "a\x1cb", "a\x85b", "a\u2028b"),
-)
-
-
-@pytest.mark.parametrize("name", _ODD_NAMES, ids=ascii)
-def test_a_socket_with_an_odd_name_is_hidden(name: str) -> None:
-    """The kernel's table writes names as they are."""
-    with folder_of(None) as folder:
-        path = folder / name
-        server = unix_server(path)
-        with closing(server):
-            _is_hidden(path, server, None)
-
-
-_SERVE = """
-import os, socket, sys
-path, folder = sys.argv[1:]
-with socket.socket(socket.AF_UNIX) as server:
-    server.bind(path)
-    os.chmod(path, 0o777)
-    os.chdir(folder)
-    server.listen(8)
-    print("listening", flush=True)
-    while True:
-        conn, _ = server.accept()
-        with conn:
-            conn.sendall(b"hello from outside")
-"""
-
-
-@contextmanager
-def serving(argv: list[str], **popen: str) -> Iterator[None]:
-    """Somebody else's program that serves as above."""
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, **popen) as program:  # type: ignore[call-overload]
-        try:
-            assert program.stdout.readline() == "listening\n"
-            yield
-        finally:
-            program.kill()
-
-
-@BY_USER
-@pytest.mark.parametrize("then", [".", "/"], ids=["stays", "goes elsewhere"])
-def test_a_socket_that_was_bound_by_a_relative_path_is_hidden(then: str, uid: int | None) -> None:
-    """Where it is can be read from its owner's working directory: if one may look, and if the owner is still there."""
-    with folder_of(None) as folder, serving(python(_SERVE, "db.sock", then), cwd=str(folder)):
-        path = folder / "db.sock"
-        assert _outside(path, uid) == _HELLO
-        done = exeat(command=python(_CALL, str(path)), uid=uid, cwd=ANYWHERE)
-        assert _HELLO.decode() not in done.stdout, "the socket was reached from inside"
-
-
-@AS_ROOT
-@BY_USER
-@pytest.mark.parametrize("namespaces", [["-m"], ["-m", "-n"]], ids=["mounts", "mounts and network"])
-def test_a_socket_of_a_container_in_a_shared_folder_is_hidden(namespaces: list[str], uid: int | None) -> None:
-    """A database in a container with `-v /srv/db:/var/run/db`: the kernel knows only the path that it saw itself."""
-    with folder_of(None) as shared, folder_of(None) as theirs:
-        script = 'mount --bind "$1" "$2" && exec "$3" -I -S -c "$4" "$2/db.sock" /'
-        argv = ["sh", "-c", script, "sh", str(shared), str(theirs), PYTHON, _SERVE]
-        with serving(["unshare", *namespaces, *argv]):
-            path = shared / "db.sock"
-            assert _outside(path, uid) == _HELLO
-            done = exeat(command=python(_CALL, str(path)), uid=uid)
-            assert _HELLO.decode() not in done.stdout, "the container's socket was reached from inside"

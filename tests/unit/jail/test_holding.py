@@ -17,6 +17,7 @@ from exeat.jail.holding import (  # noqa: F401 - for what is run in a namespace
     Place,
     hold_hidden,
     hold_read_only,
+    places_on_way,
 )
 from exeat.jail.libc import (
     CLONE_NEWNS,
@@ -298,3 +299,28 @@ def test_a_folder_can_be_pinned_and_stay_writable(scene: Scene) -> None:
         " lambda: os.rename('tools/inner', 'z'), lambda: os.rename('tools', 'z'))"
     )
     assert scene.run(program) == ["done", "done", BUSY, BUSY]
+
+
+def test_every_link_on_the_way_to_a_file_is_a_place_to_hold(tmp_path: Path) -> None:
+    root = Path(os.path.realpath(tmp_path))
+    make(root / "real/policy.toml")
+    (root / "folder").symlink_to("real")
+    (root / "link.toml").symlink_to("folder/policy.toml")
+    found = places_on_way(str(root), str(root / "link.toml"))
+    assert [place.path.removeprefix(f"{root}/") for place in found] == ["link.toml", "folder", "real/policy.toml"]
+    assert places_on_way(str(root / "real"), str(root / "link.toml")) == [
+        Place(str(root / "real"), str(root / "real/policy.toml"))
+    ]
+
+
+def test_places_may_lie_in_one_another(scene: Scene) -> None:
+    """As an environment does in the folder of its interpreter, which may be written to elsewhere."""
+    for name in ("tools/sub/file", "tools/free/file", "tools/free/inner/file"):
+        make(scene.root / name)
+    program = (
+        "held = tuple(at('tools', 'tools/sub', 'tools/free/inner'))\n"
+        "Holdings(read_only=held, still_writable=tuple(at('tools/free'))).hold(heap, blank)\n"
+        "tried(lambda: write('tools/sub/file'), lambda: write('tools/free/file'),"
+        " lambda: write('tools/free/inner/file'), lambda: os.rename('tools/free/inner', 'tools/free/z'))"
+    )
+    assert scene.run(program) == ["Read-only file system", "done", "Read-only file system", BUSY]
