@@ -50,13 +50,6 @@ NEEDS_ROOT = frozenset(
         *("E6.unix-run", "E6.unix-cwd", "M5.new-proc", "M5.new-sysfs", "M5.new-cgroup"),
     }
 )
-# Under the rights of this world, or in no world at all, these have no target.
-NEEDS_WORLD = frozenset(
-    {
-        *("D1.lookup", "D1.below-allowed", "D1.txt-lookup", "D1.connect-name", "D1.socks-name"),
-        *("A3.metadata", "A3.connect-metadata", "E6.unix-runtime", "E6.unix-second"),
-    }
-)
 
 # The same for files. Folders of the system are root's, and not every machine has all of them.
 _OF_SYSTEM = frozenset(f"M1.system-{key}" for key in SYSTEM)

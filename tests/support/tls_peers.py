@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import trustme
@@ -181,10 +181,3 @@ def say_goodbye(conn: socket.socket) -> None:
         conn.unwrap()
     except (ssl.SSLError, OSError):
         pass  # sent; what the peer says to it does not matter here
-
-
-def in_pieces(parts: Iterable[bytes], conn: socket.socket) -> None:
-    """One write, and so one TLS record and mostly one packet, for each part."""
-    conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for part in parts:
-        conn.sendall(part)
