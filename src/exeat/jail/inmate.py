@@ -145,6 +145,7 @@ def _build(spec: Spec, control: socket.socket) -> None:
                 uid=shown_uid,
                 environ=spec.environ,
                 program=spec.argv[0],
+                cwd=spec.cwd,
                 own_users=own_users,
                 hidden_terminal=spec.terminal.hidden if spec.terminal is not None else 0,
             )

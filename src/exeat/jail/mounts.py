@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from exeat.jail.devices import OwnDevices
 from exeat.jail.holding import Holdings
@@ -55,12 +56,13 @@ def build_view(
     uid: int,
     environ: Mapping[str, str],
     program: str,
+    cwd: str,
     own_users: bool,
     hidden_terminal: int = 0,
 ) -> int:
     """Make the file system of the namespace that this process is in. Raises OSError.
 
-    `dead_sockets` are those of the host in folders that are shared. `environ` and `program` are the command's;
+    `dead_sockets` are those of the host in folders that are shared. `environ`, `program` and `cwd` are the command's;
     `hidden_terminal` is the device number of one that is not. Returns a descriptor of the layers; -1 without.
     """
     mount(None, "/", None, MS_REC | MS_PRIVATE)
@@ -92,6 +94,8 @@ def build_view(
         from exeat.jail.truststore import mount_trust  # noqa: PLC0415 - loaded by now, for runs that look into TLS
 
         trust = view.trust
+        with suppress(OSError):  # why the command cannot be there is found later
+            os.chdir(cwd)  # a new root leaves us elsewhere, and programs and environments are looked for from here
         mount_trust(_OWN, trust.bundle, trust.java, trust.own, trust.subject_hash, environ, program)
     mount(_OWN, _OWN, None, MS_BIND)
     read_only(_OWN)

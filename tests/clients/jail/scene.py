@@ -76,6 +76,7 @@ class Jail:
         self.env = bare_environment(folder / "home")
         self.hosts: Mapping[str, str] = HOSTS
         self.before: Sequence[str] = ()  # a command that exeat is run under
+        self.options: Sequence[str] = ()  # of `exeat run`, for all runs
         self._numbers = itertools.count(1)
         self._logs = folder
         self.give(folder / "home", self.folder)
@@ -94,7 +95,7 @@ class Jail:
         env = {**self.env, **(env or {})}
         assert not any(name.lower() in PROXY_VARIABLES for name in env)
         log = self._logs / f"audit-{next(self._numbers)}.jsonl"
-        options = ["--no-proxy-env", "--audit", str(log)]
+        options = [*self.options, "--no-proxy-env", "--audit", str(log)]
         options += [word for rule in allow for word in ("--allow", rule)]
         options += [word for host, ip in self.hosts.items() for word in ("--add-host", f"{host}:{ip}")]
         done = run([*self.before, *run_argv(options, argv, self.uid)], env, cwd=cwd or self.folder, timeout_s=TIMEOUT_S)

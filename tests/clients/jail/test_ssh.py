@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,9 @@ import pytest
 from tests.clients.conftest import Authority
 from tests.clients.jail.scene import SOMEBODY, Jail
 from tests.support.git_backend import FIRST_FILE, git, git_environment, make_repository
-from tests.support.programs import need
-from tests.support.running import AS_ROOT, folder_of
+from tests.support.programs import need, run
+from tests.support.running import AS_ROOT, as_user, folder_of
+from tests.support.scene import wait_until
 from tests.support.sshd import Sshd
 
 OTHER_SETTINGS = 'mount --bind "$0" /etc/ssh/ssh_config.d && exec "$@"'
@@ -82,6 +85,37 @@ def test_the_hosts_loopback_is_not_there(client: Client) -> None:
     assert done.done.status == 255, done
     assert "Connection refused" in done.stderr
     assert client.sshd.connections == seen
+
+
+def test_a_key_that_only_an_agent_has(client: Client) -> None:
+    """The key is hidden at home, as keys are. Its agent is reached by `--unix` and not without, wherever it lies."""
+    need("ssh-agent", "ssh-add")
+    jail, place = client.jail, f"good.test:{client.sshd.port}"
+    hidden = Path(jail.env["HOME"]) / ".ssh"
+    hidden.mkdir()
+    key = (jail.folder / "key").rename(hidden / "id_ed25519")
+    jail.give(hidden)
+    with folder_of(jail.uid) as folder, agent_with(key, folder / "agent.sock", jail.uid) as socket:
+        # Of two settings the first counts.
+        command = ["ssh", "-F", "none", "-o", "IdentitiesOnly=no", *client.ssh[client.ssh.index("-o") :]]
+        command += ["-p", str(client.sshd.port), f"{client.sshd.user}@good.test", "echo hello"]
+        env = {"SSH_AUTH_SOCK": str(socket)}
+        assert "Permission denied" in jail.run(command, place, env=env).stderr
+        jail.options = ["--unix", str(socket)]
+        jail.works(command, place, env=env, says="hello\n")
+        assert "No such file" in jail.run(["cat", str(key)], env=env).stderr
+
+
+@contextmanager
+def agent_with(key: Path, socket: Path, uid: int | None) -> Iterator[Path]:
+    with subprocess.Popen([*as_user(uid), "ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL) as agent:
+        try:
+            wait_until(socket.exists, "the agent to listen")
+            done = run([*as_user(uid), "ssh-add", "-q", str(key)], {**os.environ, "SSH_AUTH_SOCK": str(socket)})
+            assert done.status == 0, done
+            yield socket
+        finally:
+            agent.terminate()
 
 
 @AS_ROOT

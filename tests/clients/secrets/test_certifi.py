@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import sysconfig
@@ -50,13 +51,15 @@ def venv_ward(ward: Ward) -> Ward:
     return ward
 
 
-@pytest.mark.parametrize("way", ["started", "activated", "beside"])
+@pytest.mark.parametrize("way", ["started", "relative", "activated", "beside"])
 def test_copy_in_a_virtual_environment(venv_ward: Ward, upstream: Upstream, environment: Path, way: str) -> None:
     """Started by its path, found in PATH after `activate`, or used by a script in the folder that has it as .venv."""
     shell = ["sh", "-c", 'exec "$0" "$@"']
     python, start, env = str(environment / "bin" / "python"), [sys.executable], {}
     if way == "started":
         start = [python]
+    elif way == "relative":
+        start = [os.path.relpath(python, venv_ward.folder)]
     elif way == "activated":
         env = {"VIRTUAL_ENV": str(environment), "PATH": f"{environment / 'bin'}:{venv_ward.env['PATH']}"}
         start = [*shell, "python"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ from exeat.jail.trees import open_in
 
 
 @pytest.fixture
-def layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskLayer:
+def layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskLayer]:
+    """Removed at the end: pytest itself fails at folders as deep as some of these, in this run or in a later one."""
     monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "state"))
     made = DiskLayer(1 << 20)
     (Path(made.path) / "upper").mkdir()
     monkeypatch.setattr(made, "_free", 1 << 62)  # much less is free now than before
-    return made
+    yield made
+    if Path(made.path).exists():
+        made.remove()
 
 
 def dig(folder: Path, depth: int) -> None:
