@@ -32,13 +32,13 @@ from tests.support.running import (
 
 # Tries everything that its arguments say, as far as it gets, and says what was done.
 TRY = """
-import os, shutil, sys
+import os, sys
 def plant(path):
     with open(path, "a") as file:
         file.write("\\nplanted = 1\\n")
 def swap(path):
     os.rename(path, path + "-away")
-    shutil.copytree(path + "-away", path, symlinks=True) if os.path.isdir(path + "-away") else plant(path)
+    os.symlink(path + "-away", path) if os.path.isdir(path + "-away") else plant(path)
 def replace(path):
     plant(path + "-new")
     os.replace(path + "-new", path)
