@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from exeat.jail import descriptors, kernelfs, landlock, libc, mounts, nesting, privileges, streams
 from exeat.jail.becoming import become, places_of
+from exeat.jail.freezing import Freezer
 from exeat.jail.layering import PRIVATE
 from exeat.jail.messages import (
     EXEC_FAILED,
@@ -343,6 +344,7 @@ class _Watch:
         self._positions = positions
         self._leads_session = spec.terminal is not None
         self._shares_group = not spec.new_session and not self._leads_session
+        self._freezer = Freezer()
         self._seen: dict[int, float] = {}  # signals that came to the whole group, and when
 
     def go_on(self) -> NoReturn:
@@ -374,6 +376,8 @@ class _Watch:
 
         We are in the same group and would have got it too, at the same time or a moment later.
         """
+        if number == signal.SIGCONT:
+            self._freezer.thaw()
         if self._shares_group and number in FOR_COMMAND:
             poll = select.poll()
             poll.register(self._signals, select.POLLIN)
@@ -398,6 +402,7 @@ class _Watch:
             if pid != self._command:
                 continue
             if os.WIFSTOPPED(status):
+                self._freezer.freeze()
                 self._control.send(STOPPED + str(os.WSTOPSIG(status)).encode())
             else:
                 for stream, position in streams.moved(self._positions).items():
