@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError
 from exeat.files.disk_layer import LOOK_EVERY_S, DiskLayer, needs_disk
+from exeat.files.homes import home_directories
 from exeat.files.keys import HiddenPath
 from exeat.files.later import later_paths
 from exeat.files.masking import build_mask
@@ -129,7 +130,7 @@ def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> 
 def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> View:
     policy, here = settings.files, working_directory()
     real = list(named.write)
-    why = why_not_shared(here, home)
+    why = why_not_shared(here, home_directories(home, os.environ, os.geteuid()))
     if not why:
         real.append(here)
     elif not settings.quiet and not any(is_below(here, path) for path in real):
