@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from exeat.errors import ConfigError
 from exeat.files.disk_layer import LOOK_EVERY_S, DiskLayer, needs_disk
 from exeat.files.homes import home_directories
-from exeat.files.keys import HiddenPath
+from exeat.files.keys import OWN_FILES, HiddenPath
 from exeat.files.later import later_paths
 from exeat.files.masking import build_mask
 from exeat.files.paths import RealPaths, check_paths
@@ -23,7 +23,7 @@ from exeat.jail.mounts import View
 from exeat.jail.shared_sockets import find_sockets
 from exeat.jail.view import Layers, is_below, outermost
 from exeat.run.git_note import note_on_repository
-from exeat.run.hidden_files import find_hidden, user_home, working_directory
+from exeat.run.hidden_files import find_hidden, refuse_second_names, user_home, working_directory
 from exeat.run.nested import refuse_covers
 from exeat.run.own_code import OwnCode
 from exeat.run.preparations import NOTHING, Preparations
@@ -93,6 +93,8 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
         hidden = find_hidden(settings, prepared)
     notes = _protect(view, settings, named, home)
     _hide(view, hidden, later_paths(home, hidden, settings.files))
+    if view.layers is not None:
+        refuse_second_names(place.path for place in view.holdings.hidden if place.path in _own(hidden))
     if settings.files.nest:
         covered = [place.path for place in view.holdings.hidden]
         sockets = [path for path in find_sockets(view.shared) if path not in settings.unix]
@@ -178,6 +180,10 @@ def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None
             return build_mask(mask, [*masked, *later], opaque_xattr=mark)
 
         view.layers.fill_mask = fill
+
+
+def _own(hidden: list[HiddenPath]) -> set[str]:
+    return {entry.path for entry in hidden if entry.why == OWN_FILES}
 
 
 def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> list[str]:
