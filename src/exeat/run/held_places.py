@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -186,9 +187,9 @@ def _steps(root: str, path: str) -> list[str]:
 
 def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
     """It and all in it, folders first. No link is followed."""
-    waiting = [top]
+    waiting = deque([top])
     while waiting:
-        path = waiting.pop(0)
+        path = waiting.popleft()
         names: list[str] = []
         try:
             found = os.lstat(path)
