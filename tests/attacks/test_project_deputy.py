@@ -100,3 +100,17 @@ def test_what_can_be_put_back_is(project: Path, elsewhere: Path) -> None:
     assert _contents(elsewhere) == before
     assert (project / "x" / "settings").read_text() == "planted"
     assert (project / "x.exeat-blocked").is_symlink()
+
+
+def test_a_folder_in_which_something_must_not_come_is_the_same(project: Path) -> None:
+    """With namespaces of its own a command can put another folder there, and in it what no watch is on."""
+    (project / "tools" / "mine").mkdir(parents=True)
+    with closing(HeldPlaces([], [(str(project), str(project / "tools"))])) as held:
+        (project / "tools" / "new").touch()
+        assert held.put_back() == [], "the control: what is in it does not matter"
+        (project / "tools").rename(project / "y")
+        (project / "tools" / "hooks").mkdir(parents=True)
+        (said,) = held.put_back()
+    assert "tools.exeat-blocked" in said
+    assert (project / "tools" / "mine").exists()
+    assert not (project / "tools" / "hooks").exists()

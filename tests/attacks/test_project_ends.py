@@ -107,3 +107,24 @@ def test_what_is_protected_is_not_changed_by_a_second_name(someone: Owned) -> No
     assert "planted" in second.read_text(), "the control: it could write that"
     assert (config.read_text(), config.stat().st_uid) == (before, owner)
     assert f"{config} was changed, and is as it was" in done.stderr
+
+
+_REWRITES_POLICY = """
+open("second", "w").write('[[allow]]\\nhost = "planted.example"\\n')
+"""
+
+
+@BY_USER
+def test_what_decides_about_the_command_has_no_second_name_in_its_reach(someone: Owned) -> None:
+    """A command that made the file, or had it before, gives it another name for the run that is ruled by it."""
+    rules, second = someone.project / "rules.txt", someone.project / "second"
+    rules.write_text("example.com\n")
+    second.hardlink_to(rules)
+    someone.give(rules)
+    done = someone.inside(*python(_REWRITES_POLICY), options=["--policy", str(rules)])
+    assert rules.read_text() == "example.com\n"
+    assert (done.status, "second name" in done.stderr) == (2, True), done.stderr
+    second.unlink()
+    done = someone.inside("cat", str(rules), options=["--policy", str(rules)])
+    assert "second name" not in done.stderr, "the control: without it, the file is hidden"
+    assert done.stdout == ""

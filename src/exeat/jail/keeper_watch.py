@@ -11,6 +11,7 @@ import time
 from typing import NoReturn
 
 from exeat.jail import streams
+from exeat.jail.freezing import Freezer
 from exeat.jail.messages import EXITED, MOVED, PASS_SIGNAL, STOPPED, receive
 from exeat.jail.nesting import Attempts
 from exeat.jail.signals import FOR_COMMAND, SI_USER, read_signalfd
@@ -41,6 +42,7 @@ class Watch:
         self._positions = positions
         self._leads_session = leads_session
         self._shares_group = shares_group
+        self._freezer = Freezer()
         self._seen: dict[int, float] = {}  # signals that came to the whole group, and when
 
     def go_on(self) -> NoReturn:
@@ -72,6 +74,8 @@ class Watch:
 
         We are in the same group and would have got it too, at the same time or a moment later.
         """
+        if number == signal.SIGCONT:
+            self._freezer.thaw()
         if self._shares_group and number in FOR_COMMAND:
             poll = select.poll()
             poll.register(self._signals, select.POLLIN)
@@ -96,6 +100,7 @@ class Watch:
             if pid != self._command:
                 continue
             if os.WIFSTOPPED(status):
+                self._freezer.freeze()
                 self._control.send(STOPPED + str(os.WSTOPSIG(status)).encode())
             else:
                 for stream, position in streams.moved(self._positions).items():

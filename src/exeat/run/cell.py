@@ -40,7 +40,8 @@ class Cell:
         # A program with namespaces of its own gets past mounts.
         open_places = holdings.read_only if warden.may_nest else holdings.second_names
         places = [(place.root, place.path) for place in open_places if place.root in seen.view.shared]
-        self._copies = HeldPlaces(places) if places else None
+        folders = [(place.root, place.path) for place in holdings.pinned] if warden.may_nest else []
+        self._copies = HeldPlaces(places, folders) if places or folders else None
 
     def end_layer(self, settings: RunSettings, began: float) -> LayerEnd:
         """When the command is gone: count what it wrote to its layer, and keep that or not."""
@@ -102,11 +103,11 @@ def _open_netns(
         assert sockets is not None
         gatekeeper.loopback_places()  # the rules are good, or nothing starts
         tell_what_is_missing(settings, warden)
+        return Cell("netns", warden, sockets, seen)
     except BaseException:
         warden.kill()
         seen.close()
         raise
-    return Cell("netns", warden, sockets, seen)
 
 
 def tell_what_is_missing(settings: RunSettings, warden: Warden) -> None:

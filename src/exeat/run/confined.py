@@ -141,6 +141,8 @@ def _attend(cell: Cell, gatekeeper: Gatekeeper, signals: int, terminal: Terminal
                 if event is not None and event.kind == "ended":
                     return event
                 if event is not None:
+                    if cell.guard is not None:
+                        cell.guard.attend()  # nothing runs inside by now, and while we are stopped
                     terminal.suspend()
                     warden.pass_signal(signal.SIGCONT)  # only we are told to go on if it has a session of its own
                     terminal.begin()

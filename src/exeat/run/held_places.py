@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -48,15 +49,15 @@ class _Entry:
 class HeldPlaces:
     """Paths, each with the folder that it is shared in, as they are before the command starts.
 
-    The paths have no links on the way below their folder.
+    The paths have no links on the way below their folder. Of `folders` it matters only that they are the same.
     """
 
-    def __init__(self, places: Iterable[tuple[str, str]]) -> None:
-        places = list(places)
+    def __init__(self, places: Iterable[tuple[str, str]], folders: Iterable[tuple[str, str]] = ()) -> None:
+        places, folders = list(places), list(folders)
         self._left_bytes, self._left_entries = _MAX_BYTES, _MAX_ENTRIES
         self._descriptors: list[tuple[str, int]] = []
-        self._roots = {root: open_without_links(root) for root in {root for root, _ in places}}
-        on_way = {step for root, path in places for step in _steps(root, path)}
+        self._roots = {root: open_without_links(root) for root in {root for root, _ in (*places, *folders)}}
+        on_way = {step for root, path in (*places, *folders) for step in _steps(root, path)}
         for path in sorted(on_way, key=lambda path: (path.count("/"), path)):  # folders before what is in them
             try:
                 self._descriptors.append((path, os.open(path, _HERE)))
@@ -186,9 +187,9 @@ def _steps(root: str, path: str) -> list[str]:
 
 def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
     """It and all in it, folders first. No link is followed."""
-    waiting = [top]
+    waiting = deque([top])
     while waiting:
-        path = waiting.pop(0)
+        path = waiting.popleft()
         names: list[str] = []
         try:
             found = os.lstat(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 
 from exeat.errors import ConfigError, StartError
 from exeat.files.keys import OWN_FILES, HiddenPath, hidden_paths
@@ -53,13 +54,28 @@ def own_files(settings: RunSettings, prepared: Preparations = NOTHING) -> list[s
     return [*found, *folders]
 
 
-def _refuse_second_name(path: str) -> None:
-    """Of a file with a value in it: only names that are known can be hidden."""
+def refuse_second_names(paths: Iterable[str]) -> None:
+    """Of what decides about the command, or tells of it, in folders that it changes. Raises StartError."""
+    for path in paths:
+        if _has_second_name(path):
+            raise StartError(
+                f"{path!r} decides about the command, or tells of it, and has a second name (a hard link), by which "
+                "the command could change it",
+                detail="remove the other name, or keep the file outside of the folders that the command changes",
+            )
+
+
+def _has_second_name(path: str) -> bool:
     try:
         found = os.stat(path)
     except OSError:
-        return  # gone, or out of the command's reach as well
-    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        return False  # gone, or out of the command's reach as well
+    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1
+
+
+def _refuse_second_name(path: str) -> None:
+    """Of a file with a value in it: only names that are known can be hidden."""
+    if _has_second_name(path):
         raise StartError(
             f"{path!r} holds a secret and has a second name (a hard link), by which the command could read it",
             detail="remove the other name, or name a file that has one",

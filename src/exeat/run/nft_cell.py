@@ -59,6 +59,7 @@ def open_nft_cell(
             warden.finish_building()
             tell_what_is_missing(settings, warden)
             sockets = open_fenced_sockets(fence)
+            cell = NftCell("nft", warden, sockets, seen)
         except BaseException:
             warden.kill()
             raise
@@ -66,7 +67,6 @@ def open_nft_cell(
         fence.remove()
         seen.close()
         raise
-    cell = NftCell("nft", warden, sockets, seen)
     cell.fence = fence
     # Connections are redirected, so nobody needs to log in. What is not redirected is not the command's.
     cell.credentials = (NAME, os.urandom(16).hex())

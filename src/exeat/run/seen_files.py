@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, StartError
 from exeat.files.disk_layer import LOOK_EVERY_S, DiskLayer, needs_disk
+from exeat.files.homes import home_directories
 from exeat.files.keys import OWN_FILES, HiddenPath
 from exeat.files.later import later_paths
 from exeat.files.masking import build_mask
@@ -24,7 +25,7 @@ from exeat.jail.silent import silent_mounts
 from exeat.jail.trees import usual_modes
 from exeat.jail.view import Layers, is_below, outermost
 from exeat.run.git_note import note_on_repository
-from exeat.run.hidden_files import find_hidden, own_files, user_home, working_directory
+from exeat.run.hidden_files import find_hidden, own_files, refuse_second_names, user_home, working_directory
 from exeat.run.hidden_ways import links_on_way, make_own_folders, own_folders
 from exeat.run.nested import refuse_covers
 from exeat.run.own_code import OwnCode
@@ -101,6 +102,8 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
     notes = _protect(view, settings, named, home)
     _hide(view, hidden, later_paths(home, hidden, settings.files))
     _hold_ways(view, own)
+    if view.layers is not None:
+        refuse_second_names(place.path for place in view.holdings.hidden if place.path in _own(hidden))
     if settings.files.nest:
         covered = [place.path for place in view.holdings.hidden]
         sockets = [path for path in find_sockets(view.shared, silent) if path not in settings.unix]
@@ -150,7 +153,7 @@ def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> 
 def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> View:
     policy, here = settings.files, working_directory()
     real = list(named.write)
-    why = why_not_shared(here, home)
+    why = why_not_shared(here, home_directories(home, os.environ, os.geteuid()))
     if not why:
         real.append(here)
     elif not settings.quiet and not any(is_below(here, path) for path in real):
@@ -187,6 +190,10 @@ def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None
             return build_mask(mask, [*masked, *later], opaque_xattr=mark)
 
         view.layers.fill_mask = fill
+
+
+def _own(hidden: list[HiddenPath]) -> set[str]:
+    return {entry.path for entry in hidden if entry.why == OWN_FILES}
 
 
 def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> list[str]:
