@@ -83,7 +83,8 @@ def save_layer(
             if not saver.files and not saver.has_new_folder:
                 return Saved()  # folders in which files came and went
             saver.finish()
-            facts = Facts(saver.bytes, saver.files, int((time.time() if began is None else began) * 1e9), tuple(hidden))
+            began_ns = int((time.time() if began is None else began) * 1e9)
+            facts = Facts(saver.bytes, saver.files, began_ns, tuple(hidden), tuple(hidden))
             number = layer.keep(facts)
     except OSError as error:
         raise ExeatError(f"what the command wrote is not kept: {error.strerror or error}", detail=str(error)) from None
