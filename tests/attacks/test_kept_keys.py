@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from exeat.files.folding import fold_layers
 from exeat.files.kept import layer_numbers
 from exeat.sandbox.folder import open_sandbox
 from tests.support.programs import Finished
-from tests.support.running import BY_USER, environment, exeat, folder_of
+from tests.support.running import BY_USER, environment, exeat, folder_of, python
 
 
 class Person:
@@ -76,3 +77,25 @@ def test_one_layer_made_of_many_hides_what_one_of_them_was_shown(monkeypatch: py
             assert len(layer_numbers(box)) == 1
         again = person.run(script=LOOK)
         assert ("KEY" in again.stdout, "NOTE" in again.stdout) == (False, True), again
+
+
+FORGE = """
+import os
+os.chdir(os.path.expanduser("~/notes"))
+open("own", "w").close()
+try:
+    os.setxattr(".", "user.overlay.opaque", b"y")
+except OSError as error:
+    print(error)
+"""
+
+
+@BY_USER
+def test_a_mark_that_the_command_sets_itself_removes_nothing(person: Person) -> None:
+    """Only the kernel says that a folder was removed and made again. Else a list of changes would say it, and apply."""
+    program = shlex.join(python(FORGE))
+    done = person.run(script=f"{program}; ls notes")
+    assert (done.status, done.stdout.split()[-2:]) == (0, ["n", "own"]), done
+    assert person.run(script="ls notes").stdout.split() == ["n", "own"]
+    assert person.run(script=f"rm -r notes; mkdir notes; touch notes/new; {program}").status == 0
+    assert person.run(script="ls notes").stdout.split() == ["new", "own"]
