@@ -17,6 +17,7 @@ from exeat.files.overview import rows_of
 from exeat.files.real import RealMachine
 from exeat.files.saving import save_layer
 from exeat.files.upper import count_changes
+from exeat.jail import mounts
 from exeat.sandbox.folder import open_sandbox
 from tests.unit.files.conftest import Machine, machine  # noqa: F401 - a fixture
 
@@ -117,3 +118,10 @@ def test_folders_in_a_layer_on_disk_count(tmp_path: Path, monkeypatch: pytest.Mo
     for number in range(20):
         (tmp_path / f"upper/{number}").mkdir(parents=True)
     assert disk_layer._takes_more(os.open(tmp_path, os.O_RDONLY), "upper", 1 << 30)
+
+
+def test_what_is_no_file_any_more_is_not_replaced_by_one(tmp_path: Path) -> None:
+    """Where /etc/resolv.conf is a link, root's command can make it a folder, which kept the next run from starting."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("link", "missing", "."):
+        mounts._replace(str(tmp_path / name), "content")

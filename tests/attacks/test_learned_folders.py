@@ -1,4 +1,4 @@
-"""What --learn proposes to share for real: no folder by which programs outside go."""
+"""What --learn proposes to share: the command chose what it wrote, so no folder that programs outside go by."""
 
 from __future__ import annotations
 

@@ -86,7 +86,9 @@ def _fold(folder: SandboxFolder, layers: int, trees: Sequence[tuple[int, int]], 
             folded.finish()
             if folded.files or folded.has_new_folder:
                 hidden = tuple(dict.fromkeys(path for facts in known for path in facts.hidden))
-                layer.keep(Facts(folded.bytes, folded.files, min(facts.began_ns for facts in known), hidden))
+                always = set(known[0].always_hidden).intersection(*(facts.always_hidden for facts in known))
+                began_ns = min(facts.began_ns for facts in known)
+                layer.keep(Facts(folded.bytes, folded.files, began_ns, hidden, tuple(sorted(always))))
     except OSError as error:
         raise ExeatError(f"the layers cannot be made one: {error.strerror or error}", detail=str(error)) from None
     _remove(layers, trees)

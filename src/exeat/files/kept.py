@@ -9,12 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from exeat.errors import ExeatError
+from exeat.files.under import is_in
 from exeat.sandbox.files import locked, read_file, write_file
 from exeat.sandbox.folder import LAYERS
 from exeat.sandbox.home import make_folder, open_folder
@@ -39,18 +40,21 @@ class Facts(NamedTuple):
     taken: int  # bytes on disk, about
     files: int
     began_ns: int  # when the run did
-    hidden: tuple[str, ...]  # from the command
+    hidden: tuple[str, ...]  # from the command, or from one of those whose layers were made this one
+    always_hidden: tuple[str, ...] = ()  # from all of them
 
     def encoded(self) -> bytes:
         head = f"{self.taken} {self.files} {self.began_ns}"
-        return b"\0".join((head.encode("ascii"), *map(os.fsencode, self.hidden)))
+        paths = (*self.hidden, "", *self.always_hidden)
+        return b"\0".join((head.encode("ascii"), *map(os.fsencode, paths)))
 
 
 def decoded(raw: bytes) -> Facts:
     """Raises ValueError."""
-    head, *hidden = raw.split(b"\0")
+    head, *paths = map(os.fsdecode, raw.split(b"\0"))
     size, files, began = map(int, head.split())
-    return Facts(size, files, began, tuple(map(os.fsdecode, hidden)))
+    end = paths.index("") if "" in paths else len(paths)
+    return Facts(size, files, began, tuple(paths[:end]), tuple(paths[end + 1 :]))
 
 
 def kept_layers(folder: SandboxFolder) -> list[int]:
@@ -86,6 +90,32 @@ def kept_facts(folder: SandboxFolder) -> list[Facts]:
         return [read_facts(folder, layers, number) for number in reversed(numbers(layers))]
     finally:
         os.close(layers)
+
+
+def seen_before(trees: Iterable[int], paths: Sequence[str]) -> list[str]:
+    """Of these paths, those that a layer has something at and that were not hidden from whoever wrote it.
+
+    That may be a copy of what is outside. `trees` are those of `kept_layers`.
+    """
+    found: dict[str, None] = {}
+    for tree in trees:
+        layer = os.open("..", _DIRECTORY, dir_fd=tree)
+        try:
+            hidden = decoded(read_file(layer, _FACTS, _FACTS, _MAX_FACTS)).always_hidden
+        finally:
+            os.close(layer)
+        for path in paths:
+            if not is_in(path, hidden) and _has(tree, path):
+                found[path] = None
+    return list(found)
+
+
+def _has(tree: int, path: str) -> bool:
+    try:
+        os.stat(path[1:], dir_fd=tree, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 class NewLayer:

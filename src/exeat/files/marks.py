@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from typing import Final
 
 # Which of the two it is, is decided by how the overlay was mounted: the first is for those who are not root.
@@ -21,9 +22,24 @@ def make_whiteout(name: str, within: int) -> None:
     os.mknod(name, stat.S_IFCHR, 0, dir_fd=within)
 
 
-def opaque_mark(folder: int) -> str:
+def genuine_marks(folder: int) -> Sequence[str]:
+    """Those that only an overlay sets in a layer, not a command. `folder` is one of ours.
+
+    Where we may set the second, it is the overlay's, and the first is an attribute like any other. Where the first is
+    the overlay's, the kernel gives the command's own another name.
+    """
+    probe = "trusted.overlay.exeat"
+    try:
+        os.setxattr(folder, probe, b"y")
+        os.removexattr(folder, probe)
+    except OSError:
+        return OPAQUE
+    return OPAQUE[1:]
+
+
+def opaque_mark(folder: int, marks: Sequence[str] = OPAQUE) -> str:
     """The mark of a folder of which nothing shows but what is in this layer; "" if it has none."""
-    for name in OPAQUE:
+    for name in marks:
         try:
             if os.getxattr(folder, name) == b"y":
                 return name

@@ -18,7 +18,7 @@ from exeat.errors import ExeatError
 from exeat.files.copying import copy_file
 from exeat.files.kept import BLOCK, Facts, NewLayer, kept_bytes
 from exeat.files.later_modes import LaterModes
-from exeat.files.marks import is_whiteout, make_whiteout, opaque_mark
+from exeat.files.marks import genuine_marks, is_whiteout, make_whiteout, opaque_mark
 from exeat.files.upper import (
     Changes,
     Folder,
@@ -83,7 +83,8 @@ def save_layer(
             if not saver.files and not saver.has_new_folder:
                 return Saved()  # folders in which files came and went
             saver.finish()
-            facts = Facts(saver.bytes, saver.files, int((time.time() if began is None else began) * 1e9), tuple(hidden))
+            began_ns = int((time.time() if began is None else began) * 1e9)
+            facts = Facts(saver.bytes, saver.files, began_ns, tuple(hidden), tuple(hidden))
             number = layer.keep(facts)
     except OSError as error:
         raise ExeatError(f"what the command wrote is not kept: {error.strerror or error}", detail=str(error)) from None
@@ -115,6 +116,7 @@ class _Saver:
         self._modes = LaterModes(tree)
         self._linked: dict[tuple[int, int], str] = {}
         self._as_root = os.geteuid() == 0
+        self._marks = genuine_marks(tree)
         self.files = self.bytes = self.left_out_count = 0
         self.has_new_folder = False
         self.left_out: list[str] = []
@@ -131,7 +133,7 @@ class _Saver:
                     continue  # it was left out
                 raise
             try:
-                if mark := opaque_mark(folder.descriptor):
+                if mark := opaque_mark(folder.descriptor, self._marks):
                     with _saying_why():
                         os.setxattr(within, mark, b"y")
                     self.has_new_folder = True

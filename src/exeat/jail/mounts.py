@@ -161,6 +161,8 @@ def _replace(path: str, content: str) -> None:
         os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
         _write(target, content)
         return
+    if not os.path.isfile(target):
+        return  # an earlier run's: it has what it put there
     own = f"{_OWN}/{os.path.basename(path)}"
     _write(own, content)
     mount(own, target, None, MS_BIND)

@@ -38,11 +38,14 @@ class Layers:
     """What the view is made of. `fill_mask` is given a descriptor of the folder that hides things.
 
     It is also given the mark of folders of which nothing else shows; "" where there can be none: it returns them then.
+    `fill_cover` does the same for what hides parts of `kept` as well.
     `kept` are the paths of trees that earlier runs have left, the newest first. They lie in `apart`: no folder can be a
     layer above another that it lies in.
     """
 
-    __slots__ = ("apart", "fill_mask", "is_trial", "kept", "limit", "on_disk", "own_folders", "real")
+    __slots__ = (
+        "apart", "fill_cover", "fill_mask", "is_trial", "kept", "limit", "on_disk", "own_folders", "real",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Layers:
         self.real = real  # paths without links, of what is shared for real
         self.limit = limit  # bytes of the layer
         self.fill_mask = fill_mask
+        self.fill_cover: Callable[[int, str], None] | None = None
         self.kept = kept
         self.on_disk = on_disk  # an empty folder, for kernels that cannot have the layer in memory
         self.apart = apart
@@ -98,11 +102,12 @@ def _enter(layers: Layers, silent: Collection[str], *, own_users: bool) -> int:
         mark = f"{'user' if own_users else 'trusted'}.overlay.opaque"
         unmarked = layers.fill_mask(mask, "" if own_users and not _has_user_attributes(stage.mask) else mark) or ()
         os.close(mask)
+    covers = [_make_cover(f"{stage.mask}-cover", layers, own_users=own_users)] if layers.fill_cover else []
     if own_users:
         take_over_ways(stage.mask, (*layers.own_folders, *own_folders_elsewhere(silent)))
     machine = Machine(
         stage.root,
-        (*layers.kept, stage.mask),
+        (*covers, *layers.kept, stage.mask),
         uppers=f"{stage.layer}/{_UPPERS}",
         works=f"{stage.layer}/{_WORKS}",
         skeletons=stage.skeletons,
@@ -119,6 +124,16 @@ def _enter(layers: Layers, silent: Collection[str], *, own_users: bool) -> int:
     _write(f"{stage.layer}/{_NOTES}", machine.notes)
     _change_root(stage.root)
     return held
+
+
+def _make_cover(folder: str, layers: Layers, *, own_users: bool) -> str:
+    assert layers.fill_cover is not None, "it is asked for"
+    os.mkdir(folder, 0o755)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    mark = f"{'user' if own_users else 'trusted'}.overlay.opaque"
+    layers.fill_cover(descriptor, "" if own_users and not _has_user_attributes(folder) else mark)
+    os.close(descriptor)
+    return folder
 
 
 def forget_host() -> None:

@@ -79,6 +79,9 @@ class _Reader:
                 self.fail(what, key, number, expected="a path in quotes")
             if not each or "\0" in each:
                 self.fail("a path with a NUL" if each else "an empty path", key, number, expected="a file or a folder")
+            if each.startswith("~") and not f"{each}/".startswith("~/"):
+                what = f"{shown(each)} is not in your own home directory"
+                self.fail(what, key, number, expected="~/PATH, a full path, or ./ before a name that begins with ~")
         return tuple(value)
 
     def layer_bytes(self) -> int | None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
 
 _LEAST_LAYER = 1 << 20
+_COVERED = "{!r} is hidden, and so is what earlier runs in the sandbox have there, to whom it was not"
 _HOST_WARNING = (
     "--files host: the command can change every file that you can change, read your keys, and speak to programs "
     "outside through their Unix sockets"
@@ -54,6 +55,7 @@ class SeenFiles:
         self.hidden = hidden
         self.disk = disk
         self.save: SaveLayer | None = None
+        self.covered: list[str] = []  # what is hidden though earlier runs have left something there
         self.kept: list[int] = []  # descriptors of the layers of earlier runs, which nobody changes while they are open
 
     @property
@@ -121,6 +123,8 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
             view.layers.on_disk = disk.path
         if settings.folder is not None:
             _add_kept_layers(seen, view.layers, settings.folder)
+            if not settings.quiet and seen.covered:
+                say(_COVERED.format(seen.covered[0]))
     return seen
 
 
@@ -138,7 +142,7 @@ def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
 def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
     """What earlier runs in the sandbox have left."""
     from exeat.files.folding import fold_layers  # noqa: PLC0415 - for sandboxes with a name
-    from exeat.files.kept import kept_bytes, kept_layers  # noqa: PLC0415
+    from exeat.files.kept import kept_bytes, kept_layers, seen_before  # noqa: PLC0415
     from exeat.files.saving import save_layer  # noqa: PLC0415
 
     seen.save = save_layer
@@ -148,6 +152,16 @@ def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> 
     layers.limit = max(_LEAST_LAYER, layers.limit - kept_bytes(folder))
     if layers.kept:
         layers.apart = os.path.realpath(state_home())
+    # What was shown to an earlier run, or not hidden yet, may have been copied to its layer.
+    seen.covered = seen_before(seen.kept, [entry.path for entry in seen.hidden if not is_private(entry.path)])
+    if seen.covered:
+        covered = [entry for entry in seen.hidden if entry.path in seen.covered]
+
+        def fill(cover: int, mark: str) -> None:
+            wanted = covered if mark else [entry._replace(keep=()) for entry in covered]
+            build_mask(cover, wanted, opaque_xattr=mark)
+
+        layers.fill_cover = fill
 
 
 def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> View:

@@ -62,6 +62,7 @@ REFUSED = [
     ('[files]\nhide = ["a", 7]', "p.toml:2:14", "element 2 of files.hide is a number"),
     ('[files]\nhide = ["a", ""]', "p.toml:2:15", "an empty path"),
     ('[files]\nshow = ["a\\u0000b"]', "p.toml:2:10", "a path with a NUL"),
+    ('[files]\nhide = ["~/a", "~", "~someone/b"]', "p.toml:2:22", "is not in your own home directory"),
     ('[files]\nnest = "yes"', "p.toml:2:9", "files.nest is a string"),
     ("[files]\nnest = 1", "p.toml:2:8", "files.nest is a number"),
     ("[files]\nlayer_size = true", "p.toml:2:14", "files.layer_size is true or false"),
