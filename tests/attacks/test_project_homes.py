@@ -12,6 +12,10 @@ from exeat.files import homes
 from exeat.run import seen_files
 from exeat.run.seen_files import see_files
 from exeat.run.settings import RunSettings
+from tests.support.owned import owned
+from tests.support.running import BY_USER
+
+_STATE = "cd ~/.local/state/exeat; ls -A | wc -l; mkdir x; cd ..; mv exeat y; mv ../../.local ../../x; true"
 
 
 @pytest.fixture
@@ -51,3 +55,15 @@ def test_a_folder_above_it_is_not_shared(home: Path, monkeypatch: pytest.MonkeyP
 def test_a_folder_in_it_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
     assert _shared(home / "project", monkeypatch) == [str(home / "project")]
+
+
+@BY_USER
+def test_a_shared_folder_may_have_the_state_in_it(uid: int | None) -> None:
+    """Its log is hidden, too, and lies in what is hidden already."""
+    with owned(uid) as someone:
+        first = someone.inside("true", options=["--new", "--name", "w"])
+        done = someone.inside("sh", "-c", _STATE, options=["--name", "w", "--write", str(someone.home)])
+        names = {each.name for each in (someone.home / ".local" / "state" / "exeat").iterdir()}
+    assert first.status == 0, first.stderr
+    assert (done.status, done.stdout) == (0, "0\n"), done.stderr
+    assert "sandboxes" in names, "the control: outside, there is something"

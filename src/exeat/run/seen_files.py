@@ -193,17 +193,28 @@ def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None
     """Where there are layers, by a mask; where it is shared for real, by a cover. `later`: what is not there yet."""
     view.not_there = [entry.path for entry in hidden]
     covered = tuple(
-        Place(place.root, place.path, entry.keep) for entry in hidden for place in _in_shared(view, [entry.path])
+        Place(
+            place.root, place.path, tuple(name for name in entry.keep if f"{entry.path}/{name}" not in view.not_there)
+        )
+        for entry in hidden
+        for place in _in_shared(view, [entry.path])
     )
-    view.holdings = view.holdings._replace(hidden=covered)
+    paths = {place.path for place in covered}
+    # What lies in a folder that is covered is not there any more, so nothing can be put over it.
+    outer = tuple(place for place in covered if not any(above in paths for above in _ways_above(place.path)))
+    view.holdings = view.holdings._replace(hidden=outer)
     if view.layers is not None:
-        paths = {place.path for place in covered}
         masked = [entry for entry in hidden if entry.path not in paths and not is_private(entry.path)]
 
         def fill(mask: int, mark: str) -> list[str]:
             return build_mask(mask, [*masked, *later], opaque_xattr=mark)
 
         view.layers.fill_mask = fill
+
+
+def _ways_above(path: str) -> Iterable[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 def _own(hidden: list[HiddenPath]) -> set[str]:
