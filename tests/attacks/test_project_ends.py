@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from exeat.jail.name_watch import Change
 from exeat.run.project_guard import ProjectGuard, guard_projects
 from tests.support.owned import Owned, git, owned
 from tests.support.programs import need
@@ -46,6 +47,7 @@ def test_a_run_that_the_command_makes_end_leaves_nothing(someone: Owned) -> None
     assert done.status
     assert not (someone.project / ".envrc").exists(), done.stderr
     assert "/.envrc was made while the command ran" in done.stderr
+    assert len(done.stderr.splitlines()) < 10, "a command cannot fill the screen with it"
 
 
 @BY_USER
@@ -128,3 +130,25 @@ def test_what_decides_about_the_command_has_no_second_name_in_its_reach(someone:
     done = someone.inside("cat", str(rules), options=["--policy", str(rules)])
     assert "second name" not in done.stderr, "the control: without it, the file is hidden"
     assert done.stdout == ""
+
+
+def test_what_comes_again_is_seen_whatever_the_news_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a watch was renewed, the kernel missed what came: the last news was of exeat's own renaming."""
+    holdings, _ = guard_projects([str(tmp_path)], [str(tmp_path)], (), "")
+    envrc = Path(holdings.absent[0]).with_name(".envrc")
+    with closing(ProjectGuard(holdings, [], "heap", "blank")) as guard:
+        envrc.touch()
+        monkeypatch.setattr(guard, "_watch", _OldNews(str(envrc)))
+        guard.attend()
+    assert not envrc.exists()
+
+
+class _OldNews:
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def read(self) -> list[Change]:
+        return [Change(self._path, comes=False)]
+
+    def close(self) -> None:
+        """There is nothing to close."""

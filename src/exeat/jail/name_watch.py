@@ -12,8 +12,9 @@ from exeat.jail.libc import call
 
 _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE = 0x40, 0x80, 0x100, 0x200
 _IN_OVERFLOW, _IN_ONLYDIR = 0x4000, 0x0100_0000
+_IN_MASK_ADD = 0x2000_0000  # otherwise the kernel sets a watch that is there to nothing first, and misses what happens
 _COMES = _IN_CREATE | _IN_MOVED_TO
-_CHANGES = _COMES | _IN_MOVED_FROM | _IN_DELETE | _IN_ONLYDIR
+_CHANGES = _COMES | _IN_MOVED_FROM | _IN_DELETE | _IN_ONLYDIR | _IN_MASK_ADD
 _EVENT = struct.Struct("iIII")
 _ENOUGH = 65_536
 

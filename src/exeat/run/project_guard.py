@@ -114,14 +114,19 @@ class ProjectGuard:
     def attend(self) -> None:
         """See to what has changed. A JailError if the run must end."""
         is_open = False
-        for path, comes in self._watch.read():
+        for path, _ in self._watch.read():
             if path not in self._forbidden:
                 is_open = True
                 self._note_if_replaced(path)
+<<<<<<< HEAD
             elif comes:
                 self._attend_forbidden(path)
         if is_open:
             self._follow()
+=======
+            else:
+                self._attend_forbidden(path)  # looks for itself: it may have come again since
+>>>>>>> attack-view
         if is_open and (why := hold_again(self._holdings, self._roots, self._namespaces, *self._own)):
             raise JailError("a file was replaced while the command ran, and cannot be protected any more", detail=why)
 
@@ -178,7 +183,13 @@ class ProjectGuard:
             self._block(path)
         for path in self._read_only:
             self._note_if_replaced(path)
-        lines = [f"{path} was made while the command ran, and is now {to}" for path, to in self._blocked.items()]
+        lines = [
+            f"{path} was made while the command ran, and is now {to}"
+            for path, to in self._blocked.items()
+            if path in self._forbidden
+        ]
+        if again := len(self._blocked) - len(lines):
+            lines.append(f"that was done {again} times more, with other names at the end ({BLOCKED}-...)")
         if lines:
             lines.append("such files make programs run outside: look at them before you use them")
         lines += [
