@@ -118,15 +118,10 @@ class ProjectGuard:
             if path not in self._forbidden:
                 is_open = True
                 self._note_if_replaced(path)
-<<<<<<< HEAD
-            elif comes:
-                self._attend_forbidden(path)
-        if is_open:
-            self._follow()
-=======
             else:
                 self._attend_forbidden(path)  # looks for itself: it may have come again since
->>>>>>> attack-view
+        if is_open:
+            self._follow()
         if is_open and (why := hold_again(self._holdings, self._roots, self._namespaces, *self._own)):
             raise JailError("a file was replaced while the command ran, and cannot be protected any more", detail=why)
 
