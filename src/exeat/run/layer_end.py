@@ -74,6 +74,8 @@ def _kept(changes: Changes, name: str) -> str:
 
 
 def _counted(changes: Changes) -> str:
+    if not changes.total:
+        return "the command made folders" if changes.is_complete else "the command made more folders than are counted"
     more = "" if changes.is_complete else "more than "
     files = "file" if changes.total == 1 else "files"
     return f"the command changed {more}{changes.total} {files}"
