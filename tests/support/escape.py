@@ -56,7 +56,6 @@ _OF_SYSTEM = frozenset(f"M1.system-{key}" for key in SYSTEM)
 MAY_BE_ABSENT |= _OF_SYSTEM | {"M2.handle", "L8.queue"}
 NEEDS_ROOT |= _OF_SYSTEM | {
     "M2.handle",
-    "L8.run",
     *(probe.id for probe in GROUPS["files"].probes if probe.id[:2] == "M3"),
 }
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from exeat.errors import ConfigError, JailError
 from exeat.jail.holding import Place
 from exeat.jail.way import steps
-from exeat.sandbox.home import make_folder, open_home, state_home
+from exeat.sandbox.home import make_folders, open_home, state_home
 
 
 def own_folders() -> list[str]:
@@ -39,7 +39,7 @@ def make_own_folders(shared: Iterable[str]) -> bool:
             assert descriptor is not None
             os.close(descriptor)
         else:
-            _make(path)
+            make_folders(path)
     return bool(missing)
 
 
@@ -81,15 +81,6 @@ class HiddenWays:
                 raise JailError(f"{name} leads to another file now, which cannot be hidden any more", detail=target)
             found.append(Place(root, target))
         return found
-
-
-def _make(path: str) -> None:
-    missing = []
-    while not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for each in reversed(missing):
-        make_folder(each, each)
 
 
 def _is_out_of_reach(path: str) -> bool:

@@ -47,7 +47,7 @@ def open_home(*, create: bool) -> int | None:
     except FileNotFoundError:
         if not create:
             return None
-    _make_folders(path)
+    make_folders(path)
     try:
         return open_folder(path, path)
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def refusal(path: str, fault: str) -> ConfigError:
     return ConfigError(f"not used: {fault}", where=path, expected="exeat's own, a regular file or folder of yours")
 
 
-def _make_folders(path: str) -> None:
+def make_folders(path: str) -> None:
     """The folder and whatever is missing on the way to it."""
     missing = []
     while not os.path.isdir(path):

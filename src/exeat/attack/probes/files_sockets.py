@@ -11,32 +11,8 @@ from pathlib import Path
 from exeat.attack.model import Absent, Scene
 from exeat.attack.moves import WAIT_S, say_unix
 from exeat.attack.probes.files import GROUP, own
+from exeat.attack.probes.unix_sockets import path_of
 from exeat.attack.queues import send
-
-
-def _path(scene: Scene, key: str) -> str:
-    if key not in scene.paths:
-        raise Absent(f"this user cannot have a socket there ({key})")
-    return scene.paths[key]
-
-
-def _enter(key: str, title: str) -> None:
-    @GROUP.probe(f"L8.{key}", title)
-    def connect(scene: Scene) -> str:
-        return say_unix(scene, _path(scene, key))
-
-
-_enter("tmp", "a socket in the temporary folder")
-_enter("home", "a socket in another home")
-_enter("var", "a socket in /var/tmp")
-_enter("shm", "a socket in /dev/shm")
-_enter("run", "a socket in /run")
-_enter("runtime", "a socket in $XDG_RUNTIME_DIR")
-_enter("relative", "a socket that was bound by a relative path")
-_enter("descriptor", "a socket that was bound by way of /proc/self/fd")
-_enter("moved", "a socket that was renamed since")
-_enter("linked", "a socket by its second name (hard link)")
-_enter("second", "a socket through a second mount of its folder")
 
 
 @GROUP.probe("L8.late", "a socket that is bound while the command runs")
@@ -53,13 +29,13 @@ def late(scene: Scene) -> str:
 
 @GROUP.probe("L8.hardlink", "a socket linked into the project")
 def hardlink(scene: Scene) -> str:
-    os.link(_path(scene, "tmp"), own(scene, "s"))
+    os.link(path_of(scene, "tmp"), own(scene, "s"))
     return say_unix(scene, str(own(scene, "s")))
 
 
 @GROUP.probe("L8.moved-in", "a socket moved into the project")
 def moved(scene: Scene) -> str:
-    old, new = Path(_path(scene, "tmp")), own(scene, "m")
+    old, new = Path(path_of(scene, "tmp")), own(scene, "m")
     old.rename(new)
     try:
         return say_unix(scene, str(new))
@@ -69,7 +45,7 @@ def moved(scene: Scene) -> str:
 
 @GROUP.probe("L8.moved-there", "a socket renamed where it is")
 def moved_there(scene: Scene) -> str:
-    old = Path(_path(scene, "tmp"))
+    old = Path(path_of(scene, "tmp"))
     new = old.with_name(f"r-{scene.token}")
     old.rename(new)
     try:
@@ -80,7 +56,7 @@ def moved_there(scene: Scene) -> str:
 
 @GROUP.probe("L8.touched", "a socket after its rights were changed, so that it is copied")
 def touched(scene: Scene) -> str:
-    path = Path(_path(scene, "relative"))
+    path = Path(path_of(scene, "relative"))
     path.chmod(0o700)
     path.chmod(0o777)
     return say_unix(scene, str(path))
@@ -88,7 +64,7 @@ def touched(scene: Scene) -> str:
 
 @GROUP.probe("L8.opath", "a socket by way of a descriptor of its own (O_PATH)")
 def opath(scene: Scene) -> str:
-    descriptor = os.open(_path(scene, "tmp"), os.O_PATH)
+    descriptor = os.open(path_of(scene, "tmp"), os.O_PATH)
     return say_unix(scene, f"/proc/self/fd/{descriptor}")
 
 

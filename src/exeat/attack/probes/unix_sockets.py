@@ -14,7 +14,7 @@ from exeat.attack.uring import Ring
 GROUP = Group("unix", "Unix sockets of the host", BOUNDARIES)
 
 
-def _path(scene: Scene, key: str) -> str:
+def path_of(scene: Scene, key: str) -> str:
     if key not in scene.paths:
         raise Absent(f"this user cannot have a socket there ({key})")
     return scene.paths[key]
@@ -23,7 +23,7 @@ def _path(scene: Scene, key: str) -> str:
 def _enter(key: str, title: str) -> None:
     @GROUP.probe(f"E6.unix-{key}", title)
     def connect(scene: Scene) -> str:
-        return say_unix(scene, _path(scene, key))
+        return say_unix(scene, path_of(scene, key))
 
 
 _enter("tmp", "a socket in the temporary folder")
@@ -42,7 +42,7 @@ _enter("second", "a socket through a second mount of its folder")
 
 @GROUP.probe("E6.unix-relative-use", "a socket by a relative path from its folder")
 def relative_use(scene: Scene) -> str:
-    path = Path(_path(scene, "tmp"))
+    path = Path(path_of(scene, "tmp"))
     os.chdir(path.parent)
     return say_unix(scene, path.name)
 
@@ -50,20 +50,20 @@ def relative_use(scene: Scene) -> str:
 @GROUP.probe("E6.unix-symlink", "a socket through a symbolic link made inside")
 def symlink(scene: Scene) -> str:
     link = Path(scene.folder) / f"link-{scene.token}"
-    link.symlink_to(_path(scene, "tmp"))
+    link.symlink_to(path_of(scene, "tmp"))
     return say_unix(scene, str(link))
 
 
 @GROUP.probe("E6.unix-hardlink", "a socket through a hard link made inside")
 def hardlink(scene: Scene) -> str:
     link = Path(scene.folder) / f"hard-{scene.token}"
-    os.link(_path(scene, "relative"), link)
+    os.link(path_of(scene, "relative"), link)
     return say_unix(scene, str(link))
 
 
 @GROUP.probe("E6.unix-renamed", "a socket after renaming it from inside")
 def renamed(scene: Scene) -> str:
-    old = Path(_path(scene, "descriptor"))
+    old = Path(path_of(scene, "descriptor"))
     new = old.with_name(f"renamed-{scene.token}")
     old.rename(new)
     try:
@@ -74,19 +74,19 @@ def renamed(scene: Scene) -> str:
 
 @GROUP.probe("E6.unix-proc-root", "a socket by way of /proc/self/root")
 def proc_root(scene: Scene) -> str:
-    return say_unix(scene, f"/proc/self/root{_path(scene, 'tmp')}")
+    return say_unix(scene, f"/proc/self/root{path_of(scene, 'tmp')}")
 
 
 @GROUP.probe("E6.unix-proc-fd", "a socket by way of a folder's descriptor")
 def proc_fd(scene: Scene) -> str:
-    path = Path(_path(scene, "tmp"))
+    path = Path(path_of(scene, "tmp"))
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     return say_unix(scene, f"/proc/self/fd/{folder}/{path.name}")
 
 
 @GROUP.probe("E6.unix-opath", "a socket by way of a descriptor of its own (O_PATH)")
 def opath(scene: Scene) -> str:
-    descriptor = os.open(_path(scene, "relative"), os.O_PATH)
+    descriptor = os.open(path_of(scene, "relative"), os.O_PATH)
     return say_unix(scene, f"/proc/self/fd/{descriptor}")
 
 
@@ -137,7 +137,7 @@ def abstract_dgram(scene: Scene) -> str:
 @GROUP.probe("E6.uring-path", "io_uring connects to a socket by path, past a system call filter")
 def uring_path(scene: Scene) -> str:
     with Ring() as ring, socket.socket(socket.AF_UNIX) as sock:
-        name = _path(scene, "tmp").encode()
+        name = path_of(scene, "tmp").encode()
         ring.connect(sock.fileno(), b"\x01\x00" + name + b"\0")
         return ask(sock, scene.token.encode())
 
