@@ -153,8 +153,8 @@ import os, sys
 from exeat.cli.main import main
 from exeat.jail import inmate
 path, look = sys.argv[1], inmate.find_sockets
-def look_and_take(folders):
-    found = look(folders)
+def look_and_take(*arguments):
+    found = look(*arguments)
     if path in found:
         os.unlink(path)
     return found
