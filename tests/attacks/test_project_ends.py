@@ -150,5 +150,8 @@ class _OldNews:
     def read(self) -> list[Change]:
         return [Change(self._path, comes=False)]
 
+    def end(self) -> None:
+        """There is nothing to end."""
+
     def close(self) -> None:
         """There is nothing to close."""

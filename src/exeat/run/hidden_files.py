@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from exeat.errors import ConfigError, StartError
 from exeat.files.keys import OWN_FILES, HiddenPath, hidden_paths
-from exeat.run.hidden_ways import own_folders
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
+from exeat.sandbox.home import state_home
 
 
 def find_hidden(settings: RunSettings, own: list[str]) -> list[HiddenPath]:
@@ -21,6 +21,19 @@ def find_hidden(settings: RunSettings, own: list[str]) -> list[HiddenPath]:
     found = {os.path.realpath(path): "asked for" for path in settings.files.hide}
     found |= {os.path.realpath(path): OWN_FILES for path in own if os.path.exists(path)}
     return [HiddenPath(path, (), why) for path, why in found.items()]
+
+
+def own_folders() -> list[str]:
+    """Where exeat keeps its state, and where it would without EXEAT_HOME or XDG_STATE_HOME. Raises ConfigError."""
+    try:
+        used = [state_home()]
+    except ConfigError:
+        if os.environ.get("EXEAT_HOME"):
+            raise
+        used = []  # no home, and so no state
+    bases = (os.environ.get("XDG_STATE_HOME", ""), os.path.expanduser("~/.local/state"))
+    usual = (f"{base.rstrip('/')}/exeat" for base in bases if base.startswith("/"))
+    return list(dict.fromkeys((*used, *usual)))
 
 
 def user_home() -> str:

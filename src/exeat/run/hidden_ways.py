@@ -9,23 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from exeat.errors import ConfigError, JailError
+from exeat.errors import JailError
 from exeat.jail.holding import Place
 from exeat.jail.way import steps
+from exeat.run.hidden_files import own_folders
 from exeat.sandbox.home import make_folders, open_home, state_home
-
-
-def own_folders() -> list[str]:
-    """Where exeat keeps its state, and where it would without EXEAT_HOME or XDG_STATE_HOME. Raises ConfigError."""
-    try:
-        used = [state_home()]
-    except ConfigError:
-        if os.environ.get("EXEAT_HOME"):
-            raise
-        used = []  # no home, and so no state
-    bases = (os.environ.get("XDG_STATE_HOME", ""), os.path.expanduser("~/.local/state"))
-    usual = (f"{base.rstrip('/')}/exeat" for base in bases if base.startswith("/"))
-    return list(dict.fromkeys((*used, *usual)))
 
 
 def make_own_folders(shared: Iterable[str]) -> bool:

@@ -25,8 +25,15 @@ from exeat.jail.silent import silent_mounts
 from exeat.jail.trees import usual_modes
 from exeat.jail.view import Layers, is_below, outermost
 from exeat.run.git_note import note_on_repository
-from exeat.run.hidden_files import find_hidden, own_files, refuse_second_names, user_home, working_directory
-from exeat.run.hidden_ways import links_on_way, make_own_folders, own_folders
+from exeat.run.hidden_files import (
+    find_hidden,
+    own_files,
+    own_folders,
+    refuse_second_names,
+    user_home,
+    working_directory,
+)
+from exeat.run.hidden_ways import links_on_way, make_own_folders
 from exeat.run.nested import refuse_covers
 from exeat.run.own_code import OwnCode
 from exeat.run.preparations import NOTHING, Preparations
