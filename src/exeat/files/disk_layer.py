@@ -22,6 +22,7 @@ _FIRST_WITH_ATTRIBUTES: Final = (6, 6)
 LOOK_EVERY_S: Final = 1.0
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_COUNTED: Final = 200_000  # files; more than these are not looked at one by one
+_DEEPEST: Final = 500  # each folder on the way is an open file, and before Python 3.13 a call as well
 _ALWAYS_LEFT: Final = 256 << 20  # of the disk, for all others
 _LEAST: Final = 1 << 20
 
@@ -109,13 +110,13 @@ def _takes_more(within: int, name: str, limit: int) -> bool:
     """Also if that cannot be found out: the command may have closed a folder, or made too many, or too deep ones."""
     total = count = 0
     try:
-        for _, inner, names, folder in os.fwalk(name, dir_fd=within, onerror=_fail):
+        for path, inner, names, folder in os.fwalk(name, dir_fd=within, onerror=_fail):
             count += len(inner)
             for each in names:
                 count += 1
                 with suppress(FileNotFoundError):  # removed meanwhile
                     total += os.stat(each, dir_fd=folder, follow_symlinks=False).st_blocks * 512
-            if total > limit or count > _MOST_COUNTED:
+            if total > limit or count > _MOST_COUNTED or path.count("/") > _DEEPEST:
                 return True
     except (OSError, RecursionError):
         return True
