@@ -48,9 +48,10 @@ if TYPE_CHECKING:
 
 _LEAST_LAYER = 1 << 20
 _COVERED = "{!r} is hidden, and so is what earlier runs in the sandbox have there, to whom it was not"
+# Not silenced by --quiet, as that of --jail env is not: a policy file may have asked for it.
 _HOST_WARNING = (
-    "--files host: the command can change every file that you can change, read your keys, and speak to programs "
-    "outside through their Unix sockets"
+    "--files host, by an option or by `mode` in [files]: the command can change every file that you can change, read "
+    "your keys, and speak to programs outside through their Unix sockets"
 )
 
 
@@ -184,8 +185,7 @@ def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> View:
 
 
 def _choose_host(settings: RunSettings) -> View:
-    if not settings.quiet:
-        say(_HOST_WARNING)
+    say(_HOST_WARNING)
     return View(None, settings.unix)
 
 
