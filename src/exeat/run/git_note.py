@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection
 
 from exeat.files.git_folder import find_git_folder
+from exeat.files.places import is_below
 from exeat.run.summary import shell_word
 
 
@@ -33,4 +34,4 @@ def note_on_repository(here: str, roots: Collection[str]) -> str:
 
 
 def _is_in(path: str, roots: Collection[str]) -> bool:
-    return any(root in ("/", path) or path.startswith(f"{root}/") for root in roots)
+    return any(is_below(path, root) for root in roots)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from exeat.errors import ConfigError, StartError
 from exeat.files.keys import OWN_FILES, HiddenPath, hidden_paths
+from exeat.files.places import is_below
 from exeat.run.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
 from exeat.sandbox.home import state_home
@@ -58,7 +59,7 @@ def own_files(settings: RunSettings, prepared: Preparations = NOTHING) -> list[s
         _refuse_second_name(path)
     found = [os.path.abspath(path) for path in files if path and _can_be_hidden(path)]
     folders = own_folders()
-    if any(_is_below(working_directory(), os.path.realpath(folder)) for folder in folders):
+    if any(is_below(working_directory(), os.path.realpath(folder)) for folder in folders):
         raise ConfigError(
             "the working directory is in exeat's own folder, which is hidden from the command",
             where="exeat run",
@@ -102,7 +103,3 @@ def _can_be_hidden(path: str) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and not path.startswith(("/dev/", "/proc/")))
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder}/")

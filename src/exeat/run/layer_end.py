@@ -50,7 +50,7 @@ def end_layer(
             saved = save(settings.folder, parts, settings.files.layer_bytes, hidden=hidden, began=began)
         said = _kept(changes, settings.name) if saved.number else ""
         if saved.left_out_count:
-            said += f"; {saved.left_out_count} could not be kept, such as {_printable(saved.left_out[0])}"
+            said += f"; {saved.left_out_count} could not be kept, such as {saved.left_out[0]}"
         return LayerEnd(changes, said)
     except ExeatError as error:
         return LayerEnd(said=error.public)
@@ -79,7 +79,3 @@ def _counted(changes: Changes) -> str:
     more = "" if changes.is_complete else "more than "
     files = "file" if changes.total == 1 else "files"
     return f"the command changed {more}{changes.total} {files}"
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)
