@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from exeat.gateway.http2_intake import Intake
-from exeat.gateway.session import Session
+from exeat.gateway.gates.session import Session
+from exeat.gateway.http2.intake import Intake
 from tests.attacks.pressure import HOSTS, ask, flood, most_between_turns
 from tests.conftest import StartGate, StartOrigin
 from tests.support.gate import Gate, read_all, read_until

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exeat.jail import nft
+from exeat.jail.net import nft
 from tests.support.networks import Networks
 from tests.support.running import ANYWHERE, AS_ROOT, exeat, python
 from tests.support.scene import wait_until

@@ -21,7 +21,7 @@ import uvloop
 from exeat.embed.finished import Finished, ManagerClosedError, RunLostError, RunTimeoutError
 from exeat.embed.sandbox_manager import SandboxManager
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
-from exeat.gateway.questions import Question
+from exeat.gateway.gates.questions import Question
 from tests.conftest import StartOrigin
 from tests.support.origin import Origin
 from tests.support.programs import give_up, need

@@ -22,7 +22,7 @@ StartServer = Callable[..., Server]
 def dials(monkeypatch: pytest.MonkeyPatch) -> Dials:
     """Every connection that a gateway tries to make, none of which leaves loopback."""
     made = Dials()
-    monkeypatch.setattr("exeat.gateway.admission.dial", made)
+    monkeypatch.setattr("exeat.gateway.gates.admission.dial", made)
     return made
 
 

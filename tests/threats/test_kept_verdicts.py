@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from exeat.gateway.interception import Intercept
+from exeat.gateway.tls.interception import Intercept
 from tests.support import tls_peers
 from tests.support.http2_wire import Http2Client, Http2Server
 from tests.support.intercepted import StartIntercepted

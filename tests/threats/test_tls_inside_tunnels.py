@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from exeat.gateway.interception import Intercept
+from exeat.gateway.tls.interception import Intercept
 from exeat.policy import canonical_host
 from tests.support import tls_peers
 from tests.support.doors import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.jail import mounts
+from exeat.jail.files import mounts
 from tests.support.redirected import require
 
 
