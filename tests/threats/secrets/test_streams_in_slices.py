@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.relay import Tunnel
-from exeat.secrets.response.guard import LeakGuard
+from exeat.secrets.response.redaction import LeakGuard
 from exeat.secrets.vault import Vault
 from tests.unit.secrets.samples import VALUE, make_secret
 

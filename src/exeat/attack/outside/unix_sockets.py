@@ -8,8 +8,8 @@ import secrets
 import socket
 from pathlib import Path
 
-from exeat.attack import addresses
-from exeat.attack.sinks import Sinks
+from exeat.attack.outside import addresses
+from exeat.attack.outside.sinks import Sinks
 
 
 def bind_unix(path: str, kind: int = socket.SOCK_STREAM) -> socket.socket:

@@ -16,15 +16,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from exeat.attack import addresses
-from exeat.attack.belongings import OPEN, Belongings
-from exeat.attack.keyring import keep_key
-from exeat.attack.model import Absent, Place, Scene
-from exeat.attack.moves import handle_of
-from exeat.attack.open_proxy import OpenProxy
-from exeat.attack.sinks import Sinks, nothing_there
-from exeat.attack.unix_targets import bind_unix, open_abstract, open_paths
-from exeat.attack.victim import open_victim
+from exeat.attack.model import Place, Scene
+from exeat.attack.outside import addresses
+from exeat.attack.outside.belongings import OPEN, Belongings
+from exeat.attack.outside.kernel_objects import file_handle, keep_key
+from exeat.attack.outside.open_proxy import OpenProxy
+from exeat.attack.outside.sinks import Sinks, nothing_there
+from exeat.attack.outside.unix_sockets import bind_unix, open_abstract, open_paths
+from exeat.attack.outside.victim import open_victim
 
 ALLOWED = "allowed.test"
 LOW = "127.66.0.1"  # loopback, but where nobody else listens on well-known ports
@@ -86,7 +85,7 @@ def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
         scene = Scene(
             python=python,
             folder=str(folder),
-            handle=_handle(folder.parent),
+            handle=file_handle(folder.parent),
             allowed=(ALLOWED, allowed.getsockname()[1]),
             allowed_address="127.0.0.1",
             proxy=proxy.place,
@@ -118,13 +117,6 @@ def _open_late(sinks: Sinks, folder: Path, wishes: Path) -> None:
         late = folder / f"later-{run}.sock"
         wish = wishes / f"want-later-{run}"
         sinks.wish(wish, lambda late=late: sinks.listen("unix later", bind_unix(str(late))))  # type: ignore[misc]
-
-
-def _handle(folder: Path) -> str:
-    try:
-        return handle_of(str(folder)).hex()
-    except (OSError, Absent):
-        return ""  # a file system without
 
 
 def _internet(sinks: Sinks) -> tuple[dict[str, Place], dict[str, Place], dict[str, Place]]:

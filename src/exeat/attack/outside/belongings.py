@@ -16,9 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from exeat.attack.addresses import second_paths
-from exeat.attack.handles import handle_of
-from exeat.attack.queues import HostQueue
+from exeat.attack.outside.addresses import second_paths
+from exeat.attack.outside.kernel_objects import HostQueue, file_handle
 
 OPEN = "open"  # the folder of the project in which a probe may leave what it needs
 
@@ -114,7 +113,7 @@ class Belongings:
     def scene(self) -> dict[str, str]:
         """Where things are, for probes."""
         found = {f"key {name}": str(self.home / path) for name, path in KEYS.items()}
-        found |= {"fifo": str(self._folder / "tmp" / "fifo"), "handle": handle_of(self.home / KEYS["ssh"])}
+        found |= {"fifo": str(self._folder / "tmp" / "fifo"), "handle": file_handle(self.home / KEYS["ssh"])}
         if self._memory.exists():
             found["memory"] = str(self._memory)
         if self._queue.name:
