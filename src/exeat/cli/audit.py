@@ -1,4 +1,4 @@
-"""`exeat replay`: what a changed policy would have done, by what is on record."""
+"""What reads audit logs: `exeat audit verify`, and `exeat replay`, which judges recorded requests by another policy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from exeat.audit.verify import describe, verify_files
+from exeat.cli.options import add_judging_options, policy_sources
+from exeat.cli.parser import HelpText
 from exeat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,9 +31,37 @@ _WORDS = {
 }
 
 
-def add_replay_options(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.options import add_policy_options
+def add_audit_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Work with audit logs."
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, prog="exeat audit")
+    verify = actions.add_parser(
+        "verify",
+        help="find any edit, cut or reordering in a log",
+        description="Check the hash chain of a log. Finds every changed, removed, added or moved\n"
+        "line. A cut tail shows only against a head hash kept elsewhere (--head): the\n"
+        "chain has no key.",
+        epilog="exit status: 0 intact, 1 not intact, 2 cannot be read",
+        formatter_class=HelpText,
+    )
+    verify.add_argument("files", metavar="FILE", nargs="+", help="the log; rotated parts oldest first, or found alone")
+    verify.add_argument("--head", metavar="HASH", help="the hash that the last line must have")
+    verify.set_defaults(run=lambda options, arguments: verify_logs(options.files, options.head))
 
+
+def verify_logs(paths: Sequence[str], head: str | None) -> int:
+    """Print what was found; 0 intact, 1 not."""
+    try:
+        found = verify_files(paths, expect_head=head)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read: {error.strerror}", where=str(error.filename), expected="an audit log"
+        ) from None
+    for line in describe(found):
+        print(line)
+    return 0 if found.ok else 1
+
+
+def add_replay_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Say which recorded requests a changed policy would treat differently. Reads the\n"
         "log and its rotated parts; sends nothing and resolves nothing. Paths are not\n"
@@ -44,20 +74,13 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
         "\n"
         "exit status: 0 no difference that can be told, 1 differences, 2 unusable"
     )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--audit", metavar="FILE", help="the log (default: that of the sandbox --name)")
-    parser.add_argument("--name", metavar="NAME", help="judge by the list of this sandbox too")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_policy_options(parser)
-    parser.add_argument(
-        "--secrets", "--config", metavar="FILE", action="append", default=[], help="their hosts are allowed: JSON, TOML"
-    )
+    add_judging_options(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     from exeat.audit.replay import replay_log
-    from exeat.cli.options import policy_sources
     from exeat.policy.replay import judge_again
 
     audit: str | None = options.audit
@@ -218,16 +241,3 @@ def _as_dict(replayed: Replayed) -> dict[str, object]:
             for row, count in replayed.most_frequent(outcome)
         ],
     }
-
-
-def verify_logs(paths: Sequence[str], head: str | None) -> int:
-    """Print what was found; 0 intact, 1 not."""
-    try:
-        found = verify_files(paths, expect_head=head)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be read: {error.strerror}", where=str(error.filename), expected="an audit log"
-        ) from None
-    for line in describe(found):
-        print(line)
-    return 0 if found.ok else 1

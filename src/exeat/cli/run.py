@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP, rotation_from
-from exeat.cli.options import add_file_options, file_settings
+from exeat.cli.options import add_file_options, add_policy_options, file_settings, policy_files, policy_sources
 from exeat.errors import ConfigError
 from exeat.file_policy import combine
 from exeat.run.settings import JAILS
@@ -16,7 +15,6 @@ from exeat.run.settings import JAILS
 if TYPE_CHECKING:
     from exeat.file_policy import FileSettings
     from exeat.sandbox.folder import SandboxFolder
-    from exeat.sources import RuleSources
 
 
 _SECRETS = b"EXEAT_SECRETS_JSON"
@@ -29,7 +27,22 @@ _ASK_S, _MAX_ASK_S = 30.0, 3600.0
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Everything but the policy options, which other commands have too."""
+    parser.usage = "exeat run [--allow RULE]... [OPTION...] -- CMD [ARG...]"
+    parser.description = (
+        "Run a command in a jail. It reaches what the rules allow and nothing else,\n"
+        "whether or not it knows about proxies. No root needed."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  exeat run --allow example.com -- curl https://example.com/\n"
+        "  exeat run --name work -- bash       # rules and log are kept; exeat proxy\n"
+        "  exeat run --name work --ask -- bash # unknown hosts wait for your yes or no\n"
+        "  exeat run --learn -- npm install    # what would it need?\n"
+        "\n"
+        "exit status: the command's; 128+N if signal N ended it; 126 or 127 if it could\n"
+        "not be started; 2 if exeat started nothing"
+    )
+    add_policy_options(parser)
     parser.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="the command, after --")
     sandbox = parser.add_argument_group("sandbox")
     sandbox.add_argument(
@@ -91,14 +104,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     rest.add_argument("--no-proxy-env", action="store_true", help="do not set HTTP_PROXY and the like")
     rest.add_argument("--quiet", action="store_true", help="no summary of what was blocked and what failed")
     rest.add_argument("--summary-json", metavar="FILE", help="write the summary there, as JSON; - is standard output")
+    parser.set_defaults(run=lambda options, arguments: run_command(options))
 
 
-def run_command(
-    options: argparse.Namespace,
-    sources: Callable[[argparse.Namespace], RuleSources],
-    policy_files: Callable[[argparse.Namespace], tuple[str, ...]],
-) -> int:
-    """Run what the options say. The rules are read by `sources`, later."""
+def run_command(options: argparse.Namespace) -> int:
+    """Run what the options say. The rules are read later."""
     from exeat.run.main import run
     from exeat.run.settings import RunSettings
 
@@ -117,7 +127,7 @@ def run_command(
     return run(
         RunSettings(
             argv,
-            lambda: sources(options).load(),
+            lambda: policy_sources(options).load(),
             policy_files=files,
             secrets_files=tuple(options.secrets),
             upstream_ca=tuple(options.upstream_ca),
