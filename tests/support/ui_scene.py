@@ -15,8 +15,8 @@ from exeat.errors import ExeatError
 from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 from exeat.sandbox.server import ControlServer
+from exeat.ui.guard import Ticket
 from exeat.ui.server import PageServer
-from exeat.ui.ticket import Ticket
 
 TOKEN = "T" * 43
 

@@ -1,4 +1,7 @@
-"""`exeat proxy create|allow|block|list|reset`: a sandbox's list. First the file, then the commands that run by it."""
+"""What a sandbox keeps: its list (`exeat proxy create|allow|block|list|reset`) and what commands may do to files.
+
+A change goes to the file first, then to the commands that run by it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from exeat.cli.options import file_settings
-from exeat.cli.screen import DIM, RED, confirmed, counted, plain, say
+from exeat.cli.screen import DIM, RED, confirmed, counted, painted, plain, say
 from exeat.errors import ConfigError
 from exeat.file_policy import FileSettings, combine
 from exeat.sandbox.file_settings import (
