@@ -17,15 +17,17 @@ start_alike()
 
 # Jails, ports 80 and 443, packet rules, real programs: one such test at a time. All others may run beside them.
 _ON_THE_MACHINE = (
-    "escape/", "clients/", "unit/jail/", "unit/run/", "unit/attack/", "integration/test_run", "integration/test_demo",
-    "attacks/test_jail", "attacks/test_kept_run", "attacks/test_fixes_cover", "attacks/test_secrets_files",
-    "threats/test_web_ports",
+    "clients/", "unit/jail/", "unit/run/", "unit/attack/", "integration/test_run", "integration/test_demo",
+    "threats/jail/", "threats/records/test_out_of_reach", "threats/files/test_state_folder",
+    "threats/project/test_nested_runs", "threats/secrets/test_covers", "threats/secrets/test_hidden_files",
+    "threats/secrets/test_from_the_jail", "threats/tunnels/test_web_ports",
 )  # fmt: skip
 # Of these, what is in nobody's way, so that both halves take as long. Packet rules are in everybody's.
 _BESIDE_THEM = (
     "integration/test_run_ui", "integration/test_run_embed", "integration/test_run_ask", "integration/test_run_named",
-    "integration/test_run_learn", "integration/test_run_proxy", "attacks/test_kept_run", "unit/run/", "clients/test_",
-    "clients/secrets/test_matrix",
+    "integration/test_run_learn", "integration/test_run_proxy", "unit/run/", "clients/test_",
+    "clients/secrets/test_matrix", "threats/jail/test_devices", "threats/jail/test_inherited_files",
+    "threats/jail/test_nft_packets",
 )  # fmt: skip
 
 StartGate = Callable[..., Gate]
