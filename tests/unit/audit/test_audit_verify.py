@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exeat.audit.chain import GENESIS, seal, seal_lines
-from exeat.audit.checker import Verification, verify_lines
 from exeat.audit.record import Record, encode_event
 from exeat.audit.sink import torn_event
-from exeat.audit.verify import describe, verify_files
+from exeat.audit.verify import Verification, describe, verify_files, verify_lines
 
 CHAIN = "f" + "1" * 16
 POLICY = ',"policy":"p"'

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from exeat.cli.options import file_settings
 from exeat.cli.screen import DIM, RED, coloured, confirmed, counted, has_colours, plain, say
 from exeat.errors import ConfigError
+from exeat.file_policy import FileSettings, combine
+from exeat.sandbox.file_settings import (
+    added_to,
+    full_path,
+    read_file_settings,
+    settings_path,
+    update_file_settings,
+    without,
+)
 from exeat.sandbox.folder import open_sandbox
 
 if TYPE_CHECKING:
@@ -31,9 +42,9 @@ def create(name: str, *, empty: bool) -> int:
 
 def allow_rules(name: str, texts: Sequence[str]) -> int:
     """Store rules. 1 if something is still denied, or a running command did not take it."""
-    from exeat.sandbox.beside import look_beside  # noqa: PLC0415 - `list` is to be quick
-    from exeat.sandbox.changes import allow  # noqa: PLC0415
-    from exeat.sandbox.typed import read_allow  # noqa: PLC0415
+    from exeat.sandbox.changes import allow
+    from exeat.sandbox.control import look_beside
+    from exeat.sandbox.typed import read_allow
 
     for number, text in enumerate(texts, 1):
         read_allow(text, number)
@@ -44,9 +55,9 @@ def allow_rules(name: str, texts: Sequence[str]) -> int:
 
 def block_rules(name: str, texts: Sequence[str]) -> int:
     """Take rules out, or store denials. 1 if something is still allowed, or a running command did not take it."""
-    from exeat.sandbox.beside import look_beside  # noqa: PLC0415
-    from exeat.sandbox.changes import block  # noqa: PLC0415
-    from exeat.sandbox.typed import read_block  # noqa: PLC0415
+    from exeat.sandbox.changes import block
+    from exeat.sandbox.control import look_beside
+    from exeat.sandbox.typed import read_block
 
     for number, text in enumerate(texts, 1):
         read_block(text, number)
@@ -58,7 +69,7 @@ def block_rules(name: str, texts: Sequence[str]) -> int:
 
 def reset_rules(name: str, *, empty: bool, yes: bool) -> int:
     """Return to the shipped list, or to none. 1 if a person said no, or a running command did not take it."""
-    from exeat.sandbox.changes import reset  # noqa: PLC0415
+    from exeat.sandbox.changes import reset
 
     with open_sandbox(name) as folder:
         instead = "an empty one: nothing is allowed then" if empty else "the one that exeat comes with"
@@ -70,12 +81,12 @@ def reset_rules(name: str, *, empty: bool, yes: bool) -> int:
 
 def list_rules(name: str, *, as_json: bool) -> int:
     """Print the list."""
-    from exeat.sandbox.store import read_allowlist  # noqa: PLC0415
+    from exeat.sandbox.allowlist import read_allowlist
 
     with open_sandbox(name) as folder:
         found = read_allowlist(folder)
     if as_json:
-        import json  # noqa: PLC0415 - 2 ms, and only now
+        import json
 
         rules = [{"line": rule.source.line, "text": rule.text, "deny": rule.deny} for rule in found.rules]
         print(json.dumps({"name": name, "path": folder.allowlist_path, "rules": rules}, indent=2))
@@ -92,7 +103,7 @@ def list_rules(name: str, *, as_json: bool) -> int:
 
 def _lines(found: Allowlist, *, colours: bool) -> list[str]:
     """Every line of the file with its number, rules in their canonical form."""
-    from exeat.policy.listing import rule_part  # noqa: PLC0415
+    from exeat.policy.listing import rule_part
 
     rules = {rule.source.line: rule for rule in found.rules}
     lines = found.text.removeprefix("\ufeff").split("\n")
@@ -127,7 +138,7 @@ def _dimmed(text: str, *, colours: bool) -> str:
 
 def _size(folder: SandboxFolder) -> str:
     """How many rules there are. A list that cannot be read is no reason not to replace it."""
-    from exeat.sandbox.store import read_allowlist  # noqa: PLC0415
+    from exeat.sandbox.allowlist import read_allowlist
 
     try:
         return counted(len(read_allowlist(folder).rules), "rule")
@@ -137,7 +148,7 @@ def _size(folder: SandboxFolder) -> str:
 
 def _report(name: str, change: Change, problems: Sequence[str] = ()) -> int:
     """Say what was stored, have running commands take it, and say what came of it."""
-    from exeat.sandbox.client import tell  # noqa: PLC0415
+    from exeat.sandbox.control import tell
 
     for sentence in change.said:
         say(plain(sentence))
@@ -153,3 +164,41 @@ def _report(name: str, change: Change, problems: Sequence[str] = ()) -> int:
     for problem in problems:
         say(f"exeat: {plain(problem)}", error=True)
     return 1 if problems else 0
+
+
+def keep_or_show(options: argparse.Namespace) -> int:
+    """Keep what the options say, if they say anything, and print what is kept. Raises ConfigError."""
+    more = file_settings(options).with_each(full_path)
+    is_change = options.reset or bool(options.forget) or more != FileSettings()
+    with open_sandbox(options.name) as folder:
+        path = settings_path(folder)
+        if is_change:
+            kept = update_file_settings(
+                folder, lambda before: added_to(without(before, options.forget), more), reset=options.reset
+            )
+        else:
+            kept = read_file_settings(folder) or FileSettings(path)
+    if options.json:
+        import json
+
+        print(json.dumps({"name": options.name, "path": path, "files": combine(FileSettings(), [kept])._asdict()}))
+        return 0
+    _print(options.name, kept, path)
+    if is_change:
+        say("counts from the next run on")
+    return 0
+
+
+def _print(name: str, kept: FileSettings, path: str) -> None:
+    if kept == FileSettings(path):
+        say(f'the sandbox "{name}" keeps nothing about files: commands have the view, and keys are hidden')
+        return
+    say(f"{plain(path)}")
+    for key in ("mode", "write", "read_only", "hide", "show"):
+        value = getattr(kept, key)
+        for each in (value,) if isinstance(value, str) else value or ():
+            say(f"  {key:<10}  {plain(each)}")
+    if kept.layer_bytes is not None:
+        say(f"  layer_size  {kept.layer_bytes:,} bytes")
+    if kept.nest is not None:
+        say(f"  nest        {'yes' if kept.nest else 'no'}")

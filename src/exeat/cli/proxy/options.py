@@ -8,12 +8,12 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from exeat.cli.help_text import HelpText
+from exeat.cli.parser import HelpText
 
 if TYPE_CHECKING:
     _Actions = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_DEFAULT_NAME = "default"  # exeat.sandbox.names has it too; help does without loading that
+_DEFAULT_NAME = "default"  # exeat.sandbox.folder has it too; help does without loading that
 _NAME_HELP = f"the sandbox (default: {_DEFAULT_NAME})"
 
 
@@ -135,7 +135,7 @@ def _add_rules(actions: _Actions) -> None:
 
 
 def _add_sandboxes(actions: _Actions) -> None:
-    from exeat.cli.logs.log import add_log_options  # noqa: PLC0415 - with its own reasons
+    from exeat.cli.logs.log import add_log_options
 
     log = _add(
         actions,
@@ -176,7 +176,7 @@ def _add_sandboxes(actions: _Actions) -> None:
 
 
 def _add_files(actions: _Actions) -> None:
-    from exeat.cli.file_options import add_file_options  # noqa: PLC0415 - with its own reasons
+    from exeat.cli.options import add_file_options
 
     files = _add(
         actions,
@@ -245,70 +245,70 @@ def _add_questions(actions: _Actions) -> None:
 
 
 def _create(options: argparse.Namespace) -> int:
-    from exeat.cli.sandboxes.rules import create  # noqa: PLC0415
+    from exeat.cli.proxy.rules import create
 
     return create(options.name, empty=options.empty)
 
 
 def _allow(options: argparse.Namespace) -> int:
-    from exeat.cli.sandboxes.rules import allow_rules  # noqa: PLC0415
+    from exeat.cli.proxy.rules import allow_rules
 
     return allow_rules(options.name, options.rules)
 
 
 def _block(options: argparse.Namespace) -> int:
-    from exeat.cli.sandboxes.rules import block_rules  # noqa: PLC0415
+    from exeat.cli.proxy.rules import block_rules
 
     return block_rules(options.name, options.rules)
 
 
 def _list(options: argparse.Namespace) -> int:
-    from exeat.cli.sandboxes.rules import list_rules  # noqa: PLC0415
+    from exeat.cli.proxy.rules import list_rules
 
     return list_rules(options.name, as_json=options.json)
 
 
 def _reset(options: argparse.Namespace) -> int:
-    from exeat.cli.sandboxes.rules import reset_rules  # noqa: PLC0415
+    from exeat.cli.proxy.rules import reset_rules
 
     return reset_rules(options.name, empty=options.empty, yes=options.yes)
 
 
 def _log(options: argparse.Namespace) -> int:
-    from exeat.cli.logs.log import show_log  # noqa: PLC0415
-    from exeat.sandbox.folder import open_sandbox  # noqa: PLC0415
+    from exeat.cli.logs.log import show_log
+    from exeat.sandbox.folder import open_sandbox
 
     with open_sandbox(options.name) as folder:
         return show_log(options, folder)
 
 
 def _ls(options: argparse.Namespace) -> int:
-    from exeat.cli.sandboxes.whole import list_all, list_names  # noqa: PLC0415
+    from exeat.cli.proxy.sandboxes import list_all, list_names
 
     return list_names() if options.names else list_all(options.name, as_json=options.json)
 
 
 def _rm(options: argparse.Namespace) -> int:
-    from exeat.cli.sandboxes.whole import remove  # noqa: PLC0415
+    from exeat.cli.proxy.sandboxes import remove
 
     return remove(options.name, yes=options.yes)
 
 
 def _files(options: argparse.Namespace) -> int:
-    from exeat.cli.sandboxes.files import keep_or_show  # noqa: PLC0415
+    from exeat.cli.proxy.rules import keep_or_show
 
     return keep_or_show(options)
 
 
 def _pending(options: argparse.Namespace) -> int:
-    from exeat.cli.sandboxes.questions import list_questions  # noqa: PLC0415
+    from exeat.cli.proxy.questions import list_questions
 
     return list_questions(options.name, as_json=options.json)
 
 
 def _answer(action: str) -> Callable[[argparse.Namespace], int]:
     def run(options: argparse.Namespace) -> int:
-        from exeat.cli.sandboxes.questions import answer_questions  # noqa: PLC0415
+        from exeat.cli.proxy.questions import answer_questions
 
         return answer_questions(options.name, options.questions, allow=action == "approve", always=options.always)
 

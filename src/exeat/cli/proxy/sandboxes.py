@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, NamedTuple
 from exeat.cli.screen import GREEN, aligned, coloured, confirmed, counted, has_colours, in_ascii, plain, say
 from exeat.errors import ConfigError, ExeatError
 from exeat.files.kept import layer_numbers
-from exeat.sandbox.folder import AUDIT, list_sandboxes, open_sandbox, remove_sandbox
+from exeat.sandbox.allowlist import read_allowlist
+from exeat.sandbox.folder import (
+    AUDIT,
+    NoSandboxError,
+    SandboxFolder,
+    check_name,
+    list_sandboxes,
+    open_sandbox,
+    remove_sandbox,
+)
 
 if TYPE_CHECKING:
-    from exeat.sandbox.client import Running
+    from exeat.sandbox.control import Running
     from exeat.sandbox.folder import SandboxFolder
+
 
 _HEADINGS = ("NAME", "STATE", "RULES", "RECORDS", "ALLOWED", "BLOCKED", "OPEN", "PENDING")
 _NUMBERS = frozenset(range(2, 8))
@@ -55,7 +65,7 @@ def list_all(only: str | None, *, as_json: bool) -> int:
         open_sandbox(only).close()  # says so if there is no such sandbox
     seen = [_look(name) for name in ([only] if only is not None else list_sandboxes())]
     if as_json:
-        import json  # noqa: PLC0415
+        import json
 
         print(json.dumps([_as_dict(each) for each in seen], indent=2))
     elif not seen:
@@ -84,7 +94,7 @@ def remove(name: str, *, yes: bool) -> int:
 
 
 def _refuse_if_running(name: str) -> None:
-    from exeat.sandbox.client import running  # noqa: PLC0415
+    from exeat.sandbox.control import running
 
     if found := running(name):  # one that hangs is there all the same
         commands = ", ".join(
@@ -94,8 +104,8 @@ def _refuse_if_running(name: str) -> None:
 
 
 def _look(name: str) -> _Seen:
-    from exeat.sandbox.client import running  # noqa: PLC0415
-    from exeat.sandbox.store import read_allowlist  # noqa: PLC0415
+    from exeat.sandbox.allowlist import read_allowlist
+    from exeat.sandbox.control import running
 
     try:
         with open_sandbox(name) as folder:
@@ -110,7 +120,7 @@ def _look(name: str) -> _Seen:
 
 def _records(folder: SandboxFolder) -> int | None:
     """The number of the last line of the log. The log is not read: it may be large. None: it is no log of ours."""
-    from exeat.audit.tail import read_tail  # noqa: PLC0415
+    from exeat.audit.parts import read_tail
 
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -164,3 +174,50 @@ def _as_dict(each: _Seen) -> dict[str, object]:
         "running": [one._asdict() for one in each.running],
         "problem": each.problem or None,
     }
+
+
+def open_for_run(name: str, *, new: bool, empty: bool) -> SandboxFolder:
+    """Open it; `new` or `empty` make it if it is not there, as does a person who says yes. Raises ConfigError."""
+    check_name(name)
+    try:
+        folder = open_sandbox(name, create=new or empty, empty=empty)
+    except NoSandboxError as missing:
+        if not _is_person_here() or not _wants_it(missing):
+            raise
+        folder = open_sandbox(name, create=True)
+    if empty and not folder.was_created:
+        try:
+            _refuse_rules(folder)
+        except BaseException:
+            folder.close()
+            raise
+    return folder
+
+
+def _refuse_rules(folder: SandboxFolder) -> None:
+    """An --empty that has no effect would be believed to have one."""
+    rules = len(read_allowlist(folder).rules)
+    if rules:
+        raise ConfigError(
+            f"the sandbox {folder.name} is there already, and its list has {rules} rule{'s' if rules > 1 else ''}",
+            where="--empty",
+            expected=f"no --empty, or exeat proxy reset --empty --name {folder.name} first",
+        )
+
+
+def _is_person_here() -> bool:
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def _wants_it(missing: NoSandboxError) -> bool:
+    from exeat.policy.listing import parse_listing
+    from exeat.sandbox.folder import default_allowlist
+
+    rules = len(parse_listing(default_allowlist(), ""))
+    others = f" ({missing.others})" if missing.others else ""
+    question = f"Make it, with the list of {rules} rules that exeat comes with? [y/N] "
+    print(f"exeat: there is no sandbox {missing.name} yet{others}.\n{question}", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        print(file=sys.stderr)  # Ctrl-D leaves the cursor behind the question
+    return answer.strip().lower() in ("y", "yes")

@@ -11,7 +11,7 @@ from exeat.errors import ExeatError, HostError
 from exeat.sandbox.folder import open_sandbox
 
 if TYPE_CHECKING:
-    from exeat.sandbox.client import Pending
+    from exeat.sandbox.control import Pending
 
 _HEADINGS = ("ID", "PLACE", "RULE", "WAITING", "LEFT", "COMMAND")
 _INSIDE = "  (an address inside: not public)"
@@ -21,7 +21,7 @@ def list_questions(name: str, *, as_json: bool) -> int:
     """Print the open questions."""
     found = _open_questions(name)
     if as_json:
-        import json  # noqa: PLC0415
+        import json
 
         print(json.dumps([each._asdict() for each in found], indent=2))
     elif found:
@@ -33,7 +33,7 @@ def list_questions(name: str, *, as_json: bool) -> int:
 
 def answer_questions(name: str, wanted: Sequence[str], *, allow: bool, always: bool) -> int:
     """Answer the questions that are meant. 1 if one is not there (any more), or it is not clear which is meant."""
-    from exeat.sandbox.client import answer  # noqa: PLC0415
+    from exeat.sandbox.control import answer
 
     found = _open_questions(name)
     if not found:
@@ -65,7 +65,7 @@ def answer_questions(name: str, wanted: Sequence[str], *, allow: bool, always: b
 
 
 def _open_questions(name: str) -> list[Pending]:
-    from exeat.sandbox.client import pending  # noqa: PLC0415
+    from exeat.sandbox.control import pending
 
     open_sandbox(name).close()  # says so if there is no such sandbox
     return pending(name)
@@ -75,7 +75,7 @@ def _matching(text: str, found: list[Pending]) -> list[str]:
     """The questions that a text means: the one with this ID, else those for this host, and port if it says one."""
     if any(each.id == text for each in found):
         return [text]
-    from exeat.policy.host import split_authority  # noqa: PLC0415
+    from exeat.policy.host import split_authority
 
     try:
         host, port = split_authority(text)
