@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 
-from exeat.policy.address import AddressClass, classify, holds_no_public
+from exeat.policy.address import AddressClass, classify, declared, holds_no_public
 from exeat.policy.host import LOCALHOST, LOOPBACK, Address, Host, Name, unmapped
-from exeat.policy.networks import declared
 from exeat.policy.path import is_canonical_path, path_matches
 from exeat.policy.policy import IP, Policy, address_forms
-from exeat.policy.rule import WEB_PORTS, Rule, Scope
+from exeat.policy.rule import WEB_PORTS, Ports, Rule, Scope
 
 
 class Verdict(StrEnum):
@@ -285,3 +284,40 @@ def rule_to_allow(target: Target) -> str:
     """The shortest rule that would allow the target's host and port. For an inside address add ` private`."""
     web = any(low <= target.port <= high for low, high in WEB_PORTS)
     return target.host.authority if web else f"{target.host.authority}:{target.port}"
+
+
+def could_allow(policy: Policy, name: Name) -> bool:
+    """Whether there is a port on which some request or tunnel to this name could be allowed.
+
+    Never False for a name that `decide` allows somewhere. It can be True for one that it allows nowhere:
+    deny rules that look at methods or paths are left out, because what they leave cannot be told without a
+    request. So True is no permission; every connection is still decided on its own.
+    """
+    denied = _denied_ports(policy, name)
+    return any(_has_port_outside(rule.ports, denied) for rule in policy.allows.for_name(name.text))
+
+
+def unreachable(policy: Policy, name: Name) -> Decision:
+    """The denial to put on record for a name that could not be allowed: asked on a port where a rule came closest."""
+    nearest: Iterator[Rule] = policy.allows.for_name(name.text)
+    port = next((rule.ports[0][0] for rule in nearest), 443)
+    return decide(policy, Target(name, port))
+
+
+def _denied_ports(policy: Policy, name: Name) -> Ports:
+    """The ports on which the name is denied whatever is asked, in order of their start."""
+    rules = policy.denies.for_name(name.text)
+    return tuple(sorted(ports for rule in rules if not rule.conditional for ports in rule.ports))
+
+
+def _has_port_outside(ports: Ports, denied: Ports) -> bool:
+    """Whether any port is left when the denied ones, in order of their start, are taken away."""
+    for low, high in ports:
+        free = low  # the lowest port of this range that may still be free
+        for first, last in denied:
+            if first > free:
+                break
+            free = max(free, last + 1)
+        if free <= high:
+            return True
+    return False

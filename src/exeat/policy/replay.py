@@ -13,10 +13,9 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from exeat.errors import HostError
-from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, judge_address, known_addresses
+from exeat.policy.decide import Decision, Reason, Target, Verdict, could_allow, decide, judge_address, known_addresses
 from exeat.policy.host import LOCALHOST, LOOPBACK, Host, Name, canonical_host
 from exeat.policy.policy import IP, Policy, address_forms
-from exeat.policy.reach import could_allow
 from exeat.policy.rule import Rule
 
 INTERCEPTED: Final = "intercepted"  # a tunnel that was let through to be looked into: each request in it is on record

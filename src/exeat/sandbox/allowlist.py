@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from exeat.policy.document import parse_listing
 from exeat.policy.grammar import parse_rule
-from exeat.policy.listing import parse_listing
 from exeat.policy.rule import Rule, Source
 
 

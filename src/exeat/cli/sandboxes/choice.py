@@ -44,7 +44,7 @@ def _is_person_here() -> bool:
 
 
 def _wants_it(missing: NoSandboxError) -> bool:
-    from exeat.policy.listing import parse_listing  # noqa: PLC0415 - only for the question
+    from exeat.policy.document import parse_listing  # noqa: PLC0415 - only for the question
     from exeat.sandbox.allowlist import default_allowlist  # noqa: PLC0415
 
     rules = len(parse_listing(default_allowlist(), ""))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ProtocolError
 from exeat.gateway.doors.tunnel import Inner, serve_tunnel, serve_unopened
+from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.exchange import Exchange
 from exeat.gateway.flow.outgoing import is_repeatable
@@ -20,12 +21,11 @@ from exeat.gateway.gates.admission import (
     refuse_credentials,
     reopen_upstream,
 )
-from exeat.gateway.gates.budget import Budget
-from exeat.gateway.gates.refusal import SECRET_IN_RESPONSE, Refusal
 from exeat.gateway.gates.session import Session
 from exeat.gateway.gates.treating import UNTREATED, Treated, refuse_misuse, treat
+from exeat.gateway.gates.upstream import explain_break
+from exeat.gateway.refusal import SECRET_IN_RESPONSE, Refusal
 from exeat.gateway.state import Ask, Place, State
-from exeat.gateway.tls.upstream import explain_break
 from exeat.policy import is_same_host
 from exeat.wire.http1 import RequestHead
 from exeat.wire.reply import ESTABLISHED

@@ -9,8 +9,8 @@ from exeat.audit import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.doors.tunnel import Inner, serve_tunnel, serve_unopened
 from exeat.gateway.gates.admission import admit_interception, malformed, open_upstream, refuse_credentials
-from exeat.gateway.gates.refusal import Refusal
 from exeat.gateway.gates.session import Session
+from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Ask
 from exeat.wire import socks5
 

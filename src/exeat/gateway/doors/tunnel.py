@@ -16,8 +16,8 @@ from exeat.errors import HostError, ProtocolError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.relay import Tunnel
 from exeat.gateway.gates.admission import deny_inside
-from exeat.gateway.gates.refusal import WRONG_HOST
 from exeat.gateway.gates.session import Session
+from exeat.gateway.refusal import WRONG_HOST
 from exeat.gateway.state import Ask, Place
 from exeat.policy import LOCALHOST, Address, canonical_host, is_same_host
 from exeat.wire.sniffing import sniff_request

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError
+from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.memory import BodyMemory
-from exeat.gateway.gates.budget import Budget
-from exeat.gateway.gates.refusal import Refusal
+from exeat.gateway.refusal import Refusal
 from exeat.wire.body import BodyDecoder, encode_chunk, encode_last_chunk
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from exeat.audit import Record
 from exeat.errors import AuditError, ProtocolError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.dial import DialError, dial
-from exeat.gateway.gates.refusal import Refusal
 from exeat.gateway.gates.resolve import IPAddress, ResolveError, is_own_address
+from exeat.gateway.gates.upstream import DIFFERENT_HTTP, ProtocolRefused, secure_upstream
 from exeat.gateway.record.blocked import is_failure
+from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Ask, Place, State
-from exeat.gateway.tls.upstream import DIFFERENT_HTTP, ProtocolRefused, secure_upstream
 from exeat.policy import (
     Address,
     AddressClass,

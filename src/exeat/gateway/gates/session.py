@@ -12,11 +12,10 @@ from typing import Final
 
 from exeat.audit import Record
 from exeat.errors import ProtocolError
-from exeat.gateway.doors.original import Destination
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.admission import still_allowed
-from exeat.gateway.gates.refusal import Refusal
 from exeat.gateway.record.blocked import is_failure
+from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Ask, Place, State
 from exeat.wire.http1 import RequestHead, check_request_line, parse_request_head
 from exeat.wire.reply import encode_reply
@@ -37,7 +36,6 @@ class Session:
         "_moved",
         "_patience",
         "client",
-        "destination",
         "draining",
         "live",
         "number",
@@ -53,13 +51,11 @@ class Session:
         state: State,
         client: Channel,
         number: int,
-        destination: Destination | None = None,
         requests: Iterator[int] | None = None,
     ) -> None:
         self.state = state
         self.client = client
         self.number = number
-        self.destination = destination  # where a redirected connection was meant to go
         self.upstream: Channel | None = None
         self.task: asyncio.Task[None] | None = None
         self.draining = False

@@ -10,8 +10,8 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from exeat.errors import HostError
-from exeat.gateway.counters import OTHER_HOSTS, Counters
-from exeat.gateway.gates.refusal import CERTIFICATE_REFUSED, SECRET_IN_RESPONSE, WRONG_HOST
+from exeat.gateway.record.counters import OTHER_HOSTS, Counters
+from exeat.gateway.refusal import CERTIFICATE_REFUSED, SECRET_IN_RESPONSE, WRONG_HOST
 from exeat.policy import Policy, Reason, Target, decide, rule_to_allow, split_authority
 
 _UNKNOWN_PORT = 443  # of a name that was only looked up: the rule for it then covers the web ports

@@ -30,8 +30,7 @@ from exeat.policy import (
     decide,
     parse_rule,
 )
-from exeat.policy.address import Network
-from exeat.policy.networks import declared
+from exeat.policy.address import Network, declared
 from exeat.policy.policy import IP
 from exeat.run.learn.learned_rules import IsOwn, Line, Reached, denials, port_groups, tightest
 

@@ -7,7 +7,7 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.gates.refusal import Refusal
+from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Ask, State
 from exeat.gateway.tls.layer import secure_channel
 
