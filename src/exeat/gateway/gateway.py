@@ -31,7 +31,7 @@ from exeat.policy import Policy, Rule
 from exeat.wire.reply import encode_reply
 
 if TYPE_CHECKING:
-    from exeat.gateway.gates.questions import Ask, WhoAsks
+    from exeat.gateway.gates.questions import Answerer, WhoAsks
     from exeat.gateway.tls.interception import Interception
 
 _log = logging.getLogger("exeat")
@@ -72,7 +72,7 @@ class Gateway:
         dns_tcp: Sequence[socket.socket] = (),
         dropped: Sequence[socket.socket] = (),
         interception: Interception | None = None,
-        ask: Ask | None = None,
+        ask: Answerer | None = None,
         ask_timeout_s: float = 30.0,
         who_asks: WhoAsks | None = None,
     ) -> None:

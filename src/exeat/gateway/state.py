@@ -119,7 +119,7 @@ def _pool_key(key: tuple[str, int], decision: Decision, *, secure: bool) -> Key:
     return (*key, decision.rule.text if decision.rule is not None else "", secure)
 
 
-class Ask:
+class Access:
     """One request or tunnel under way: what was asked, and what was decided under which policy."""
 
     __slots__ = ("answer", "decision", "method", "path", "place", "policy", "prefers_h2", "record", "secure")

@@ -3,7 +3,6 @@
 from exeat.policy.address import AddressClass, classify, embedded_ipv4, parse_private_network
 from exeat.policy.decide import (
     Decision,
-    Reason,
     Target,
     Verdict,
     address_depends_on_request,
@@ -43,6 +42,7 @@ from exeat.policy.options import parse_size
 from exeat.policy.path import canonical_path
 from exeat.policy.policy import HostMapping, Policy, build_policy
 from exeat.policy.rule import Pattern, Rule, Scope, Source
+from exeat.reasons import Reason
 
 __all__ = [
     "LOCALHOST",

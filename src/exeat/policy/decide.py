@@ -16,26 +16,12 @@ from exeat.policy.host import LOCALHOST, LOOPBACK, Address, Host, Name, unmapped
 from exeat.policy.path import is_canonical_path, path_matches
 from exeat.policy.policy import IP, Policy, address_forms
 from exeat.policy.rule import WEB_PORTS, Ports, Rule, Scope
+from exeat.reasons import PolicyReason, Reason
 
 
 class Verdict(StrEnum):
     ALLOW = "allow"
     DENY = "deny"
-
-
-class Reason(StrEnum):
-    """Why. Written to audit records, so the values are stable."""
-
-    ALLOWED = "allowed"
-    NOT_LISTED = "not-listed"
-    ADDRESS_NOT_LISTED = "address-not-listed"
-    PORT_NOT_LISTED = "port-not-listed"
-    METHOD_NOT_LISTED = "method-not-listed"
-    PATH_NOT_LISTED = "path-not-listed"
-    NEEDS_INTERCEPTION = "needs-interception"
-    PRIVATE_ADDRESS = "private-address"
-    OWN_ADDRESS = "own-address"
-    DENIED_BY_RULE = "denied-by-rule"
 
 
 # How far a rule got before it failed to fit: the rule that got furthest gives the reason.
@@ -76,7 +62,7 @@ class Decision:
 
     verdict: Verdict
     rule: Rule | None
-    reason: Reason
+    reason: PolicyReason
 
     @property
     def allowed(self) -> bool:
@@ -91,7 +77,7 @@ def decide(policy: Policy, target: Target) -> Decision:
     near: Rule | None = None
     implied: Rule | None = None
     covered = False  # by a rule that somebody wrote, for this host and port
-    reason = Reason.ADDRESS_NOT_LISTED if isinstance(target.host, Address) else Reason.NOT_LISTED
+    reason: PolicyReason = Reason.ADDRESS_NOT_LISTED if isinstance(target.host, Address) else Reason.NOT_LISTED
     for rule in _allowing(policy, target.host):
         fit = _fit(rule, target)
         if fit is Reason.ALLOWED:
@@ -138,7 +124,7 @@ def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *,
             continue
         if _fit(rule, target) is Reason.ALLOWED:
             return Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
-    reason = Reason.OWN_ADDRESS if own and asks_whether_own(policy, ip) else Reason.PRIVATE_ADDRESS
+    reason: PolicyReason = Reason.OWN_ADDRESS if own and asks_whether_own(policy, ip) else Reason.PRIVATE_ADDRESS
     return Decision(Verdict.DENY, decision.rule, reason)
 
 
@@ -252,7 +238,7 @@ def _is_denied_request(rule: Rule, target: Target) -> bool:
     return any(path_matches(pattern, path) for pattern in rule.paths)
 
 
-def _fit(rule: Rule, target: Target) -> Reason:
+def _fit(rule: Rule, target: Target) -> PolicyReason:
     """ALLOWED if the rule, whose pattern covers the host, fits the rest of the target; else what is missing."""
     if not rule.has_port(target.port):
         return Reason.PORT_NOT_LISTED

@@ -49,7 +49,7 @@ from exeat.gateway.gates.admission import (
 )
 from exeat.gateway.gates.session import Session
 from exeat.gateway.refusal import Refusal
-from exeat.gateway.state import Ask, Place, State
+from exeat.gateway.state import Access, Place, State
 from exeat.policy import LOCALHOST, LOOPBACK, Address, Reason
 from exeat.wire.sniffing import sniff_request
 
@@ -183,12 +183,12 @@ async def _serve_at_once(session: Session, place: Place) -> Inner | None:
     state = session.state
     record = session.new_record(PROTOCOL, "CONNECT")
     record.host, record.port = place.key
-    ask = Ask(record, place, place.decision)
-    upstream = await open_upstream(state, ask)
+    access = Access(record, place, place.decision)
+    upstream = await open_upstream(state, access)
     if isinstance(upstream, Refusal):
         await _answer(session, await _listen(session, patient=False), upstream)
         return None
-    return await serve_tunnel(session, ask, upstream, 0, PROTOCOL)
+    return await serve_tunnel(session, access, upstream, 0, PROTOCOL)
 
 
 async def _serve_judged(session: Session, place: Place, first: First) -> Inner | None:
@@ -199,10 +199,10 @@ async def _serve_judged(session: Session, place: Place, first: First) -> Inner |
     record = session.new_record(PROTOCOL_HTTP if is_http else PROTOCOL, _method(session) if is_http else "CONNECT")
     record.host, record.port = place.key
     record.note = first.fault
-    ask = Ask(record, place, decision)
+    access = Access(record, place, decision)
     verdict = judge_first(first, place)
     if verdict == INTERCEPT:
-        refusal = await admit_interception(state, ask)
+        refusal = await admit_interception(state, access)
         if refusal is None:
             return Inner(place, PROTOCOL, record)
         await _answer(session, first, refusal)
@@ -215,11 +215,11 @@ async def _serve_judged(session: Session, place: Place, first: First) -> Inner |
         deny_inside(state, record, verdict)
         await _answer(session, first, Refusal(403, f"{place} takes TLS only", "http_request_denied"))
         return None
-    upstream = await open_upstream(state, ask)
+    upstream = await open_upstream(state, access)
     if isinstance(upstream, Refusal):
         await _answer(session, first, upstream)
         return None
-    await relay_judged(session, ask, upstream, 0, first)
+    await relay_judged(session, access, upstream, 0, first)
     return None
 
 

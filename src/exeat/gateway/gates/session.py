@@ -16,7 +16,7 @@ from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.admission import still_allowed
 from exeat.gateway.record.blocked import is_failure
 from exeat.gateway.refusal import Refusal
-from exeat.gateway.state import Ask, Place, State
+from exeat.gateway.state import Access, Place, State
 from exeat.wire.http1 import RequestHead, check_request_line, parse_request_head
 from exeat.wire.reply import encode_reply
 
@@ -60,7 +60,7 @@ class Session:
         self.task: asyncio.Task[None] | None = None
         self.draining = False
         # The request or tunnel under way, to be judged again when the policy changes, and how to end it.
-        self.live: Ask | None = None
+        self.live: Access | None = None
         self.stop_transfer: Callable[[str], None] | None = None
         self.requests = requests or itertools.count(1)  # shared by the streams of one HTTP/2 connection
         self._deadline = math.inf
@@ -190,9 +190,9 @@ class Session:
 
     # Ending
 
-    def begin(self, ask: Ask, stop: Callable[[str], None]) -> None:
+    def begin(self, access: Access, stop: Callable[[str], None]) -> None:
         """A transfer starts, which `stop` ends."""
-        self.live = ask
+        self.live = access
         self.stop_transfer = stop
 
     def finish(self, record: Record, status: int, sent: int, received: int, note: str) -> None:
