@@ -28,7 +28,7 @@ from exeat.gateway.limits import Limits
 from exeat.gateway.record.dropped import DropLog
 from exeat.gateway.state import Credentials, State
 from exeat.policy import Policy, Rule
-from exeat.wire.reply import encode_reply
+from exeat.wire.http1 import encode_reply
 
 if TYPE_CHECKING:
     from exeat.gateway.gates.questions import Ask, WhoAsks

@@ -15,12 +15,10 @@ from exeat.audit import Journal, Record
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.counters import Counters
 from exeat.gateway.doors.synthetic import SyntheticNames
-from exeat.gateway.flow.memory import BodyMemory
-from exeat.gateway.flow.pool import Key, Pool, Route
+from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
 from exeat.gateway.gates.budget import Budgets
 from exeat.gateway.gates.resolve import Resolver
-from exeat.gateway.http2.pool import Http2Pool
-from exeat.gateway.limits import Limits
+from exeat.gateway.limits import BodyMemory, Limits
 from exeat.policy import (
     Decision,
     Host,

@@ -44,7 +44,7 @@ from exeat.gateway.gates.refusal import Refusal
 from exeat.gateway.gates.session import Session
 from exeat.gateway.state import Ask, Place, State
 from exeat.policy import LOCALHOST, LOOPBACK, Address, Reason
-from exeat.wire.sniffing import sniff_request
+from exeat.wire.http1 import sniff_request
 
 ServeInner = Callable[[Session, Inner], Awaitable[None]]
 PROTOCOL: Final = "redirect"

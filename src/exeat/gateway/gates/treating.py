@@ -9,10 +9,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ProtocolError
-from exeat.gateway.flow.memory import Loan
 from exeat.gateway.gates.admission import deny_inside
 from exeat.gateway.gates.refusal import WRONG_HOST, Refusal
 from exeat.gateway.gates.session import Session
+from exeat.gateway.limits import Loan
 from exeat.gateway.state import Ask, State
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody
 from exeat.wire.http1 import RequestHead

@@ -12,7 +12,7 @@ from exeat.gateway.state import Ask, State
 from exeat.gateway.tls.layer import secure_channel
 
 if TYPE_CHECKING:
-    from exeat.gateway.tls.spoken import Alpn
+    from exeat.gateway.tls.interception import Alpn
 
 _NO_SUCH_PROTOCOL: Final = ("TLSV1_ALERT_NO_APPLICATION_PROTOCOL", "NO_APPLICATION_PROTOCOL")
 DIFFERENT_HTTP: Final = Refusal(502, "cannot agree with the server on a version of HTTP", "tls_protocol_error")
