@@ -28,7 +28,7 @@ from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import Credentials, State
 from exeat.policy import Policy, Rule
-from exeat.wire.reply import encode_reply
+from exeat.wire.http1 import encode_reply
 
 if TYPE_CHECKING:
     from exeat.gateway.gates.questions import Answerer, WhoAsks

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 from exeat.audit import Journal, Record
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.flow.budget import Budgets
-from exeat.gateway.flow.memory import BodyMemory
-from exeat.gateway.flow.pool import Key, Pool, Route
-from exeat.gateway.http2.pool import Http2Pool
-from exeat.gateway.limits import Limits
+from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
+from exeat.gateway.limits import BodyMemory, Limits
 from exeat.gateway.record.counters import Counters
 from exeat.policy import (
     Decision,

@@ -14,7 +14,7 @@ from h2.settings import SettingCodes
 from hypothesis import HealthCheck, given, settings
 
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.outgoing import NotProcessed
+from exeat.gateway.flow.upload import NotProcessed
 from exeat.gateway.http2.back import Http2Upstream
 from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES

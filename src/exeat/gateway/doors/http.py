@@ -10,8 +10,8 @@ from exeat.gateway.doors.tunnel import Inner, serve_tunnel, serve_unopened
 from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.exchange import Exchange
-from exeat.gateway.flow.outgoing import is_repeatable
 from exeat.gateway.flow.relay import Tunnel
+from exeat.gateway.flow.upload import is_repeatable
 from exeat.gateway.gates.admission import (
     admit_interception,
     deny,
@@ -27,9 +27,7 @@ from exeat.gateway.gates.upstream import explain_break
 from exeat.gateway.refusal import SECRET_IN_RESPONSE, Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.policy import is_same_host
-from exeat.wire.http1 import RequestHead
-from exeat.wire.reply import ESTABLISHED
-from exeat.wire.target import check_origin_target, parse_absolute_target
+from exeat.wire.http1 import ESTABLISHED, RequestHead, check_origin_target, parse_absolute_target
 
 if TYPE_CHECKING:
     from exeat.secrets.treatment import Treatment

@@ -51,7 +51,7 @@ from exeat.gateway.gates.session import Session
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.policy import LOCALHOST, LOOPBACK, Address, Reason
-from exeat.wire.sniffing import sniff_request
+from exeat.wire.http1 import sniff_request
 
 ServeInner = Callable[[Session, Inner], Awaitable[None]]
 PROTOCOL: Final = "redirect"

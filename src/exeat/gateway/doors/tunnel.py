@@ -20,7 +20,7 @@ from exeat.gateway.gates.session import Session
 from exeat.gateway.refusal import WRONG_HOST
 from exeat.gateway.state import Access, Place
 from exeat.policy import LOCALHOST, Address, canonical_host, is_same_host
-from exeat.wire.sniffing import sniff_request
+from exeat.wire.http1 import sniff_request
 from exeat.wire.tls import HANDSHAKE, asks_for_second_hello, find_second_hello, parse_client_hello
 
 WEB_PORTS: Final = (80, 443)  # whoever connects to one of these speaks first

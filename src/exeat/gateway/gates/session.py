@@ -17,8 +17,7 @@ from exeat.gateway.gates.admission import still_allowed
 from exeat.gateway.record.blocked import is_failure
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
-from exeat.wire.http1 import RequestHead, check_request_line, parse_request_head
-from exeat.wire.reply import encode_reply
+from exeat.wire.http1 import RequestHead, check_request_line, encode_reply, parse_request_head
 
 _EMPTY_LINES: Final = re.compile(rb"(?:\r\n){1,64}")
 _MAX_EMPTY_BYTES: Final = 128  # before a request; whoever sends more of them means no request

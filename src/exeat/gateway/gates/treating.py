@@ -9,9 +9,9 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ProtocolError
-from exeat.gateway.flow.memory import Loan
 from exeat.gateway.gates.admission import deny_inside
 from exeat.gateway.gates.session import Session
+from exeat.gateway.limits import Loan
 from exeat.gateway.refusal import WRONG_HOST, Refusal
 from exeat.gateway.state import Access, State
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody

@@ -12,7 +12,7 @@ from exeat.gateway.state import Access, State
 from exeat.gateway.tls.layer import secure_channel
 
 if TYPE_CHECKING:
-    from exeat.gateway.tls.spoken import Alpn
+    from exeat.gateway.tls.interception import Alpn
 
 _NO_SUCH_PROTOCOL: Final = ("TLSV1_ALERT_NO_APPLICATION_PROTOCOL", "NO_APPLICATION_PROTOCOL")
 DIFFERENT_HTTP: Final = Refusal(502, "cannot agree with the server on a version of HTTP", "tls_protocol_error")
@@ -78,8 +78,8 @@ def explain_break(error: Exception, access: Access, known: Refusal, channel: Cha
     if channel.is_plain or not was_reset:
         return known  # a stream of HTTP/2, of which the connection may be well, or a server that has read what we sent
     sentence = (
-        f"{access.place}: the server broke the connection off right behind the TLS handshake; maybe it wants a certificate"
-        " of the client (then add no-intercept to the rule)"
+        f"{access.place}: the server broke the connection off right behind the TLS handshake; maybe it wants"
+        " a certificate of the client (then add no-intercept to the rule)"
     )
     return Refusal(502, sentence, "connection_terminated")
 

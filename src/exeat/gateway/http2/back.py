@@ -10,7 +10,7 @@ from h2.events import InformationalResponseReceived, ResponseReceived
 from h2.exceptions import NoAvailableStreamIDError
 
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.outgoing import NotProcessed
+from exeat.gateway.flow.upload import NotProcessed
 from exeat.gateway.http2.link import MAX_STREAMS, Link
 from exeat.gateway.http2.stream import Stream
 from exeat.gateway.limits import Limits

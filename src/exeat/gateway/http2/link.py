@@ -30,9 +30,8 @@ from h2.settings import SettingCodes
 
 from exeat.errors import ProtocolError
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.outgoing import NotProcessed
-from exeat.gateway.http2.intake import Intake, PeerLeaves, StreamMalformed
-from exeat.gateway.http2.outlet import Outlet
+from exeat.gateway.flow.upload import NotProcessed
+from exeat.gateway.http2.frames import Intake, Outlet, PeerLeaves, StreamMalformed
 from exeat.gateway.http2.stream import Stream
 from exeat.gateway.record.counters import Counters
 from exeat.wire.http2 import check_trailers
