@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from exeat.audit.verify import describe, verify_files
 from exeat.errors import ConfigError
+from exeat.reasons import Reason, in_words
 
 if TYPE_CHECKING:
     from exeat.audit.replay import Replayed, Row
@@ -16,17 +17,6 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 253
 _VERDICTS = {"allowed": "allow", "denied": "deny", "unknown": "unknown"}
-_WORDS = {
-    "not-listed": "no rule lists it",
-    "address-not-listed": "no rule lists the address",
-    "port-not-listed": "no rule lists the port",
-    "method-not-listed": "not with this method",
-    "path-not-listed": "not with this path",
-    "needs-interception": "requests are judged, and the tunnel hides them",
-    "private-address": "it leads to an address that is not public",
-    "own-address": "it leads to this machine",
-    "sni-mismatch": "TLS asked for another name",
-}
 
 
 def add_replay_options(parser: argparse.ArgumentParser) -> None:
@@ -172,9 +162,9 @@ def _now(row: Row) -> str:
 
 
 def _reason(reason: str, rule: str) -> str:
-    if reason == "denied-by-rule":
+    if reason == Reason.DENIED_BY_RULE:
         return f"by {_safe(rule)}"
-    return _WORDS.get(reason, _safe(reason))
+    return in_words(reason)
 
 
 def _safe(text: str) -> str:

@@ -210,7 +210,7 @@ def _is_person_here() -> bool:
 
 
 def _wants_it(missing: NoSandboxError) -> bool:
-    from exeat.policy.listing import parse_listing
+    from exeat.policy.document import parse_listing
     from exeat.sandbox.folder import default_allowlist
 
     rules = len(parse_listing(default_allowlist(), ""))
