@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from exeat.gateway.tls.spoken import HTTP1
+from exeat.gateway.tls.interception import HTTP1
 from tests.support import tls_peers
 from tests.support.answers import parse_answers
 from tests.support.doors import read_reply

@@ -11,6 +11,7 @@ from exeat.audit.verify import describe, verify_files
 from exeat.cli.options import add_judging_options, policy_sources
 from exeat.cli.parser import HelpText
 from exeat.errors import ConfigError
+from exeat.reasons import Reason, in_words
 
 if TYPE_CHECKING:
     from exeat.audit.replay import Replayed, Row
@@ -18,17 +19,6 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 253
 _VERDICTS = {"allowed": "allow", "denied": "deny", "unknown": "unknown"}
-_WORDS = {
-    "not-listed": "no rule lists it",
-    "address-not-listed": "no rule lists the address",
-    "port-not-listed": "no rule lists the port",
-    "method-not-listed": "not with this method",
-    "path-not-listed": "not with this path",
-    "needs-interception": "requests are judged, and the tunnel hides them",
-    "private-address": "it leads to an address that is not public",
-    "own-address": "it leads to this machine",
-    "sni-mismatch": "TLS asked for another name",
-}
 
 
 def add_audit_options(parser: argparse.ArgumentParser) -> None:
@@ -195,9 +185,9 @@ def _now(row: Row) -> str:
 
 
 def _reason(reason: str, rule: str) -> str:
-    if reason == "denied-by-rule":
+    if reason == Reason.DENIED_BY_RULE:
         return f"by {_safe(rule)}"
-    return _WORDS.get(reason, _safe(reason))
+    return in_words(reason)
 
 
 def _safe(text: str) -> str:

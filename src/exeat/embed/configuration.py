@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 from exeat.embed.written import Given, Table, Written
 from exeat.errors import ConfigError, HostError
 from exeat.file_policy import FileSettings
+from exeat.policy.address import parse_private_network
 from exeat.policy.document import mapped_address, mapped_name
 from exeat.policy.files import LAYER_SIZE, parse_layer_size
 from exeat.policy.grammar import read_rule
 from exeat.policy.host import Address, configured_host
-from exeat.policy.networks import parse_private_network
 from exeat.policy.options import RuleError
 from exeat.policy.rule import Rule, Source
 from exeat.run.settings import JAILS

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from exeat.errors import ConfigError
+from exeat.policy.document import parse_listing
 from exeat.policy.grammar import parse_rule
-from exeat.policy.listing import parse_listing
 from exeat.policy.rule import Rule, Source
 from exeat.sandbox.files import read_file, write_file
 from exeat.sandbox.folder import ALLOWLIST, FRESH, SandboxFolder

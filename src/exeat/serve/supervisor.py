@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from exeat.errors import StartError
-from exeat.gateway.endpoint import cannot_listen
+from exeat.gateway.process import cannot_listen
 from exeat.serve.admin import Snapshot, open_admin, take_snapshot
 from exeat.serve.settings import ServeSettings
 from exeat.serve.worker import Worker, listening_line, load_checked, say

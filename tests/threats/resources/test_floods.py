@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from exeat.gateway.gates.session import Session
-from exeat.gateway.http2.intake import Intake
+from exeat.gateway.http2.frames import Intake
 from tests.conftest import StartGate, StartOrigin
 from tests.support.gate import Gate, read_all, read_until
 from tests.support.intercepted import StartIntercepted

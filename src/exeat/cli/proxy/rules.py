@@ -104,7 +104,7 @@ def list_rules(name: str, *, as_json: bool) -> int:
 
 def _lines(found: Allowlist) -> list[str]:
     """Every line of the file with its number, rules in their canonical form."""
-    from exeat.policy.listing import rule_part
+    from exeat.policy.document import rule_part
 
     rules = {rule.source.line: rule for rule in found.rules}
     lines = found.text.removeprefix("\ufeff").split("\n")

@@ -202,7 +202,7 @@ def _can_ask() -> bool:
 
 
 def _is_wanted(missing: NoSandboxError) -> bool:
-    from exeat.policy.listing import parse_listing
+    from exeat.policy.document import parse_listing
 
     rules = len(parse_listing(default_allowlist(), ""))
     others = f" ({missing.others})" if missing.others else ""

@@ -1,8 +1,8 @@
 """The two processes between `exeat run` and the command.
 
-The builder makes the namespaces and all that is in them, then leaves. The keeper is the first process of the jail's
+The builder makes the namespaces and all that is in them, then leaves. Init is the first process of the jail's
 PID namespace: it starts the command, reaps what is orphaned, passes signals on, and takes everything with it when it
-ends. Neither returns to the caller's code; they speak to the warden over one socket.
+ends. Neither returns to the caller's code; they speak to the runner over one socket.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from exeat.jail.files.view import NoViewError
 from exeat.jail.limits import landlock, nesting, privileges
 from exeat.jail.limits.nesting import Attempts
 from exeat.jail.limits.seccomp import Nesting
-from exeat.jail.net.network import HostPorts, build_network
-from exeat.jail.process import descriptors, streams
-from exeat.jail.process.becoming import become, places_of
-from exeat.jail.process.keeper_watch import Watch
-from exeat.jail.process.messages import (
+from exeat.jail.messages import (
     EXEC_FAILED,
     FAILED,
-    KEEPER,
+    INIT,
     READY,
     SOCKETS,
     TRIED,
     pack_failure,
 )
-from exeat.jail.process.signals import FOR_COMMAND, STOPPING, open_signalfd, restore_signals
+from exeat.jail.net.network import HostPorts, build_network
+from exeat.jail.process import descriptors, streams
+from exeat.jail.process.becoming import become, places_of
+from exeat.jail.process.init import Watch
+from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, restore_signals
 
 _NAMESPACES = libc.CLONE_NEWNS | libc.CLONE_NEWPID | libc.CLONE_NEWIPC
 _TIOCSCTTY = 0x540E  # the same on every machine that there is a jail for
@@ -92,7 +92,7 @@ class Spec:
         self.to_host = to_host or []  # loopback places that mean the host's, not the jail's own
         self.nesting = Nesting(allowed=nest)  # may the command make user namespaces?
         self.new_session = new_session  # no terminal: keep the command's signals to itself
-        self.terminal = terminal  # in the place of the caller's; the keeper leads its session
+        self.terminal = terminal  # in the place of the caller's; init leads its session
 
 
 class _StepError(Exception):
@@ -105,7 +105,7 @@ class _StepError(Exception):
 
 
 def build(spec: Spec, control: socket.socket) -> NoReturn:
-    """The builder's life. Reports sockets and the keeper's pid, or what failed."""
+    """The builder's life. Reports sockets and init's pid, or what failed."""
     try:
         _build(spec, control)
     except _StepError as problem:
@@ -162,14 +162,14 @@ def _build(spec: Spec, control: socket.socket) -> None:
     except OSError as error:
         raise _StepError("view" if isinstance(error, NoViewError) else "mounts", error) from None
     namespaces = _own_namespaces(own_users=own_users) if any(spec.view.holdings) else []
-    keeper = os.fork()
-    if keeper == 0:
+    init = os.fork()
+    if init == 0:
         for each in (layers, *namespaces):
             if each >= 0:
                 os.close(each)
-        keep(spec, control, positions, is_root=is_root)
+        live_as_init(spec, control, positions, is_root=is_root)
     sent = [*namespaces, *([layers] if layers >= 0 else [])]
-    socket.send_fds(control, [KEEPER + f"{keeper} {len(namespaces)}".encode()], sent)
+    socket.send_fds(control, [INIT + f"{init} {len(namespaces)}".encode()], sent)
     os._exit(0)
 
 
@@ -222,8 +222,8 @@ def _write(path: str, content: str) -> None:
         os.close(descriptor)
 
 
-def keep(spec: Spec, control: socket.socket, positions: dict[int, int], *, is_root: bool) -> NoReturn:
-    """The keeper's life: process 1 of the jail. When it ends, the kernel ends all others.
+def live_as_init(spec: Spec, control: socket.socket, positions: dict[int, int], *, is_root: bool) -> NoReturn:
+    """Init's life: process 1 of the jail. When it ends, the kernel ends all others.
 
     `positions`: standard streams that are not the caller's own any more, and where they stood.
     """
@@ -235,7 +235,7 @@ def keep(spec: Spec, control: socket.socket, positions: dict[int, int], *, is_ro
         if spec.terminal is not None:
             _lead_session(spec.terminal)
         control.send(READY)
-        # The word to go comes when the builder is gone and the warden is our parent, not before.
+        # The word to go comes when the builder is gone and the runner is our parent, not before.
         if not control.recv(1):
             os._exit(1)
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -285,7 +285,7 @@ def _settle(spec: Spec, control: socket.socket, *, is_root: bool) -> None:
             libc.prctl(libc.PR_SET_KEEPCAPS, 1)
             os.setresuid(uid, uid, uid)
         privileges.drop_all()
-        # The keeper is a copy of the warden: its memory and environment are not for the command to read.
+        # Init is a copy of the runner: its memory and environment are not for the command to read.
         privileges.hide_arguments(b"exeat")
         privileges.hide_memory()
     except OSError as error:

@@ -9,14 +9,12 @@ import socket
 from exeat.errors import JailError
 from exeat.jail import libc
 from exeat.jail.explain import explain_failure
-from exeat.jail.net.network import DNS_PORT, Sockets
-from exeat.jail.process.inmate import Spec, build
-from exeat.jail.process.messages import (
+from exeat.jail.messages import (
     EXEC_FAILED,
     EXITED,
     FAILED,
     GO,
-    KEEPER,
+    INIT,
     MOVED,
     PASS_SIGNAL,
     READY,
@@ -26,6 +24,8 @@ from exeat.jail.process.messages import (
     receive,
     unpack_failure,
 )
+from exeat.jail.net.network import DNS_PORT, Sockets
+from exeat.jail.process.builder import Spec, build
 
 _MAX_SOCKETS = 8
 _MAX_MESSAGE = 8_192
@@ -42,12 +42,12 @@ class Event:
         self.note = note
 
 
-class Warden:
-    """Owns one jail's processes. All of them end when the keeper ends, and the keeper ends when we do."""
+class NamespaceJail:
+    """Owns one jail's processes. All of them end when init ends, and init ends when we do."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
-        self._keeper = 0
+        self._init = 0
         self._builder = 0
         self._exec_failure: tuple[int, str] | None = None
         self.namespaces: list[int] = []  # ways back in, if there is something to be held
@@ -60,14 +60,14 @@ class Warden:
         return self._spec.nesting.allowed
 
     @property
-    def keeper(self) -> int:
+    def init(self) -> int:
         """Process 1 of the jail, by its number out here; 0 if there is none (any more)."""
-        return self._keeper
+        return self._init
 
     def start_building(self) -> None:
         """Fork the builder and come back at once: there is other work to do meanwhile. Call with one thread only."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # The builder leaves when it is done; its child, the keeper, then becomes ours.
+        # The builder leaves when it is done; its child, init, then becomes ours.
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
         self._builder = os.fork()
         if self._builder == 0:
@@ -81,13 +81,13 @@ class Warden:
         sockets: Sockets | None = None
         ready = False
         try:
-            while not (ready and self._keeper):
+            while not (ready and self._init):
                 data, received = receive(self.control, _MAX_MESSAGE, _MAX_SOCKETS)
                 match data[:1]:
                     case kind if kind == SOCKETS:
                         sockets = _sorted_out(received)
-                    case kind if kind == KEEPER:
-                        self._keeper, count = map(int, data[1:].split())
+                    case kind if kind == INIT:
+                        self._init, count = map(int, data[1:].split())
                         for descriptor in received:
                             os.set_inheritable(descriptor, False)
                         self.namespaces = received[:count]
@@ -116,11 +116,11 @@ class Warden:
             raise self._why_it_ended() from None
 
     def _why_it_ended(self) -> JailError:
-        """The keeper has gone before its time. It may have said why."""
+        """Init has gone before its time. It may have said why."""
         data, _ = receive(self.control, _MAX_MESSAGE)
         if data[:1] == FAILED:
             return explain_failure(*unpack_failure(data[1:]))
-        return JailError("the jail has ended before the command could start", detail="its keeper ended without a word")
+        return JailError("the jail has ended before the command could start", detail="its init ended without a word")
 
     def pass_signal(self, number: int) -> None:
         """Send the command a signal that only we have got."""
@@ -153,13 +153,13 @@ class Warden:
                 self.kill()
                 raise explain_failure(*unpack_failure(data[1:]))
             case _:
-                # The keeper was killed from outside: so was everything in the jail.
+                # Init was killed from outside: so was everything in the jail.
                 self.kill()
                 return Event("ended", 128 + signal.SIGKILL, "the jail was killed")
 
     def _ended(self, status: int) -> Event:
-        os.waitpid(self._keeper, 0)
-        self._keeper = 0
+        os.waitpid(self._init, 0)
+        self._init = 0
         self.control.close()
         if self._exec_failure is not None:
             number, reason = self._exec_failure
@@ -172,14 +172,14 @@ class Warden:
     def kill(self) -> None:
         """End everything inside, now. May be called at any time, more than once."""
         self.control.close()
-        for pid in (self._builder, self._keeper):
+        for pid in (self._builder, self._init):
             if pid:
                 try:
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
                 except (ProcessLookupError, ChildProcessError):
                     pass
-        self._builder = self._keeper = 0
+        self._builder = self._init = 0
 
 
 def _sorted_out(received: list[int]) -> Sockets:

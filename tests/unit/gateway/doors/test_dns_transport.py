@@ -14,15 +14,14 @@ import dns.rcode
 import pytest
 
 from exeat.gateway.doors import dns as dns_door
-from exeat.gateway.doors import dns_transport
 from exeat.gateway.doors.dns import DnsDoor
-from tests.unit.gateway.dns_bench import LOOPS, Bench, opened, query_for, run, until
+from tests.unit.gateway.doors.dns_bench import LOOPS, Bench, opened, query_for, run, until
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """So long that no test passes because a connection that should have ended ran out of time instead."""
-    monkeypatch.setattr(dns_transport, "IDLE_S", 3_600.0)
+    monkeypatch.setattr(dns_door, "IDLE_S", 3_600.0)
 
 
 @pytest.fixture
@@ -138,6 +137,7 @@ def test_a_client_that_has_finished_sending_gets_its_answers(audit: Path, loop: 
 @pytest.mark.parametrize(
     "sent",
     [b"\xff\xff", b"\x10\x01", b"\0\0", b"\0\x05hello", framed(dns.message.make_response(query_for("good.test")))],
+    ids=["longest", "too long", "empty", "not DNS", "an answer"],
 )
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_stream_that_makes_no_sense_is_ended(audit: Path, loop: str, sent: bytes) -> None:
@@ -156,7 +156,7 @@ def test_a_stream_that_makes_no_sense_is_ended(audit: Path, loop: str, sent: byt
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_connection_has_so_many_queries(audit: Path, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last answer still comes."""
-    monkeypatch.setattr(dns_transport, "MAX_QUERIES", 3)
+    monkeypatch.setattr(dns_door, "MAX_QUERIES", 3)
 
     async def main() -> None:
         async with opened(audit) as bench, listening(bench) as port:
@@ -173,7 +173,7 @@ def test_a_connection_has_so_many_queries(audit: Path, loop: str, monkeypatch: p
 @pytest.mark.parametrize("loop", LOOPS)
 def test_connections_are_bounded_and_given_back(audit: Path, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One over the bound is cut at once; when another ends there is room again."""
-    monkeypatch.setattr(dns_transport, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(dns_door, "MAX_CONNECTIONS", 2)
 
     async def main() -> None:
         async with opened(audit) as bench, listening(bench) as port:
@@ -200,7 +200,7 @@ def test_connections_are_bounded_and_given_back(audit: Path, loop: str, monkeypa
 @pytest.mark.parametrize("loop", LOOPS)
 def test_who_sends_single_bytes_or_nothing_is_cut_off(audit: Path, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that complete no query put nothing off."""
-    monkeypatch.setattr(dns_transport, "IDLE_S", 0.2)
+    monkeypatch.setattr(dns_door, "IDLE_S", 0.2)
 
     async def main() -> None:
         async with opened(audit) as bench, listening(bench) as port:
@@ -240,8 +240,8 @@ async def narrow(bench: Bench) -> AsyncIterator[socket.socket]:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_who_takes_no_answers_is_cut_off(audit: Path, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The door stops reading, keeps no more than one piece of input, and ends it when the time is over."""
-    monkeypatch.setattr(dns_transport, "IDLE_S", 0.5)
-    monkeypatch.setattr(dns_transport, "MAX_QUERIES", 10**9)
+    monkeypatch.setattr(dns_door, "IDLE_S", 0.5)
+    monkeypatch.setattr(dns_door, "MAX_QUERIES", 10**9)
 
     async def main() -> None:
         async with opened(audit) as bench, narrow(bench) as client:
@@ -260,7 +260,7 @@ def test_who_takes_no_answers_is_cut_off(audit: Path, loop: str, monkeypatch: py
 @pytest.mark.parametrize("loop", LOOPS)
 def test_who_takes_answers_late_gets_them_all(audit: Path, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked while the door waited is answered when it goes on."""
-    monkeypatch.setattr(dns_transport, "MAX_QUERIES", 10**9)
+    monkeypatch.setattr(dns_door, "MAX_QUERIES", 10**9)
     query = query_for("good.test")
     count = 5_000
 

@@ -1,4 +1,4 @@
-"""The keeper's work while the command runs: it reaps, passes signals on, and tells the warden what happens."""
+"""Init's work while the command runs: it reaps, passes signals on, and tells the runner what happens."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import time
 from typing import NoReturn
 
 from exeat.jail.limits.nesting import Attempts
+from exeat.jail.messages import EXITED, MOVED, PASS_SIGNAL, STOPPED, receive
 from exeat.jail.process import streams
 from exeat.jail.process.freezing import Freezer
-from exeat.jail.process.messages import EXITED, MOVED, PASS_SIGNAL, STOPPED, receive
-from exeat.jail.process.signals import FOR_COMMAND, SI_USER, read_signalfd
+from exeat.jail.signals import FOR_COMMAND, SI_USER, read_signalfd
 
-# How long the two halves of a signal to the group, to the warden and to the keeper, can be apart.
+# How long the two halves of a signal to the group, to the runner and to init, can be apart.
 _GROUP_MS = 50
 
 
 class Watch:
-    """The keeper's work while the command runs."""
+    """Init's work while the command runs."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Watch:
             if self._control.fileno() in ready:
                 data, _ = receive(self._control, 16)
                 if not data:
-                    os._exit(1)  # the warden is gone
+                    os._exit(1)  # the runner is gone
                 if data[:1] == PASS_SIGNAL:
                     self._pass(int(data[1:]))
 
@@ -70,7 +70,7 @@ class Watch:
                 self._seen[number] = time.monotonic()
 
     def _pass(self, number: int) -> None:
-        """Send the command a signal that the warden got, unless it went to the group and so to the command as well.
+        """Send the command a signal that the runner got, unless it went to the group and so to the command as well.
 
         We are in the same group and would have got it too, at the same time or a moment later.
         """

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from exeat.gateway.doors.synthetic import GRACE_S
 from exeat.gateway.record import denials
 from exeat.sources import make_policy
-from tests.unit.gateway.dns_bench import LOOPS, opened, query_for, run, until
+from tests.unit.gateway.doors.dns_bench import LOOPS, opened, query_for, run, until
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 from exeat.errors import ConfigError, ExeatError, StartError
-from exeat.jail.process.messages import receive
+from exeat.jail.messages import receive
 from exeat.run.gateway_process.preparations import NOTHING, PREPARED, Preparations, receive_preparations
 from exeat.run.gateway_process.scrubbing import ClosedMemory, scrub_environment
 from exeat.run.outcome import UNKNOWN, Outcome, read_outcome
@@ -39,7 +39,7 @@ _LEAVE_S = 1.0
 _LOOK_S = 0.005
 
 
-class Gatekeeper:
+class GatewayProcess:
     """The run's side of it: start, hand over the sockets, stop and hear what was blocked."""
 
     def __init__(self, settings: RunSettings) -> None:
@@ -98,12 +98,10 @@ class Gatekeeper:
         self._settings.add_files(prepared.files)
         return prepared
 
-    def serve(
-        self, sockets: Sockets, *, jail: str, credentials: tuple[str, str] | None = None, keeper: int = 0
-    ) -> None:
+    def serve(self, sockets: Sockets, *, jail: str, credentials: tuple[str, str] | None = None, init: int = 0) -> None:
         """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own.
 
-        `keeper` is process 1 of the jail, if there is one.
+        `init` is process 1 of the jail, if there is one.
         """
         self.preparations()
         kinds = [
@@ -112,7 +110,7 @@ class Gatekeeper:
             for _ in group
         ] + ["log" for _ in sockets.dropped]
         user, password = credentials or ("", "")
-        text = "\0".join((jail, user, password, str(keeper), ",".join(kinds)))
+        text = "\0".join((jail, user, password, str(init), ",".join(kinds)))
         try:
             socket.send_fds(self.socket, [text.encode()], [each.fileno() for each in sockets.all()])
         except ConnectionError:
