@@ -102,7 +102,7 @@ def test_no_difference_is_status_0(tmp_path: Path, capsys: pytest.CaptureFixture
     ]
     write_log(log, denied("malformed"))
     _, out, _ = replay(capsys, "--audit", str(log), "--allow", "a.test")
-    assert out == "No decision by a policy is on record. 1 more was not decided by a policy.\n"
+    assert out == "The log has no decision by a policy. 1 more was not decided by a policy.\n"
 
 
 def test_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +168,7 @@ def test_a_log_that_was_changed_is_replayed_with_a_warning(tmp_path: Path, capsy
     assert status == 1
     assert "c.test:443" in out
     assert err.splitlines() == [
-        "exeat: warning: 4 lines are not records and were left out",
+        "exeat: warning: 4 lines skipped: not an audit record",
         f"exeat: warning: the log was changed or cut, so this may not be what happened; see: exeat audit verify {log}",
     ]
 
