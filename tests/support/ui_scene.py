@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from exeat.audit import Record, encode_event, open_journal
+from exeat.audit.journal import open_journal
+from exeat.audit.record import Record, encode_event
 from exeat.errors import ExeatError
 from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.folder import SandboxFolder, open_sandbox

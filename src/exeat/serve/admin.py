@@ -16,6 +16,7 @@ from typing import Final, TypedDict
 
 from exeat.errors import StartError
 from exeat.gateway.gateway import Gateway
+from exeat.sandbox.server import bind_private, is_taken
 from exeat.serve.settings import AdminAddress
 
 
@@ -162,32 +163,11 @@ def _cannot_serve(address: AdminAddress, error: OSError) -> StartError:
 
 
 def _bind_unix(path: str) -> socket.socket:
-    _remove_stale(path)
-    # Bound by hand so that the socket never exists with wider rights than 0600.
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    old = os.umask(0o177)
-    try:
-        listener.bind(path)
-    except BaseException:
-        listener.close()
-        raise
-    finally:
-        os.umask(old)
-    return listener
-
-
-def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody answers on, left by a run that was killed. Anything else is left alone."""
-    try:
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            return
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
+    """A socket that a killed run left is removed. Anything else of that name is left alone."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode) and not is_taken(path):
             os.unlink(path)
+    return bind_private(path)
 
 
 async def _answer(head: bytes, collect: Collect) -> bytes:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from exeat.audit import encode_event
+from exeat.audit.record import encode_event
 from exeat.errors import ConfigError, ExeatError
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits

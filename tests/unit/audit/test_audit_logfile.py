@@ -53,7 +53,8 @@ def read(path: str | Path) -> list[dict[str, Any]]:
 
 WRITER = """
 import asyncio, sys
-from exeat.audit import Record, open_journal
+from exeat.audit.journal import open_journal
+from exeat.audit.record import Record
 
 def meet():
     print("here", flush=True)
@@ -323,7 +324,8 @@ def test_a_lock_that_is_never_released_fails_the_batch(path: str, monkeypatch: p
 
 FULL_DISK = """
 import asyncio, resource, sys
-from exeat.audit import Record, open_journal
+from exeat.audit.journal import open_journal
+from exeat.audit.record import Record
 from exeat.errors import AuditError
 
 async def main(path):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from exeat.audit import Record
 from exeat.audit import replay as audit_replay
 from exeat.audit.chain import GENESIS, seal_lines
+from exeat.audit.record import Record
 from exeat.cli.main import main
 from exeat.sandbox.folder import open_sandbox
 
@@ -95,10 +95,10 @@ def test_no_difference_is_status_0(tmp_path: Path, capsys: pytest.CaptureFixture
     status, out, _ = replay(capsys, "--audit", str(log), "--allow", "a.test paths=/x")
     assert status == 0
     assert out.splitlines() == [
-        "Cannot be told:",
+        "Cannot be decided from the log:",
         "  a.test:443 CONNECT  1x  was allowed by a.test -> what went through the tunnel is not on record "
         "(a.test paths=/x)",
-        "2 recorded decisions: 1 cannot be told, 1 as before.",
+        "2 recorded decisions: 1 cannot be decided from the log, 1 as before.",
     ]
     write_log(log, denied("malformed"))
     _, out, _ = replay(capsys, "--audit", str(log), "--allow", "a.test")
