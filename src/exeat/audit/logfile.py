@@ -107,7 +107,7 @@ class LogFile(Sink):
             except BaseException:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
                 raise
-        raise OSError(errno.EAGAIN, "the file is being replaced all the time")
+        raise OSError(errno.EAGAIN, "the file keeps being replaced")
 
     def _find_name(self) -> tuple[int, Identity] | None:
         """Another file that has our name by now, opened. None: we have it, or nobody else may."""
@@ -149,7 +149,7 @@ class LogFile(Sink):
             return b"", [encode_event("rotate", previous=self.head)] if self.seq else []
         tail = read_tail(self._fd, size)
         if tail is None:
-            raise OSError(errno.EINVAL, "the file holds something that is not an audit log")
+            raise OSError(errno.EINVAL, "the file is not an audit log")
         self.seq, self.head, self._last_event = tail.seq, tail.head, tail.event
         self._chain = tail.chain or new_chain("f")
         before = b"\n" if tail.unended else b""

@@ -114,7 +114,7 @@ class FilePool:
 
     def _open_oldest(self) -> int:
         if len(self._names) < 2:
-            raise OSError(errno.ENOENT, "there is no second file to go on in")
+            raise OSError(errno.ENOENT, "there is no second file to continue in")
         for name in self._names:
             if self._look(name) not in self._known:
                 raise OSError(errno.ESTALE, f"{name} was moved or replaced")

@@ -276,12 +276,12 @@ class Checker:
                 self._warn(text, self._junk_at)
                 self._clear_junk()
             elif not self._junk_at:
-                self._problem("it tells of part of a line before it, which is missing")
+                self._problem("it reports part of a line before it, which is missing")
         self._report_junk()
 
     def _report_junk(self) -> None:
         if self._junk_at:
-            self._problem("not a line of an audit log: changed, cut short or put in", self._junk_at)
+            self._problem("not a line of an audit log: changed, cut short or inserted", self._junk_at)
             self._clear_junk()
 
     def _clear_junk(self) -> None:
@@ -291,7 +291,7 @@ class Checker:
 
     def _end_source(self) -> None:
         if self._junk_at and not self._ended:
-            self._problem("the last line is cut short: a crash, or somebody cut the file", self._junk_at)
+            self._problem("the last line is cut short: by a crash, or by an edit", self._junk_at)
             self._clear_junk()
         self._report_junk()
 

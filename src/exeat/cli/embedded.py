@@ -105,7 +105,7 @@ def _read_environ(place: str) -> Environ:
         while filled < length and (count := file.readinto(view[filled:])):
             filled += count
         if filled < length:
-            print("exeat: the command's environment has not come through", file=sys.stderr)
+            print("exeat: the command's environment did not arrive", file=sys.stderr)
             os._exit(2)
         start = 0
         while start < length:
@@ -213,7 +213,7 @@ def _examine(jail: str) -> None:
         kinds = ["seatbelt"] if sys.platform == "darwin" else ["netns", *(["nft"] if os.geteuid() == 0 else [])]
     found = [examine(kind) for kind in kinds]
     if not any(each.ok for each in found):
-        raise JailError(f"the {kinds[0]} jail cannot be had here", detail=found[0].why, fix=found[0].fix)
+        raise JailError(f"the {kinds[0]} jail does not work here", detail=found[0].why, fix=found[0].fix)
 
 
 if __name__ == "__main__":

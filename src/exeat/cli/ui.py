@@ -17,7 +17,7 @@ def add_ui_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "The page is served to this machine only (127.0.0.1). The link has a key in it\n"
         "that is new each time: whoever has the link can do what the page can do.\n"
-        "Ctrl-C ends it. exit status: 0; 1 if the port cannot be had"
+        "Ctrl-C ends it. exit status: 0; 1 if the port is taken"
     )
     parser.add_argument("--port", metavar="N", default="0", help="listen on port N; 0 takes any that is free (default)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser as well")

@@ -152,7 +152,7 @@ def to_lines(report: Report) -> list[str]:
                 f"{fact.name:<18} {fact.value}", 98, initial_indent=f"{mark} ", subsequent_indent=" " * 21
             )
     if not report.can_contain:
-        lines += ["", "No jail that is a boundary can be had here."]
+        lines += ["", "No jail here is a boundary."]
     else:
         lines += ["", "To see it hold: exeat doctor --attack"]
     return lines

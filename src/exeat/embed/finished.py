@@ -106,4 +106,4 @@ def _without_end(finished: Finished) -> ExeatError:
     if finished.returncode < 0:
         how = f"exeat was ended by signal {-finished.returncode}, and the command with it, if it had been started"
         return RunLostError(how, finished, detail=wrote)
-    return StartError("exeat has ended without saying how", detail=wrote)
+    return StartError("exeat ended without a report", detail=wrote)

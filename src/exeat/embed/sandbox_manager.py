@@ -79,7 +79,7 @@ class SandboxManager:
         if ask is not None and not callable(ask):
             raise ConfigError("not a function", where="ask", expected="a function that takes a question")
         if not 0 < ask_timeout_s <= _MAX_ASK_S:
-            raise ConfigError("not a time to wait", where="ask_timeout_s", expected="more than 0, at most 3600 seconds")
+            raise ConfigError("not a valid time-out", where="ask_timeout_s", expected="up to 3600 seconds")
         self._configuration = read_configuration(configuration, asks=ask is not None)
         self._state = find_state(self._configuration)
         self._ask = ask

@@ -79,7 +79,7 @@ def locked(within: int, name: str, shown_as: str) -> Iterator[None]:
     try:
         _take(descriptor, shown_as)
         if os.fstat(descriptor).st_nlink == 0:
-            raise ConfigError("it was removed in this moment", where=shown_as, expected="to be run again")
+            raise ConfigError("it was just removed", where=shown_as, expected="another try")
         yield
     finally:
         os.close(descriptor)
@@ -104,7 +104,7 @@ def _open(within: int, name: str, shown_as: str, flags: int) -> int:
         descriptor = os.open(name, flags | _SAFE, 0o600, dir_fd=within)
     except FileNotFoundError:
         if flags & os.O_CREAT:
-            raise refusal(shown_as, "its folder was removed in this moment") from None
+            raise refusal(shown_as, "its folder was just removed") from None
         raise
     except OSError as error:
         if error.errno == errno.ELOOP:

@@ -38,7 +38,7 @@ class NoSandboxError(ConfigError):
         super().__init__(
             f"there is no sandbox {name}" + (f" ({self.others})" if self.others else ""),
             where="--name",
-            expected=f"exeat proxy create --name {name}, or exeat run --new --name {name} ..., to make it",
+            expected=f"exeat proxy create --name {name}, or exeat run --new --name {name} ..., to create it",
         )
 
 
@@ -209,15 +209,15 @@ def _remove(name: str, within: int) -> None:
         if strange:
             more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
             raise ConfigError(
-                f"not removed: {shown(strange[0])}{more} in it is not exeat's",
+                f"not removed: {shown(strange[0])}{more} in it does not belong to exeat",
                 where=_path(name),
-                expected="that to be moved away first",
+                expected="only exeat's own files: move it away first",
             )
         for each in names:
             remove_tree(descriptor, each)
         os.rmdir(name, dir_fd=within)
     except OSError as error:
-        raise ConfigError(f"not removed: {error.strerror}", where=_path(name), expected="to be tried again") from None
+        raise ConfigError(f"not removed: {error.strerror}", where=_path(name), expected="another try") from None
     finally:
         os.close(descriptor)
 
@@ -257,9 +257,9 @@ def check_name(text: str, where: str = "--name") -> str:
     """The name itself, if it is one. `fullmatch`: with `$`, a name could end in a newline."""
     if not _NAME.fullmatch(text):
         raise ConfigError(
-            f"{shown(text)} is not a name for a sandbox",
+            f"{shown(text)} is not a sandbox name",
             where=where,
-            expected="1 to 40 of a-z, 0-9 and -, and the first is not a -: my-project",
+            expected="1 to 40 characters of a-z, 0-9 and -, not starting with -, such as my-project",
         )
     return text
 

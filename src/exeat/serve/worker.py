@@ -54,7 +54,7 @@ def load_checked(settings: ServeSettings) -> tuple[Policy, Limits]:
         budgeted = next((rule for rule in policy.rules if rule.max_upload is not None), None)
         if budgeted is not None or limits.max_upload:
             raise ConfigError(
-                "max_upload cannot be counted over several workers",
+                "max_upload cannot be counted across several workers",
                 where=str(budgeted.source) if budgeted else "limits",
                 expected="one worker, or no max_upload",
             )

@@ -47,12 +47,12 @@ class Guard:
         if any(counts[name] > 1 for name in _JUDGED):
             return Refusal(400, "a header field is repeated")
         if fields.get(b"origin", own := b"http://" + head.host) != own:
-            return Refusal(403, "this page answers nobody but itself")
+            return Refusal(403, "this page answers only itself")
         # `none`: the user typed the address or followed the link from a terminal. That is how the page is opened, and
         # never how its script asks.
         from_where = (b"same-origin",) if needs_token else (b"same-origin", b"none")
         if fields.get(b"sec-fetch-site", b"same-origin") not in from_where:
-            return Refusal(403, "this page answers nobody but itself")
+            return Refusal(403, "this page answers only itself")
         if needs_token and not hmac.compare_digest(fields.get(b"authorization", b""), self._authorization):
             return Refusal(401, "the token is missing or wrong: open the link that exeat ui printed")
         if head.method == b"POST" and fields.get(b"content-type", b"").lower() != b"application/json":

@@ -33,7 +33,7 @@ _NO_OFFER: Final = Offer()
 _EVENTS: Final = {
     "start": "A command started.",
     "stop": "The command ended.",
-    "reload": "The rules were read anew.",
+    "reload": "The rules were read again.",
 }
 
 
