@@ -16,7 +16,7 @@ import stat
 import time
 
 from exeat.audit.chain import GENESIS, seal_lines
-from exeat.audit.parts import read_tail
+from exeat.audit.parts import file_problem, read_tail
 from exeat.audit.record import encode_event
 from exeat.audit.rotate import FilePool, Identity, begin_next
 from exeat.audit.sink import ContendedError, Sink, StreamSink, new_chain, torn_event
@@ -218,14 +218,7 @@ def _open(path: str) -> tuple[int, Identity]:
     """Open or create the log. A symlink, a device, somebody else's file is refused (swap attacks)."""
     fd = os.open(path, _OPEN_FLAGS, 0o600)
     found = os.fstat(fd)
-    problem = ""
-    if not stat.S_ISREG(found.st_mode):
-        problem = "not a regular file"
-    elif found.st_uid != os.geteuid():
-        problem = f"owned by another user (uid {found.st_uid})"
-    elif found.st_mode & 0o022:
-        problem = "writable by other users (chmod go-w it)"
-    if problem:
+    if problem := file_problem(found):
         os.close(fd)
         raise OSError(errno.EPERM, problem)
     return fd, (found.st_dev, found.st_ino)

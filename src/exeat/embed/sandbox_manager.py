@@ -205,13 +205,7 @@ class SandboxManager:
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             return runner.run(
                 self.run(
-                    argv,
-                    cwd=cwd,
-                    env=env,
-                    input=input,
-                    timeout_s=timeout_s,
-                    capture=capture,
-                    max_output=max_output,
+                    argv, cwd=cwd, env=env, input=input, timeout_s=timeout_s, capture=capture, max_output=max_output
                 )
             )
 

@@ -21,6 +21,8 @@ _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LOCK_WAIT_S = 10.0
 _LOCK_POLL_S = 0.005
 
+Stamp = tuple[int, int, int]
+
 
 def file_fault(found: os.stat_result, *, one_name: bool = True) -> str:
     """What is wrong with a file, for an error; "" if nothing is. `one_name`: by a second one, others could reach it."""
@@ -31,6 +33,15 @@ def file_fault(found: os.stat_result, *, one_name: bool = True) -> str:
     if one_name and found.st_nlink > 1:
         return "it has a second name (a hard link)"
     return ownership_fault(found)
+
+
+def file_stamp(path: str) -> Stamp | None:
+    """What changes with a file, whether it is written or replaced; None if it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def read_file(within: int, name: str, shown_as: str, limit: int) -> bytes:

@@ -15,6 +15,7 @@ from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.policy import Policy
+from exeat.sandbox.files import Stamp, file_stamp
 from exeat.serve.admin import Snapshot, open_admin, take_snapshot
 from exeat.serve.settings import ServeSettings
 
@@ -127,16 +128,8 @@ class Worker:
                 self._seen = stamps
                 await self.reload("file changed")
 
-    def _stamps(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp(path) for path in self._settings.sources.files]
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    def _stamps(self) -> list[Stamp | None]:
+        return [file_stamp(path) for path in self._settings.sources.files]
 
 
 def serve(settings: ServeSettings, argv: Sequence[str], worker: int | None) -> int:

@@ -17,6 +17,7 @@ from exeat.files.kept import layer_numbers
 from exeat.policy.rule import Rule
 from exeat.sandbox import control
 from exeat.sandbox.allowlist import read_allowlist
+from exeat.sandbox.files import Stamp, file_stamp
 from exeat.sandbox.folder import AUDIT, SandboxFolder, check_name, list_sandboxes, open_sandbox
 from exeat.ui.rows import is_shown, row_of
 
@@ -150,11 +151,11 @@ class Lists:
     """Allowlists, read again only when their file has changed: a long one takes a tenth of a second."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[tuple[int, int, int], tuple[Rule, ...]]] = {}
+        self._read: dict[str, tuple[Stamp, tuple[Rule, ...]]] = {}
 
     def rules(self, folder: SandboxFolder) -> tuple[Rule, ...]:
         """Raises ConfigError."""
-        stamp = _stamp(folder.allowlist_path)
+        stamp = file_stamp(folder.allowlist_path)
         known = self._read.get(folder.name)
         if stamp is not None and known is not None and known[0] == stamp:
             return known[1]
@@ -213,14 +214,6 @@ def questions(name: str) -> list[Shown]:
 
 def _said(error: ExeatError | OSError) -> str:
     return str(error) if isinstance(error, ExeatError) else f"{error.strerror or error}"
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _last_change(path: str) -> float | None:

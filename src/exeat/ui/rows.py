@@ -6,16 +6,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from exeat.errors import ConfigError, HostError
-from exeat.policy import (
-    LOCALHOST,
-    Address,
-    AddressClass,
-    Source,
-    Target,
-    classify,
-    parse_rule,
-    rule_to_allow,
-)
+from exeat.policy import LOCALHOST, Address, AddressClass, Source, Target, classify, parse_rule, rule_to_allow
 from exeat.policy.host import Name, canonical_host
 from exeat.reasons import LISTABLE
 
@@ -30,11 +21,7 @@ class Offer(NamedTuple):
 
 
 _NO_OFFER: Final = Offer()
-_EVENTS: Final = {
-    "start": "A command started.",
-    "stop": "The command ended.",
-    "reload": "The rules were read again.",
-}
+_EVENTS: Final = {"start": "A command started.", "stop": "The command ended.", "reload": "The rules were read again."}
 
 
 def row_of(record: dict[str, Any]) -> dict[str, object] | None:
