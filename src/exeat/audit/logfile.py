@@ -110,7 +110,7 @@ class LogFile(Sink):
         raise OSError(errno.EAGAIN, "the file keeps being replaced")
 
     def _find_name(self) -> tuple[int, Identity] | None:
-        """Another file that has our name by now, opened. None: we have it, or nobody else may."""
+        """Another file that has our name by now, opened. None: we have it, or no other may."""
         if self._pool is not None:
             fd = self._pool.moved_to(self._identity)
             return (fd, _identity(fd)) if fd >= 0 else None
@@ -215,7 +215,7 @@ def _identity(fd: int) -> Identity:
 
 
 def _open(path: str) -> tuple[int, Identity]:
-    """Open or create the log. A symlink, a device, somebody else's file is refused (swap attacks)."""
+    """Open or create the log. A symlink, a device, another user's file is refused (swap attacks)."""
     fd = os.open(path, _OPEN_FLAGS, 0o600)
     found = os.fstat(fd)
     if problem := file_problem(found):

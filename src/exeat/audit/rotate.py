@@ -72,7 +72,7 @@ def _remove(path: str) -> None:
 
 
 class FilePool:
-    """`path` and as many numbered files beside it as there are, up to `keep`. The folder is held, not its name."""
+    """`path` and as many numbered files next to it as there are, up to `keep`. The folder is held, not its name."""
 
     def __init__(self, path: str, keep: int) -> None:
         folder, slash, name = path.rpartition("/")

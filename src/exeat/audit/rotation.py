@@ -9,7 +9,7 @@ from exeat.errors import ConfigError
 
 DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
 DEFAULT_KEEP: Final = 8
-RUN_KEEP: Final = 1  # of a log beside the command's own files, where all of them must be there from the start
+RUN_KEEP: Final = 1  # of a log next to the command's own files, where all of them must be there from the start
 
 
 class Rotation(NamedTuple):

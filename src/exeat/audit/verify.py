@@ -1,7 +1,7 @@
 """Checking log files.
 
 What the chain shows: any byte changed, any line removed, added, repeated or moved, between the first line
-and the last. What it cannot show, because it has no key: that somebody who may write the file has written
+and the last. What it cannot show, because it has no key: that someone who may write the file has written
 all of it again, or cut lines off its end. For that, keep the head (the hash of the last line, after a stop that
 of the `stop` line; `Journal.head` has it at any time) where the writer of the file cannot change it, and
 give it as `expect_head`: the log must then contain that very line, and with it everything before. Nor can

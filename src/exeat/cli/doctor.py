@@ -36,7 +36,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def doctor(*, as_json: bool) -> int:
-    """Print the report. Exit status 1 if no jail that is a boundary can be had."""
+    """Print the report. Exit status 1 if no jail here is a boundary."""
     report = examine_machine()
     if as_json:
         print(json.dumps(report.to_dict(), indent=1))

@@ -148,7 +148,7 @@ def _forget_settings(environ: Environ | None) -> None:
 
 
 def _take_outer_proxy(environ: Environ | None) -> None:
-    """A proxy whose URL has a password comes by the environment: everybody can read a command line."""
+    """A proxy whose URL has a password comes by the environment: every user can read a command line."""
     url = os.environ.pop(_OUTER_PROXY, None)
     if url is None:
         print("exeat: the proxy is not in the environment: start this with env=manager.environ()", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Facts about the kernel and the installation that decide which jail can be had. Reads only; works on every system."""
+"""Facts about the kernel and the installation that decide which jail works. Reads only; works on every system."""
 
 from __future__ import annotations
 

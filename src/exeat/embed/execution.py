@@ -34,7 +34,7 @@ async def run_jailed(
     ask_timeout_s: float,
     environ: bytes | None = None,
 ) -> Finished:
-    """In the sandbox that the options describe. Raises ExeatError if it could not be had, or did not hold.
+    """In the sandbox that the options describe. Raises ExeatError if it could not be made, or did not hold.
 
     `environ` is the command's environment, if that is not the launcher's.
     """
@@ -63,7 +63,7 @@ async def _launch(
     launched.append(f"--report={report[1]}")
     streams = replace(streams, report=report)
     if environ is not None:
-        # With its length: its end is not for everybody to see who holds the other end of the pipe by chance.
+        # With its length: another process may hold the other end of the pipe by chance, so it may never end.
         launched.append(f"--environ={handing[0][0]},{len(environ)}")
         streams = replace(streams, handing=handing[0], handed=environ)
     wrote = await _run([*launched, *words], streams, timeout_s)
@@ -140,7 +140,7 @@ class Asker:
         self._loop.add_reader(self._socket.fileno(), self._hear)
 
     def close(self) -> None:
-        """Nobody waits for answers any more."""
+        """Answers are no longer needed."""
         self.passed.close()
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
@@ -186,7 +186,7 @@ class Asker:
 
 
 async def _in_thread(loop: asyncio.AbstractEventLoop, callback: Callback, question: Question) -> object:
-    """Call it beside the loop, which must go on meanwhile. One that never returns keeps nothing else waiting."""
+    """Call it next to the loop, which must go on meanwhile. One that never returns keeps nothing else waiting."""
     future: asyncio.Future[object] = loop.create_future()
 
     def settle(answer: object, error: BaseException | None) -> None:
@@ -207,7 +207,7 @@ async def _in_thread(loop: asyncio.AbstractEventLoop, callback: Callback, questi
         try:
             loop.call_soon_threadsafe(settle, answer, fault)
         except RuntimeError:
-            pass  # the loop is closed: nobody wants to know any more
+            pass  # the loop is closed: the answer is no longer needed
 
     threading.Thread(target=call, name="exeat-ask", daemon=True).start()
     return await future

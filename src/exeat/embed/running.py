@@ -195,7 +195,7 @@ class Child:
     def _kill(self) -> None:
         """Process and group: of a jail nothing is left without exeat, and without a jail most is in the group.
 
-        Until it is waited for, which nobody does before this, the number means nothing else.
+        Until it is waited for, which does not happen before this, the number means nothing else.
         """
         if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
@@ -226,5 +226,5 @@ class Child:
 def _wait_beside(pid: int, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
     with suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with suppress(RuntimeError):  # the loop is closed: nothing waits for it
         loop.call_soon_threadsafe(wake)

@@ -100,12 +100,12 @@ class SandboxManager:
         """The command line that runs a command in the sandbox, for `subprocess` and the like. Works in any folder.
 
         Standard streams, terminal, signals and exit status are the command's, as with `exeat run`. A proxy whose URL
-        has a password needs `env=manager.environ()` as well. With `ask` there would be nobody to answer: ConfigError.
+        has a password needs `env=manager.environ()` as well. With `ask` there would be no one to answer: ConfigError.
 
         The environment that it is started with is the command's and, at first, exeat's own. State folder, PATH and
         roots are those of this process nevertheless, and variables that load code (`PYTHONPATH`, `OPENSSL_CONF`,
         `BASH_ENV`) are not kept. But the dynamic loader obeys `LD_PRELOAD` and the like before exeat begins, outside of
-        the jail, and the values of secrets come from there. So never let somebody else choose it: use `run` for that.
+        the jail, and the values of secrets come from there. So never let anyone else choose it: use `run` for that.
         """
         command = check_command(argv)
         if not self._configuration.enabled:
@@ -210,7 +210,7 @@ class SandboxManager:
             )
 
     async def start(self) -> None:
-        """Make sure that the jail can be had here. Raises JailError, which says what would help."""
+        """Make sure that the jail works here. Raises JailError, which says what would help."""
         self._closed = False
         if self._configuration.enabled:
             await examine_jail(self._configuration.jail)

@@ -1,7 +1,7 @@
-"""A configuration as somebody wrote it: a dict, JSON text or a JSON file, and where each part of it is.
+"""A configuration as it was written: a dict, JSON text or a JSON file, and where each part of it is.
 
 A part is asked for with the type that it must have. Everything else is an error that names the key, and a key that
-nobody asks for is an error too: a slip of the pen must not become a sandbox without the setting that was meant.
+is not asked for is an error too: a slip of the pen must not become a sandbox without the setting that was meant.
 """
 
 from __future__ import annotations

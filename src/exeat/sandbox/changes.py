@@ -46,7 +46,7 @@ class Change(NamedTuple):
 def allow(
     folder: SandboxFolder, texts: Sequence[str], others: Sequence[Rule] = (), *, unlisted: bool = False
 ) -> Change:
-    """Allow what was typed, and nothing else: not by the list, nor by `others`, rules of running commands beside it.
+    """Allow what was typed, and nothing else: not by the list, nor by `others`, rules of running commands next to it.
 
     `unlisted`: a running command lets through what no rule denies. Raises ConfigError, and then nothing is stored.
     """
@@ -62,7 +62,7 @@ def allow(
 def block(
     folder: SandboxFolder, texts: Sequence[str], others: Sequence[Rule] = (), *, unlisted: bool = False
 ) -> Change:
-    """Block what was typed. `others` are rules of running commands beside the list, which it cannot take away.
+    """Block what was typed. `others` are rules of running commands next to the list, which it cannot take away.
 
     `unlisted`: a running command may let through what no rule lists, so that it is not enough to take a rule out.
     """

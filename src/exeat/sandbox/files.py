@@ -1,6 +1,6 @@
 """Files in a folder of ours: opened only if they are what they should be, locked, and replaced in a single step.
 
-Nothing here waits on a pipe or follows a link, whatever somebody put in the place of a file.
+Nothing here waits on a pipe or follows a link, whatever was put in the place of a file.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def locked(within: int, name: str, shown_as: str) -> Iterator[None]:
 
 
 def _take(descriptor: int, shown_as: str) -> None:
-    """Wait, but not for ever: a holder that was stopped must not stop everybody else without a word."""
+    """Wait, but not for ever: a holder that was stopped must not stop all others without a word."""
     until = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:

@@ -176,7 +176,7 @@ def _open_all(*, create: bool) -> int | None:
 def _make(name: str, within: int, listed: str) -> bool:
     """Make a sandbox under another name, then give it its own: a crash never leaves one without a list.
 
-    False: somebody else made it in this moment.
+    False: another process has just made it.
     """
     with locked(within, _ALL_LOCK, _path(_ALL_LOCK)):
         try:

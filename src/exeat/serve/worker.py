@@ -105,7 +105,7 @@ class Worker:
         await self.gateway.aclose(drain_s=self._limits.drain_s)
 
     async def reload(self, why: str) -> None:
-        """Read all rules anew. If anything in them is broken, the policy in force stays in force."""
+        """Read all rules again. If anything in them is broken, the policy in force stays in force."""
         try:
             policy, limits = load_checked(self._settings)
         except ExeatError as error:

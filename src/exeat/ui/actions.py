@@ -21,7 +21,7 @@ Said = dict[str, object]
 
 
 def allow(asked: Asked) -> Said:
-    """Add a rule: `exactly` the one that was shown, or what somebody typed, read as the command line reads it."""
+    """Add a rule: `exactly` the one that was shown, or what the user typed, read as the command line reads it."""
     name, rule = _text(asked, "sandbox"), _text(asked, "rule")
     exactly = _flag(asked, "exactly")
     with open_sandbox(name) as folder:

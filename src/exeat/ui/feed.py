@@ -82,7 +82,7 @@ class Watch:
         return self._changed("sandbox", look_at(name, self._lists, commands))
 
     def _look_at_questions(self) -> list[Shown]:
-        """Those of all sandboxes: they do not wait until somebody looks at the right one."""
+        """Those of all sandboxes: they do not wait until the user looks at the right one."""
         asked: list[Shown] = []
         for name in sorted(self._asking):
             with suppress(ExeatError):
@@ -99,7 +99,7 @@ class Watch:
     def _new_rows(self, name: str) -> list[Shown]:
         try:
             if self._folder is not None and not os.fstat(self._folder.descriptor).st_nlink:
-                self._let_go()  # removed; perhaps made anew
+                self._let_go()  # removed; perhaps made again
             if self._follower is None:
                 return self._first_rows(name)
             return self._rows(self._follower.read_new())

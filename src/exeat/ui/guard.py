@@ -65,7 +65,7 @@ _LOOPBACK: Final = "0100007F"
 
 
 def is_of_this_user(port: int, own_port: int) -> bool:
-    """Does the socket at that port, connected to ours, belong to our user? Where nobody can tell, yes."""
+    """Does the socket at that port, connected to ours, belong to our user? Where the kernel does not say, yes."""
     try:
         with open(_TABLE, encoding="ascii") as table:
             lines = table.readlines()[1:]

@@ -1,4 +1,4 @@
-"""What a line of a log means to somebody who looks. Lines hold text that a sandbox chose: it is passed on as text."""
+"""What a line of a log means to the user. Lines hold text that a sandbox chose: it is passed on as text."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def offers(host_text: str, port: int) -> Offer:
     for text in (exact, f".{exact}") if isinstance(host, Name) else (exact,):
         try:
             found.append(parse_rule(text, Source("an offer")).text)
-        except ConfigError:  # `.co.uk`: nobody means that
+        except ConfigError:  # `.co.uk`: no one means that
             continue
     is_inside = host == LOCALHOST or (isinstance(host, Address) and classify(host.ip) is not AddressClass.PUBLIC)
     return Offer(tuple(found), is_inside)
