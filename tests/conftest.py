@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.gate import Gate
-from tests.support.origin import Handler, Origin
-from tests.support.redirected import Namespace, Namespaces, require
+from tests.support.gateways.gate import Gate
+from tests.support.gateways.redirected import Namespace, Namespaces, require
+from tests.support.origins.plain import Handler, Origin
 from tests.support.starting import start_alike, take_late_imports
 
 start_alike()

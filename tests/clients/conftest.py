@@ -15,9 +15,9 @@ import trustme
 
 from tests.clients.scene import HOSTS, Scene
 from tests.conftest import StartGate
+from tests.support.origins.web import App, Web, hello
 from tests.support.programs import bare_environment, give_up, need, run
 from tests.support.starting import CALLERS_ENVIRONMENT
-from tests.support.web import App, Web, hello
 
 HERE = Path(__file__).parent
 StartWeb = Callable[..., Web]

@@ -10,8 +10,8 @@ import pytest
 from tests.clients.conftest import Authority, SetScene
 from tests.clients.scene import HOSTS, Scene
 from tests.conftest import StartGate
+from tests.support.origins.web import HELLO, Reply, Request, hello
 from tests.support.programs import need
-from tests.support.web import HELLO, Reply, Request, hello
 
 
 @pytest.fixture(autouse=True)

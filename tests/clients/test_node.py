@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import SetScene
-from tests.support.web import HELLO
+from tests.support.origins.web import HELLO
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.clients.conftest import HERE, SetScene
 from tests.clients.scene import Scene
-from tests.support.web import HELLO
+from tests.support.origins.web import HELLO
 
 SCHEMES = pytest.mark.parametrize(
     ("scheme", "protocol"), [("http", "http"), ("https", "connect")], ids=["http", "https"]

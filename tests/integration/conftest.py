@@ -10,10 +10,10 @@ import pytest
 
 from exeat.gateway.synthetic import SyntheticNames
 from tests.conftest import StartGate
-from tests.support.inside import Detour, Holds, Inside
-from tests.support.raw_origin import RawHandler, RawOrigin
-from tests.support.scene import AnyName
-from tests.support.serving import Serving
+from tests.support.gateways.inside import Detour, Holds, Inside
+from tests.support.gateways.scene import AnyName
+from tests.support.gateways.serving import Serving
+from tests.support.origins.raw import RawHandler, RawOrigin
 
 StartServing = Callable[..., Serving]
 StartRawOrigin = Callable[..., RawOrigin]

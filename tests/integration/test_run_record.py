@@ -11,8 +11,9 @@ import pytest
 
 from exeat.audit.verify import verify_files
 from tests.conftest import StartOrigin
-from tests.support.origin import Origin
-from tests.support.running import (
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import Origin
+from tests.support.runs.running import (
     ANYWHERE,
     AS_ROOT,
     BY_USER,
@@ -24,7 +25,6 @@ from tests.support.running import (
     folder_of,
     python,
 )
-from tests.support.scene import wait_until
 
 # Asks for each URL, with the proxy variables or without, and tells the status.
 ASK = """

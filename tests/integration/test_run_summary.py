@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import StartOrigin
 from tests.integration.test_run_record import ASK, hosts
-from tests.support.running import BY_USER, environment, exeat, folder_of, python
+from tests.support.runs.running import BY_USER, environment, exeat, folder_of, python
 
 # Looks each name up, as programs do that know no proxy.
 LOOK_UP = """

@@ -14,11 +14,11 @@ from exeat.ui import server as server_module
 from exeat.ui.guard import Guard, Refusal
 from exeat.wire.http1 import RequestHead
 from tests.conftest import StartOrigin
-from tests.support.chromium import Chromium, Tab
-from tests.support.hostile_page import ATTACKS, NaiveServer
-from tests.support.running import environment, run_argv
-from tests.support.scene import wait_until
-from tests.support.ui_scene import TOKEN, Command, Scene, allowed, blocked
+from tests.support.clients.chromium import Chromium, Tab
+from tests.support.clients.hostile_page import ATTACKS, NaiveServer
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import environment, run_argv
+from tests.support.runs.ui_scene import TOKEN, Command, Scene, allowed, blocked
 
 EVIL = '<img src=x onerror="window.owned=1">'
 TURNED = "good.test\u202egnp.evil\x1b[31m\u2066"

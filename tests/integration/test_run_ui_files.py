@@ -15,8 +15,8 @@ from exeat.sandbox.folder import open_sandbox
 from exeat.ui import server as server_module
 from tests.integration.test_run_ui_browser import complaints
 from tests.integration.test_ui import act, ask
-from tests.support.chromium import Chromium, Tab
-from tests.support.ui_scene import TOKEN, Scene
+from tests.support.clients.chromium import Chromium, Tab
+from tests.support.runs.ui_scene import TOKEN, Scene
 
 EVIL = '<img src=x onerror="window.owned=1">'
 

@@ -18,9 +18,9 @@ import pytest
 
 from exeat.sandbox.folder import open_sandbox, remove_sandbox
 from exeat.ui import server as server_module
-from tests.support.running import environment
-from tests.support.scene import wait_until
-from tests.support.ui_scene import TOKEN, Scene, allowed, blocked
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import environment
+from tests.support.runs.ui_scene import TOKEN, Scene, allowed, blocked
 
 EVIL = '<img src=x onerror="window.owned=1">'
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartGate
-from tests.support.escape import Stage, open_stage
-from tests.support.raw_origin import RawHandler, RawOrigin
-from tests.support.redirected import why_not
-from tests.support.scene import AnyName, Dials, Scene
-from tests.support.server import Server
+from tests.support.gateways.redirected import why_not
+from tests.support.gateways.scene import AnyName, Dials, Scene
+from tests.support.gateways.server import Server
+from tests.support.jails.stage import Stage, open_stage
+from tests.support.origins.raw import RawHandler, RawOrigin
 
 StartScene = Callable[..., Scene]
 StartServer = Callable[..., Server]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.clients.conftest import Authority, make_authority
 from tests.clients.jail.scene import USERS, Jail
-from tests.support.running import folder_of
+from tests.support.runs.running import folder_of
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ import pytest
 
 from tests.clients.conftest import HERE, Authority, StartWeb
 from tests.clients.jail.scene import HTTP_AND_HTTPS, Jail
+from tests.support.origins.web import HELLO, hello
 from tests.support.programs import need, run
-from tests.support.running import folder_of
-from tests.support.web import HELLO, hello
+from tests.support.runs.running import folder_of
 
 PASSWORD = "changeit"  # of a file with nothing secret in it
 SOURCE = HERE / "scripts" / "Get.java"

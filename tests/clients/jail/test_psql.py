@@ -8,9 +8,9 @@ import pytest
 
 from tests.clients.conftest import Authority
 from tests.clients.jail.scene import USERS, Jail
-from tests.support.postgres import Postgres
+from tests.support.origins.postgres import Postgres
 from tests.support.programs import need
-from tests.support.running import folder_of
+from tests.support.runs.running import folder_of
 
 
 @pytest.fixture(scope="module")

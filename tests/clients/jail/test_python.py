@@ -8,7 +8,7 @@ import pytest
 
 from tests.clients.conftest import HERE, StartWeb
 from tests.clients.jail.scene import Jail
-from tests.support.web import HELLO, hello
+from tests.support.origins.web import HELLO, hello
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 
 from tests.clients.conftest import HERE, Authority
 from tests.clients.jail.scene import Jail
+from tests.support.gateways.webports import on_web_ports
+from tests.support.origins.web import HELLO, Web, hello
 from tests.support.programs import need
-from tests.support.web import HELLO, Web, hello
-from tests.support.webports import on_web_ports
 
 SERVER = "127.0.0.44"
 PORTS = {"http": 80, "https": 443}

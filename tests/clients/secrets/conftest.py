@@ -13,9 +13,9 @@ import pytest
 from tests.clients.secrets.clients import HOSTS
 from tests.clients.secrets.scene import Mode, Report, Ward, report_on
 from tests.clients.secrets.servers import PROGRAMS, Upstream
+from tests.support.origins.tls_echo import Certificates, make_certificates
 from tests.support.programs import run
-from tests.support.running import folder_of
-from tests.support.tls_origin import Certificates, make_certificates
+from tests.support.runs.running import folder_of
 
 Reports = Callable[[Mode], Report]
 

@@ -13,7 +13,7 @@ from tests.clients.secrets.clients import HOSTS, Program
 from tests.clients.secrets.scene import TRUST_VARIABLES, Ward, leaks
 from tests.clients.secrets.servers import DOMAIN, VALUE, Upstream
 from tests.support.programs import need, run
-from tests.support.running import folder_of
+from tests.support.runs.running import folder_of
 
 UNTRUSTED = 60  # curl's status
 

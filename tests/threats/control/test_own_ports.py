@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.addresses import own_addresses
-from tests.support.doors import OUTER, Door, Verdict, ask, read_exactly, read_reply
-from tests.support.raw_origin import RawOrigin
-from tests.support.server import Server
+from tests.support.gateways.doors import OUTER, Door, Verdict, ask, read_exactly, read_reply
+from tests.support.gateways.server import Server
+from tests.support.jails.addresses import own_addresses
+from tests.support.origins.raw import RawOrigin
 from tests.threats.conftest import StartScene, StartServer
 
 every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)

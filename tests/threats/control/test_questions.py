@@ -6,7 +6,7 @@ from exeat.gateway import questions
 from exeat.gateway.questions import Question
 from exeat.policy import Name, Target, decide
 from tests.conftest import StartGate
-from tests.support.gate import Gate, read_until
+from tests.support.gateways.gate import Gate, read_until
 
 HOSTS = dict.fromkeys(("one.test", "other.test"), "127.0.0.1")
 

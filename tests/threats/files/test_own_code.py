@@ -17,7 +17,7 @@ import pytest
 import exeat as package
 from exeat.trust.authority import Authority
 from tests.support.programs import Finished
-from tests.support.running import (
+from tests.support.runs.running import (
     ANYWHERE,
     AS_ROOT,
     BY_USER,

@@ -11,11 +11,11 @@ import h2.connection
 import h2.events
 import pytest
 
-from tests.support.intercepted import Intercepted, StartIntercepted
-from tests.support.raw_origin import RawHandler, RawOrigin
+from tests.support.gateways.intercepted import Intercepted, StartIntercepted
+from tests.support.origins.raw import RawHandler, RawOrigin
 from tests.threats.secrets.test_reflection import REAL, WITH_KEY, for_good, read_head, receive_all
 
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
 
 
 def answer_with(*parts: bytes) -> RawHandler:

@@ -6,10 +6,10 @@ import socket
 
 import pytest
 
-from tests.support.doors import read_reply
-from tests.support.intercepted import DOORS, Intercepted, StartIntercepted, read_rest
-from tests.support.origin import OK
-from tests.support.raw_origin import RawOrigin
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, read_rest
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin
 from tests.threats.framing.test_plain_http import (
     ACCEPT,
     B2_BAD,
@@ -26,7 +26,7 @@ from tests.threats.framing.test_plain_http import (
     websocket_answer,
 )
 
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
 
 ABSOLUTE = "http://good.test:{port}"
 SECOND_REQUEST = f"GET {SECOND} HTTP/1.1\r\nHost: good.test\r\n\r\n".encode()

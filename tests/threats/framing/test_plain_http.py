@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from exeat.sources import make_policy
-from tests.support.doors import TUNNELS, Opener, connect_dial, open_redirect, read_reply, socks_dial
-from tests.support.gate import read_all, read_until
-from tests.support.origin import OK
-from tests.support.raw_origin import RawOrigin
-from tests.support.scene import Scene
+from tests.support.gateways.doors import TUNNELS, Opener, connect_dial, open_redirect, read_reply, socks_dial
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import Scene
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin
 from tests.threats.conftest import StartScene
 
 SECOND = "/smuggled"

@@ -8,13 +8,13 @@ import ssl
 
 import pytest
 
-from tests.support.doors import open_connect, read_reply
-from tests.support.intercepted import Intercepted, StartIntercepted
-from tests.support.raw_origin import RawOrigin
+from tests.support.gateways.doors import open_connect, read_reply
+from tests.support.gateways.intercepted import Intercepted, StartIntercepted
+from tests.support.origins.raw import RawOrigin
 from tests.threats.framing.test_http2_between_versions import Client
 from tests.threats.secrets.test_reflection import REAL, WITH_KEY, for_good, read_head
 
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
 
 
 def speak(scene: Intercepted, spoil: random.Random) -> None:

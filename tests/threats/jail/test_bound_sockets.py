@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import give_up, need
-from tests.support.running import AS_ROOT, BY_USER, PYTHON, as_user, exeat, folder_of, python
+from tests.support.runs.running import AS_ROOT, BY_USER, PYTHON, as_user, exeat, folder_of, python
 from tests.threats.jail.test_inherited_sockets import Server
 
 _HELLO = "hello from outside"

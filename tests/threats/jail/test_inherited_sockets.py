@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, as_user, exeat, python
+from tests.support.runs.running import ANYWHERE, AS_ROOT, BY_USER, as_user, exeat, python
 
 _HELLO = b"hello from outside"
 

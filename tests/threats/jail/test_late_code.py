@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import give_up, need
-from tests.support.running import (
+from tests.support.runs.running import (
     ANYWHERE,
     AS_ROOT,
     BY_USER,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ConfigError
 from exeat.sources import make_policy
-from tests.support.doors import (
+from tests.support.gateways.doors import (
     ABSOLUTE,
     ALL,
     HOSTS,
@@ -25,7 +25,7 @@ from tests.support.doors import (
     assert_verdict,
     expected_verdict,
 )
-from tests.support.scene import Scene
+from tests.support.gateways.scene import Scene
 from tests.threats.conftest import StartScene
 
 every_door = pytest.mark.parametrize("door", ALL, ids=str)

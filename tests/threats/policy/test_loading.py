@@ -16,11 +16,20 @@ import pytest
 from exeat.errors import ConfigError
 from exeat.policy import parse_document
 from exeat.sources import RuleSources, load_document, make_policy
-from tests.support.doors import OUTER, Door, Verdict, assert_verdict, connect_dial, read_exactly, read_reply, socks_dial
-from tests.support.gate import read_all, read_until
-from tests.support.raw_origin import PING, PONG, RawOrigin, keep_silent
-from tests.support.scene import Scene, wait_until
-from tests.support.server import Server
+from tests.support.gateways.doors import (
+    OUTER,
+    Door,
+    Verdict,
+    assert_verdict,
+    connect_dial,
+    read_exactly,
+    read_reply,
+    socks_dial,
+)
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import Scene, wait_until
+from tests.support.gateways.server import Server
+from tests.support.origins.raw import PING, PONG, RawOrigin, keep_silent
 from tests.threats.conftest import StartScene
 
 every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.programs import Finished
-from tests.support.running import BY_USER, Running, as_user, environment, exeat, folder_of, python
+from tests.support.runs.running import BY_USER, Running, as_user, environment, exeat, folder_of, python
 
 TRY = """
 import os, sys

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.doors import (
+from tests.support.gateways.doors import (
     ALL,
     OUTER,
     Door,
@@ -24,10 +24,10 @@ from tests.support.doors import (
     socks_dial,
     socks_request,
 )
-from tests.support.gate import read_all, read_until
-from tests.support.origin import OK
-from tests.support.raw_origin import PING, PONG, RawHandler, RawOrigin, answer_anything, keep_silent
-from tests.support.scene import Mark, Scene, wait_until
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import Mark, Scene, wait_until
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import PING, PONG, RawHandler, RawOrigin, answer_anything, keep_silent
 from tests.threats.conftest import StartScene, StartServer
 
 every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)

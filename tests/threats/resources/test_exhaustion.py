@@ -19,10 +19,7 @@ from exeat.gateway.limits import Limits
 from exeat.gateway.resolve import IPAddress, ResolveError, Resolver
 from exeat.gateway.session import _check_partial_head
 from tests.conftest import StartGate, StartOrigin
-from tests.support.gate import read_until
-from tests.support.origin import OK, Origin
-from tests.support.scene import wait_until
-from tests.threats.resources.pressure import (
+from tests.support.clients.pressure import (
     HOSTS,
     answer_size_in_path,
     ask,
@@ -33,6 +30,9 @@ from tests.threats.resources.pressure import (
     unsent,
     upstreams_of,
 )
+from tests.support.gateways.gate import read_until
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import OK, Origin
 
 MB = 1024 * 1024
 DENIED = b"GET http://a/ HTTP/1.1\r\nHost:a\r\n\r\n"

@@ -6,12 +6,12 @@ import socket
 
 import pytest
 
-from tests.support.doors import read_reply
-from tests.support.intercepted import StartIntercepted
-from tests.support.raw_origin import RawOrigin
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import StartIntercepted
+from tests.support.origins.raw import RawOrigin
 from tests.threats.secrets.test_reflection import WITH_KEY, for_good, read_head
 
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
 
 VALUE = "c2Vj/mV0L+ZhbHVlLTAxMjM0NTY3ODk="
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from exeat.errors import ConfigError
-from tests.support.doors import read_reply
-from tests.support.intercepted import VALUE, StartIntercepted
-from tests.support.raw_origin import RawHandler, RawOrigin
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import VALUE, StartIntercepted
+from tests.support.origins.raw import RawHandler, RawOrigin
 
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
 
 REAL = VALUE.encode()
 UPGRADE = (

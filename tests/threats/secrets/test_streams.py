@@ -12,11 +12,11 @@ import time
 
 import pytest
 
-from tests.support.doors import read_reply
-from tests.support.http2_wire import Http2Client
-from tests.support.intercepted import Intercepted, StartIntercepted, read_until
-from tests.support.raw_origin import RawHandler, RawOrigin
-from tests.support.scene import wait_until
+from tests.support.clients.http2 import Http2Client
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import Intercepted, StartIntercepted, read_until
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.raw import RawHandler, RawOrigin
 from tests.threats.secrets.test_reflection import (
     REAL,
     SWITCHED,
@@ -28,7 +28,7 @@ from tests.threats.secrets.test_reflection import (
     receive_all,
 )
 
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
 
 HALF = REAL[: len(REAL) // 2]
 

@@ -6,7 +6,8 @@ import socket
 
 import pytest
 
-from tests.support.doors import (
+from tests.support.clients.hello import client_hello, hello_message, record, server_name
+from tests.support.gateways.doors import (
     ALERT,
     CONNECT,
     OUTER,
@@ -22,10 +23,9 @@ from tests.support.doors import (
     read_reply,
     socks_request,
 )
-from tests.support.gate import read_all, read_until
-from tests.support.hello import client_hello, hello_message, record, server_name
-from tests.support.raw_origin import PING, PONG, TLS_SEEN, keep_silent, speak_first
-from tests.support.scene import Scene, wait_until
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import Scene, wait_until
+from tests.support.origins.raw import PING, PONG, TLS_SEEN, keep_silent, speak_first
 from tests.threats.conftest import StartScene
 
 every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.doors import ALERT, TUNNELS, Opener, read_exactly
-from tests.support.gate import read_all
-from tests.support.hello import client_hello
-from tests.support.raw_origin import RawOrigin, keep_silent
-from tests.support.scene import Scene, wait_until
-from tests.support.tls_origin import make_certificates
+from tests.support.clients.hello import client_hello
+from tests.support.gateways.doors import ALERT, TUNNELS, Opener, read_exactly
+from tests.support.gateways.gate import read_all
+from tests.support.gateways.scene import Scene, wait_until
+from tests.support.origins.raw import RawOrigin, keep_silent
+from tests.support.origins.tls_echo import make_certificates
 from tests.threats.conftest import StartScene
 
 every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])

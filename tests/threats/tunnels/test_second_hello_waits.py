@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from tests.support.doors import TUNNELS, Opener, read_exactly
-from tests.support.gate import read_all
-from tests.support.hello import client_hello
-from tests.support.raw_origin import RawOrigin, keep_silent
+from tests.support.clients.hello import client_hello
+from tests.support.gateways.doors import TUNNELS, Opener, read_exactly
+from tests.support.gateways.gate import read_all
+from tests.support.origins.raw import RawOrigin, keep_silent
 from tests.threats.conftest import StartScene
 
 every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])

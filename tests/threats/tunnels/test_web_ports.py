@@ -13,13 +13,13 @@ import pytest
 import trustme
 
 from tests.conftest import StartGate
-from tests.support.doors import ALERT, connect_dial, read_reply, socks_dial
-from tests.support.gate import Gate, read_all
-from tests.support.hello import client_hello
-from tests.support.raw_origin import RawOrigin, keep_silent, speak_first
-from tests.support.redirected import require, why_not
-from tests.support.scene import wait_until
-from tests.support.webports import on_web_ports
+from tests.support.clients.hello import client_hello
+from tests.support.gateways.doors import ALERT, connect_dial, read_reply, socks_dial
+from tests.support.gateways.gate import Gate, read_all
+from tests.support.gateways.redirected import require, why_not
+from tests.support.gateways.scene import wait_until
+from tests.support.gateways.webports import on_web_ports
+from tests.support.origins.raw import RawOrigin, keep_silent, speak_first
 from tests.threats.tunnels.test_second_hello import TlsServer as AskingAgain
 from tests.threats.tunnels.test_second_hello import shake
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.layer_run import layer_run
 from tests.support.programs import Finished
-from tests.support.running import NOBODY, as_user, environment, exeat, folder_of
+from tests.support.runs.layer_run import layer_run
+from tests.support.runs.running import NOBODY, as_user, environment, exeat, folder_of
 
 _SOURCE = Path(__file__).parents[3] / "src"
 

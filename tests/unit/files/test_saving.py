@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from tests.support.running import AS_ROOT
+from tests.support.runs.running import AS_ROOT
 from tests.unit.files.conftest import Machine
 
 

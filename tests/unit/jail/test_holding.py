@@ -30,8 +30,8 @@ from exeat.jail.libc import (
     prctl,
     unshare,
 )
-from tests.support.redirected import require
-from tests.support.running import folder_of
+from tests.support.gateways.redirected import require
+from tests.support.runs.running import folder_of
 from tests.unit.jail.forked import NOBODY, become
 
 USERS = ["root", "ordinary"] if os.geteuid() == 0 else ["ordinary"]

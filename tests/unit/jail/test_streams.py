@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exeat.jail import libc, streams
-from tests.support.running import folder_of
+from tests.support.runs.running import folder_of
 from tests.unit.jail.forked import UIDS, attempt
 
 

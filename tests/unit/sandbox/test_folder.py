@@ -13,7 +13,7 @@ from exeat.errors import ConfigError
 from exeat.sandbox.allowlist import default_allowlist
 from exeat.sandbox.folder import NoSandboxError, list_sandboxes, open_sandbox, remove_sandbox
 from exeat.sandbox.store import read_allowlist
-from tests.support.running import AS_ROOT, NOBODY
+from tests.support.runs.running import AS_ROOT, NOBODY
 
 
 def names(path: Path) -> list[str]:

@@ -17,7 +17,7 @@ from exeat.wire.tls import (
     find_second_hello,
     parse_client_hello,
 )
-from tests.support.hello import client_hello
+from tests.support.clients.hello import client_hello
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 from tests.unit.wire.test_wire_tls import records
 
