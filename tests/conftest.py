@@ -1,19 +1,22 @@
-"""Fixtures shared by all tests. Nothing here reaches beyond loopback."""
+"""How the tests are collected and started. Their fixtures are in tests/support/fixtures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.gateways.gate import Gate
-from tests.support.gateways.redirected import Namespace, Namespaces, require
-from tests.support.origins.plain import Handler, Origin
 from tests.support.starting import start_alike, take_late_imports
 
 start_alike()
+
+pytest_plugins = [
+    "tests.support.fixtures.gateways",
+    "tests.support.fixtures.layers",
+    "tests.support.fixtures.programs",
+    "tests.support.fixtures.stage",
+]
 
 # Jails, ports 80 and 443, packet rules, real programs: one such test at a time. All others may run beside them.
 _ON_THE_MACHINE = (
@@ -29,9 +32,6 @@ _BESIDE_THEM = (
     "clients/secrets/test_matrix", "threats/jail/test_devices", "threats/jail/test_inherited_files",
     "threats/jail/test_nft_packets",
 )  # fmt: skip
-
-StartGate = Callable[..., Gate]
-StartOrigin = Callable[..., Origin]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,51 +49,3 @@ def _nothing_is_imported_late() -> Iterator[None]:
     yield
     late = take_late_imports()
     assert not late, f"imported when nothing can be any more:\n{late}"
-
-
-@pytest.fixture(scope="session")
-def namespaces() -> Iterator[Namespaces]:
-    """Network namespaces, each made when a test first needs one."""
-    made = Namespaces()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def start_gate(tmp_path: Path, namespaces: Namespaces) -> Iterator[StartGate]:
-    """Start gateways that are stopped, and whose logs are checked, when the test ends.
-
-    `redirected`: it serves a namespace as well, `gate.inside`.
-    """
-    gates: list[Gate] = []
-    taken: list[Namespace] = []
-
-    def start(*, redirected: bool = False, **settings: Any) -> Gate:
-        if redirected:
-            require()
-            taken.append(namespaces.take())
-            settings["inside"] = taken[-1]
-        gate = Gate(tmp_path / f"audit-{len(gates)}.jsonl", **settings)
-        gates.append(gate)
-        return gate
-
-    yield start
-    for gate in gates:
-        gate.close()
-    for namespace in taken:
-        namespaces.give_back(namespace)
-    assert [gate.gateway.counters.internal_errors for gate in gates] == [0] * len(gates)
-
-
-@pytest.fixture
-def start_origin() -> Iterator[StartOrigin]:
-    origins: list[Origin] = []
-
-    def start(handler: Handler | None = None, **settings: Any) -> Origin:
-        origin = Origin(handler, **settings)
-        origins.append(origin)
-        return origin
-
-    yield start
-    for origin in origins:
-        origin.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import SetScene
+from tests.support.fixtures.programs import SetScene
 from tests.support.origins.web import HELLO
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.clients.conftest import HERE, SetScene
 from tests.clients.scene import Scene
+from tests.support.fixtures.programs import HERE, SetScene
 from tests.support.origins.web import HELLO
 
 SCHEMES = pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.conftest import SetScene
+from tests.support.fixtures.programs import SetScene
 from tests.support.origins.web import HELLO
 from tests.support.programs import need
 

@@ -14,7 +14,7 @@ import pytest
 from exeat.gateway import questions
 from exeat.gateway.questions import Answer, Question
 from exeat.sources import make_policy
-from tests.conftest import StartGate, StartOrigin
+from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.gate import Gate, read_all, read_until
 from tests.support.gateways.scene import wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
-from tests.conftest import StartGate, StartOrigin
+from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.origins.plain import OK, Origin, answering
 

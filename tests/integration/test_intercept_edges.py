@@ -18,10 +18,7 @@ from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartI
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
 from tests.support.origins.plain import OK
-from tests.support.origins.raw import RawHandler, RawOrigin
-from tests.threats.framing.test_plain_http import receive_body
-
-pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
+from tests.support.origins.raw import RawHandler, RawOrigin, receive_body
 
 REAL = VALUE.encode()
 GET = b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"

@@ -16,8 +16,6 @@ from tests.support.gateways.scene import wait_until
 from tests.support.origins.raw import RawOrigin
 from tests.support.origins.tls import say_goodbye
 
-pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
-
 GET = b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: good.test\r\n"
 MB = 1_000_000

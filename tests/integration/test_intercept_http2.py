@@ -17,9 +17,7 @@ from tests.support.gateways.doors import read_reply
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
-from tests.threats.framing.test_plain_http import PATHS
-
-pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
+from tests.threats.framing.cases import PATHS
 
 REAL = VALUE.encode()
 MB = 1_000_000

@@ -22,8 +22,6 @@ from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
 from tests.support.origins.raw import RawHandler, RawOrigin
 
-pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
-
 REAL = VALUE.encode()
 MIB = 1 << 20
 SECRETS: dict[str, dict[str, Any]] = {"KEY": {"hosts": ["good.test private"], "where": ["headers", "body"]}}

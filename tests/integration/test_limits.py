@@ -17,9 +17,8 @@ from exeat.gateway.channel import Channel
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
-from tests.conftest import StartGate, StartOrigin
-from tests.integration.conftest import StartRawOrigin, StartServing
 from tests.support.clients.answers import assert_refused, parse_answer, reset, send_anyway
+from tests.support.fixtures.gateways import StartGate, StartOrigin, StartRawOrigin, StartServing
 from tests.support.gateways.doors import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.gateways.gate import LoopThread, read_all, read_until
 from tests.support.gateways.scene import wait_until

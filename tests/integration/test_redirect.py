@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from exeat.gateway.limits import Limits
-from tests.integration.conftest import StartInside, StartRawOrigin
 from tests.support.clients.hello import client_hello
+from tests.support.fixtures.gateways import StartInside, StartRawOrigin
 from tests.support.gateways.doors import ALERT, read_exactly, read_reply
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.inside import was_reset

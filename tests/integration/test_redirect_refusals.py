@@ -11,8 +11,8 @@ import pytest
 from exeat.gateway.limits import Limits
 from exeat.gateway.original import NOWHERE
 from exeat.sources import make_policy
-from tests.integration.conftest import StartInside, StartRawOrigin
 from tests.support.clients.hello import client_hello
+from tests.support.fixtures.gateways import StartInside, StartRawOrigin
 from tests.support.gateways.doors import ALERT, connect_dial, read_reply, socks_dial
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.inside import Inside, was_reset

@@ -22,7 +22,7 @@ from exeat.embed.finished import Finished, ManagerClosedError, RunLostError, Run
 from exeat.embed.sandbox_manager import SandboxManager
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
 from exeat.gateway.questions import Question
-from tests.conftest import StartOrigin
+from tests.support.fixtures.gateways import StartOrigin
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import Origin
 from tests.support.programs import give_up, need

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartOrigin
+from tests.support.fixtures.gateways import StartOrigin
 from tests.support.jails.networks import PORT, Greeter, Networks
 from tests.support.origins.plain import Origin
 from tests.support.programs import Finished

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartOrigin
+from tests.support.fixtures.gateways import StartOrigin
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import Origin, echo
 from tests.support.programs import Finished

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import StartOrigin
 from tests.support.clients.terminal import Terminal
+from tests.support.fixtures.gateways import StartOrigin
 from tests.support.origins.plain import Origin
 from tests.support.programs import Finished, need
 from tests.support.runs.running import ANYWHERE, AS_ROOT, NOBODY, Running, environment_of, exeat, folder_of, run_argv

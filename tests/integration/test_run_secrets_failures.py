@@ -17,7 +17,7 @@ import pytest
 
 from exeat.errors import ConfigError
 from exeat.sources import RuleSources
-from tests.conftest import StartOrigin
+from tests.support.fixtures.gateways import StartOrigin
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import Handler, Origin
 from tests.support.programs import Finished

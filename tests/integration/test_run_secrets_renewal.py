@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from exeat.audit.verify import verify_files
-from tests.conftest import StartOrigin
+from tests.support.fixtures.gateways import StartOrigin
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import Handler, Origin
 from tests.support.runs.leak_scan import Needles, gateway_of, hits_in_files, hits_in_processes, in_memory

@@ -15,9 +15,8 @@ import pytest
 
 from exeat.gateway.limits import Limits
 from exeat.gateway.splice import Splice
-from tests.conftest import StartGate, StartOrigin
-from tests.integration.conftest import StartServing
 from tests.support.clients.answers import read_to_end, reset
+from tests.support.fixtures.gateways import StartGate, StartOrigin, StartServing
 from tests.support.gateways.doors import connect_dial, read_exactly, socks_dial
 from tests.support.gateways.gate import Gate, read_all
 from tests.support.gateways.scene import wait_until

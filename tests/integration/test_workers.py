@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from exeat.audit.verify import verify_files
-from tests.integration.conftest import StartRawOrigin, StartServing
 from tests.support.clients.prometheus import parse_metrics
+from tests.support.fixtures.gateways import StartRawOrigin, StartServing
 from tests.support.gateways.doors import connect_dial
 from tests.support.gateways.gate import read_all
 from tests.support.gateways.scene import wait_until

@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from tests.clients.conftest import StartWeb
 from tests.clients.jail.scene import Jail
+from tests.support.fixtures.programs import StartWeb
 from tests.support.origins.web import HELLO, Reply, Request, hello
 from tests.support.programs import need
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import StartWeb
 from tests.clients.jail.scene import HTTP_AND_HTTPS, Jail
+from tests.support.fixtures.programs import StartWeb
 from tests.support.origins.git import FIRST_FILE, git, git_backend, git_environment, make_repository
 from tests.support.origins.web import Web
 from tests.support.programs import bare_environment, need

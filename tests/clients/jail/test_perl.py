@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.clients.conftest import HERE, StartWeb
 from tests.clients.jail.scene import Jail
+from tests.support.fixtures.programs import HERE, StartWeb
 from tests.support.origins.web import HELLO, hello
 from tests.support.programs import need
 

@@ -6,9 +6,9 @@ import socket
 import struct
 import sys
 
-from tests.clients.conftest import HERE
 from tests.clients.jail.scene import Jail
-from tests.conftest import StartOrigin
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.fixtures.programs import HERE
 from tests.support.origins.plain import Origin
 from tests.support.programs import need
 

@@ -157,3 +157,16 @@ class Tab:
 
 
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
+
+
+def text(tab: Tab, selector: str) -> list[str]:
+    found = tab.value(f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.innerText)")
+    assert isinstance(found, list)
+    return found
+
+
+def complaints(browser: Chromium) -> list[str]:
+    """Scripts that failed, and what the page's own policy had to stop."""
+    logged = [event["entry"]["text"] for event in browser.events("Log.entryAdded")]
+    thrown = [event["exceptionDetails"]["text"] for event in browser.events("Runtime.exceptionThrown")]
+    return [said for said in logged if "Content Security Policy" in said or "TrustedHTML" in said] + thrown

@@ -197,3 +197,21 @@ def answering(*parts: bytes, goodbye: bool = True) -> RawHandler:
             say_goodbye(conn)
 
     return handle
+
+
+REAL = VALUE.encode()
+
+
+WITH_KEY = b"GET /key HTTP/1.1\r\nHost: good.test\r\nX-Key: %b\r\n\r\n"
+
+
+def for_good(**settings: Any) -> dict[str, dict[str, Any]]:
+    return {"KEY": {"hosts": ["good.test private"], **settings}}
+
+
+def longest_part(text: bytes, value: bytes = REAL) -> int:
+    """How many bytes of the value, from its beginning or up to its end, are in the text."""
+    return max(
+        [size for size in range(len(value) + 1) if value[:size] in text or value[len(value) - size :] in text],
+        default=0,
+    )

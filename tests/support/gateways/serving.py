@@ -36,6 +36,7 @@ class Serving:
         audit: str | None = "file",
         port: str | None = "0",
         policy: str | None = None,
+        policy_name: str = "policy.toml",
         command: Sequence[str] = (),
     ) -> None:
         folder.mkdir(exist_ok=True)
@@ -44,9 +45,9 @@ class Serving:
         argv = [*command, sys.executable, "-m", "exeat", "serve", *options]
         argv += ["--port", port] if port is not None else []
         argv += ["--audit", str(self.audit)] if audit is not None else []
-        self.policy = folder / "policy.toml"
+        self.policy = folder / policy_name
         if policy is not None:
-            self.policy.write_text(policy)
+            self.write(policy)
             argv += ["--policy", str(self.policy)]
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("EXEAT_", "PROXY_"))}
         with self._out.open("wb") as out, self._errors.open("wb") as errors:
@@ -54,6 +55,12 @@ class Serving:
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=clean | dict(environ or {})
             )
         wait_until(lambda: "listening on" in self.errors or self.process.poll() is not None, "the server to start")
+
+    def write(self, policy: str) -> None:
+        """Replace the policy as a careful editor does."""
+        draft = self.policy.with_name("draft")
+        draft.write_text(policy)
+        draft.replace(self.policy)
 
     # What it says
 
@@ -80,6 +87,12 @@ class Serving:
             return found[1]
         host, _, port = found[1].rpartition(":")
         return host, int(port)
+
+    @property
+    def admin_port(self) -> int:
+        where = self.admin
+        assert isinstance(where, tuple), where
+        return where[1]
 
     def lines(self, event: str | None = None) -> list[dict[str, Any]]:
         """The audit log so far, or its lines about one kind of event."""

@@ -89,3 +89,30 @@ def echo(conn: socket.socket, origin: Origin) -> None:
     while data := conn.recv(65536):
         conn.sendall(data)
     conn.shutdown(socket.SHUT_WR)
+
+
+GREETING = b"hello from outside"
+
+
+class Greeter:
+    """Says hello to everybody who comes, and counts them."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self.visitors = 0
+        listener.listen(8)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                conn, _ = self._listener.accept()
+                self.visitors += 1
+                with conn:
+                    conn.sendall(GREETING)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()

@@ -128,3 +128,45 @@ def speak_first(banner: bytes) -> RawHandler:
             conn.sendall(data)
 
     return handle
+
+
+def receive_body(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+    """Answer each request once its body, counted or chunked, is whole."""
+    at = 0
+    while origin.read(conn, raw):
+        while (end := raw.find(b"\r\n\r\n", at)) >= 0:
+            head = bytes(raw[at : end + 4]).lower()
+            after = end + 4
+            if b"transfer-encoding: chunked" in head:
+                last = raw.find(b"0\r\n\r\n", after)
+                if last < 0:
+                    break
+                after = last + 5
+            elif b"content-length: " in head:
+                after += int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                if len(raw) < after:
+                    break
+            at = after
+            conn.sendall(OK)
+
+
+def read_head(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> bytes:
+    """The next head on a connection, which is then forgotten."""
+    while b"\r\n\r\n" not in raw:
+        if not origin.read(conn, raw):
+            return b""
+    head = bytes(raw).partition(b"\r\n\r\n")[0]
+    raw.clear()
+    return head
+
+
+def receive_all(conn: socket.socket) -> bytes:
+    """Until the end, orderly or not."""
+    received = bytearray()
+    conn.settimeout(2)
+    try:
+        while data := conn.recv(65536):
+            received += data
+    except OSError:
+        pass
+    return bytes(received)

@@ -255,3 +255,20 @@ def wait_gone(processes: Sequence[Process]) -> None:
 def environment_of(text: str) -> Mapping[str, str]:
     """What `env -0` printed."""
     return dict(item.split("=", 1) for item in text.split("\0") if item)
+
+
+# Asks for each URL, with the proxy variables or without, and tells the status.
+ASK = """
+import sys, urllib.error, urllib.request
+for url in sys.argv[1:]:
+    try:
+        print(urllib.request.urlopen(url, timeout=20).status)
+    except urllib.error.HTTPError as error:
+        print(error.code)
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+def hosts(*names: str) -> tuple[str, ...]:
+    return tuple(item for name in names for item in ("--add-host", f"{name}:127.0.0.1"))

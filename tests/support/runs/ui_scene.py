@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import threading
 import time
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from exeat.audit import Record, encode_event, open_journal
 from exeat.errors import ExeatError
@@ -146,3 +148,46 @@ def blocked(host: str, *, number: int, port: int = 443, reason: str = "not-liste
         conn=number, req=1, sandbox="demo", jail="netns", protocol="connect", method=method, host=host, port=port,
         reason=reason, rule=rule, verdict="deny", status=403, duration_ms=0.4,
     )  # fmt: skip
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def said(self) -> Any:
+        return json.loads(self.body)
+
+
+def exchange(scene: Scene, data: bytes) -> Answer:
+    """Send these bytes and read to the end of the connection."""
+    with socket.create_connection(("127.0.0.1", scene.port), 10) as peer:
+        peer.sendall(data)
+        received = b""
+        while more := peer.recv(65_536):
+            received += more
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *lines = head.decode("ascii").split("\r\n")
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    assert not [name for name in headers if name.startswith("access-control-")], "never a CORS header, in no answer"
+    assert "set-cookie" not in headers
+    return Answer(int(first.split(" ")[1]), headers, body)
+
+
+def ask(scene: Scene, target: str = "/", *, method: str = "GET", body: bytes = b"", **changed: str | None) -> Answer:
+    """A request as the page sends it, with some fields changed (None: left out)."""
+    fields: dict[str, str | None] = {"Host": f"127.0.0.1:{scene.port}"}
+    if target.startswith("/api/"):
+        fields |= {"Authorization": f"Bearer {TOKEN}", "Sec-Fetch-Site": "same-origin"}
+    if method == "POST":
+        fields |= {"Content-Type": "application/json", "Content-Length": str(len(body)), "Origin": scene.origin}
+    fields |= {name.replace("_", "-").title(): value for name, value in changed.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items() if value is not None)
+    return exchange(scene, f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body)
+
+
+def act(scene: Scene, path: str, *, expect: int = 200, **asked: Any) -> Any:
+    answer = ask(scene, path, method="POST", body=json.dumps(asked).encode())
+    assert answer.status == expect, answer.said
+    return answer.said

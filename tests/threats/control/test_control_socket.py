@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.conftest import StartOrigin
+from tests.support.fixtures.gateways import StartOrigin
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import echo
 from tests.support.runs.agent import Agent, make_home

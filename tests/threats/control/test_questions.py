@@ -5,7 +5,7 @@ from __future__ import annotations
 from exeat.gateway import questions
 from exeat.gateway.questions import Question
 from exeat.policy import Name, Target, decide
-from tests.conftest import StartGate
+from tests.support.fixtures.gateways import StartGate
 from tests.support.gateways.gate import Gate, read_until
 
 HOSTS = dict.fromkeys(("one.test", "other.test"), "127.0.0.1")

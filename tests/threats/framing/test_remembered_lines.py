@@ -10,15 +10,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.conftest import StartGate, StartOrigin
 from tests.support.clients.http2 import Answer, Http2Client, Http2Server, refuse_without_h2
+from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.gate import Gate
 from tests.support.gateways.intercepted import StartIntercepted, answering, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
 from tests.support.origins.plain import answering as answering_plain
-
-pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
 
 _NOT_LOOKED_INTO = (types.ModuleType, types.FrameType, type)
 _OURS = ("tests", "pytest", "_pytest", "pluggy", "hypothesis")  # where the test itself remembers what it has sent

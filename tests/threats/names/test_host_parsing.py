@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ConfigError
 from exeat.sources import make_policy
+from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import (
     ABSOLUTE,
     ALL,
@@ -26,7 +27,6 @@ from tests.support.gateways.doors import (
     expected_verdict,
 )
 from tests.support.gateways.scene import Scene
-from tests.threats.conftest import StartScene
 
 every_door = pytest.mark.parametrize("door", ALL, ids=str)
 every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)

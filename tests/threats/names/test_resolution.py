@@ -10,6 +10,7 @@ import pytest
 
 from exeat.gateway.resolve import is_own_address
 from exeat.policy import AddressClass, classify
+from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import (
     ABSOLUTE,
     ALL,
@@ -28,7 +29,6 @@ from tests.support.gateways.scene import Scene, Script
 from tests.support.jails.addresses import own_addresses
 from tests.support.origins.plain import OK
 from tests.support.origins.raw import RawOrigin
-from tests.threats.conftest import StartScene
 
 every_name_door = pytest.mark.parametrize("door", [ABSOLUTE, CONNECT, SOCKS_NAME, REDIRECT], ids=str)
 

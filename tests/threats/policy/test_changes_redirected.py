@@ -7,7 +7,7 @@ import pytest
 from exeat.gateway import redirect_door
 from exeat.gateway.channel import Channel
 from exeat.sources import make_policy
-from tests.conftest import StartGate, StartOrigin
+from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.gate import Gate
 from tests.support.origins.plain import echo
 

@@ -18,7 +18,6 @@ from exeat.gateway.dial import dial
 from exeat.gateway.limits import Limits
 from exeat.gateway.resolve import IPAddress, ResolveError, Resolver
 from exeat.gateway.session import _check_partial_head
-from tests.conftest import StartGate, StartOrigin
 from tests.support.clients.pressure import (
     HOSTS,
     answer_size_in_path,
@@ -30,6 +29,7 @@ from tests.support.clients.pressure import (
     unsent,
     upstreams_of,
 )
+from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.gate import read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import OK, Origin
@@ -37,11 +37,6 @@ from tests.support.origins.plain import OK, Origin
 MB = 1024 * 1024
 DENIED = b"GET http://a/ HTTP/1.1\r\nHost:a\r\n\r\n"
 SHORT = Limits(keep_alive_s=0.3, head_s=0.3, first_byte_s=0.3, idle_s=0.5, response_s=0.5, upstream_idle_s=0.3)
-
-
-@pytest.fixture
-def quick_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exeat.gateway.gateway._SWEEP_S", 0.05)
 
 
 # Memory

@@ -15,10 +15,7 @@ from tests.support.gateways.gate import read_all
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
-from tests.support.origins.raw import RawOrigin, keep_silent
-from tests.threats.framing.test_plain_http import receive_body
-
-pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
+from tests.support.origins.raw import RawOrigin, keep_silent, receive_body
 
 REAL = VALUE.encode()
 ALL = ["headers", "basic", "query", "path", "body"]

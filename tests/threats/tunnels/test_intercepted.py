@@ -12,7 +12,7 @@ import pytest
 
 from exeat.gateway.interception import Intercept
 from exeat.policy import canonical_host
-from tests.support.clients.hello import client_hello, hello_message, record, server_name
+from tests.support.clients.hello import client_hello, hello_message, records, server_name
 from tests.support.gateways.doors import (
     ALERT,
     Opener,
@@ -27,8 +27,6 @@ from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted
 from tests.support.origins import tls
 from tests.support.origins.raw import PING, PONG
-
-pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
 
 GET = b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"
 every_door = pytest.mark.parametrize("door", DOORS)
@@ -63,7 +61,7 @@ EVIL_HELLOS: dict[str, bytes] = {
     "a wildcard": client_hello(b"*.com"),
     "300 bytes": client_hello(b"a" * 300),
     "NUL": client_hello(b"good.test\0.evil.test"),
-    "two names": record(hello_message([(0, server_name(b"good.test")), (0, server_name(b"evil.test"))])),
+    "two names": records(hello_message([(0, server_name(b"good.test")), (0, server_name(b"evil.test"))])),
     "64 KB": client_hello(b"good.test", more=[(21, bytes(60_000))]),
     "an SSH banner": b"SSH-2.0-OpenSSH_9.9\r\n",
     "noise": bytes(range(128, 256)),

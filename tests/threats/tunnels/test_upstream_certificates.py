@@ -15,8 +15,6 @@ from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
 from tests.support.origins.raw import RawHandler, RawOrigin, keep_silent
 
-pytest_plugins = ["tests.support.gateways.intercepted_fixtures"]
-
 SECRETS = {"KEY": {"hosts": ["good.test private"], "where": ["headers", "basic", "query", "path", "body"]}}
 every_door = pytest.mark.parametrize("door", DOORS)
 
