@@ -10,10 +10,10 @@ import sys
 import time
 
 from exeat.errors import JailError
-from exeat.jail.inmate import Spec
-from exeat.jail.mounts import View
-from exeat.jail.view import Layers
-from exeat.jail.warden import Warden
+from exeat.jail.files.mounts import View
+from exeat.jail.files.view import Layers
+from exeat.jail.process.inmate import Spec
+from exeat.jail.process.warden import Warden
 
 
 def _cpu_s() -> float:

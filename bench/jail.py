@@ -15,7 +15,7 @@ from bench.origin import LOCAL, PLAIN_PORT, TLS_PORT, WEB_HOST, WEB_PORTS, Site
 from bench.process import WORK, BenchError, free_port, running
 from bench.rows import Effort, Results, Row, rotated
 from bench.startup import run_command
-from exeat.jail.network import GATEWAY_PORT
+from exeat.jail.net.network import GATEWAY_PORT
 
 WEB = Site("web.test", *WEB_PORTS)
 OTHER = Site("origin.test", PLAIN_PORT, TLS_PORT)

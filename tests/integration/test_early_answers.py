@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from exeat.gateway.channel import Channel
+from exeat.gateway.flow.channel import Channel
 from tests.support.clients.answers import parse_answer, reset
 from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.gate import read_until

@@ -21,7 +21,7 @@ import uvloop
 from exeat.embed.finished import Finished, ManagerClosedError, RunLostError, RunTimeoutError
 from exeat.embed.sandbox_manager import SandboxManager
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
-from exeat.gateway.questions import Question
+from exeat.gateway.gates.questions import Question
 from tests.support.fixtures.gateways import StartOrigin
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import Origin

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from exeat.gateway.flow.splice import Splice
 from exeat.gateway.limits import Limits
-from exeat.gateway.splice import Splice
 from tests.support.clients.answers import read_to_end, reset
 from tests.support.fixtures.gateways import StartGate, StartOrigin, StartServing
 from tests.support.gateways.doors import connect_dial, read_exactly, socks_dial
@@ -207,7 +207,7 @@ def splices(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         made.append(args)
         return Splice(*args)
 
-    monkeypatch.setattr("exeat.gateway.relay.Splice", make)
+    monkeypatch.setattr("exeat.gateway.flow.relay.Splice", make)
     return made
 
 

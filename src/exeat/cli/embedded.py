@@ -142,7 +142,7 @@ def _set_own(own: list[str]) -> None:
 
 
 def _forget_settings(environ: Environ | None) -> None:
-    from exeat.run.scrubbing import scrub_environment  # noqa: PLC0415
+    from exeat.run.gateway_process.scrubbing import scrub_environment  # noqa: PLC0415
 
     scrub_environment([name for name in _NOT_READ if name in os.environ or name.encode() in (environ or {})], environ)
 

@@ -116,13 +116,13 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_proxy(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.proxy import add_proxy_actions  # noqa: PLC0415
+    from exeat.cli.sandboxes.proxy import add_proxy_actions  # noqa: PLC0415
 
     add_proxy_actions(parser)
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.files import add_files_actions  # noqa: PLC0415
+    from exeat.cli.layers.files import add_files_actions  # noqa: PLC0415
 
     add_files_actions(parser)
 
@@ -234,7 +234,7 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.completion import add_completion_options  # noqa: PLC0415
+    from exeat.cli.complete.completion import add_completion_options  # noqa: PLC0415
 
     add_completion_options(parser, build_parser)
 

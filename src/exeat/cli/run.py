@@ -204,7 +204,7 @@ def _refuse_misplaced(command: list[str]) -> None:
 
 def _open_sandbox(options: argparse.Namespace, said: list[FileSettings]) -> tuple[SandboxFolder, str]:
     """The sandbox's folder, and its list as text. What it keeps about files goes to `said`."""
-    from exeat.cli.sandbox_choice import open_for_run  # noqa: PLC0415 - for sandboxes with a name
+    from exeat.cli.sandboxes.choice import open_for_run  # noqa: PLC0415 - for sandboxes with a name
     from exeat.sandbox.file_settings import read_file_settings  # noqa: PLC0415
     from exeat.sandbox.store import read_allowlist  # noqa: PLC0415
 

@@ -135,7 +135,7 @@ class _Reader:
         """The file is read when a command runs, and now, so that a mistake in it shows. No value is fetched."""
         if not self._secrets:
             return []
-        from exeat.secrets.values import load_secrets_file, source_warnings  # noqa: PLC0415 - for those who have some
+        from exeat.secrets.setup.values import load_secrets_file, source_warnings  # noqa: PLC0415 - for those who have some
 
         specs, warnings = load_secrets_file(self._secrets)
         return [*warnings, *source_warnings(specs)]

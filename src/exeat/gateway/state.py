@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from exeat.audit import Journal, Record
 from exeat.errors import HostError, ProtocolError
-from exeat.gateway.budget import Budgets
 from exeat.gateway.counters import Counters
-from exeat.gateway.http2_pool import Http2Pool
+from exeat.gateway.doors.synthetic import SyntheticNames
+from exeat.gateway.flow.memory import BodyMemory
+from exeat.gateway.flow.pool import Key, Pool, Route
+from exeat.gateway.gates.budget import Budgets
+from exeat.gateway.gates.resolve import Resolver
+from exeat.gateway.http2.pool import Http2Pool
 from exeat.gateway.limits import Limits
-from exeat.gateway.memory import BodyMemory
-from exeat.gateway.pool import Key, Pool, Route
-from exeat.gateway.resolve import Resolver
-from exeat.gateway.synthetic import SyntheticNames
 from exeat.policy import (
     Decision,
     Host,
@@ -35,9 +35,9 @@ from exeat.policy import (
 from exeat.wire.fields import KnownFields
 
 if TYPE_CHECKING:
-    from exeat.gateway.interception import Interception
-    from exeat.gateway.questions import Questions
-    from exeat.gateway.session import Session
+    from exeat.gateway.gates.questions import Questions
+    from exeat.gateway.gates.session import Session
+    from exeat.gateway.tls.interception import Interception
     from exeat.secrets.model import Secret
 
 Endpoint = tuple[IPv4Address | IPv6Address, int]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from exeat.gateway.channel import Channel
+from exeat.gateway.flow.channel import Channel
 
 
 class Turns:

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from exeat.gateway.gates.questions import Ask
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
-from exeat.gateway.questions import Ask
 from exeat.policy import Policy
 from exeat.sources import make_policy
 from tests.support.gateways.redirected import Listeners, Namespace

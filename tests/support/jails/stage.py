@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from exeat.attack.belongings import SYSTEM
 from exeat.attack.model import Probe
+from exeat.attack.outside.belongings import SYSTEM
 from exeat.attack.probes import GROUPS
 from tests.support.programs import give_up, need
 

@@ -19,29 +19,29 @@ from typing import Any
 
 # Step -> the module and the name that is called there, in the process that is to fail.
 BUILDER = {
-    "builder-descriptors": ("exeat.jail.descriptors", "close_ways_out"),
-    "builder-namespaces": ("exeat.jail.inmate", "_enter_namespaces"),
-    "builder-network": ("exeat.jail.inmate", "build_network"),
-    "builder-sockets": ("exeat.jail.inmate", "find_sockets"),
-    "builder-streams": ("exeat.jail.streams", "hold_read_only"),
-    "builder-view": ("exeat.jail.mounts", "build_view"),
-    "builder-doors": ("exeat.jail.kernelfs", "close_doors"),
-    "builder-devices": ("exeat.jail.mounts", "OwnDevices"),
+    "builder-descriptors": ("exeat.jail.process.descriptors", "close_ways_out"),
+    "builder-namespaces": ("exeat.jail.process.inmate", "_enter_namespaces"),
+    "builder-network": ("exeat.jail.process.inmate", "build_network"),
+    "builder-sockets": ("exeat.jail.process.inmate", "find_sockets"),
+    "builder-streams": ("exeat.jail.process.streams", "hold_read_only"),
+    "builder-view": ("exeat.jail.files.mounts", "build_view"),
+    "builder-doors": ("exeat.jail.files.kernelfs", "close_doors"),
+    "builder-devices": ("exeat.jail.files.mounts", "OwnDevices"),
 }
 KEEPER = {
-    "keeper-begins": ("exeat.jail.inmate", "keep"),
-    "keeper-settles": ("exeat.jail.inmate", "_settle"),
-    "keeper-signals": ("exeat.jail.inmate", "open_signalfd"),
-    "keeper-waits": ("exeat.jail.inmate", "keep"),
-    "keeper-goes": ("exeat.jail.inmate", "_is_gone"),
+    "keeper-begins": ("exeat.jail.process.inmate", "keep"),
+    "keeper-settles": ("exeat.jail.process.inmate", "_settle"),
+    "keeper-signals": ("exeat.jail.process.inmate", "open_signalfd"),
+    "keeper-waits": ("exeat.jail.process.inmate", "keep"),
+    "keeper-goes": ("exeat.jail.process.inmate", "_is_gone"),
 }
 GATEWAY = {
-    "gateway-begins": ("exeat.run.serving", "serve_run"),
-    "gateway-rules": ("exeat.run.serving", "_loopback_places"),
-    "gateway-prepares": ("exeat.run.serving", "_prepare"),
-    "gateway-waits": ("exeat.run.serving", "_receive"),
-    "gateway-limits": ("exeat.run.serving", "raise_descriptor_limit"),
-    "gateway-resolver": ("exeat.run.serving", "load_system_resolver"),
+    "gateway-begins": ("exeat.run.gateway_process.serving", "serve_run"),
+    "gateway-rules": ("exeat.run.gateway_process.serving", "_loopback_places"),
+    "gateway-prepares": ("exeat.run.gateway_process.serving", "_prepare"),
+    "gateway-waits": ("exeat.run.gateway_process.serving", "_receive"),
+    "gateway-limits": ("exeat.run.gateway_process.serving", "raise_descriptor_limit"),
+    "gateway-resolver": ("exeat.run.gateway_process.serving", "load_system_resolver"),
 }
 _control: socket.socket | None = None  # of the process that is to fail
 
@@ -130,13 +130,13 @@ def arrange(step: str, how: str, order: str) -> None:
     else:
         _put((BUILDER | KEEPER | GATEWAY)[step], faulty)
     if step.startswith(("builder", "keeper")):
-        _remember_control(("exeat.jail.warden", "build"))
+        _remember_control(("exeat.jail.process.warden", "build"))
     else:
-        _remember_control(("exeat.run.gatekeeper", "_live"))
+        _remember_control(("exeat.run.gateway_process.gatekeeper", "_live"))
     if order != "it" or how == "none":
         return
-    warden = importlib.import_module("exeat.jail.warden").Warden
-    keeper = importlib.import_module("exeat.run.gatekeeper").Gatekeeper
+    warden = importlib.import_module("exeat.jail.process.warden").Warden
+    keeper = importlib.import_module("exeat.run.gateway_process.gatekeeper").Gatekeeper
     if step == "keeper-waits":
         warden.release = _await_child(lambda self: self._keeper)(warden.release)
     elif step == "gateway-waits":

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from exeat.run.prompt import Question, Screen, question_lines
-from exeat.run.questioner import Questioner
+from exeat.run.asks.prompt import Question, Screen, question_lines
+from exeat.run.asks.questioner import Questioner
 from tests.support.clients.tiny_terminal import TinyTerminal
 
 # So long that the first row ends with it: what is left for the second says nothing.
@@ -68,7 +68,7 @@ class Desk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        monkeypatch.setattr("exeat.run.questioner.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("exeat.run.asks.questioner.time.monotonic", lambda: self.now)
         self.gateway, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.gateway.setblocking(False)
         self._shown = bytearray()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from exeat.gateway import questions
-from exeat.gateway.questions import Question
+from exeat.gateway.gates import questions
+from exeat.gateway.gates.questions import Question
 from exeat.policy import Name, Target, decide
 from tests.support.fixtures.gateways import StartGate
 from tests.support.gateways.gate import Gate, read_until

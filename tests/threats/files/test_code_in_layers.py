@@ -60,7 +60,7 @@ def test_code_that_a_command_left_in_its_layer_is_not_loaded_by_the_next_run(own
     script = f"cd {source} && for each in {' '.join(names)}; do printf %s {shlex.quote(program)} > $each; done"
     options = ["--intercept", "all"] if how == "trusted" else []
     first = owner.run(*options, script=script)
-    again = owner.run(*options, script=f"head -c 60 {source}/jail/truststore.py")
+    again = owner.run(*options, script=f"head -c 60 {source}/jail/files/truststore.py")
     assert first.status == 0, first
     assert ("planted code runs" in again.stderr, sign.exists()) == (False, False)
     assert "import os" in again.stdout, f"{again}: the layer is not there, so nothing was tried"

@@ -17,7 +17,7 @@ from exeat.files.overview import rows_of
 from exeat.files.real import RealMachine
 from exeat.files.saving import save_layer
 from exeat.files.upper import count_changes
-from exeat.jail import mounts
+from exeat.jail.files import mounts
 from exeat.sandbox.folder import open_sandbox
 from tests.support.fixtures.layers import Machine
 

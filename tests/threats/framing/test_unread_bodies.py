@@ -14,9 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from exeat.gateway.channel import Channel
-from exeat.gateway.dial import dial
-from exeat.gateway.resolve import IPAddress
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.gates.dial import dial
+from exeat.gateway.gates.resolve import IPAddress
 from exeat.wire.http2 import End, Head, RequestReader
 from tests.support.clients.answers import parse_answer
 from tests.support.fixtures.gateways import StartGate
@@ -263,7 +263,7 @@ def test_a_connection_that_was_answered_before_it_was_asked_is_not_kept(
         while origin.read(conn, raw):
             pass
 
-    monkeypatch.setattr("exeat.gateway.admission.dial", dial_slowly)
+    monkeypatch.setattr("exeat.gateway.gates.admission.dial", dial_slowly)
     with RawOrigin(handle) as origin:
         gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS)
         for _ in range(2):

@@ -151,7 +151,7 @@ def test_odd_folders_open_nothing(name: str, place: str, uid: int | None) -> Non
 _TAKE_AWAY = """
 import os, sys
 from exeat.cli.main import main
-from exeat.jail import inmate
+from exeat.jail.process import inmate
 path, look = sys.argv[1], inmate.find_sockets
 def look_and_take(*arguments):
     found = look(*arguments)
@@ -176,7 +176,7 @@ def test_a_socket_that_goes_away_meanwhile_does_not_prevent_a_start(tmp_path: Pa
 _FAIL = """
 import errno, sys
 from exeat.cli.main import main
-from exeat.jail import mounts
+from exeat.jail.files import mounts
 def fail(path):
     raise OSError(errno.EIO, "a mishap")
 mounts._hide_socket = fail

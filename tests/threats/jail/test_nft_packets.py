@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exeat.jail import nft
+from exeat.jail.net import nft
 from tests.support.gateways.scene import wait_until
 from tests.support.jails.networks import Networks
 from tests.support.runs.running import ANYWHERE, AS_ROOT, exeat, python

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from exeat.cli.main import main
-from exeat.gateway.questions import Question
+from exeat.gateway.gates.questions import Question
 from exeat.policy import Target, canonical_host, decide, judge_address
 from exeat.policy.replay import Outcome, Recorded, judge_again
 from exeat.sources import make_policy

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from exeat.gateway.resolve import is_own_address
+from exeat.gateway.gates.resolve import is_own_address
 from exeat.policy import AddressClass, classify
 from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import (
@@ -190,7 +190,9 @@ def test_d2_a_public_address_of_this_machine_is_denied(
     door: Door, start_scene: StartScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D2: shown with a machine that owns a public address: denied as its own, dialled where the rule says `private`."""
-    monkeypatch.setattr("exeat.gateway.admission.is_own_address", lambda ip: str(ip) == PUBLIC or is_own_address(ip))
+    monkeypatch.setattr(
+        "exeat.gateway.gates.admission.is_own_address", lambda ip: str(ip) == PUBLIC or is_own_address(ip)
+    )
     scene = start_scene(["good.test:{port}"], names={"good.test": [PUBLIC]})
     outcome = ask(door, scene, "good.test")
     asked_and_denied(outcome, PUBLIC)

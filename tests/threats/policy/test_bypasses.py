@@ -183,7 +183,7 @@ def serve():
         seen.append(".".join(labels))
         server.sendto(data[:2] + bytes.fromhex("8183 0001 0000 0000 0000") + data[12 : at + 5], peer)
 threading.Thread(target=serve, daemon=True).start()
-from exeat.gateway.resolve import Resolver, ResolveError
+from exeat.gateway.gates.resolve import Resolver, ResolveError
 try:
     asyncio.run(Resolver(5).resolve("api.good.test"))
 except ResolveError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from exeat.gateway import redirect_door
-from exeat.gateway.channel import Channel
+from exeat.gateway.doors import redirect
+from exeat.gateway.flow.channel import Channel
 from exeat.sources import make_policy
 from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.gate import Gate
@@ -30,7 +30,7 @@ def test_no_connection_begins_by_rules_that_are_gone(
             return b""
 
     assert answer() == b"\0ping"
-    look = redirect_door._speaks_http_already
+    look = redirect._speaks_http_already
     changes = 0
 
     async def look_and_change(client: Channel) -> bool:
@@ -40,6 +40,6 @@ def test_no_connection_begins_by_rules_that_are_gone(
         changes += 1
         return found
 
-    monkeypatch.setattr(redirect_door, "_speaks_http_already", look_and_change)
+    monkeypatch.setattr(redirect, "_speaks_http_already", look_and_change)
     assert answer() == b""
     assert changes == 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from exeat.cli.proxy_rules import allow_rules, block_rules
+from exeat.cli.sandboxes.rules import allow_rules, block_rules
 from exeat.policy import Address, Name, Target, build_policy, decide, judge_address, parse_rule
 from exeat.policy.rule import Source
 from exeat.sandbox.client import running

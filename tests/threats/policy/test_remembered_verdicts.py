@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from exeat.gateway.interception import Intercept
+from exeat.gateway.tls.interception import Intercept
 from tests.support.clients.http2 import Http2Client, Http2Server
 from tests.support.gateways.intercepted import StartIntercepted
 from tests.support.gateways.redirected import Namespace, Namespaces, why_not

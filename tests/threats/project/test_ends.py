@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.jail.name_watch import Change
-from exeat.run.project_guard import ProjectGuard, guard_projects
+from exeat.jail.files.name_watch import Change
+from exeat.run.files.project_guard import ProjectGuard, guard_projects
 from tests.support.programs import need
 from tests.support.runs.owned import Owned, git, owned
 from tests.support.runs.running import BY_USER, python

@@ -9,8 +9,8 @@ from typing import NoReturn
 import pytest
 
 from exeat.files import homes
-from exeat.run import seen_files
-from exeat.run.seen_files import see_files
+from exeat.run.files import seen_files
+from exeat.run.files.seen_files import see_files
 from exeat.run.settings import RunSettings
 from tests.support.runs.owned import owned
 from tests.support.runs.running import BY_USER

@@ -11,7 +11,7 @@ import pytest
 from tests.support.jails.stage import Caller, Stage
 from tests.support.programs import need
 
-pytest.importorskip("exeat.run.seen_files", reason="needs the view")
+pytest.importorskip("exeat.run.files.seen_files", reason="needs the view")
 
 # Each name is renamed to where no mount is, changed there, and renamed back: through a descriptor, in a namespace that
 # has lost all mounts. In the end it is the same file. Of `a//b`, a is renamed and b in it changed.

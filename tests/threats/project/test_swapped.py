@@ -13,9 +13,9 @@ from tests.support.runs.running import AS_ROOT, TIMEOUT_S
 # There is no link on the way when the path is chosen, nor when the view is made: only in between.
 _ENTER = """
 import os, sys
-from exeat.jail import view
+from exeat.jail.files import view
 from exeat.jail.libc import MS_PRIVATE, MS_REC, mount
-from exeat.jail.view import Layers, NoViewError, enter_view
+from exeat.jail.files.view import Layers, NoViewError, enter_view
 mount(None, "/", None, MS_REC | MS_PRIVATE)
 def swap_back(*arguments, make=view._make_stage, **rest):
     for link, folder in [sys.argv[2:]] if sys.argv[2:] else ():

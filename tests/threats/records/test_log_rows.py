@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exeat.audit.parts import Line, parse
-from exeat.cli.log import add_log_options, show_log
-from exeat.cli.log_choice import Backwards, Live, rows_of, rows_since
-from exeat.cli.log_rows import BLOCKED
-from exeat.cli.log_table import Table
+from exeat.cli.logs.choice import Backwards, Live, rows_of, rows_since
+from exeat.cli.logs.log import add_log_options, show_log
+from exeat.cli.logs.rows import BLOCKED
+from exeat.cli.logs.table import Table
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 
 FIELDS = (

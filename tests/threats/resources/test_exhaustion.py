@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from exeat.errors import ProtocolError
-from exeat.gateway.channel import Channel
-from exeat.gateway.dial import dial
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.gates.dial import dial
+from exeat.gateway.gates.resolve import IPAddress, ResolveError, Resolver
+from exeat.gateway.gates.session import _check_partial_head
 from exeat.gateway.limits import Limits
-from exeat.gateway.resolve import IPAddress, ResolveError, Resolver
-from exeat.gateway.session import _check_partial_head
 from tests.support.clients.pressure import (
     HOSTS,
     answer_size_in_path,
@@ -217,7 +217,7 @@ def test_a_server_that_leaves_at_once_is_noticed(
         await asyncio.sleep(0.1)
         return dialled
 
-    monkeypatch.setattr("exeat.gateway.admission.dial", dial_slowly)
+    monkeypatch.setattr("exeat.gateway.gates.admission.dial", dial_slowly)
     origin = start_origin(handle)
     gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS)
     with gate.connect() as conn:
@@ -297,7 +297,7 @@ def test_look_ups_that_time_out_do_not_leave_threads(monkeypatch: pytest.MonkeyP
         release.wait(20)
         return []
 
-    monkeypatch.setattr("exeat.gateway.resolve.socket.getaddrinfo", answer_late)
+    monkeypatch.setattr("exeat.gateway.gates.resolve.socket.getaddrinfo", answer_late)
 
     async def ask_for_many() -> int:
         resolver = Resolver(0.1)

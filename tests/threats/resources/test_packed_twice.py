@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import zlib
 
-from exeat.gateway.download import Download
+from exeat.gateway.flow.download import Download
 from exeat.secrets.vault import Vault
 from tests.unit.secrets.samples import make_secret, request, response, treat
 

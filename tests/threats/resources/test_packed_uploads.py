@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exeat.errors import ExeatError
-from exeat.gateway.channel import Channel
-from exeat.gateway.upload import Upload
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.upload import Upload
 from exeat.secrets.misuse import MisuseError
 from exeat.secrets.model import Where
 from exeat.secrets.treatment import Treatment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exeat.secrets.forms import reflected_forms
+from exeat.secrets.stream.forms import reflected_forms
 from exeat.secrets.vault import Vault
 from tests.unit.secrets.samples import make_secret
 
@@ -35,7 +35,7 @@ def test_the_forms_of_a_value_are_made_once_in_a_vault(monkeypatch: pytest.Monke
         made.append(value)
         return reflected_forms(value)
 
-    monkeypatch.setattr("exeat.secrets.redaction.reflected_forms", make)
+    monkeypatch.setattr("exeat.secrets.response.redaction.reflected_forms", make)
     first, second = make_secret(value=VALUE), make_secret("OTHER", value=b"another-value-0123456789")
     vault = Vault([first, second])
     vault.note_injected(first)

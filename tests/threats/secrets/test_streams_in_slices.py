@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from exeat.gateway.channel import Channel
-from exeat.gateway.relay import Tunnel
-from exeat.secrets.guard import LeakGuard
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.relay import Tunnel
+from exeat.secrets.response.redaction import LeakGuard
 from exeat.secrets.vault import Vault
 from tests.support.clients.websocket import frame
 from tests.support.gateways.by_hand import Turns, Wire

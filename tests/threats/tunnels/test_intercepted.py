@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from exeat.gateway.interception import Intercept
+from exeat.gateway.tls.interception import Intercept
 from exeat.policy import canonical_host
 from tests.support.clients.hello import client_hello, hello_message, records, server_name
 from tests.support.gateways.doors import (

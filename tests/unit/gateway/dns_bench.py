@@ -14,11 +14,11 @@ import dns.rcode
 import uvloop
 
 from exeat.audit.journal import open_journal
-from exeat.gateway.dns_door import TTL_S, DnsDoor
+from exeat.gateway.doors.dns import TTL_S, DnsDoor
+from exeat.gateway.doors.synthetic import SyntheticNames
+from exeat.gateway.gates.resolve import Resolver
 from exeat.gateway.limits import Limits
-from exeat.gateway.resolve import Resolver
 from exeat.gateway.state import State
-from exeat.gateway.synthetic import SyntheticNames
 from exeat.sources import make_policy
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

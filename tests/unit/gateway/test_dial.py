@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from exeat.gateway.dial import DialError, _explain, dial
-from exeat.gateway.resolve import IPAddress
+from exeat.gateway.gates.dial import DialError, _explain, dial
+from exeat.gateway.gates.resolve import IPAddress
 
 
 def addresses(*texts: str) -> list[IPAddress]:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exeat.gateway import denials
-from exeat.gateway.synthetic import GRACE_S
+from exeat.gateway.doors.synthetic import GRACE_S
+from exeat.gateway.record import denials
 from exeat.sources import make_policy
 from tests.unit.gateway.dns_bench import LOOPS, opened, query_for, run, until
 

@@ -13,8 +13,9 @@ import dns.message
 import dns.rcode
 import pytest
 
-from exeat.gateway import dns_door, dns_transport
-from exeat.gateway.dns_door import DnsDoor
+from exeat.gateway.doors import dns as dns_door
+from exeat.gateway.doors import dns_transport
+from exeat.gateway.doors.dns import DnsDoor
 from tests.unit.gateway.dns_bench import LOOPS, Bench, opened, query_for, run, until
 
 

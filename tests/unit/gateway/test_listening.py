@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exeat.gateway.listening import HostPorts, parse_listening
+from exeat.gateway.record.listening import HostPorts, parse_listening
 
 HEADING = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from exeat.gateway.original import NOWHERE, Destination, find_destination, parse_sockaddr
+from exeat.gateway.doors.original import NOWHERE, Destination, find_destination, parse_sockaddr
 from tests.support.gateways.redirected import PORT, Namespaces, require
 
 FAMILY = {family: int(family).to_bytes(2, sys.byteorder) for family in (socket.AF_INET, socket.AF_INET6)}
@@ -72,7 +72,7 @@ def test_any_other_failure_leads_nowhere(code: int, monkeypatch: pytest.MonkeyPa
             raise OSError(code, "no")
 
     with socket.socket() as sock:
-        monkeypatch.setattr("exeat.gateway.original.socket.socket", Failing)
+        monkeypatch.setattr("exeat.gateway.doors.original.socket.socket", Failing)
         assert find_destination(Transport(sock)) is NOWHERE
 
 

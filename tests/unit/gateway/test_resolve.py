@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from exeat.gateway.resolve import ResolveError, Resolver, is_own_address, system_lookup
+from exeat.gateway.gates.resolve import ResolveError, Resolver, is_own_address, system_lookup
 
 
 class Names:
@@ -118,7 +118,7 @@ def test_the_systems_resolver_is_asked_without_holding_up_the_loop(monkeypatch: 
             raise socket.gaierror(socket.EAI_NONAME, "no such name")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]
 
-    monkeypatch.setattr("exeat.gateway.resolve.socket.getaddrinfo", slow)
+    monkeypatch.setattr("exeat.gateway.gates.resolve.socket.getaddrinfo", slow)
 
     async def main() -> None:
         asyncio.get_running_loop().call_later(0.01, go_on.set)
@@ -142,5 +142,5 @@ def test_an_address_that_cannot_be_judged_counts_as_own(code: int, monkeypatch: 
     def fail(*_: object) -> socket.socket:
         raise OSError(code, "out of something")
 
-    monkeypatch.setattr("exeat.gateway.resolve.socket.socket", fail)
+    monkeypatch.setattr("exeat.gateway.gates.resolve.socket.socket", fail)
     assert is_own_address(ipaddress.ip_address("192.0.2.1"))

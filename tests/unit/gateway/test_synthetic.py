@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from exeat.gateway.synthetic import GRACE_S, IPV4_RANGE, IPV6_RANGE, MAX_SIZE, SyntheticNames
+from exeat.gateway.doors.synthetic import GRACE_S, IPV4_RANGE, IPV6_RANGE, MAX_SIZE, SyntheticNames
 from exeat.policy import classify, embedded_ipv4
 from exeat.policy.address import AddressClass
 

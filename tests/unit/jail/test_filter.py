@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ExeatError
-from exeat.jail.seccomp import ALLOW, KILL_PROCESS, NUMBERS, build_filter
+from exeat.jail.limits.seccomp import ALLOW, KILL_PROCESS, NUMBERS, build_filter
 from tests.support.programs import give_up
 from tests.unit.jail.filter_program import ARCH, HIGH, MACHINES, Verdict, run
 

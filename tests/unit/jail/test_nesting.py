@@ -12,8 +12,8 @@ import pytest
 
 from exeat.errors import ExeatError
 from exeat.jail import libc
-from exeat.jail.nesting import Attempts, install_filter
-from exeat.jail.seccomp import ALLOW, NO_NESTING, NUMBERS, TELL, Nesting, build_filter
+from exeat.jail.limits.nesting import Attempts, install_filter
+from exeat.jail.limits.seccomp import ALLOW, NO_NESTING, NUMBERS, TELL, Nesting, build_filter
 from tests.unit.jail.filter_program import ARCH, HIGH, MACHINES, run
 from tests.unit.jail.forked import NOBODY, attempt, become
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from exeat.run.prompt import (
+from exeat.run.asks.prompt import (
     Key,
     Question,
     Screen,

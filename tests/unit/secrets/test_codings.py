@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
-from exeat.secrets.codings import KNOWN, Decoder, make_decoder
+from exeat.secrets.stream.codings import KNOWN, Decoder, make_decoder
 from tests.support.origins.packing import make_encoder
 from tests.unit.wire.mutation import Mutation, cut, cut_points, mutate, mutations
 
@@ -273,7 +273,7 @@ def test_nothing_is_imported_once_codings_are_loaded() -> None:
     """Later, in the sealed gateway, nothing could be. And without a need, neither library is loaded."""
     program = """
 import sys
-from exeat.secrets import codings
+from exeat.secrets.stream import codings
 assert not {"brotli", "backports.zstd", "compression.zstd"} & set(sys.modules)
 codings.load_codings()
 before = set(sys.modules)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exeat.attack.model import Absent, Evidence, Group, Scene, Stopped
-from exeat.attack.moves import SYS_FSOPEN, handle_of, libc_call, number_of, say_udp, syscall
+from exeat.attack.moves import SYS_FSOPEN, libc_call, number_of, say_udp, syscall
+from exeat.attack.outside.kernel_objects import file_handle
 
 GROUP = Group("nest", "namespaces of its own", frozenset({"netns"}))
 _DEED = Evidence.DEED
@@ -303,7 +304,7 @@ def handle(scene: Scene) -> str:
     """Since Linux 6.11 a capability over the mount is enough, for folders that are in it."""
     _enter(scene)
     folder = f"{_folder(scene, 'x')}/x" if scene.outside else str(Path.cwd())
-    wanted = handle_of(folder).hex() if scene.outside else scene.handle
+    wanted = file_handle(folder) if scene.outside else scene.handle
     if not wanted:
         raise Absent("a file system without handles")
     buffer = ctypes.create_string_buffer(bytes.fromhex(wanted))

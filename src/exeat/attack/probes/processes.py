@@ -12,7 +12,6 @@ import struct
 import time
 from pathlib import Path
 
-from exeat.attack.keyring import read_key
 from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Scene, Stopped, apart
 from exeat.attack.moves import (
     SYS_PIDFD_GETFD,
@@ -23,6 +22,7 @@ from exeat.attack.moves import (
     say_unix,
     syscall,
 )
+from exeat.attack.outside.kernel_objects import read_key
 
 GROUP = Group("processes", "processes outside", BOUNDARIES)
 _SECRET = Evidence.SECRET
