@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from exeat.gateway.tls.spoken import HTTP1
+from exeat.gateway.tls.interception import HTTP1
 from tests.support.clients.answers import parse_answers
 from tests.support.clients.http2 import Answer, Asked, Http2Client, Http2Server, refuse_without, refuse_without_h2
 from tests.support.gateways.doors import read_reply

@@ -233,11 +233,13 @@ def install(folder: Path) -> Installation:
         if found is None or found.origin is None:
             give_up(f"{name}: not installed in this Python environment")
         source = Path(found.origin).parent
-        shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source, folder / name)
         for metadata in source.parent.glob(f"{name}-*.dist-info"):
             shutil.copytree(metadata, folder / metadata.name)
     for script in _SCRIPTS:
         shutil.copy(script, folder / script.name)
+    # Not everybody may write there, and without this every start would compile everything.
+    subprocess.run([python, "-m", "compileall", "-q", folder], check=True)
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     folder.chmod(0o755)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.sandbox import client
+from exeat.sandbox import control
 from exeat.sandbox.folder import open_sandbox
 from exeat.ui import server as server_module
 from tests.support.clients.chromium import Chromium, Tab
@@ -46,7 +46,7 @@ def asking(folder: Path, host: str) -> Running:
 
 
 def waiting() -> list[str]:
-    return [each.host for each in client.pending("demo")]
+    return [each.host for each in control.pending("demo")]
 
 
 def open_page(browser: Chromium, scene: Scene) -> Tab:

@@ -82,9 +82,9 @@ def test_dns_goes_on_after_questions_whose_answers_cannot_be_sent() -> None:
     assert done.stdout.splitlines()[-1] == "127.0.0.1 c6120001", done.stdout
 
 
-# The keeper
+# Init
 
-_LOOK_AT_KEEPER = """
+_LOOK_AT_INIT = """
 import os
 for name in ("fd/0", "root/", "cwd", "ns/net", "environ", "mem", "maps", "exe", "map_files"):
     for pid in ("1", "self"):
@@ -100,8 +100,8 @@ for name in ("fd/0", "root/", "cwd", "ns/net", "environ", "mem", "maps", "exe", 
 
 
 @BY_USER
-def test_the_keeper_tells_nothing_of_itself(uid: int | None) -> None:
-    found = exeat(command=python(_LOOK_AT_KEEPER), uid=uid).stdout.splitlines()
+def test_init_tells_nothing_of_itself(uid: int | None) -> None:
+    found = exeat(command=python(_LOOK_AT_INIT), uid=uid).stdout.splitlines()
     assert [line for line in found if line.startswith("1 open")] == []
     assert len([line for line in found if line.startswith("self open")]) == 9
 
@@ -151,14 +151,14 @@ def test_odd_folders_open_nothing(name: str, place: str, uid: int | None) -> Non
 _TAKE_AWAY = """
 import os, sys
 from exeat.cli.main import main
-from exeat.jail.process import inmate
-path, look = sys.argv[1], inmate.find_sockets
+from exeat.jail.process import builder
+path, look = sys.argv[1], builder.find_sockets
 def look_and_take(*arguments):
     found = look(*arguments)
     if path in found:
         os.unlink(path)
     return found
-inmate.find_sockets = look_and_take
+builder.find_sockets = look_and_take
 sys.exit(main(["run", "--jail", "netns", "--", "echo", "started"]))
 """
 

@@ -251,8 +251,8 @@ def test_the_first_process_has_nothing_open_but_what_it_needs(uid: int | None) -
         Running(folder, command=["sh", "-c", "echo up; sleep 60"], uid=uid, cwd=ANYWHERE) as run,
     ):
         run.wait_for("up")
-        place = Path(f"/proc/{run.keeper().pid}/fd")
+        place = Path(f"/proc/{run.init().pid}/fd")
         found = {int(each.name): str(each.readlink()) for each in place.iterdir()}
     more = sorted(what.partition(":[")[0] if "socket" in what else what for number, what in found.items() if number > 2)
-    # Signals, who tries to nest, and the way to the warden.
+    # Signals, who tries to nest, and the way to the runner.
     assert more == ["anon_inode:[signalfd]", "anon_inode:seccomp notify", "socket"], found

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from exeat.gateway.gates.session import Session
-from exeat.gateway.http2.intake import Intake
+from exeat.gateway.http2.frames import Intake
 from tests.support.clients.pressure import HOSTS, ask, flood, most_between_turns
 from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.gate import Gate, read_all, read_until

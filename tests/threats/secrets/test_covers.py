@@ -174,7 +174,7 @@ def test_the_command_cannot_lead_the_cover_away(tmp_path: Path) -> None:
 
 
 @BY_USER
-@pytest.mark.parametrize("victim", ["run", "keeper", "gateway"])
+@pytest.mark.parametrize("victim", ["run", "init", "gateway"])
 def test_nothing_is_left_after_a_sudden_death(victim: str, uid: int | None) -> None:
     with folder_of(uid) as folder:
         place = Place(folder, uid)
@@ -185,8 +185,8 @@ def test_nothing_is_left_after_a_sudden_death(victim: str, uid: int | None) -> N
             match victim:
                 case "run":
                     run.process.kill()
-                case "keeper":
-                    run.keeper().kill()
+                case "init":
+                    run.init().kill()
                 case _:
                     run.gateway().kill()
                     finish(run)

@@ -40,7 +40,7 @@ def walk(top):
             path = f"{folder}/{name}"
             if attempt(lambda: stat.S_ISREG(os.stat(path).st_mode)) is True:
                 yield path
-told = {"files": {}, "moved": {}, "keeper": {}, "self": {}}
+told = {"files": {}, "moved": {}, "init": {}, "self": {}}
 # Files with values, by every name that there is
 for path in files:
     whole = os.path.realpath(path)
@@ -71,10 +71,10 @@ for pid in (name for name in os.listdir("/proc") if name.isdigit()):
         if attempt(lambda: stat.S_ISREG(os.stat(place).st_mode)) is True:
             search(place, attempt(read, place))
 for name in ("environ", "mem", "maps", "auxv"):
-    told["keeper"][name] = attempt(lambda: open(f"/proc/1/{name}", "rb").close())
+    told["init"][name] = attempt(lambda: open(f"/proc/1/{name}", "rb").close())
 # Root may list the numbers, but not see where they lead.
 for number in range(3):
-    told["keeper"][f"fd {number}"] = attempt(os.readlink, f"/proc/1/fd/{number}")
+    told["init"][f"fd {number}"] = attempt(os.readlink, f"/proc/1/fd/{number}")
 # Itself
 told["self"]["fd"] = sorted(int(each) for each in os.listdir("/proc/self/fd"))
 with open("/proc/self/mem", "rb", buffering=0) as memory:
@@ -130,7 +130,7 @@ def check_kept(told: dict[str, Any]) -> None:
     assert set(told["files"].values()) <= {"PermissionError", "FileNotFoundError", "NotADirectoryError"}
     assert told["self"]["fd"] in ([0, 1, 2, 3], [0, 1, 2])
     assert told["self"]["variables"] == told["self"]["copies"] == []
-    assert set(told["keeper"].values()) == {"PermissionError"}
+    assert set(told["init"].values()) == {"PermissionError"}
     assert told["searched"] > 3
 
 

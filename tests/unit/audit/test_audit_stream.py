@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from exeat.audit import batch
-from exeat.audit.checker import verify_lines
 from exeat.audit.journal import Journal, open_journal
 from exeat.audit.record import encode_event
 from exeat.audit.sink import StreamSink
+from exeat.audit.verify import verify_lines
 from exeat.errors import AuditError, StartError
 from tests.unit.audit.log_files import body, read_all, small_pipe
 

@@ -16,8 +16,8 @@ import h2.config
 import h2.connection
 import h2.events
 import uvloop
+from exeat.gateway.record.counters import Counters
 
-from exeat.gateway.counters import Counters
 from exeat.gateway.doors.http import serve_http
 from exeat.gateway.doors.http2 import serve_http2
 from exeat.gateway.flow.channel import Channel

@@ -318,8 +318,8 @@ def handle(scene: Scene) -> str:
     return "opened it"
 
 
-@GROUP.probe("M5.keeper-root", "the files of the jail's first process, mounted elsewhere", evidence=_DEED, scratch=True)
-def keeper_root(scene: Scene) -> str:
+@GROUP.probe("M5.init-root", "the files of the jail's first process, mounted elsewhere", evidence=_DEED, scratch=True)
+def init_root(scene: Scene) -> str:
     _enter(scene)
     target = _folder(scene, "root") + "/root"
     _mount(f"/proc/{'self' if scene.outside else 1}/root", target, None, _BIND | _REC)
