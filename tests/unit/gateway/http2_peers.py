@@ -16,7 +16,6 @@ import h2.config
 import h2.connection
 import h2.events
 import uvloop
-from exeat.gateway.record.counters import Counters
 
 from exeat.gateway.doors.http import serve_http
 from exeat.gateway.doors.http2 import serve_http2
@@ -25,6 +24,7 @@ from exeat.gateway.gates.session import Session
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.http2.back import Http2Upstream
 from exeat.gateway.limits import Limits
+from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import Place
 from exeat.sources import make_policy
 
