@@ -11,11 +11,11 @@ import sys
 
 from bench.guarded import HOST, PLACEHOLDER, PORT, VALUE, authority_path
 from exeat.gateway.gateway import Gateway
-from exeat.gateway.interception import Intercept, Interception
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
+from exeat.gateway.tls.interception import Intercept, Interception
 from exeat.policy import build_policy
-from exeat.secrets.config import parse_secrets
-from exeat.secrets.values import fetch
+from exeat.secrets.setup.config import parse_secrets
+from exeat.secrets.setup.values import fetch
 from exeat.secrets.vault import Vault
 from exeat.trust.authority import Authority, Contexts
 from exeat.trust.roots import UpstreamTrust

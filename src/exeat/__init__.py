@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from exeat.embed.finished import Finished, ManagerClosedError, RunLostError, RunTimeoutError
     from exeat.embed.sandbox_manager import SandboxManager
     from exeat.errors import AuditError, ConfigError, ExeatError, HostError, JailError, StartError
+    from exeat.gateway.gates.questions import Question
     from exeat.gateway.gateway import Gateway
     from exeat.gateway.limits import Limits
-    from exeat.gateway.questions import Question
     from exeat.policy import Decision, Policy, Target, canonical_host, decide
     from exeat.sources import make_policy
 
@@ -36,7 +36,7 @@ _HOMES = {
     "Limits": "exeat.gateway.limits",
     "ManagerClosedError": "exeat.embed.finished",
     "Policy": "exeat.policy",
-    "Question": "exeat.gateway.questions",
+    "Question": "exeat.gateway.gates.questions",
     "RunLostError": "exeat.embed.finished",
     "RunTimeoutError": "exeat.embed.finished",
     "SandboxManager": "exeat.embed.sandbox_manager",

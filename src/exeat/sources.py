@@ -26,7 +26,7 @@ from exeat.policy import (
     parse_rule,
 )
 from exeat.policy.address import Network
-from exeat.policy.listing import parse_listing
+from exeat.policy.document import parse_listing
 
 if TYPE_CHECKING:
     from exeat.secrets.model import SecretSpec
@@ -115,8 +115,8 @@ class RuleSources:
         return Loaded(policy, limits, intercept, secrets, tuple(warnings), tuple(files))
 
     def _load_secrets(self, tables: list[SecretsTable]) -> tuple[tuple[SecretSpec, ...], list[str]]:
-        from exeat.secrets.config import VARIABLE, combine, parse_secrets, parse_secrets_table  # noqa: PLC0415
-        from exeat.secrets.values import load_secrets_file, mode_warnings, source_warnings  # noqa: PLC0415 - for runs with secrets
+        from exeat.secrets.setup.config import VARIABLE, combine, parse_secrets, parse_secrets_table  # noqa: PLC0415
+        from exeat.secrets.setup.values import load_secrets_file, mode_warnings, source_warnings  # noqa: PLC0415 - for runs with secrets
 
         groups: list[tuple[SecretSpec, ...]] = []
         warnings: list[str] = []

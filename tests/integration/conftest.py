@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from exeat.gateway.synthetic import SyntheticNames
+from exeat.gateway.doors.synthetic import SyntheticNames
 from tests.conftest import StartGate
 from tests.support.inside import Detour, Holds, Inside
 from tests.support.raw_origin import RawHandler, RawOrigin
@@ -83,7 +83,7 @@ def start_inside(start_gate: StartGate, holds: Holds, monkeypatch: pytest.Monkey
         detour = Detour()
         if web is not None:
             detour.ports = {80: web.port, 443: web.port}
-        monkeypatch.setattr("exeat.gateway.admission.dial", detour)
+        monkeypatch.setattr("exeat.gateway.gates.admission.dial", detour)
         gate = start_gate(redirected=True, allow=allow, **settings)
         if "names" not in settings:
             gate.names = AnyName()

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from exeat.gateway import questions
-from exeat.gateway.questions import Answer, Question
+from exeat.gateway.gates import questions
+from exeat.gateway.gates.questions import Answer, Question
 from exeat.sources import make_policy
 from tests.conftest import StartGate, StartOrigin
 from tests.support.gate import Gate, read_all, read_until

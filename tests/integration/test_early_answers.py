@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from exeat.gateway.channel import Channel
+from exeat.gateway.flow.channel import Channel
 from tests.conftest import StartGate, StartOrigin
 from tests.support.answers import parse_answer, reset
 from tests.support.gate import read_until

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exeat.gateway.channel import Channel
+from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from exeat.gateway.doors.redirect import NOWHERE
 from exeat.gateway.limits import Limits
-from exeat.gateway.original import NOWHERE
 from exeat.sources import make_policy
 from tests.integration.conftest import StartInside, StartRawOrigin
 from tests.support.doors import ALERT, connect_dial, read_reply, socks_dial
@@ -39,7 +39,7 @@ BEGINNINGS = {
 @pytest.fixture
 def long_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time enough for a test to speak after it has seen what the gateway does."""
-    monkeypatch.setattr("exeat.gateway.redirect_door._GRACE_S", 10.0)
+    monkeypatch.setattr("exeat.gateway.doors.redirect._GRACE_S", 10.0)
 
 
 def assert_refused(conn: socket.socket, data: bytes, *, status: int = 403, alert: bool = True) -> None:
@@ -119,7 +119,7 @@ def test_a_client_that_is_known_to_speak_first_may_take_its_time(
     start_inside: StartInside, start_raw_origin: StartRawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a web port, denied or not, and where only HTTP can pass; the moment is for those who may never speak."""
-    monkeypatch.setattr("exeat.gateway.redirect_door._GRACE_S", 0.0)
+    monkeypatch.setattr("exeat.gateway.doors.redirect._GRACE_S", 0.0)
     origin = start_raw_origin()
     inside = start_inside(["good.test private", f"good.test:{origin.port} methods=GET private"], web=origin)
     with (
@@ -283,7 +283,7 @@ def test_a_port_that_is_allowed_while_the_client_waits(
     start_inside: StartInside, start_raw_origin: StartRawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is then served like any other: dialled, and what the client says later is judged."""
-    monkeypatch.setattr("exeat.gateway.redirect_door._GRACE_S", 5.0)
+    monkeypatch.setattr("exeat.gateway.doors.redirect._GRACE_S", 5.0)
     origin = start_raw_origin()
     inside = start_inside([])
     for name, answer in ((b"good.test", TLS_SEEN), (b"evil.test", ALERT)):

@@ -21,7 +21,7 @@ import uvloop
 from exeat.embed.finished import Finished, ManagerClosedError, RunLostError, RunTimeoutError
 from exeat.embed.sandbox_manager import SandboxManager
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
-from exeat.gateway.questions import Question
+from exeat.gateway.gates.questions import Question
 from tests.conftest import StartOrigin
 from tests.support.origin import Origin
 from tests.support.programs import give_up, need
@@ -232,7 +232,7 @@ def test_a_run_that_is_cancelled_leaves_nothing(run: Callable[..., Any], origin:
         with pytest.raises(asyncio.CancelledError):
             await one
         await asyncio.to_thread(wait_gone, everybody)
-        assert len(everybody) >= 6  # exeat, its gateway, the keeper, and more
+        assert len(everybody) >= 6  # exeat, its gateway, init, and more
         return await two
 
     done = run(main())

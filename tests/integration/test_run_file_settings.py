@@ -15,16 +15,16 @@ from tests.support.running import environment, exeat
 # Runs exeat up to where the jail would be built, and tells what it would be built from.
 UP_TO_THE_JAIL = """
 import json, sys
-import exeat.run.confined
+import exeat.run.jails.confined
 from exeat.cli.main import main
 from exeat.errors import JailError
 
-def tell(settings, gatekeeper, **more):
+def tell(settings, gateway, **more):
     assert not {"tomllib", "exeat.policy", "exeat.sources"} & set(sys.modules) or settings.folder, "secrets may be read"
     print(json.dumps(settings.files._asdict()), flush=True)
     raise JailError("as far as this")
 
-exeat.run.confined.open_cell = tell
+exeat.run.jails.confined.open_cell = tell
 sys.exit(main(["run", *sys.argv[1:], "--", "true"]))
 """
 NOTHING_SAID: dict[str, Any] = {

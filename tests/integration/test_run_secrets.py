@@ -318,7 +318,7 @@ def loaded(folder: Path, *options: str) -> set[str]:
 
 
 def test_what_is_for_secrets_is_loaded_for_secrets_only(folder: Path) -> None:
-    costly = {"cryptography", "h2", "hpack", "brotli", "ssl", "exeat.secrets.values", "exeat.trust.authority"}
+    costly = {"cryptography", "h2", "hpack", "brotli", "ssl", "exeat.secrets.setup.values", "exeat.trust.authority"}
     without = loaded(folder, "--allow", "api.test", "--audit", str(folder / "audit.jsonl"))
     assert "exeat.gateway.gateway" in without
     assert {name for name in without if name in costly or name.split(".")[0] in costly} - {"ssl"} == set()

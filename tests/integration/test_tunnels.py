@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from exeat.gateway.flow.splice import Splice
 from exeat.gateway.limits import Limits
-from exeat.gateway.splice import Splice
 from tests.conftest import StartGate, StartOrigin
 from tests.integration.conftest import StartServing
 from tests.support.answers import read_to_end, reset
@@ -208,7 +208,7 @@ def splices(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         made.append(args)
         return Splice(*args)
 
-    monkeypatch.setattr("exeat.gateway.relay.Splice", make)
+    monkeypatch.setattr("exeat.gateway.flow.relay.Splice", make)
     return made
 
 

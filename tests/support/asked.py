@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, remember_signals, restore_signals
-from exeat.run import questioner
-from exeat.run.terminal import Terminal
+from exeat.run.asks import questioner
+from exeat.run.asks.terminal import Terminal
 
 _LIMIT_S = 60
 QUIET_S = 0.25  # more than the time in which keys are thrown away here

@@ -19,29 +19,29 @@ from typing import Any
 
 # Step -> the module and the name that is called there, in the process that is to fail.
 BUILDER = {
-    "builder-descriptors": ("exeat.jail.descriptors", "close_ways_out"),
-    "builder-namespaces": ("exeat.jail.inmate", "_enter_namespaces"),
-    "builder-network": ("exeat.jail.inmate", "build_network"),
-    "builder-sockets": ("exeat.jail.inmate", "find_sockets"),
-    "builder-streams": ("exeat.jail.streams", "hold_read_only"),
-    "builder-view": ("exeat.jail.mounts", "build_view"),
-    "builder-doors": ("exeat.jail.kernelfs", "close_doors"),
-    "builder-devices": ("exeat.jail.mounts", "OwnDevices"),
+    "builder-descriptors": ("exeat.jail.process.descriptors", "close_ways_out"),
+    "builder-namespaces": ("exeat.jail.process.builder", "_enter_namespaces"),
+    "builder-network": ("exeat.jail.process.builder", "build_network"),
+    "builder-sockets": ("exeat.jail.process.builder", "find_sockets"),
+    "builder-streams": ("exeat.jail.process.streams", "hold_read_only"),
+    "builder-view": ("exeat.jail.files.mounts", "build_view"),
+    "builder-doors": ("exeat.jail.files.kernelfs", "close_doors"),
+    "builder-devices": ("exeat.jail.files.mounts", "OwnDevices"),
 }
-KEEPER = {
-    "keeper-begins": ("exeat.jail.inmate", "keep"),
-    "keeper-settles": ("exeat.jail.inmate", "_settle"),
-    "keeper-signals": ("exeat.jail.inmate", "open_signalfd"),
-    "keeper-waits": ("exeat.jail.inmate", "keep"),
-    "keeper-goes": ("exeat.jail.inmate", "_is_gone"),
+INIT = {
+    "init-begins": ("exeat.jail.process.builder", "live_as_init"),
+    "init-settles": ("exeat.jail.process.builder", "_settle"),
+    "init-signals": ("exeat.jail.process.builder", "open_signalfd"),
+    "init-waits": ("exeat.jail.process.builder", "live_as_init"),
+    "init-goes": ("exeat.jail.process.builder", "_is_gone"),
 }
 GATEWAY = {
-    "gateway-begins": ("exeat.run.serving", "serve_run"),
-    "gateway-rules": ("exeat.run.serving", "_loopback_places"),
-    "gateway-prepares": ("exeat.run.serving", "_prepare"),
-    "gateway-waits": ("exeat.run.serving", "_receive"),
-    "gateway-limits": ("exeat.run.serving", "raise_descriptor_limit"),
-    "gateway-resolver": ("exeat.run.serving", "load_system_resolver"),
+    "gateway-begins": ("exeat.run.gateway_process.serving", "serve_run"),
+    "gateway-rules": ("exeat.run.gateway_process.serving", "_loopback_places"),
+    "gateway-prepares": ("exeat.run.gateway_process.serving", "_prepare"),
+    "gateway-waits": ("exeat.run.gateway_process.serving", "_receive"),
+    "gateway-limits": ("exeat.run.gateway_process.serving", "raise_descriptor_limit"),
+    "gateway-resolver": ("exeat.run.gateway_process.serving", "load_system_resolver"),
 }
 _control: socket.socket | None = None  # of the process that is to fail
 
@@ -65,7 +65,7 @@ def _wait_for_word() -> None:
 
 
 class _Control:
-    """The keeper's control socket, which fails when it is read."""
+    """Init's control socket, which fails when it is read."""
 
     def __init__(self, real: socket.socket, fail: Callable[[], None]) -> None:
         self._real = real
@@ -125,22 +125,22 @@ def arrange(step: str, how: str, order: str) -> None:
     def failing_when_read(real: Any) -> Any:
         return lambda spec, control, *others, **named: real(spec, _Control(control, fail), *others, **named)
 
-    if step == "keeper-waits":
-        _put(KEEPER[step], failing_when_read)
+    if step == "init-waits":
+        _put(INIT[step], failing_when_read)
     else:
-        _put((BUILDER | KEEPER | GATEWAY)[step], faulty)
-    if step.startswith(("builder", "keeper")):
-        _remember_control(("exeat.jail.warden", "build"))
+        _put((BUILDER | INIT | GATEWAY)[step], faulty)
+    if step.startswith(("builder", "init")):
+        _remember_control(("exeat.jail.bodies.namespaces", "build"))
     else:
-        _remember_control(("exeat.run.gatekeeper", "_live"))
+        _remember_control(("exeat.run.gateway_process.process", "_live"))
     if order != "it" or how == "none":
         return
-    warden = importlib.import_module("exeat.jail.warden").Warden
-    keeper = importlib.import_module("exeat.run.gatekeeper").Gatekeeper
-    if step == "keeper-waits":
-        warden.release = _await_child(lambda self: self._keeper)(warden.release)
+    jail = importlib.import_module("exeat.jail.bodies.namespaces").NamespaceJail
+    gateway = importlib.import_module("exeat.run.gateway_process.process").GatewayProcess
+    if step == "init-waits":
+        jail.release = _await_child(lambda self: self._init)(jail.release)
     elif step == "gateway-waits":
-        keeper.serve = _await_child(lambda self: self.pid)(keeper.serve)
+        gateway.serve = _await_child(lambda self: self.pid)(gateway.serve)
 
 
 if __name__ == "__main__":

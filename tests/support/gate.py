@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from exeat.gateway.gates.questions import Answerer
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
-from exeat.gateway.questions import Ask
 from exeat.policy import Policy
 from exeat.sources import make_policy
 from tests.support.redirected import Listeners, Namespace
@@ -60,7 +60,7 @@ class Gate:
         credentials: tuple[str, str] | None = None,
         audit_target: str | None = None,
         inside: Namespace | None = None,
-        ask: Ask | None = None,
+        ask: Answerer | None = None,
         ask_timeout_s: float = 30.0,
     ) -> None:
         self.audit = audit

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv4Address
 from typing import Any
 
-from exeat.gateway.channel import Channel
-from exeat.gateway.dial import dial
-from exeat.gateway.resolve import IPAddress
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.gates.dial import dial
+from exeat.gateway.gates.resolve import IPAddress
 from tests.support.gate import Gate
 from tests.support.scene import wait_until
 

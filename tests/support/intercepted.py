@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from exeat.gateway.channel import Channel
-from exeat.gateway.interception import Intercept, Interception
-from exeat.gateway.resolve import IPAddress
-from exeat.gateway.spoken import Alpn
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.gates.resolve import IPAddress
+from exeat.gateway.tls.interception import Alpn, Intercept, Interception
 from exeat.policy import Policy, build_policy
-from exeat.secrets.config import parse_secrets
 from exeat.secrets.model import Secret
-from exeat.secrets.values import fetch
+from exeat.secrets.setup.config import parse_secrets
+from exeat.secrets.setup.values import fetch
 from exeat.secrets.vault import Vault
 from exeat.sources import make_policy
 from exeat.trust.authority import Authority, Contexts

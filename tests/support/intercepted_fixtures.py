@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from exeat.gateway.interception import Intercept
+from exeat.gateway.tls.interception import Intercept
 from tests.conftest import StartGate
 from tests.support.intercepted import Intercepted, Routes, StartIntercepted
 from tests.support.raw_origin import RawHandler, RawOrigin
@@ -24,7 +24,7 @@ def start_intercepted(start_gate: StartGate, monkeypatch: pytest.MonkeyPatch) ->
     started: list[Intercepted] = []
     servers: list[RawOrigin] = []
     routes = Routes()
-    monkeypatch.setattr("exeat.gateway.admission.dial", routes)
+    monkeypatch.setattr("exeat.gateway.gates.admission.dial", routes)
 
     def start(
         allow: Sequence[str] = ("good.test private methods=GET|HEAD|POST|PUT|OPTIONS",),

@@ -18,7 +18,7 @@ from exeat.errors import ExeatError
 from exeat.files.folding import fold_layers
 from exeat.files.kept import kept_layers
 from exeat.files.saving import count_changes, save_layer
-from exeat.jail.trees import step_down
+from exeat.jail.files.trees import step_down
 from exeat.sandbox.folder import open_sandbox
 
 _INSIDE = """

@@ -71,12 +71,12 @@ class _Old:
     release = "6.1.0"
     def __getattr__(self, name): return getattr(_real(), name)
 os.uname = lambda: _Old()
-from exeat.jail import view
+from exeat.jail.files import view
 view._IN_MEMORY = "ramfs"
 """
 NO_OVERLAY = """
 import errno, os
-from exeat.jail import layering
+from exeat.jail.files import layering
 _mount = layering.mount
 def _refuse(source, target, kind=None, flags=0, data=None):
     if kind == "overlay":

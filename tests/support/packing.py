@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from exeat.secrets.unpacking import brotli_library, zstd_library
+from exeat.secrets.stream.unpacking import brotli_library, zstd_library
 
 
 class Encoder:

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from exeat.gateway.channel import Channel
-from exeat.gateway.dial import DialError, dial
-from exeat.gateway.resolve import IPAddress
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.gates.dial import DialError, dial
+from exeat.gateway.gates.resolve import IPAddress
 from exeat.policy.host import unmapped
 from tests.support.gate import Gate
 from tests.support.raw_origin import RawOrigin

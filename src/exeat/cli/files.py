@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from exeat.cli.help_text import HelpText
+from exeat.cli.parser import HelpText
 
 _DEFAULT_NAME = "default"
 
@@ -64,7 +64,7 @@ def _add_diff(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> t
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(options: argparse.Namespace) -> int:
-        from exeat.cli.files_listing import show_differences  # noqa: PLC0415 - as asked for
+        from exeat.cli.layers import show_differences
 
         return show_differences(options.name, options.paths, text=options.text, every=options.all, as_json=options.json)
 
@@ -87,7 +87,7 @@ def _add_apply(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
     def run(options: argparse.Namespace) -> int:
-        from exeat.cli.files_applying import apply_paths  # noqa: PLC0415 - as asked for
+        from exeat.cli.layers import apply_paths
 
         return apply_paths(options.name, options.paths, every=options.all, yes=options.yes)
 
@@ -108,7 +108,7 @@ def _add_discard(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
     def run(options: argparse.Namespace) -> int:
-        from exeat.cli.files_applying import discard_paths  # noqa: PLC0415 - as asked for
+        from exeat.cli.layers import discard_paths
 
         return discard_paths(options.name, options.paths, yes=options.yes)
 

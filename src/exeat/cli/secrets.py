@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from exeat.cli.help_text import HelpText
+from exeat.cli.parser import HelpText
 from exeat.policy.document import POLICY_KEYS, is_json, parse_data, parse_document
 from exeat.policy.host import shown
-from exeat.secrets.config import combine, parse_secrets, parse_secrets_table
 from exeat.secrets.model import SecretSpec, ValueSource, Where
-from exeat.secrets.values import mode_warnings, read_secrets_file, source_warnings
+from exeat.secrets.setup.config import combine, parse_secrets, parse_secrets_table
+from exeat.secrets.setup.values import mode_warnings, read_secrets_file, source_warnings
 
 EPILOG: Final = """\
 A file is TOML, or JSON if its name ends in .json. One table for each secret:

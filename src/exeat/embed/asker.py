@@ -14,7 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from exeat.gateway.questions import Question
+from exeat.gateway.gates.questions import Question
 
 _log = logging.getLogger("exeat")
 _MAX_PACKET: Final = 65_536

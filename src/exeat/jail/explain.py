@@ -6,7 +6,7 @@ import errno
 import os
 
 from exeat.errors import JailError
-from exeat.jail.mounttable import MountTable
+from exeat.jail.files.mounttable import MountTable
 
 _SETTINGS = {
     "unprivileged_userns_clone": "/proc/sys/kernel/unprivileged_userns_clone",

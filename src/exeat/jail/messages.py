@@ -1,4 +1,4 @@
-"""What the jail's processes say to the warden, and it to them: one kind byte and a short text per packet."""
+"""What the jail's processes say to the runner, and it to them: one kind byte and a short text per packet."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import socket
 
 SOCKETS = b"S"  # with descriptors: the jail's network is ready
-KEEPER = b"K"  # pid of the keeper, as the warden sees it, and how many namespaces come with it; the builder leaves
-READY = b"R"  # the keeper has settled in and waits for the word to go
+INIT = b"K"  # pid of init, as the runner sees it, and how many namespaces come with it; the builder leaves
+READY = b"R"  # init has settled in and waits for the word to go
 FAILED = b"E"  # step, errno and text: there will be no jail
 EXEC_FAILED = b"X"  # the command could not be started
 STOPPED = b"T"  # the command was stopped by this signal

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TextIO
 from exeat.errors import ExeatError
 
 if TYPE_CHECKING:
-    from exeat.run.learn_out import LearnOut
+    from exeat.run.gateway_process.preparations import Preparations
+    from exeat.run.learn.learn_out import LearnOut
     from exeat.run.outcome import Outcome, Row
-    from exeat.run.preparations import Preparations
 
 _MAX_LINES = 20
 GATEWAY_GONE = "the gateway has ended; the command has no network from now on"

@@ -11,7 +11,7 @@ import os
 import stat
 
 from exeat.errors import ConfigError
-from exeat.jail.way import steps
+from exeat.jail.files.way import steps
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BY_EFFECTIVE_ID = os.access in os.supports_effective_ids

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from exeat.errors import ExeatError
-from exeat.secrets.forms import reflected_forms
 from exeat.secrets.model import Secret
-from exeat.secrets.replace import ReplacementTable
+from exeat.secrets.stream.forms import reflected_forms
+from exeat.secrets.stream.replace import ReplacementTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from exeat.errors import ProtocolError
-from exeat.secrets.forms import percent_encoded
-from exeat.secrets.ledger import Ledger
-from exeat.secrets.lines import Line, line_named
 from exeat.secrets.misuse import spell_plainly, spell_widely
-from exeat.secrets.model import Secret, Where
+from exeat.secrets.model import Ledger, Secret, Where
+from exeat.secrets.stream.forms import percent_encoded
+from exeat.secrets.stream.lines import Line, line_named
 
 _HEADER_TEXT: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*+")
 

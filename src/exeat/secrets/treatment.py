@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from exeat.secrets.guard import LeakGuard
-from exeat.secrets.ledger import Ledger
-from exeat.secrets.lines import content_coding, is_grpc
 from exeat.secrets.misuse import Misuse, MisuseError
-from exeat.secrets.model import Secret, Where
+from exeat.secrets.model import Ledger, Secret, Where
 from exeat.secrets.plan import Plan
-from exeat.secrets.redaction import ResponseFilter, begin_response
-from exeat.secrets.request_body import (
+from exeat.secrets.request.body import (
     BodyFilter,
     pass_whole,
     refuse_in_coded,
@@ -25,7 +21,7 @@ from exeat.secrets.request_body import (
     substitute_body,
     watch_body,
 )
-from exeat.secrets.request_head import (
+from exeat.secrets.request.head import (
     ask_for_plain_text,
     find_misuse,
     find_misuse_in_trailers,
@@ -33,7 +29,9 @@ from exeat.secrets.request_head import (
     treat_path,
     treat_trailers,
 )
-from exeat.secrets.signing import MAX_HASHED, Signature, find_signature, must_be_hashed
+from exeat.secrets.request.signing import MAX_HASHED, Signature, find_signature, must_be_hashed
+from exeat.secrets.response.redaction import LeakGuard, ResponseFilter, begin_response
+from exeat.secrets.stream.lines import content_coding, is_grpc
 from exeat.secrets.vault import Vault
 from exeat.wire.fields import Headers
 from exeat.wire.http1 import RequestHead, ResponseHead

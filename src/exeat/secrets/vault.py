@@ -14,7 +14,7 @@ from exeat.policy.policy import RuleIndex
 from exeat.secrets.misuse import Detector, spell_plainly
 from exeat.secrets.model import Secret
 from exeat.secrets.plan import Plan
-from exeat.secrets.redaction import Redaction
+from exeat.secrets.response.redaction import Redaction
 
 # One server, most likely, by three names: what it was told by one of them it can tell by another.
 _THIS_MACHINE: Final[tuple[Host, ...]] = (LOCALHOST, *map(Address, LOOPBACK))

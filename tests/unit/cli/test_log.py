@@ -23,11 +23,10 @@ from exeat.audit.logfile import LogFile
 from exeat.audit.parts import Line
 from exeat.audit.reading import stamp
 from exeat.audit.record import Record, encode_event
-from exeat.cli.log import add_log_options, show_log
-from exeat.cli.log_choice import Backwards, Live, rows_of, rows_since
-from exeat.cli.log_rows import ALLOWED, BLOCKED, CLOSED, EVENT, Row, human, request_row
-from exeat.cli.log_since import parse_since, utc_seconds
-from exeat.cli.log_table import Table
+from exeat.cli.logs.choice import Backwards, Live, rows_of, rows_since
+from exeat.cli.logs.log import add_log_options, show_log
+from exeat.cli.logs.rows import ALLOWED, BLOCKED, CLOSED, EVENT, Row, human, parse_since, request_row, utc_seconds
+from exeat.cli.logs.table import Table
 from exeat.errors import ConfigError
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 
@@ -162,7 +161,7 @@ def test_a_search_that_was_given_up_is_said(
     """Whoever looks for what was blocked learns that older lines were not looked at."""
     for _ in range(400):
         demo.allow()
-    monkeypatch.setattr("exeat.cli.log_view.FURTHEST_LOOK_BYTES", 20_000)
+    monkeypatch.setattr("exeat.cli.logs.view.FURTHEST_LOOK_BYTES", 20_000)
     assert show_log(options("--blocked"), demo.folder) == 0
     assert "were looked through; --since goes further back" in capsys.readouterr().err
 
@@ -267,7 +266,7 @@ def test_live_shows_open_requests_once_and_when_they_close() -> None:
 
 def test_what_never_ends_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests without an end are given out as open when they become too many, none is forgotten."""
-    monkeypatch.setattr("exeat.cli.log_choice._MOST_OPEN", 10)
+    monkeypatch.setattr("exeat.cli.logs.choice._MOST_OPEN", 10)
     rows = forwards([made("decision", conn=number) for number in range(25)])
     assert len(rows) == 25
     assert {row.status for row in rows} == {"open"}

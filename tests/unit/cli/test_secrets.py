@@ -10,7 +10,7 @@ import pytest
 
 from exeat.cli.main import main
 from exeat.cli.secrets import EPILOG
-from exeat.secrets.config import combine, parse_secrets
+from exeat.secrets.setup.config import combine, parse_secrets
 
 VALUE = "Qx7-REAL-credential-93"
 

@@ -10,7 +10,7 @@ import pytest
 
 from exeat.files import disk_layer
 from exeat.files.disk_layer import DiskLayer
-from exeat.jail.trees import open_in
+from exeat.jail.files.trees import open_in
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ import h2.connection
 import h2.events
 import uvloop
 
-from exeat.gateway.channel import Channel
+from exeat.gateway.doors.http import serve_http
+from exeat.gateway.doors.http2 import serve_http2
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.gates.session import Session
 from exeat.gateway.gateway import Gateway
-from exeat.gateway.http2_front import serve_http2
-from exeat.gateway.http_door import serve_http
 from exeat.gateway.limits import Limits
-from exeat.gateway.session import Session
 from exeat.gateway.state import Place
 from exeat.sources import make_policy
 

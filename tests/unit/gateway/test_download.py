@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exeat.gateway.download import Download
-from exeat.secrets.codings import KNOWN
+from exeat.gateway.flow.download import Download
+from exeat.secrets.stream.codings import KNOWN
 from exeat.secrets.vault import Vault
 from exeat.wire.body import encode_chunk, encode_last_chunk
 from tests.support.packing import make_encoder

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from h2.settings import SettingCodes
 
-from exeat.gateway.http2_link import STREAM_WINDOW
-from exeat.gateway.http2_stream import QUEUE_HIGH_BYTES
-from exeat.gateway.session import Session
+from exeat.gateway.gates.session import Session
+from exeat.gateway.http2.link import STREAM_WINDOW
+from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES
 from tests.unit.gateway.http2_peers import Origin, Peer, run, world
 
 MB = 1024 * 1024

@@ -11,9 +11,9 @@ import h2.events
 import pytest
 from h2.errors import ErrorCodes
 
-from exeat.gateway.channel import Channel
-from exeat.gateway.http2_front import serve_http2
-from exeat.gateway.session import Session
+from exeat.gateway.doors.http2 import serve_http2
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.gates.session import Session
 from exeat.sources import make_policy
 from tests.unit.gateway.http2_peers import HOST, Origin, Peer, Pipe, read_chunked, run, world
 

@@ -12,12 +12,12 @@ import h2.events
 import pytest
 from h2.errors import ErrorCodes
 
-from exeat.gateway.channel import Channel
-from exeat.gateway.counters import Counters
-from exeat.gateway.http2_back import Http2Upstream
-from exeat.gateway.http2_link import STREAM_WINDOW
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.gates.resolve import IPAddress
+from exeat.gateway.http2.back import Http2Upstream
+from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.limits import Limits
-from exeat.gateway.resolve import IPAddress
+from exeat.gateway.record.counters import Counters
 from tests.unit.gateway.http2_peers import Message, Origin, Peer, Pipe, World, run, world
 
 
@@ -68,7 +68,7 @@ async def both(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Both]:
 
     async with world(nobody) as (made, _):
         pair = Both(made)
-        monkeypatch.setattr("exeat.gateway.admission.dial", pair.dial)
+        monkeypatch.setattr("exeat.gateway.gates.admission.dial", pair.dial)
         yield pair
         await pair.settle()
         for upstream in pair.upstreams:

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import uvloop
 
-from exeat.gateway.channel import Channel
-from exeat.gateway.pool import Pool, Route
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.pool import Pool, Route
 
 KEY = ("good.test", 80, "good.test", False)
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from exeat.jail.bpf import Program
+from exeat.jail.limits.bpf import Program
 
 
 def instructions(code: bytes) -> list[tuple[int, int, int, int]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.jail import descriptors
+from exeat.jail.process import descriptors
 from tests.unit.jail.forked import attempt
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ExeatError
-from exeat.jail.seccomp import ALLOW, KILL_PROCESS, NUMBERS, build_filter
+from exeat.jail.limits.seccomp import ALLOW, KILL_PROCESS, NUMBERS, build_filter
 from tests.support.programs import give_up
 
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -13,8 +13,8 @@ from typing import NoReturn
 
 import pytest
 
-from exeat.jail.hold_again import hold_again
-from exeat.jail.holding import Holdings, Place
+from exeat.jail.files.hold_again import hold_again
+from exeat.jail.files.holding import Holdings, Place
 from exeat.jail.libc import MS_BIND, MS_REC, mount
 from tests.support.redirected import require
 from tests.support.running import folder_of

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TextIO
 
 import pytest
 
-from exeat.jail.holding import (  # noqa: F401 - for what is run in a namespace
+from exeat.jail.files.holding import (  # noqa: F401 - for what is run in a namespace
     Holdings,
     Place,
     hold_hidden,

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from exeat.jail import landlock, libc
-from exeat.jail.landlock import landlock_abi, scope_abstract_sockets
+from exeat.jail import libc
+from exeat.jail.limits import landlock
+from exeat.jail.limits.landlock import landlock_abi, scope_abstract_sockets
 from tests.unit.jail.forked import UIDS, attempt
 
 pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="Landlock is a part of Linux")

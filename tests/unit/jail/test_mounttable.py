@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exeat.jail.mounttable import MountTable, parse_mount
+from exeat.jail.files.mounttable import MountTable, parse_mount
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.jail.name_watch import Change, NameWatch
+from exeat.jail.files.name_watch import Change, NameWatch
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import struct
 
 import pytest
 
-from exeat.jail import libc, netlink
-from exeat.jail.netlink import NETLINK_NETFILTER, NETLINK_ROUTE, Netlink, attribute, message, nested, text
+from exeat.jail import libc
+from exeat.jail.net import netlink
+from exeat.jail.net.netlink import NETLINK_NETFILTER, NETLINK_ROUTE, Netlink, attribute, message, nested, text
 from exeat.wire.netlink import parse_attributes
 from tests.support.redirected import require
 from tests.unit.jail.forked import attempt

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import JailError
-from exeat.jail import nft, nftables, own_user
-from exeat.jail.network import open_sockets
+from exeat.jail.limits import own_user
+from exeat.jail.net import nft, nftables
+from exeat.jail.net.network import open_sockets
 from exeat.jail.select import examine
 from tests.support.networks import PORT, Greeter, Networks
 from tests.support.running import NOBODY, PYTHON, as_user
@@ -375,7 +376,7 @@ def _crash_with_a_fence() -> str:
     program = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
-from exeat.jail.nft import raise_fence
+from exeat.jail.net.nft import raise_fence
 print(raise_fence().name, flush=True)
 os._exit(1)
 """

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ExeatError
-from exeat.jail import libc, privileges
-from exeat.jail.privileges import drop_all, hide_memory
+from exeat.jail import libc
+from exeat.jail.limits import privileges
+from exeat.jail.limits.privileges import drop_all, hide_memory
 from tests.unit.jail.forked import NOBODY, UIDS, attempt, become
 
 pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="capabilities are a part of Linux")

@@ -174,7 +174,7 @@ def pretend_macos(program: str) -> subprocess.CompletedProcess[str]:
 
 def test_run_is_loaded_without_anything_of_linux() -> None:
     program = """
-import exeat.run.main, exeat.run.seatbelt_run, exeat.run.unconfined, exeat.run.signal_source
+import exeat.run.main, exeat.run.jails.seatbelt_run, exeat.run.jails.unconfined, exeat.run.jails.signal_source
 from exeat.jail.select import examine
 for kind in ("netns", "nft"):
     assert not examine(kind).ok, kind
@@ -202,7 +202,7 @@ def test_the_command_is_started_under_the_profile_of_the_gateways_port() -> None
     """With a program in sandbox-exec's place that shows what it was given, on a system that only seems to be macOS."""
     program = """
 from exeat.jail import seatbelt
-import exeat.run.seatbelt_run as there
+import exeat.run.jails.seatbelt_run as there
 there.why_not = lambda: None
 show = ["/bin/sh", "-c", 'echo "$1"; echo "$HTTP_PROXY"; shift; exec "$@"', "sh"]
 there.wrap_command = lambda profile, argv: [*show, profile, *argv]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.jail import libc, streams
+from exeat.jail import libc
+from exeat.jail.process import streams
 from tests.support.running import folder_of
 from tests.unit.jail.forked import UIDS, attempt
 

@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from exeat.jail import kernelfs, libc, truststore
+from exeat.jail import libc
+from exeat.jail.files import kernelfs, truststore
 from exeat.policy.host import canonical_host
 from exeat.trust import places
 from exeat.trust.authority import Authority

@@ -16,7 +16,8 @@ from tests.unit.jail.forked import UIDS
 
 _ENTER = """
 import errno, os, socket, stat, sys
-from exeat.jail import libc, view
+from exeat.jail import libc
+from exeat.jail.files import view
 from exeat.jail.libc import MS_BIND, MS_PRIVATE, MS_REC, mount
 uid, scene = int(sys.argv[1]), sys.argv[2]
 if os.geteuid() != uid:

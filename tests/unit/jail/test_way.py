@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.jail.way import steps
+from exeat.jail.files.way import steps
 
 
 def test_parts_and_links(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from exeat.errors import ConfigError, ExeatError
-from exeat.gateway.questions import Answer, Question
-from exeat.run.asking import Panel
+from exeat.gateway.gates.questions import Answer, Question
+from exeat.run.asks.asking import Panel
 
 QUESTION = Question(3, "a.test", 443, "a.test", inside=False)
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from exeat.jail.signals import SI_USER
-from exeat.run.confined import _concerns_command
+from exeat.run.jails.confined import _concerns_command
 
 KERNEL = 0x80
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.run import held_places
-from exeat.run.held_places import HeldPlaces
+from exeat.run.files import held_places
+from exeat.run.files.held_places import HeldPlaces
 
 
 @pytest.fixture

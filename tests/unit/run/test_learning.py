@@ -34,9 +34,9 @@ from exeat.policy import (
     parse_rule,
     rule_to_allow,
 )
-from exeat.policy.listing import parse_listing
-from exeat.run import learning
-from exeat.run.learning import Learning
+from exeat.policy.document import parse_listing
+from exeat.run.learn import learning
+from exeat.run.learn.learning import Learning
 
 HERE = Source("test")
 PUBLIC = "93.184.216.34"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import exeat
-from exeat.run.own_code import OwnCode, advice_on_installing
+from exeat.run.files.own_code import OwnCode, advice_on_installing
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from exeat.errors import ConfigError, JailError
-from exeat.jail.holding import Holdings, Place
-from exeat.run import project_guard
-from exeat.run.project_guard import ProjectGuard, guard_projects
+from exeat.jail.files.holding import Holdings, Place
+from exeat.run.files import project_guard
+from exeat.run.files.project_guard import ProjectGuard, guard_projects
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from exeat.run.prompt import Screen
-from exeat.run.questioner import Questioner
+from exeat.run.asks.prompt import Screen
+from exeat.run.asks.questioner import Questioner
 
 
 class Desk:
@@ -18,7 +18,7 @@ class Desk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        monkeypatch.setattr("exeat.run.questioner.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("exeat.run.asks.questioner.time.monotonic", lambda: self.now)
         self.gateway, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.gateway.setblocking(False)
         self.shown, self.command = bytearray(), bytearray()

@@ -35,11 +35,11 @@ def test_a_late_import_is_noticed(module: str, is_late: bool) -> None:
 # Loads all that a gateway is made of, as `serve_run` does, and then looks for imports inside functions.
 _FIND_LEFT = """
 import dis, importlib, importlib.util, json, sys, types
-import exeat.run.intercepting, exeat.run.oversight, exeat.run.renewal, exeat.run.serving, exeat.run.stored
-import exeat.run.who_asks, exeat.sandbox.placeholders
-from exeat.gateway.resolve import load_system_resolver
+import exeat.sandbox.placeholders
+from exeat.run.gateway_process import intercepting, oversight, renewal, serving, stored, who_asks
+from exeat.gateway.gates.resolve import load_system_resolver
 load_system_resolver()
-later = (exeat.run.serving._NEEDED_LATER, exeat.run.serving._NEEDED_TO_ROTATE, exeat.run.intercepting.NEEDED_LATER)
+later = (serving._NEEDED_LATER, serving._NEEDED_TO_ROTATE, intercepting.NEEDED_LATER)
 for name in (name for names in later[:int(sys.argv[1])] for name in names):
     importlib.import_module(name)
 
@@ -70,10 +70,12 @@ _PACKAGES = ("exeat", "aiohappyeyeballs", "h2", "hpack", "hyperframe", "httptool
 _BEFORE = {
     "exeat.sandbox.folder: difflib",
     "exeat.gateway.process: uvloop", "exeat.policy.document: tomllib", "exeat.policy.document: exeat.policy.files",
-    "exeat.policy.suffix: publicsuffixlist",
-    "exeat.run.gatekeeper: exeat.run.terminal", "exeat.run.scrubbing: exeat.jail.libc",
-    "exeat.run.serving: exeat.jail.privileges",
-    "exeat.secrets.unpacking: brotli", "exeat.secrets.unpacking: compression", "exeat.secrets.unpacking: backports",
+    "exeat.policy.grammar: publicsuffixlist",
+    "exeat.run.gateway_process.process: exeat.run.asks.terminal",
+    "exeat.run.gateway_process.scrubbing: exeat.jail.libc",
+    "exeat.run.gateway_process.serving: exeat.jail.limits.privileges",
+    "exeat.secrets.stream.unpacking: brotli", "exeat.secrets.stream.unpacking: compression",
+    "exeat.secrets.stream.unpacking: backports",
 }  # fmt: skip
 
 

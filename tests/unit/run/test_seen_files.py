@@ -10,7 +10,7 @@ import pytest
 
 from exeat.errors import ConfigError
 from exeat.file_policy import FilePolicy
-from exeat.run.seen_files import see_files
+from exeat.run.files.seen_files import see_files
 from exeat.run.settings import RunSettings
 
 

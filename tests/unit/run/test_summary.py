@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from exeat.gateway.blocked import KeptList
-from exeat.gateway.counters import Counters
-from exeat.run.facts import tell_outcome
+from exeat.gateway.record.blocked import KeptList
+from exeat.gateway.record.counters import Counters
+from exeat.run.gateway_process.facts import tell_outcome
 from exeat.run.outcome import UNKNOWN, Outcome, Row, as_json, read_outcome, write_outcome
 from exeat.run.summary import print_summary
 from exeat.sources import make_policy

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from exeat.run import who_asks
-from exeat.run.who_asks import ProgramFinder
+from exeat.run.gateway_process import who_asks
+from exeat.run.gateway_process.who_asks import ProgramFinder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
 
@@ -94,7 +94,7 @@ def test_those_who_ask_all_the_time_do_not_keep_the_gateway_busy(monkeypatch: py
     """A search that took a second is followed by nine without one."""
     now = [100.0]
     for clock in ("monotonic", "thread_time"):
-        monkeypatch.setattr(f"exeat.run.who_asks.time.{clock}", lambda: now[0])
+        monkeypatch.setattr(f"exeat.run.gateway_process.who_asks.time.{clock}", lambda: now[0])
     finder = ProgramFinder(os.getpid())
 
     def slow(peer: object) -> str:

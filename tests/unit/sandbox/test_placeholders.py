@@ -16,9 +16,9 @@ from exeat.errors import ConfigError
 from exeat.sandbox.changes import reset
 from exeat.sandbox.folder import SandboxFolder, open_sandbox, remove_sandbox
 from exeat.sandbox.placeholders import KeptPlaceholders
-from exeat.secrets.config import parse_secrets
-from exeat.secrets.placeholder import fits_shape, make_placeholder
-from exeat.secrets.values import fetch
+from exeat.secrets.setup.config import parse_secrets
+from exeat.secrets.setup.placeholder import fits_shape, make_placeholder
+from exeat.secrets.setup.values import fetch
 
 SHAPES = ("", "jwt", "uuid", "aws-key-id", "64", "sk-", "ghp_")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from exeat.run.stored import StoredRules
+from exeat.run.gateway_process.stored import StoredRules
 from exeat.sandbox.folder import SandboxFolder
 from exeat.sources import make_policy
 

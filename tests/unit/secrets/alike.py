@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from exeat.secrets.forms import reflected_forms
+from exeat.secrets.stream.forms import reflected_forms
 
 VALUES = (b"ghp_0123456789abcdefghijABCDEFGHIJ012345", b"real+Value/0123=4567&89", b"\xc3\xa4 pass\"word'<>")
 _UNLIKE = bytes(byte if byte in b"\r\n" else 1 for byte in range(256))  # no form of a value has a control character

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
-from exeat.secrets.codings import KNOWN, Decoder, make_decoder
+from exeat.secrets.stream.codings import KNOWN, Decoder, make_decoder
 from tests.support.packing import make_encoder
 from tests.unit.wire.mutation import Mutation, cut, cut_points, mutate, mutations
 
@@ -227,7 +227,9 @@ def test_a_large_body_that_is_no_bomb_is_read(coding: bytes) -> None:
     assert read == 12 * len(text) > 16 * MIB
 
 
-@pytest.mark.parametrize(("coding", "empty"), [(b"gzip", gzip.compress(b"")), (b"zstd", zstd.compress(b""))])
+@pytest.mark.parametrize(
+    ("coding", "empty"), [(b"gzip", gzip.compress(b"")), (b"zstd", zstd.compress(b""))], ids=["gzip", "zstd"]
+)
 def test_members_without_content_are_limited(coding: bytes, empty: bytes) -> None:
     """Each costs a new decoder: bytes that give none must not buy any amount of work."""
     assert unpacked(decoder_for(coding), [empty * 64]) == b""
@@ -273,7 +275,7 @@ def test_nothing_is_imported_once_codings_are_loaded() -> None:
     """Later, in the sealed gateway, nothing could be. And without a need, neither library is loaded."""
     program = """
 import sys
-from exeat.secrets import codings
+from exeat.secrets.stream import codings
 assert not {"brotli", "backports.zstd", "compression.zstd"} & set(sys.modules)
 codings.load_codings()
 before = set(sys.modules)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from exeat.errors import ConfigError
 from exeat.policy import Source, parse_document
-from exeat.secrets.config import VARIABLE, combine, parse_secrets, parse_secrets_table, value_fault
 from exeat.secrets.model import DEFAULT_WHERE, Injection, SecretSpec, ValueSource, Where
+from exeat.secrets.setup.config import VARIABLE, combine, parse_secrets, parse_secrets_table, value_fault
 
 VALUE = "Qx7-REAL-credential-93"
 

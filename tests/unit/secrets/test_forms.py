@@ -15,8 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from exeat.secrets.forms import escape_for, percent_encoded, reflected_forms
-from exeat.secrets.replace import StreamReplacer
+from exeat.secrets.stream.forms import escape_for, percent_encoded, reflected_forms
+from exeat.secrets.stream.replace import StreamReplacer
 from tests.unit.wire.mutation import cut, cut_points
 
 values = st.binary(min_size=8, max_size=60)

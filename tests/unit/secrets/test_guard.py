@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exeat.secrets.forms import reflected_forms
-from exeat.secrets.guard import FrameEnds, LeakGuard
+from exeat.secrets.response.redaction import FrameEnds, LeakGuard
+from exeat.secrets.stream.forms import reflected_forms
 from exeat.secrets.vault import Vault
 from tests.unit.secrets.samples import VALUE, make_secret, request, treat
 from tests.unit.wire.mutation import cut, cut_points

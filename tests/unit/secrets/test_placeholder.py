@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from exeat.secrets.placeholder import EXPECTED, check_shape, make_placeholder
+from exeat.secrets.setup.placeholder import EXPECTED, check_shape, make_placeholder
 
 SHAPES = {
     "": r"exeat_[A-Za-z0-9]{32}",

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
 from exeat.policy import Name
-from exeat.secrets.codings import KNOWN
-from exeat.secrets.forms import reflected_forms
 from exeat.secrets.model import Where
+from exeat.secrets.stream.codings import KNOWN
+from exeat.secrets.stream.forms import reflected_forms
 from exeat.secrets.treatment import Treatment, treat_request
 from exeat.secrets.vault import Vault
 from exeat.wire.http1 import ResponseHead

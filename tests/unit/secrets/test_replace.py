@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
-from exeat.secrets.replace import ReplacementTable, StreamReplacer
+from exeat.secrets.stream.replace import ReplacementTable, StreamReplacer
 from tests.unit.wire.mutation import cut, cut_points
 
 
@@ -35,7 +35,7 @@ def naive(pairs: Mapping[bytes, bytes], data: bytes) -> tuple[bytes, dict[bytes,
 def tight(pairs: Mapping[bytes, bytes]) -> ReplacementTable:
     """A table that makes a stream hold as little as it can, so that short streams go on in parts as well."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("exeat.secrets.replace._LEAST_HELD", 1)
+        patch.setattr("exeat.secrets.stream.replace._LEAST_HELD", 1)
         return ReplacementTable(pairs)
 
 

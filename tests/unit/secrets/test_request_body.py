@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
-from exeat.gateway.memory import Memory
-from exeat.secrets.codings import KNOWN
+from exeat.gateway.limits import Memory
 from exeat.secrets.misuse import MisuseError
 from exeat.secrets.model import Where
-from exeat.secrets.request_body import BodyFilter
+from exeat.secrets.request.body import BodyFilter
+from exeat.secrets.stream.codings import KNOWN
 from exeat.secrets.treatment import Treatment
 from exeat.secrets.vault import Vault
 from tests.support.packing import make_encoder

@@ -10,7 +10,7 @@ from exeat.errors import ProtocolError
 from exeat.policy import Name
 from exeat.secrets.misuse import Misuse, MisuseError
 from exeat.secrets.model import Injection, Where
-from exeat.secrets.sigv4 import SignedWith, resign
+from exeat.secrets.request.sigv4 import SignedWith, resign
 from exeat.secrets.treatment import treat_request
 from exeat.secrets.vault import Vault
 from exeat.wire.http1 import RequestHead

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from exeat.errors import ProtocolError
-from exeat.secrets.sigv4 import SignedWith, is_presigned, is_signed, parse_authorization, payload_hash, resign
+from exeat.secrets.request.sigv4 import SignedWith, is_presigned, is_signed, parse_authorization, payload_hash, resign
 
 KEY_ID, SECRET_KEY = "AKIAREALREALREALREAL", "real/Secret+Key0123456789abcdefghijklmnop"
 EMPTY = hashlib.sha256(b"").hexdigest().encode()

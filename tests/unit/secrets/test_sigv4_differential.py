@@ -15,7 +15,7 @@ from botocore.credentials import Credentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exeat.secrets.sigv4 import parse_authorization, payload_hash, resign
+from exeat.secrets.request.sigv4 import parse_authorization, payload_hash, resign
 
 NOW = datetime.datetime(2024, 2, 29, 23, 59, 58, tzinfo=datetime.UTC)
 KEY_ID, SECRET_KEY = "AKIAREALREALREALREAL", "real/Secret+Key0123456789abcdefghijklmnop"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from exeat.secrets.forms import reflected_forms
-from exeat.secrets.replace import StreamReplacer
+from exeat.secrets.stream.forms import reflected_forms
+from exeat.secrets.stream.replace import StreamReplacer
 from exeat.secrets.vault import Vault
 from tests.unit.secrets.alike import VALUES, Streams, alike_and_not, unlike
 from tests.unit.secrets.samples import make_secret, request, response, treat

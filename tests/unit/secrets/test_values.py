@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.secrets import values
-from exeat.secrets.config import combine, parse_secrets
 from exeat.secrets.model import Secret, SecretSpec
-from exeat.secrets.values import (
+from exeat.secrets.setup import values
+from exeat.secrets.setup.config import combine, parse_secrets
+from exeat.secrets.setup.values import (
     fetch,
     fetch_one,
     files_to_hide,
@@ -370,8 +370,8 @@ SEALED = """
 import os, sys, threading
 from exeat.errors import ConfigError
 from exeat.run.sealing import seal_imports
-from exeat.secrets.config import parse_secrets
-from exeat.secrets.values import fetch, fetch_one
+from exeat.secrets.setup.config import parse_secrets
+from exeat.secrets.setup.values import fetch, fetch_one
 
 def spec(argv, timeout_s=20):
     import json

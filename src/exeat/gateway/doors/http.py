@@ -1,0 +1,263 @@
+"""HTTP/1.1 proxy requests, one after the other on a connection, each decided on its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from exeat.errors import ProtocolError
+from exeat.gateway.doors.tunnel import Inner, serve_tunnel, serve_unopened
+from exeat.gateway.flow.budget import Budget
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.exchange import Exchange
+from exeat.gateway.flow.relay import Tunnel
+from exeat.gateway.flow.upload import is_repeatable
+from exeat.gateway.gates.admission import (
+    admit_interception,
+    deny,
+    judge_request,
+    malformed,
+    open_upstream,
+    refuse_credentials,
+    reopen_upstream,
+)
+from exeat.gateway.gates.session import Session
+from exeat.gateway.gates.treating import UNTREATED, Treated, refuse_misuse, treat
+from exeat.gateway.gates.upstream import explain_break
+from exeat.gateway.refusal import SECRET_IN_RESPONSE, Refusal
+from exeat.gateway.state import Access, Place, State
+from exeat.policy import is_same_host
+from exeat.wire.http1 import ESTABLISHED, RequestHead, check_origin_target, parse_absolute_target
+
+if TYPE_CHECKING:
+    from exeat.secrets.treatment import Treatment
+
+
+async def serve_http(
+    session: Session,
+    bound: Place | None = None,
+    protocol: str = "http",
+    *,
+    secure: bool = False,
+    prefers_h2: bool = False,
+) -> Inner | None:
+    """Serve requests until either side has had enough. `bound`: they come through a tunnel to that place.
+
+    `secure`: inside TLS, and so are they to go on. Gives what is inside a tunnel that was opened, if it is to be
+    served.
+    """
+    door = _Door(session, bound, protocol, secure, prefers_h2)
+    while True:
+        try:
+            head = await session.read_head()
+            if head is None:
+                return None
+        except ProtocolError as error:
+            record = session.new_record(protocol, "")
+            if bound is not None:
+                record.host, record.port = bound.key
+            malformed(session.state, record, error)
+            await _answer_bad(session, error)
+            return None
+        if head.method == b"CONNECT" and bound is None:
+            return await _serve_connect(session, head)
+        if not await _serve_request(door, head):
+            return None
+        if session.client.buffer:
+            await asyncio.sleep(0)  # a pipeline of requests must not keep the others waiting
+
+
+class _Door(NamedTuple):
+    """How the requests of one connection come in."""
+
+    session: Session
+    bound: Place | None
+    protocol: str
+    secure: bool
+    prefers_h2: bool
+
+
+async def _answer_bad(session: Session, error: ProtocolError) -> None:
+    session.reply(Refusal(error.status, error.public, "http_request_error"), close=True)
+    await session.linger()
+
+
+def _identify(state: State, head: RequestHead, bound: Place | None) -> tuple[Place, bytes]:
+    """Whom the request is for, and the path to ask there. The Host header must say the same (RFC 9112 3.2.2)."""
+    if bound is not None:
+        if head.method == b"CONNECT":
+            raise ProtocolError("CONNECT inside a tunnel", status=405)
+        path = check_origin_target(head.target, head.method)
+        named = bound if head.host is None else state.find(head.host, bound.port)
+        if named.key != bound.key:
+            if named.port != bound.port or not is_same_host(named.host, bound.host):
+                raise ProtocolError("the Host header names another host than the tunnel", status=421)
+            return named, path  # `localhost`, as the client wrote it
+        return state.find(bound.where, 0), path  # under the policy of now, not of when the tunnel was opened
+    authority, path = parse_absolute_target(head.target, head.method)
+    place = state.find(authority, 80)
+    if head.host is not None and head.host != authority and state.find(head.host, 80).key != place.key:
+        raise ProtocolError("the Host header and the request target name different hosts")
+    return place, path
+
+
+async def _serve_request(door: _Door, head: RequestHead) -> bool:
+    """One request. False: the connection is not to be used for another."""
+    session, bound, protocol, secure, prefers_h2 = door
+    state = session.state
+    record = session.new_record(protocol, head.method.decode("ascii"))
+    if bound is not None:
+        record.host, record.port = bound.key
+    if bound is None and state.credentials is not None and not state.credentials.match_basic(head.authorization):
+        return await _refuse(session, head, refuse_credentials(state, record))
+    try:
+        place, path = _identify(state, head, bound)
+        if not place.decision.allowed:
+            place = await session.settle(place)
+        record.host, record.port = place.key
+        decision, path = judge_request(state, place, head.method, path)
+    except ProtocolError as error:
+        malformed(state, record, error)
+        await _answer_bad(session, error)
+        return False
+    if not decision.allowed:
+        return await _refuse(session, head, deny(state, record, place, decision))
+    access = Access(record, place, decision, head.method, path, secure=secure, prefers_h2=prefers_h2)
+    treated = UNTREATED
+    if state.interception is not None:
+        try:
+            outcome = await treat(session, access, head)
+        except ProtocolError as error:
+            malformed(state, record, error)
+            await _answer_bad(session, error)
+            return False
+        if isinstance(outcome, Refusal):
+            return await _refuse(session, head, outcome)
+        treated = outcome
+    upstream = await open_upstream(state, access, reuse=True, repeatable=is_repeatable(head))
+    if isinstance(upstream, Refusal):
+        return await _refuse(session, head, upstream, read=treated.body is not None)
+    return await _exchange(session, head, access, upstream, treated)
+
+
+async def _refuse(session: Session, head: RequestHead, refusal: Refusal, *, read: bool = False) -> bool:
+    """Answer a refusal. The connection goes on unless a body is on its way that nobody will read."""
+    keep = head.keep_alive and (read or not head.has_body) and not session.draining and head.minor == 1
+    session.reply(refusal, close=not keep, head_only=head.method == b"HEAD")
+    if not keep:
+        await session.linger()
+    return keep
+
+
+async def _exchange(session: Session, head: RequestHead, access: Access, upstream: Channel, treated: Treated) -> bool:
+    treatment = treated.treatment
+    state, client = session.state, session.client
+    limits = state.limits
+    budget = state.budgets.of(access.decision.rule)
+    while True:
+        reused = upstream.sent > 0
+        sent, received = upstream.sent, upstream.received
+        session.upstream = upstream
+        exchange = Exchange(client, upstream, head, limits, treatment, state.memory, state.known_fields)
+        session.begin(access, exchange.stop)
+        session.watch(limits.response_s, exchange.expire, exchange.patience)
+        exchange.start(access.path, access.authority, budget, treated.body)
+        await exchange.done
+        if not (exchange.failure is not None and reused and exchange.may_retry()):
+            break
+        fresh = await reopen_upstream(state, access)
+        if isinstance(fresh, Refusal):
+            session.live = session.stop_transfer = session.upstream = None
+            return await _refuse(session, head, fresh, read=treated.body is not None)
+        upstream = fresh
+    sent, received = upstream.sent - sent, upstream.received - received
+    if treatment is not None:
+        access.record.secrets = treatment.names  # the body may have brought more
+        if exchange.misused:
+            refusal = refuse_misuse(state, access, exchange.misused)
+            exchange.failure = refusal if exchange.failure is not None else None
+    if exchange.failure is not None and access.secure and exchange.broken_by is not None and not (reused or received):
+        exchange.failure = explain_break(exchange.broken_by, access, exchange.failure, upstream)
+    if exchange.upgraded is not None:
+        sent, received, note = await _relay_upgraded(session, upstream, exchange, budget, sent, received, treatment)
+        session.finish(access.record, 101, sent, received, note)
+        return False
+    session.upstream = None
+    if exchange.reuse_upstream and access.policy is not state.policy:
+        upstream.close()  # it goes where the policy of then led
+    elif exchange.reuse_upstream:
+        state.pool.give(access.pool_key, upstream, access.route)
+    session.finish(access.record, exchange.status, sent, received, exchange.note)
+    if exchange.failure is not None:
+        session.reply(exchange.failure, close=True, head_only=head.method == b"HEAD")
+    if not exchange.keep_client or session.draining:
+        if head.has_body and not client.closed:
+            await session.linger()
+        return False
+    return True
+
+
+async def _relay_upgraded(
+    session: Session,
+    upstream: Channel,
+    exchange: Exchange,
+    budget: Budget | None,
+    sent: int,
+    received: int,
+    treatment: Treatment | None,
+) -> tuple[int, int, str]:
+    """After a WebSocket's 101 the two streams are joined."""
+    sent_before, received_before = upstream.sent - sent, upstream.received - received
+    tunnel = Tunnel(session.client, upstream, budget)
+    if treatment is not None:
+        tunnel.guard_down(treatment.leak_guard(), SECRET_IN_RESPONSE)
+    session.stop_transfer = tunnel.stop
+    session.watch_idle(tunnel.stop)
+    upstream.buffer = (exchange.upgraded or b"") + upstream.buffer  # what came while this task was being woken
+    tunnel.open_down()
+    tunnel.open_up()
+    await tunnel.done
+    if tunnel.seen:
+        assert session.live is not None
+        session.state.counters.block(*session.live.place.key, tunnel.note)
+    return upstream.sent - sent_before, upstream.received - received_before, tunnel.note
+
+
+async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
+    """CONNECT. Gives what is inside when requests are to be served there, each like any other."""
+    state = session.state
+    record = session.new_record("connect", "CONNECT")
+    if state.credentials is not None and not state.credentials.match_basic(head.authorization):
+        session.reply(refuse_credentials(state, record), close=True)
+        await session.linger()
+        return None
+    try:
+        place = state.find(head.target, 0)
+        record.host, record.port = place.key
+        if head.has_body:
+            raise ProtocolError("CONNECT with a body")
+        if head.host is not None and head.host != head.target and not _same_host(state, head.host, place):
+            raise ProtocolError("the Host header and the CONNECT target name different hosts")
+    except ProtocolError as error:
+        malformed(state, record, error)
+        await _answer_bad(session, error)
+        return None
+    if not place.decision.allowed:
+        place = await session.settle(place)
+    access = Access(record, place, place.decision)
+    upstream = await (admit_interception(state, access) if place.is_intercepted else open_upstream(state, access))
+    if isinstance(upstream, Refusal):
+        # Closed even though the request was well formed: bytes sent ahead were meant for the tunnel.
+        session.reply(upstream, close=True)
+        await session.linger()
+        return None
+    session.client.write(ESTABLISHED)
+    if upstream is None:
+        record.status = 200
+        return await serve_unopened(session, access, "connect")
+    return await serve_tunnel(session, access, upstream, 200, "connect")
+
+
+def _same_host(state: State, host_header: bytes, place: Place) -> bool:
+    """Clients send `Host: name` or `Host: name:port` with CONNECT; only the name must agree."""
+    return is_same_host(state.find(host_header, place.port).host, place.host)

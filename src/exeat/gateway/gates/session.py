@@ -1,0 +1,242 @@
+"""One client connection: its channels, its deadline, and how it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from exeat.audit import Record
+from exeat.errors import ProtocolError
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.gates.admission import still_allowed
+from exeat.gateway.record.blocked import is_failure
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.state import Access, Place, State
+from exeat.wire.http1 import RequestHead, check_request_line, encode_reply, parse_request_head
+
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n){1,64}")
+_MAX_EMPTY_BYTES: Final = 128  # before a request; whoever sends more of them means no request
+_TOKEN_START: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]")
+_LINGER_S: Final = 2.0
+_LINGER_BYTES: Final = 1024 * 1024
+
+
+class Session:
+    """What a door needs to serve one client. `check` is called about once a second by the gateway."""
+
+    __slots__ = (
+        "_deadline",
+        "_expire",
+        "_moved",
+        "_patience",
+        "client",
+        "draining",
+        "live",
+        "number",
+        "requests",
+        "state",
+        "stop_transfer",
+        "task",
+        "upstream",
+    )
+
+    def __init__(
+        self,
+        state: State,
+        client: Channel,
+        number: int,
+        requests: Iterator[int] | None = None,
+    ) -> None:
+        self.state = state
+        self.client = client
+        self.number = number
+        self.upstream: Channel | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.draining = False
+        # The request or tunnel under way, to be judged again when the policy changes, and how to end it.
+        self.live: Access | None = None
+        self.stop_transfer: Callable[[str], None] | None = None
+        self.requests = requests or itertools.count(1)  # shared by the streams of one HTTP/2 connection
+        self._deadline = math.inf
+        self._expire: Callable[[], None] = client.abort
+        self._patience: Callable[[], float] | None = None
+        self._moved = -1
+
+    def new_record(self, protocol: str, method: str) -> Record:
+        state = self.state
+        return Record(
+            conn=self.number,
+            req=next(self.requests),
+            sandbox=state.sandbox,
+            jail=state.jail,
+            protocol=protocol,
+            method=method,
+            started=time.monotonic(),
+        )
+
+    # Time
+
+    def watch(self, limit_s: float, expire: Callable[[], None], patience: Callable[[], float] | None = None) -> None:
+        """Call `expire` after `limit_s`. With `patience`, bytes that move put it off by what that says."""
+        self._deadline = self.client.loop.time() + limit_s
+        self._expire = expire
+        self._patience = patience
+
+    def watch_idle(self, stop: Callable[[str], None]) -> None:
+        """Stop a tunnel in which nothing moves for too long."""
+        limits = self.state.limits
+        self.watch(limits.idle_s, lambda: stop("idle"), lambda: limits.idle_s)
+
+    def watch_last_bytes(self) -> None:
+        """The session is over and its last bytes are on their way: cut it off when the client stops taking them."""
+        limits = self.state.limits
+        self.watch(limits.keep_alive_s, self.client.abort, lambda: limits.keep_alive_s)
+
+    def check(self, now: float) -> None:
+        if self._patience is not None:
+            # Counting bytes here, once a second, costs the data path nothing.
+            client, upstream = self.client, self.upstream
+            moved = client.received + client.sent + (upstream.sent if upstream else 0)
+            moved -= client.transport.get_write_buffer_size()
+            if moved != self._moved:
+                self._moved = moved
+                self._deadline = now + self._patience()
+        if now > self._deadline:
+            self._deadline = math.inf
+            self._expire()
+
+    def _head_timeout(self) -> None:
+        if self.client.buffer:
+            self.client.wake(ProtocolError("the request head took too long", status=408))
+        else:
+            self.client.abort()
+
+    # Reading
+
+    async def read_head(self) -> RequestHead | None:
+        """The next request head; None when the client has no more. Raises ProtocolError."""
+        client = self.client
+        limits = self.state.limits
+        if client.writing_paused:
+            # Nobody reads what we have answered so far: answer no more before that changes.
+            self.watch(limits.keep_alive_s, client.abort)
+            await client.drained()
+        watched = ""
+        skipped = 0
+        scanned = 0  # how far the head has been looked at: a head in single bytes must not cost its square
+        while True:
+            data = client.buffer
+            if data:
+                if data[:2] == b"\r\n":
+                    # RFC 9112 section 2.2: an empty line before the request line is forgiven.
+                    empty = _EMPTY_LINES.match(data).end()  # type: ignore[union-attr]
+                    data = client.buffer = data[empty:]
+                    skipped += empty
+                    if skipped > _MAX_EMPTY_BYTES or data[:2] == b"\r\n":
+                        raise ProtocolError("empty lines instead of a request")
+                    scanned = 0
+                end = data.find(b"\r\n\r\n", max(0, scanned - 3))
+                if 0 <= end <= limits.max_header_bytes:
+                    client.buffer = data[end + 4 :]
+                    known = self.state.known_fields
+                    return parse_request_head(data[: end + 4], max_headers=limits.max_headers, known=known)
+                if len(data) > limits.max_header_bytes:
+                    raise ProtocolError("the request head is too large", status=431)
+                _check_partial_head(data, scanned)
+                scanned = len(data)
+            phase = "head" if data else "idle"
+            if phase != watched:
+                # Set once for each: a trickle of bytes, or of empty lines, puts nothing off (slowloris).
+                self.watch(limits.head_s if data else limits.keep_alive_s, self._head_timeout)
+                watched = phase
+            if self.draining and not data:
+                return None
+            if not await client.more():
+                if client.buffer:
+                    raise ProtocolError("the request head was cut off")
+                return None
+
+    # Asking
+
+    async def settle(self, place: Place) -> Place:
+        """For every door, about a place that is not allowed: wait for an answer, if there is somebody to ask."""
+        questions = self.state.questions
+        return place if questions is None else await questions.settle(self, place)
+
+    # Answering
+
+    def reply(self, refusal: Refusal, *, close: bool, head_only: bool = False) -> None:
+        if not self.client.closed:
+            self.client.write(
+                encode_reply(refusal.status, refusal.sentence, error=refusal.error, close=close, body=not head_only)
+            )
+
+    async def linger(self) -> None:
+        """Close so that the client gets our last words: closing on unread bytes would reset the connection."""
+        client = self.client
+        client.write_eof()
+        self.watch(_LINGER_S, client.abort)
+        client.buffer, dropped = b"", 0
+        while dropped < _LINGER_BYTES and await client.more():
+            dropped += len(client.buffer)
+            client.buffer = b""
+        client.close()
+
+    # Ending
+
+    def begin(self, access: Access, stop: Callable[[str], None]) -> None:
+        """A transfer starts, which `stop` ends."""
+        self.live = access
+        self.stop_transfer = stop
+
+    def finish(self, record: Record, status: int, sent: int, received: int, note: str) -> None:
+        """Write the last line of an allowed request or tunnel."""
+        self.live = self.stop_transfer = None
+        record.status = status
+        record.sent = sent
+        record.received = received
+        record.note = note
+        self.state.counters.ended(record.host, sent, received)
+        # A server that resets a connection when all was said has only a rude way to close it.
+        if is_failure(note) and not (note == "upstream-reset" and received):
+            self.state.counters.fail(record.host, record.port, note)
+        self.state.journal.append(record.encode("end"))
+
+    def revoke_if_denied(self) -> bool:
+        """The policy has changed: end what it no longer allows."""
+        if self.live is None or self.stop_transfer is None or still_allowed(self.state, self.live):
+            return False
+        self.stop_transfer("revoked")
+        return True
+
+    def drain(self) -> None:
+        """Finish what is under way and take nothing new."""
+        self.draining = True
+        if self.stop_transfer is None and not self.client.buffer:
+            self.client.wake()
+
+    def stop(self, note: str) -> None:
+        """End now, whatever is under way; the records are written by the task as it unwinds."""
+        if self.stop_transfer is not None:
+            self.stop_transfer(note)
+        else:
+            self.client.abort()
+            self.client.wake()
+
+
+def _check_partial_head(data: bytes, scanned: int) -> None:
+    """Refuse at once what can no longer become a head, instead of waiting for an end that will not come."""
+    if scanned == 0 and data and not _TOKEN_START.match(data):
+        raise ProtocolError("not HTTP")
+    if data.find(b"\r\n") >= max(0, scanned - 1):
+        check_request_line(data)
+    at = data.find(b"\n", scanned)
+    while at >= 0:
+        if data[at - 1 : at] != b"\r":
+            raise ProtocolError("bare LF in the request head")
+        at = data.find(b"\n", at + 1)

@@ -1,0 +1,159 @@
+"""Secrets in a request that was allowed: put in where they belong, refused where they do not.
+
+The work itself is in `exeat.secrets`, which is pure; here it meets records, sessions and channels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from exeat.errors import ProtocolError
+from exeat.gateway.gates.admission import deny_inside
+from exeat.gateway.gates.session import Session
+from exeat.gateway.limits import Loan
+from exeat.gateway.refusal import WRONG_HOST, Refusal
+from exeat.gateway.state import Access, State
+from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody
+from exeat.wire.http1 import RequestHead
+
+if TYPE_CHECKING:
+    from exeat.secrets.treatment import Treatment
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_MEGABYTE: Final = 1024 * 1024
+
+
+class Treated(NamedTuple):
+    """How a request goes on: changed by `treatment`, if at all, and with `body` if it had to be read whole.
+
+    `loan` is the memory for that, given back when nobody has this any more.
+    """
+
+    treatment: Treatment | None = None
+    body: bytes | None = None
+    loan: Loan | None = None
+
+
+UNTREATED: Final = Treated()
+
+
+async def treat(session: Session, access: Access, head: RequestHead) -> Treated | Refusal:
+    """What secrets make of a request. A refusal has been recorded. Raises ProtocolError if it cannot be treated."""
+    state = session.state
+    interception = state.interception
+    if interception is None or not interception.vault.secrets:
+        return UNTREATED
+    from exeat.secrets.misuse import Misuse, MisuseError  # noqa: PLC0415 - loaded with the interception
+    from exeat.secrets.treatment import treat_request  # noqa: PLC0415
+
+    bound = access.place.bound if access.secure else ()
+    treated = treat_request(
+        interception.vault, bound, head, access.path, secure=access.secure, authority=access.authority
+    )
+    if treated is None:
+        return UNTREATED
+    if isinstance(treated, Misuse):
+        return refuse_misuse(state, access, treated.names)
+    body: bytes | None = None
+    loan: Loan | None = None
+    if treated.whole_body:
+        loan = state.memory.whole.lend()
+        try:
+            body = await _seal(treated, await _read_whole_body(session, head, treated.whole_body, loan))
+        except MisuseError as error:
+            return refuse_misuse(state, access, error.names)
+        _hold(loan, body)  # a value may be longer than what stood for it
+    access.record.secrets = treated.names
+    return Treated(treated, body, loan)
+
+
+async def _seal(treated: Treatment, body: bytes) -> bytes:
+    parts = []
+    for part in treated.seal_in_steps(body):
+        parts.append(part)
+        await asyncio.sleep(0)  # a body that is packed must not keep the others waiting
+    return b"".join(parts)
+
+
+def refuse_misuse(state: State, access: Access, names: tuple[str, ...]) -> Refusal:
+    """A placeholder on its way to where its secret must not go."""
+    record = access.record
+    record.secrets = names
+    record.rule = access.decision.rule.text if access.decision.rule is not None else ""
+    deny_inside(state, record, WRONG_HOST)
+    over = "" if access.secure else " over plain HTTP"
+    return Refusal(403, f"{', '.join(names)} must not be sent to {access.place}{over}", "http_request_denied")
+
+
+async def _read_whole_body(session: Session, head: RequestHead, most: int, loan: Loan) -> bytes:
+    """A request's body, of at most `most` bytes. Raises ProtocolError, and then holds nothing of it."""
+    collected = bytearray()  # not a list: a body can come in single bytes
+    try:
+        await _collect(session, head, most, loan, collected)
+        return bytes(collected)
+    except BaseException:
+        # The error keeps this frame as long as somebody answers it.
+        collected.clear()
+        loan.close()
+        raise
+
+
+async def _collect(session: Session, head: RequestHead, most: int, loan: Loan, collected: bytearray) -> None:
+    client = session.client
+    if head.length is not None and head.length > most:
+        raise _too_long(most)
+    body: BodyDecoder = ChunkedBody() if head.chunked else LengthBody(head.length or 0)
+    if head.expect_continue and not body.done:
+        client.write(_CONTINUE)
+    timer = _ReadingTime(session)
+    while not body.done:
+        data = b""
+        if body.is_behind:
+            await asyncio.sleep(0)  # tiny chunks must not keep the others waiting
+        elif client.buffer or await client.more():
+            data, client.buffer = client.buffer, b""
+        else:
+            raise ProtocolError("the request body was cut off")
+        for part in body.feed(data):
+            collected += part
+        if len(collected) > most:
+            raise _too_long(most)
+        _hold(loan, collected)
+        timer.check(len(collected))
+    client.buffer = body.rest + client.buffer
+
+
+def _hold(loan: Loan, body: bytes | bytearray) -> None:
+    """Borrow for a body that is there twice: as it was read, and as it is sent."""
+    if not loan.grow_to(2 * len(body)):
+        raise ProtocolError("too many request bodies are being read whole at the same time", status=503)
+
+
+def _too_long(most: int) -> ProtocolError:
+    return ProtocolError(f"the request body must be read whole and is over {most} bytes", status=413)
+
+
+class _ReadingTime:
+    """The time to read a body whole: `head_s` for each megabyte. A trickle of bytes puts nothing off."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._due = 0  # when the time is set anew
+        self._is_over = False
+        self.check(0)
+
+    def check(self, size: int) -> None:
+        """So much has come. Raises ProtocolError if that took too long."""
+        if self._is_over:
+            raise self._late()
+        if size >= self._due:
+            self._due = size + _MEGABYTE
+            self._session.watch(self._session.state.limits.head_s, self._expire)
+
+    def _expire(self) -> None:
+        self._is_over = True  # whoever waits may have been woken just now, and hears of it at the next check
+        self._session.client.wake(self._late())
+
+    def _late(self) -> ProtocolError:
+        return ProtocolError("the request body took too long", status=408)

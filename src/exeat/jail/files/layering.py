@@ -1,0 +1,294 @@
+"""The machine in layers: an overlay over every file system that can have one, and the nearest stricter thing elsewhere.
+
+For the builder, in its own mount namespace. Everything is put where it belongs through descriptors: what earlier runs
+have left lies in the view by then, and a link in it must not lead to the host's files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from exeat.jail.files.kernelfs import read_only
+from exeat.jail.files.mounttable import MountTable
+from exeat.jail.files.skeleton import Skeletons
+from exeat.jail.files.trees import is_below, names_of, open_in, outermost, step_down
+from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_RDONLY, MS_REC, mount
+
+# Never shown: the jail has its own of these, or has none.
+PRIVATE: Final = ("/proc", "/sys", "/dev", "/run")
+# File systems that are the kernel's own, wherever they are mounted: left empty.
+_KERNELS: Final = frozenset((
+    "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs", "securityfs",
+    "configfs", "bpf", "pstore", "efivarfs", "selinuxfs", "smackfs", "fusectl", "resctrl", "binfmt_misc", "nsfs",
+    "rpc_pipefs", "nfsd", "hugetlbfs",
+))  # fmt: skip
+_AUTOFS: Final = "autofs"  # to look at what is in it would mount it; what is mounted in it already is shown
+# Some of these cannot be the lower layer of an overlay (names without regard to case). No program can listen on them.
+_WITHOUT_SOCKETS: Final = frozenset(("vfat", "msdos", "exfat", "ntfs", "ntfs3", "iso9660", "udf", "squashfs", "erofs"))
+_SAFE: Final = MS_NOSUID | MS_NODEV
+_FILE: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+# What is wrong with all layers, not with one file system.
+_OURS: Final = frozenset((errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.E2BIG, errno.EDQUOT))
+# What is wrong with a folder, not with the file system that it is on.
+_OF_ONE_FOLDER: Final = frozenset((errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP, errno.ESTALE, errno.EIO))
+_SILENT: Final = "it does not answer"
+
+
+class Machine:
+    """The view while it is being made, below `root`. `lowers` are layers for all of it, the uppermost first."""
+
+    def __init__(
+        self,
+        root: str,
+        lowers: Sequence[str],
+        *,
+        uppers: str,
+        works: str,
+        skeletons: str,
+        own_users: bool,
+        known: Collection[str] = (),
+        apart: str = "",
+        silent: Collection[str] = (),
+        opaque: Collection[str] = (),
+    ) -> None:
+        self._root = root
+        self._lowers = lowers
+        self._uppers, self._works = uppers, works
+        self._skeletons = Skeletons(skeletons, keep_owners=not own_users)
+        self._own_users = own_users
+        self._apart = apart
+        self._silent = silent  # mounts that do not answer
+        self._opaque = opaque  # folders of which nothing shows but what is in the layers, though no mark says so
+        self._options = "userxattr" if own_users else "redirect_dir=off,metacopy=off,index=off"
+        table = [each for each in MountTable().mounts if each.point != "/"]
+        self._points = {each.point for each in table}
+        # Of equal points the last is on top.
+        self._kinds = {each.point: each.kind for each in table if not is_private(each.point)}
+        self._known = (*self._kinds, *known)
+        self._number = 0
+        self.parts: list[str] = []  # which folder each upper one belongs to: NUMBER:PATH
+        self.notes: list[str] = []
+
+    def show(self) -> None:
+        """All of it. OSError if there can be no layers."""
+        self._show("/")
+        for folder in self._opaque:
+            try:
+                self._put_layer(folder)
+            except FileNotFoundError:
+                pass  # an earlier run has removed it
+
+    def bind(self, path: str, descriptor: int) -> None:
+        """The real thing, with all that is mounted in it, over what the view has there."""
+        try:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                place = open_in(self._root, path, make=True)
+            else:
+                place = self._file_at(path)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            why = f"an earlier run in this sandbox has put something else on the way to {path}"
+            raise OSError(error.errno, why) from None
+        mount(_path_of(descriptor), _path_of(place), None, MS_BIND | MS_REC)
+        os.close(place)
+        os.close(descriptor)
+
+    def _show(self, folder: str) -> None:
+        """A folder, and all that is mounted below it."""
+        kind = self._kinds.get(folder, "")
+        if is_private(folder):
+            return
+        below = [point for point in self._kinds if point != folder and is_below(point, folder)]
+        try:
+            if kind in _KERNELS or (kind == _AUTOFS and not below):
+                self._blank(folder)
+            elif folder in self._silent:
+                self._put_layer(folder, self._skeletons.empty(), 0o755)
+                self._note(folder, kind, _SILENT)
+            elif kind == _AUTOFS or self._must_be_copied(folder):
+                self._show_copy(folder)
+            else:
+                self._put_layer(folder)
+                for point in outermost(below):
+                    self._show_mount(point)
+        except OSError as error:
+            if folder == "/" or error.errno in _OURS or not (kind or error.errno in _OF_ONE_FOLDER):
+                raise
+            self._show_less(folder, kind, error)
+
+    def _must_be_copied(self, folder: str) -> bool:
+        if self._apart and is_below(self._apart, folder):
+            return True
+        return self._own_users and any(point != folder and is_below(point, folder) for point in self._points)
+
+    def _show_mount(self, point: str) -> None:
+        """What is mounted in a folder that is shown already. It may be hidden, or not be there in the view."""
+        parent, _, name = point.rpartition("/")
+        try:
+            within = open_in(self._root, parent)
+        except OSError:
+            return
+        try:
+            mode = os.stat(name, dir_fd=within, follow_symlinks=False).st_mode
+        except OSError:
+            return
+        finally:
+            os.close(within)
+        if stat.S_ISDIR(mode):
+            self._show(point)
+        elif stat.S_ISREG(mode) and stat.S_ISREG(self._mode_of(point)):
+            self._show_file(point)
+
+    def _put_layer(self, folder: str, instead: str = "", mode: int = -1) -> None:
+        """An overlay over a folder, or over what is there instead of it."""
+        place = open_in(self._root, folder)
+        number, self._number = self._number, self._number + 1
+        upper, work = f"{self._uppers}/{number}", f"{self._works}/{number}"
+        os.mkdir(upper, 0o700)
+        os.mkdir(work, 0o700)
+        if mode < 0:
+            real = os.stat(folder)
+            mode = stat.S_IMODE(real.st_mode)
+            if not self._own_users:
+                os.chown(upper, real.st_uid, real.st_gid)
+        os.chmod(upper, mode)  # the upper-most folder is the one whose mode is shown
+        lowers = self._open_lowers(folder, instead)
+        try:
+            below = ":".join(map(_path_of, lowers))
+            options = f"lowerdir={below},upperdir={upper},workdir={work},{self._options}"
+            mount("exeat", _path_of(place), "overlay", _SAFE, options)
+        finally:
+            for each in (*lowers, place):
+                os.close(each)
+        self.parts.append(f"{number}:{folder}")
+
+    def _open_lowers(self, folder: str, instead: str) -> list[int]:
+        """What earlier runs have left of this folder, what hides parts of it, and the folder unless all is hidden."""
+        found = []
+        for layer in self._lowers:
+            descriptor, hides = step_down(layer, folder)
+            if descriptor >= 0:
+                found.append(descriptor)
+            if hides and not found:
+                raise FileNotFoundError(errno.ENOENT, "hidden", folder)
+            if hides:
+                return found
+        if found and any(is_below(folder, each) for each in self._opaque):
+            return found
+        return [*found, os.open(instead or folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+
+    def _show_copy(self, folder: str) -> None:
+        known = {names_of(path[len(folder) :])[0] for path in self._known if path != folder and is_below(path, folder)}
+        if self._kinds.get(folder) == _AUTOFS:
+            own, inside = self._skeletons.copy_named(folder, known, self._mode_of)
+            self._put_layer(folder, own, 0o755)
+        else:
+            own, inside = self._skeletons.copy(folder, known, self._mode_of)
+            self._put_layer(folder, own)
+        for path in inside.folders:
+            if path != self._apart:
+                self._show_mount(path)
+        for path in inside.files:
+            self._show_file(path)
+
+    def _show_file(self, path: str) -> None:
+        """The real file, to be read. If it is hidden, there is nothing that it could be shown at."""
+        try:
+            place = self._file_at(path, make=False)
+        except OSError:
+            return
+        descriptor = os.open(path, _FILE)
+        mount(_path_of(descriptor), _path_of(place), None, MS_BIND)
+        os.close(descriptor)
+        os.close(place)
+        shown = self._file_at(path, make=False)
+        read_only(_path_of(shown))
+        os.close(shown)
+
+    def _show_less(self, folder: str, kind: str, error: OSError) -> None:
+        """The nearest stricter view of what cannot be under an overlay."""
+        if error.errno == errno.ENOENT:
+            return  # gone meanwhile
+        if kind in _WITHOUT_SOCKETS and not self._is_touched(folder):
+            try:
+                self._show_read_only(folder)
+            except OSError:
+                pass  # something is mounted in it
+            else:
+                self.notes.append(f"{folder} ({kind}) can only be read inside: Linux cannot layer this file system")
+                return
+        self._put_layer(folder, self._skeletons.empty(), 0o755)
+        if error.errno == errno.EINVAL:
+            self._note(folder, kind, f"Linux cannot layer this file system; --write {folder} would share the real one")
+        elif not (error.errno == errno.EACCES and error.filename):  # else it is closed to the user outside as well
+            self._note(folder, kind, error.strerror or str(error))
+
+    def _is_touched(self, folder: str) -> bool:
+        """Is there something in a layer that only an overlay would show, or hide?"""
+        for layer in self._lowers:
+            descriptor, hides = step_down(layer, folder)
+            if descriptor >= 0:
+                os.close(descriptor)
+            if descriptor >= 0 or hides:
+                return True
+        return False
+
+    def _show_read_only(self, folder: str) -> None:
+        """Without what is mounted in it."""
+        place = open_in(self._root, folder)
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        mount(_path_of(descriptor), _path_of(place), None, MS_BIND)
+        os.close(descriptor)
+        os.close(place)
+        shown = open_in(self._root, folder)
+        read_only(_path_of(shown))
+        os.close(shown)
+
+    def _blank(self, folder: str) -> None:
+        place = open_in(self._root, folder)
+        mount("exeat", _path_of(place), "tmpfs", _SAFE | MS_RDONLY, "mode=555,size=4k")
+        os.close(place)
+
+    def _file_at(self, path: str, *, make: bool = True) -> int:
+        parent, _, name = path.rpartition("/")
+        within = open_in(self._root, parent, make=make)
+        try:
+            if make:
+                try:
+                    os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=within))
+                except FileExistsError:
+                    pass
+            place = os.open(name, _FILE, dir_fd=within)
+        finally:
+            os.close(within)
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            os.close(place)
+            raise OSError(errno.ELOOP, "not a file", path)
+        return place
+
+    def _mode_of(self, path: str) -> int:
+        """Without waking what is not to be touched."""
+        if path in self._silent or self._kinds.get(path) in (*_KERNELS, _AUTOFS) or path in PRIVATE:
+            return stat.S_IFDIR | 0o555
+        try:
+            return os.stat(path, follow_symlinks=False).st_mode
+        except OSError:
+            if path in self._kinds:
+                return stat.S_IFDIR | 0o555  # what is mounted there is broken
+            raise
+
+    def _note(self, folder: str, kind: str, why: str) -> None:
+        self.notes.append(f"{folder} ({kind}) is empty inside: {why}" if kind else f"{folder} is empty inside: {why}")
+
+
+def is_private(path: str) -> bool:
+    return any(is_below(path, each) for each in PRIVATE)
+
+
+def _path_of(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}"

@@ -1,0 +1,207 @@
+"""What the jail's file system has of its own: devices, a private /run, whom to trust, how names are resolved.
+
+`view.py` makes the rest of it. Everything happens in a mount namespace of the jail's own, so the host never sees any of
+it and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from exeat.jail.files.devices import OwnDevices
+from exeat.jail.files.holding import Holdings
+from exeat.jail.files.kernelfs import read_only
+from exeat.jail.files.view import Layers, enter_view, forget_host
+from exeat.jail.libc import MS_BIND, MS_MOVE, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
+from exeat.trust.unnamed_file import TrustFiles
+
+# Not state but links to programs (NixOS).
+_KEPT_IN_RUN = ("current-system", "booted-system", "opengl-driver", "opengl-driver-32")
+_SAFE = MS_NOSUID | MS_NODEV
+_RESOLV_CONF = "# Names are answered by exeat.\nnameserver 127.0.0.1\n"
+_SSH_CONFIGS = "/etc/ssh/ssh_config.d"
+_OWN = "/run/exeat"
+BLANK = f"{_OWN}/hidden"  # what is put over what is not to be seen
+PINS = f"{_OWN}/pins"
+BUNDLE = f"{_OWN}/ca-bundle.pem"  # whom the command trusts, if TLS is looked into
+OWN_CERTIFICATE = f"{_OWN}/ca.pem"
+
+
+class View:
+    """What the caller wants to be seen or not. Without `layers` it is the host's own files.
+
+    `holdings` is what lies in folders that are shared for real; elsewhere the layers take care of it.
+    """
+
+    __slots__ = ("devices", "holdings", "layers", "not_there", "shared", "silent", "sockets", "trust")
+
+    def __init__(self, layers: Layers | None = None, sockets: Sequence[str] = ()) -> None:
+        self.layers = layers
+        self.sockets = sockets  # of the host, to be reachable
+        self.silent: Sequence[str] = ()  # mounts that do not answer: they are not to be touched
+        self.shared: Sequence[str] = layers.real if layers is not None else ("/",)
+        self.not_there: Sequence[str] = ()  # all that is hidden, wherever it lies: it must not be inherited either
+        self.holdings = Holdings()
+        self.devices: tuple[str, ...] = ()  # of the host's /dev, added to those that are always there
+        self.trust: TrustFiles | None = None
+
+
+def build_view(
+    view: View,
+    dead_sockets: Sequence[str],
+    *,
+    uid: int,
+    environ: Mapping[str, str],
+    program: str,
+    cwd: str,
+    own_users: bool,
+    hidden_terminal: int = 0,
+) -> int:
+    """Make the file system of the namespace that this process is in. Raises OSError.
+
+    `dead_sockets` are those of the host in folders that are shared. `environ`, `program` and `cwd` are the command's;
+    `hidden_terminal` is the device number of one that is not. Returns a descriptor of the layers; -1 without.
+    """
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+    # By descriptor, so that they can be put back when their folder is gone.
+    kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in view.sockets]
+    kept_paths = {os.path.realpath(path) for path in view.sockets}
+    links = _links_in_run()
+    devices = OwnDevices(view.devices, hidden_terminal)
+    held = enter_view(view.layers, own_users=own_users, silent=view.silent) if view.layers is not None else -1
+    devices.put()  # what it opened stays open in init
+    _cover_run(uid, links)
+    os.mkdir(_OWN, 0o755)
+    sockets = [(path, _keep_apart(descriptor, number)) for number, (path, descriptor) in enumerate(kept)]
+    if held >= 0:
+        forget_host()  # before any path of the view is followed: links of an earlier run's may lead to /..
+    os.close(os.open(BLANK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))
+    os.mkdir(PINS, 0o000)
+    view.holdings.hold(PINS, BLANK)
+    for path in dead_sockets:
+        if os.path.realpath(path) not in kept_paths:
+            _hide_socket(path)
+    for path, place in sockets:
+        _put_back(path, place)
+    _replace("/etc/resolv.conf", _RESOLV_CONF)
+    _replace("/etc/hosts", _own_hosts())
+    if own_users:
+        _copy_ssh_configs()
+    if view.trust is not None:
+        from exeat.jail.files.truststore import mount_trust  # noqa: PLC0415 - loaded by now, for runs that look into TLS
+
+        trust = view.trust
+        with suppress(OSError):  # why the command cannot be there is found later
+            os.chdir(cwd)  # a new root leaves us elsewhere, and programs and environments are looked for from here
+        mount_trust(_OWN, trust.bundle, trust.java, trust.own, trust.subject_hash, environ, program)
+    mount(_OWN, _OWN, None, MS_BIND)
+    read_only(_OWN)
+    return held
+
+
+def _hide_socket(path: str) -> None:
+    try:
+        mount(BLANK, path, None, MS_BIND)
+    except FileNotFoundError:
+        if os.path.lexists(path):
+            raise  # otherwise its owner has removed it meanwhile, and there is nothing to hide
+
+
+def _links_in_run() -> dict[str, str]:
+    found = {}
+    for name in _KEPT_IN_RUN:
+        try:
+            found[name] = os.readlink(f"/run/{name}")
+        except OSError:
+            pass  # most systems have none of them
+    return found
+
+
+def _cover_run(uid: int, links: Mapping[str, str]) -> None:
+    for folder in ("/run", "/var/run"):
+        if os.path.isdir(folder) and not os.path.islink(folder):
+            mount("exeat", folder, "tmpfs", _SAFE, "mode=755,size=64m")
+    for name, target in links.items():
+        os.symlink(target, f"/run/{name}")
+    os.makedirs("/run/user", 0o755, exist_ok=True)
+    os.mkdir(f"/run/user/{uid}", 0o700)
+    os.mkdir("/run/lock")
+    os.chmod("/run/lock", 0o1777)  # noqa: S103 - as every system has it
+
+
+def _keep_apart(descriptor: int, number: int) -> str:
+    """A socket of the host's, which cannot be mounted any more when the host is forgotten."""
+    place = f"/run/exeat-socket-{number}"
+    os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    mount(f"/proc/self/fd/{descriptor}", place, None, MS_BIND)
+    os.close(descriptor)
+    return place
+
+
+def _put_back(path: str, place: str) -> None:
+    """A socket that the user named, at its own path again."""
+    if not os.path.lexists(path):
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    mount(place, path, None, MS_MOVE)
+    os.unlink(place)
+
+
+def _replace(path: str, content: str) -> None:
+    """Another content for a file of the host, inside only. A file that is not there stays so."""
+    target = os.path.realpath(path)
+    if not os.path.lexists(path):
+        return
+    if not os.path.exists(target):  # a link into the /run that has just been covered
+        if not target.startswith(("/run/", "/var/run/")):
+            return
+        os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
+        _write(target, content)
+        return
+    if not os.path.isfile(target):
+        return  # an earlier run's: it has what it put there
+    own = f"{_OWN}/{os.path.basename(path)}"
+    _write(own, content)
+    mount(own, target, None, MS_BIND)
+    read_only(target)
+
+
+def _write(path: str, content: str) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+    with open(descriptor, "w", errors="surrogateescape") as file:
+        file.write(content)
+
+
+def _own_hosts() -> str:
+    """The host's own loopback names. All others are answered by the resolver, so that they have one meaning."""
+    lines = ["127.0.0.1 localhost\n", "::1 localhost ip6-localhost ip6-loopback\n"]
+    try:
+        with open("/etc/hosts", errors="surrogateescape") as hosts:
+            own = ("127.", "::1 ", "::1\t")
+            lines += [f"{line.rstrip()}\n" for line in hosts if line.strip().startswith(own)]
+    except OSError:
+        pass
+    return "".join(lines)
+
+
+def _copy_ssh_configs() -> None:
+    """Files of root appear as nobody's in a user namespace, and ssh refuses settings of strangers: give it copies."""
+    try:
+        names = sorted(name for name in os.listdir(_SSH_CONFIGS) if name.endswith(".conf"))
+    except OSError:
+        return
+    if not names:
+        return
+    copies = f"{_OWN}/ssh_config.d"
+    os.mkdir(copies, 0o755)
+    for name in names:
+        try:
+            with open(f"{_SSH_CONFIGS}/{name}", errors="surrogateescape") as file:
+                if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    _write(f"{copies}/{name}", file.read())
+        except OSError:
+            continue  # not readable for ssh either
+    mount(copies, _SSH_CONFIGS, None, MS_BIND)

@@ -1,0 +1,125 @@
+"""The terminal that the command shares with its caller."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from exeat.run.asks.prompter import Prompter
+
+
+def is_at_hand() -> bool:
+    """Is there a terminal, and is it ours to read from? Who runs in the background must not take what is typed."""
+    terminal = Terminal()
+    try:
+        return terminal.exists and terminal.is_ours
+    finally:
+        terminal.close()
+
+
+class Terminal:
+    """The controlling terminal, if there is one. Given back at the end as it was found.
+
+    The command shares it, unless the caller is to be asked something on it: then the command gets one of its own.
+    """
+
+    def __init__(self) -> None:
+        self._foreground = 0
+        self._prompter: Prompter | None = None
+        try:
+            self._descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            self._foreground = os.tcgetpgrp(self._descriptor)
+        except OSError:
+            self._descriptor = -1
+
+    @property
+    def descriptor(self) -> int:
+        return self._descriptor
+
+    @property
+    def exists(self) -> bool:
+        return self._descriptor >= 0
+
+    @property
+    def is_ours(self) -> bool:
+        """Were we in the foreground at the start?"""
+        return self._foreground == os.getpgrp()
+
+    @property
+    def is_shared(self) -> bool:
+        """Does the command share it, and with it our process group?"""
+        return self.exists and self._prompter is None
+
+    def ask_here(self, asking: socket.socket | None) -> None:
+        """Put the questions that come from there to the caller. From here on the command has a terminal of its own.
+
+        To be called when the signals are blocked and before the jail is built. Raises ExeatError.
+        """
+        if asking is None:
+            return
+        if not self.exists:
+            asking.close()  # nobody will be asked here
+            return
+        from exeat.run.asks.prompter import Prompter  # noqa: PLC0415 - for those who are asked
+
+        self._prompter = Prompter(self._descriptor, asking)
+
+    @property
+    def own(self) -> tuple[int, int] | None:
+        """The command's own terminal, if it has one: the descriptor, and the device number of the caller's."""
+        return None if self._prompter is None else (self._prompter.slave, self._prompter.device)
+
+    def lead_job(self, become_command: Callable[[], NoReturn]) -> NoReturn:
+        """For a child that is to start the command on its own terminal, where there is no jail's init to do it."""
+        assert self._prompter is not None
+        self._prompter.lead_job(become_command)
+
+    @property
+    def watched(self) -> int:
+        """Readable when the process between the two terminals has ended. -1: there is none."""
+        return -1 if self._prompter is None else self._prompter.descriptor
+
+    def lose(self) -> None:
+        """That process has ended before its time, and the command's terminal with it: it is told by the kernel."""
+        if self._prompter is not None:
+            self._prompter.close()
+            self._prompter = None
+
+    def begin(self) -> None:
+        """The command is there, or goes on: keys are passed on to it from now on."""
+        if self._prompter is not None:
+            self._prompter.begin()
+
+    def suspend(self) -> None:
+        """Stop as a job of a shell does, so that the shell sees it. Comes back when we are told to go on."""
+        if self._prompter is not None:
+            self._prompter.suspend()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def end_questions(self) -> None:
+        """The command has ended. What is written from now on is to be seen at once."""
+        if self._prompter is not None and not self._prompter.end_questions():
+            self.lose()
+
+    def give_back(self) -> None:
+        """A shell in the jail takes the terminal for itself and cannot return it to a group outside its namespace."""
+        if self._descriptor < 0 or self._foreground != os.getpgrp():
+            return
+        try:
+            if os.tcgetpgrp(self._descriptor) != self._foreground:
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+                os.tcsetpgrp(self._descriptor, self._foreground)
+        except OSError:
+            pass  # the terminal has gone
+
+    def close(self) -> None:
+        """To be called when no process of the command's is left. Waits until everything is written."""
+        self.lose()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

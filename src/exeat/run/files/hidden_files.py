@@ -1,0 +1,105 @@
+"""What is not there for the command: keys, and all that decides about the command or tells of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+
+from exeat.errors import ConfigError, StartError
+from exeat.files.keys import OWN_FILES, HiddenPath, hidden_paths
+from exeat.files.places import is_below
+from exeat.run.gateway_process.preparations import NOTHING, Preparations
+from exeat.run.settings import RunSettings
+from exeat.sandbox.home import state_home
+
+
+def find_hidden(settings: RunSettings, own: list[str]) -> list[HiddenPath]:
+    """What is not there for the command. With the host's own files that is what decides about it, and no keys."""
+    program = os.path.basename(settings.argv[0])
+    if settings.files.mode == "view":
+        return hidden_paths(user_home(), os.environ, os.geteuid(), settings.files, program=program, own=own)
+    found = {os.path.realpath(path): "asked for" for path in settings.files.hide}
+    found |= {os.path.realpath(path): OWN_FILES for path in own if os.path.exists(path)}
+    return [HiddenPath(path, (), why) for path, why in found.items()]
+
+
+def own_folders() -> list[str]:
+    """Where exeat keeps its state, and where it would without EXEAT_HOME or XDG_STATE_HOME. Raises ConfigError."""
+    try:
+        used = [state_home()]
+    except ConfigError:
+        if os.environ.get("EXEAT_HOME"):
+            raise
+        used = []  # no home, and so no state
+    bases = (os.environ.get("XDG_STATE_HOME", ""), os.path.expanduser("~/.local/state"))
+    usual = (f"{base.rstrip('/')}/exeat" for base in bases if base.startswith("/"))
+    return list(dict.fromkeys((*used, *usual)))
+
+
+def user_home() -> str:
+    """Without links. There may be none: no variable, and no account."""
+    found = os.path.expanduser("~")
+    return os.path.realpath(found) if found.startswith("/") else "/"
+
+
+def working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the working directory does not exist any more", where="exeat run", expected="cd") from None
+
+
+def own_files(settings: RunSettings, prepared: Preparations = NOTHING) -> list[str]:
+    """What decides about the command, or tells of it: rules, secrets, logs, exeat's own state."""
+    log = (settings.audit, *settings.log_files)
+    written = (*dict.fromkeys(log), settings.learn_out, settings.summary_json)
+    files = (*written, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
+    for path in prepared.hidden:
+        _refuse_second_name(path)
+    found = [os.path.abspath(path) for path in files if path and _can_be_hidden(path)]
+    folders = own_folders()
+    if any(is_below(working_directory(), os.path.realpath(folder)) for folder in folders):
+        raise ConfigError(
+            "the working directory is in exeat's own folder, which is hidden from the command",
+            where="exeat run",
+            expected="cd to another folder",
+        )
+    return [*found, *folders]
+
+
+def refuse_second_names(paths: Iterable[str]) -> None:
+    """Of what decides about the command, or tells of it, in folders that it changes. Raises StartError."""
+    for path in paths:
+        if _has_second_name(path):
+            raise StartError(
+                f"{path!r} decides about the command, or tells of it, and has a second name (a hard link), by which "
+                "the command could change it",
+                detail="remove the other name, or keep the file outside of the folders that the command changes",
+            )
+
+
+def _has_second_name(path: str) -> bool:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False  # gone, or out of the command's reach as well
+    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1
+
+
+def _refuse_second_name(path: str) -> None:
+    """Of a file with a value in it: only names that are known can be hidden."""
+    if _has_second_name(path):
+        raise StartError(
+            f"{path!r} holds a secret and has a second name (a hard link), by which the command could read it",
+            detail="remove the other name, or name a file that has one",
+        )
+
+
+def _can_be_hidden(path: str) -> bool:
+    """A file or a pipe. Standard output and devices are the command's as well."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and not path.startswith(("/dev/", "/proc/")))

@@ -1,0 +1,81 @@
+"""When the command is gone: what becomes of all that it wrote outside the folders that were shared with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from exeat.errors import ExeatError
+from exeat.files.upper import Changes, Part, count_changes
+from exeat.jail.files.trees import usual_modes
+from exeat.jail.files.view import open_uppers
+
+if TYPE_CHECKING:
+    from exeat.files.saving import Saved
+    from exeat.run.settings import RunSettings
+    from exeat.sandbox.folder import SandboxFolder
+
+    class SaveLayer(Protocol):
+        def __call__(
+            self, folder: SandboxFolder, parts: Sequence[Part], limit: int, *, hidden: Sequence[str], began: float
+        ) -> Saved: ...
+
+
+_MAX_COUNTED = 100_000
+
+
+class LayerEnd(NamedTuple):
+    """What was changed, and a line about it for the user; "" if there is nothing to say."""
+
+    changes: Changes = Changes()
+    said: str = ""
+
+
+def end_layer(
+    held: int, settings: RunSettings, hidden: Sequence[str], began: float, save: SaveLayer | None
+) -> LayerEnd:
+    """Count what is in the layers, and keep it if the sandbox has a name. `held` is closed here. Never raises.
+
+    `save` was loaded for that before the command started: it takes 25 ms, and by now nothing can be loaded.
+    """
+    parts: list[Part] = []
+    try:
+        parts = open_uppers(held)
+        changes = count_changes(parts, _MAX_COUNTED)
+        if settings.folder is None or save is None:
+            return LayerEnd(changes, _thrown_away(changes))
+        with usual_modes():
+            saved = save(settings.folder, parts, settings.files.layer_bytes, hidden=hidden, began=began)
+        said = _kept(changes, settings.name) if saved.number else ""
+        if saved.left_out_count:
+            said += f"; {saved.left_out_count} could not be kept, such as {saved.left_out[0]}"
+        return LayerEnd(changes, said)
+    except ExeatError as error:
+        return LayerEnd(said=error.public)
+    except OSError as error:
+        return LayerEnd(said=f"what the command wrote outside cannot be read: {error.strerror}")
+    finally:
+        for _, descriptor in parts:
+            with suppress(OSError):
+                os.close(descriptor)
+        os.close(held)
+
+
+def _thrown_away(changes: Changes) -> str:
+    if not changes.total and changes.is_complete:
+        return ""
+    return f"{_counted(changes)} outside the project; that is thrown away (--write PATH would keep it)"
+
+
+def _kept(changes: Changes, name: str) -> str:
+    return f"{_counted(changes)} outside the project; kept in the sandbox: exeat files diff --name {name}"
+
+
+def _counted(changes: Changes) -> str:
+    if not changes.total:
+        return "the command made folders" if changes.is_complete else "the command made more folders than are counted"
+    more = "" if changes.is_complete else "more than "
+    files = "file" if changes.total == 1 else "files"
+    return f"the command changed {more}{changes.total} {files}"

@@ -1,0 +1,271 @@
+"""Guards what in shared folders would run outside later: decided before the jail is built, watched while it stands.
+
+What is there is held by mounts. For a name that is not there the kernel has no such means, so whatever comes to be
+there is renamed at once, and again when the last process of the jail is gone: then it is certain. And a file that
+something outside replaces is held again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from exeat.errors import ConfigError, JailError
+from exeat.files.new_repositories import new_repositories
+from exeat.files.project import Protected, find_protected
+from exeat.jail.files.hold_again import hold_again
+from exeat.jail.files.holding import Holdings, Place
+from exeat.jail.files.name_watch import NameWatch
+from exeat.jail.files.trees import open_without_links
+from exeat.run.files.held_places import has_second_name
+from exeat.run.files.hidden_ways import HiddenWays, root_of
+from exeat.run.summary import say
+
+BLOCKED: Final = ".exeat-blocked"
+_NOTHING: Final = (0, 0)
+_MAX_BLOCKED: Final = 100  # in one run: who makes more does not do it by mistake
+
+
+def guard_projects(
+    projects: Iterable[str], roots: Collection[str], writable: Collection[str], home: str
+) -> tuple[Holdings, list[str]]:
+    """For work in these folders: what is to be held, and notes for the user. Raises ConfigError.
+
+    `roots` are what is shared for real, and `writable` was named by the user. `home` has git's settings.
+    """
+    work = tuple(map(os.path.realpath, projects))
+    found = [_look_at(project, writable, home) for project in work]
+    held, absent, fatal, left_out = (tuple(dict.fromkeys(path for each in found for path in each[n])) for n in range(4))
+    shared = [os.path.realpath(root) for root in roots]
+
+    def places(paths: Iterable[str]) -> tuple[Place, ...]:
+        return tuple(Place(root_of(path, shared), path) for path in dict.fromkeys(paths) if root_of(path, shared))
+
+    inner = [path for path in map(os.path.realpath, writable) if any(path.startswith(f"{each}/") for each in held)]
+    folders = [folder for path in (*absent, *fatal) if (folder := os.path.dirname(path)) not in shared]
+    notes = [
+        f"{path}: there are too many repositories here to protect the settings and hooks of this one"
+        for path in left_out
+    ]
+    read_only = places(held)
+    doubled = tuple(place for place in read_only if has_second_name(place.path))
+    notes += [
+        f"{place.path}: a second name (a hard link) leads to what is protected; at the end it is put back"
+        for place in doubled
+    ]
+    holdings = Holdings(read_only, places(inner), (), places(folders), absent, fatal, work, second_names=doubled)
+    return holdings, notes
+
+
+def _look_at(project: str, writable: Collection[str], home: str) -> Protected:
+    try:
+        return find_protected(project, writable=writable, home=home)
+    except OSError as error:
+        raise ConfigError(
+            "what is to be protected in this folder cannot be found", where=project, expected=str(error.strerror)
+        ) from None
+
+
+class ProjectGuard:
+    """`descriptor` becomes readable when there is something to attend to."""
+
+    def __init__(self, holdings: Holdings, namespaces: Sequence[int], heap: str, blank: str) -> None:
+        """`namespaces` are the jail's, which are closed here; `heap` and `blank` are in it. Raises JailError."""
+        self._holdings = holdings
+        self._namespaces = list(namespaces)
+        self._own = heap, blank
+        self._forbidden = {*holdings.absent, *holdings.fatal}
+        self._fatal = holdings.fatal
+        self._is_swept = False
+        self._blocked: dict[str, str] = {}
+        self._failed: list[str] = []
+        self._replaced: dict[str, None] = {}
+        self._folders: dict[str, int] = {}
+        places = (*holdings.read_only, *holdings.hidden)
+        self._roots = {root: os.lstat(root) for root in (*(place.root for place in places), *holdings.projects)}
+        self._ways = HiddenWays(holdings.followed, holdings.lasting)
+        self._began = time.time()
+        self._read_only = {place.path: _identity(place.path) for place in holdings.read_only}
+        held = [path for place in places for path in _parts(place)]
+        try:
+            for path in self._forbidden:
+                self._open_folder(os.path.dirname(path))
+            self._watch = NameWatch((*held, *self._ways.links, *self._forbidden))
+        except OSError as error:
+            self._close_all()
+            raise JailError(
+                "what is protected in the project cannot be watched",
+                detail=str(error),
+                fix="see fs.inotify.max_user_instances and max_user_watches (sysctl)",
+            ) from None
+
+    @property
+    def descriptor(self) -> int:
+        return self._watch.descriptor
+
+    def _open_folder(self, path: str) -> None:
+        """While the command does not run yet: later it could put a link somewhere."""
+        if path not in self._folders:
+            self._folders[path] = open_without_links(path)
+
+    def attend(self) -> None:
+        """See to what has changed. A JailError if the run must end."""
+        is_open = False
+        for path, _ in self._watch.read():
+            if path not in self._forbidden:
+                is_open = True
+                self._note_if_replaced(path)
+            else:
+                self._attend_forbidden(path)  # looks for itself: it may have come again since
+        if is_open:
+            self._follow()
+        if is_open and (why := hold_again(self._holdings, self._roots, self._namespaces, *self._own)):
+            raise JailError("a file was replaced while the command ran, and cannot be protected any more", detail=why)
+
+    def _follow(self) -> None:
+        """A link may lead to another file now."""
+        new = self._ways.look_again(self._roots)
+        if new:
+            self._holdings = self._holdings._replace(hidden=(*self._holdings.hidden, *new))
+            self._watch.add((*(path for place in new for path in _parts(place)), *self._ways.links))
+
+    def _note_if_replaced(self, path: str) -> None:
+        if path in self._read_only and _identity(path) not in (self._read_only[path], _NOTHING):
+            self._replaced[path] = None
+
+    def _attend_forbidden(self, path: str) -> None:
+        if not self._block(path):
+            return
+        if path in self._fatal:
+            raise JailError(
+                f"the command made {path}, with which git takes its settings from wherever that says",
+                detail=f"it is now {self._blocked[path]}",
+            )
+        if self._failed:
+            raise JailError("what programs outside would act on cannot be taken out of their way", detail=path)
+        if len(self._blocked) > _MAX_BLOCKED:
+            raise JailError("the command keeps making files that programs outside would act on", detail=path)
+
+    def _block(self, path: str) -> bool:
+        """Rename what is there, without following anything. False: nothing is."""
+        folder, name = self._folders[os.path.dirname(path)], os.path.basename(path)
+        if not _is_there(name, folder):
+            return False
+        to = f"{name}{BLOCKED}"
+        if _is_there(to, folder):
+            to = f"{to}-{os.urandom(4).hex()}"  # not to be guessed, so that it does not replace anything
+        try:
+            _rename(name, to, folder)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._failed.append(f"{path} ({error.strerror})")
+            return True
+        self._blocked[path if path not in self._blocked else to] = to
+        return True
+
+    def sweep(self) -> list[str]:
+        """When the last process of the jail is gone: what is not to be is not. Returns what the user should know."""
+        self._is_swept = True
+        with suppress(JailError, OSError):  # whatever it is, what follows must be done
+            self.attend()
+        self._watch.end()
+        self._failed.clear()  # what is still there is tried again
+        for path in sorted(self._forbidden):
+            self._block(path)
+        for path in self._read_only:
+            self._note_if_replaced(path)
+        lines = [
+            f"{path} was made while the command ran, and is now {to}"
+            for path, to in self._blocked.items()
+            if path in self._forbidden
+        ]
+        if again := len(self._blocked) - len(lines):
+            lines.append(f"that was done {again} times more, with other names at the end ({BLOCKED}-...)")
+        if lines:
+            lines.append("such files make programs run outside: look at them before you use them")
+        lines += [
+            f"{path} was replaced while the command ran, which may have changed it; look" for path in self._replaced
+        ]
+        lines += self._see_to_repositories()
+        lines += [f"{path} was made by the command and cannot be renamed; REMOVE IT" for path in self._failed]
+        return lines
+
+    def _see_to_repositories(self) -> list[str]:
+        """New ones are named. What would start programs, as soon as git is used there or above, is renamed first."""
+        lines = []
+        for project in self._holdings.projects:
+            for folder, entry, is_harmless in new_repositories(project, self._began, self._read_only):
+                to = f"{entry}{BLOCKED}-{os.urandom(4).hex()}"
+                if entry and not is_harmless and _is_renamed(f"{folder}/{entry}", f"{folder}/{to}"):
+                    lines.append(f"{folder}/{entry} has settings or hooks that start programs outside, and is now {to}")
+                else:
+                    lines.append(f"{folder} has a git repository that is new, or has new settings or hooks: look")
+        return lines
+
+    def close(self) -> None:
+        """After the jail's end, however that came. What was not swept before is now."""
+        if not self._is_swept:
+            for line in self.sweep():
+                say(line)
+        self._watch.close()
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for descriptor in (*self._namespaces, *self._folders.values()):
+            os.close(descriptor)
+        self._namespaces.clear()
+        self._folders.clear()
+
+
+def _parts(place: Place) -> list[str]:
+    """The place, and the folders between it and the root."""
+    found = []
+    path = place.path
+    while path not in (place.root, "/"):
+        found.append(path)
+        path = os.path.dirname(path)
+    return found
+
+
+def _identity(path: str) -> tuple[int, int]:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return _NOTHING
+    return found.st_dev, found.st_ino
+
+
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass  # of what cannot be looked at it is not known
+    return True
+
+
+def _is_renamed(path: str, to: str) -> bool:
+    """When no process of the jail is left that could put a link on the way."""
+    try:
+        os.rename(path, to)
+    except OSError:
+        return False
+    return True
+
+
+def _rename(name: str, to: str, folder: int) -> None:
+    try:
+        os.rename(name, to, src_dir_fd=folder, dst_dir_fd=folder)
+    except PermissionError:
+        # The command can have closed the folder; it is our user's.
+        path, mode = f"/proc/self/fd/{folder}", os.fstat(folder).st_mode
+        os.chmod(path, mode | 0o700)
+        try:
+            os.rename(name, to, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            os.chmod(path, mode)

@@ -1,0 +1,289 @@
+"""What the command sees of the machine's files, and what of it is the real thing: policy and machine, joined."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from exeat.errors import ConfigError, StartError
+from exeat.files.disk_layer import LOOK_EVERY_S, DiskLayer, needs_disk
+from exeat.files.homes import home_directories
+from exeat.files.keys import OWN_FILES, HiddenPath
+from exeat.files.later import later_paths
+from exeat.files.masking import build_mask
+from exeat.files.paths import RealPaths, check_paths
+from exeat.files.places import full_path
+from exeat.files.roots import note_on_working_directory, why_not_shared
+from exeat.jail.files.devices import is_device, is_terminal_of_host
+from exeat.jail.files.holding import Place, places_on_way
+from exeat.jail.files.layering import PRIVATE, is_private
+from exeat.jail.files.mounts import View
+from exeat.jail.files.shared_sockets import find_sockets
+from exeat.jail.files.silent import silent_mounts
+from exeat.jail.files.trees import usual_modes
+from exeat.jail.files.view import Layers, is_below, outermost
+from exeat.run.files.git_note import note_on_repository
+from exeat.run.files.hidden_files import (
+    find_hidden,
+    own_files,
+    own_folders,
+    refuse_second_names,
+    user_home,
+    working_directory,
+)
+from exeat.run.files.hidden_ways import links_on_way, make_own_folders
+from exeat.run.files.own_code import OwnCode
+from exeat.run.files.project_guard import guard_projects
+from exeat.run.gateway_process.preparations import NOTHING, Preparations
+from exeat.run.jails.nested import refuse_covers
+from exeat.run.settings import RunSettings
+from exeat.run.summary import say
+from exeat.sandbox.home import state_home
+
+if TYPE_CHECKING:
+    from exeat.run.files.layer_end import SaveLayer
+    from exeat.sandbox.folder import SandboxFolder
+
+_LEAST_LAYER = 1 << 20
+_COVERED = "{!r} is hidden, and so is what earlier runs in the sandbox have there, to whom it was not"
+# Not silenced by --quiet, as that of --jail env is not: a policy file may have asked for it.
+_HOST_WARNING = (
+    "--files host, by an option or by `mode` in [files]: the command can change every file that you can change, read "
+    "your keys, and speak to programs outside through their Unix sockets"
+)
+
+
+class SeenFiles:
+    """The view for the jail, and what must be held outside as long as it is used."""
+
+    def __init__(self, view: View, hidden: list[HiddenPath], disk: DiskLayer | None = None) -> None:
+        self.view = view
+        self.hidden = hidden
+        self.disk = disk
+        self.save: SaveLayer | None = None
+        self.covered: list[str] = []  # what is hidden though earlier runs have left something there
+        self.kept: list[int] = []  # descriptors of the layers of earlier runs, which nobody changes while they are open
+
+    @property
+    def look_every_ms(self) -> float | None:
+        """How often `is_full` wants to be asked; None if the kernel bounds the layer."""
+        return LOOK_EVERY_S * 1000 if self.disk is not None else None
+
+    def is_full(self) -> bool:
+        """Has the command written more to its layer than it may?"""
+        return self.disk is not None and self.disk.is_full()
+
+    def close(self) -> None:
+        for descriptor in self.kept:
+            os.close(descriptor)
+        self.kept.clear()
+        if self.disk is not None:
+            self.disk.remove()
+            self.disk = None
+
+
+def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFiles:
+    """Decide it. Raises ConfigError for what cannot be had."""
+    _check_sockets_and_devices(settings)
+    # First of all: it makes exeat's own folder, which is to be hidden.
+    with usual_modes():
+        disk = DiskLayer(settings.files.layer_bytes) if settings.files.mode == "view" and needs_disk() else None
+        try:
+            return _see(settings, prepared, disk)
+        except BaseException:
+            if disk is not None:
+                disk.remove()
+            raise
+
+
+def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) -> SeenFiles:
+    silent = silent_mounts(PRIVATE)
+    _refuse_silent(silent, [working_directory(), *settings.files.write])
+    home = user_home()
+    own = own_files(settings, prepared)
+    hidden = find_hidden(settings, own)
+    _refuse_own_sockets(settings.unix, hidden)
+    named = check_paths(settings.files, hidden, home=home, here=working_directory(), state=_state())
+    view = _choose_layers(settings, named, home) if settings.files.mode == "view" else _choose_host(settings)
+    if make_own_folders(view.shared):
+        hidden = find_hidden(settings, own)
+    notes = _protect(view, settings, named, home)
+    _hide(view, hidden, later_paths(home, hidden, settings.files))
+    _hold_ways(view, own)
+    if view.layers is not None:
+        refuse_second_names(place.path for place in view.holdings.hidden if place.path in _own(hidden))
+    if settings.files.nest:
+        covered = [place.path for place in view.holdings.hidden]
+        sockets = [path for path in find_sockets(view.shared, silent) if path not in settings.unix]
+        refuse_covers([*covered, *OwnCode(home, working_directory()).read_only, *sockets], view.shared)
+    if not settings.quiet:
+        for note in notes:
+            say(note)
+    view.silent = silent
+    view.trust = prepared.trust
+    view.devices = settings.devices
+    seen = SeenFiles(view, hidden, disk)
+    if view.layers is not None:
+        if disk is not None:
+            # It lies in folders that it is a layer for. The kernel allows that to the uppermost.
+            view.layers.on_disk = disk.path
+        if settings.folder is not None:
+            _add_kept_layers(seen, view.layers, settings.folder)
+            if not settings.quiet and seen.covered:
+                say(_COVERED.format(seen.covered[0]))
+    return seen
+
+
+def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
+    """What is shared for real is looked through. Elsewhere such a mount can be left out."""
+    for point in silent:
+        for path in shared:
+            if is_below(point, os.path.abspath(os.path.expanduser(path))):
+                raise StartError(
+                    f"what is mounted at {point!r} does not answer, and the command is to have it",
+                    detail=f"it is in {path}; unmount it (umount -l), or start in another folder",
+                )
+
+
+def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
+    """What earlier runs in the sandbox have left."""
+    from exeat.files.folding import fold_layers  # noqa: PLC0415 - for sandboxes with a name
+    from exeat.files.kept import kept_bytes, kept_layers, seen_before  # noqa: PLC0415
+    from exeat.files.saving import save_layer  # noqa: PLC0415
+
+    seen.save = save_layer
+    fold_layers(folder)
+    seen.kept = kept_layers(folder)
+    layers.kept = [os.readlink(f"/proc/self/fd/{each}") for each in seen.kept]
+    layers.limit = max(_LEAST_LAYER, layers.limit - kept_bytes(folder))
+    if layers.kept:
+        layers.apart = os.path.realpath(state_home())
+    # What was shown to an earlier run, or not hidden yet, may have been copied to its layer.
+    seen.covered = seen_before(seen.kept, [entry.path for entry in seen.hidden if not is_private(entry.path)])
+    if seen.covered:
+        covered = [entry for entry in seen.hidden if entry.path in seen.covered]
+
+        def fill(cover: int, mark: str) -> None:
+            wanted = covered if mark else [entry._replace(keep=()) for entry in covered]
+            build_mask(cover, wanted, opaque_xattr=mark)
+
+        layers.fill_cover = fill
+
+
+def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> View:
+    policy, here = settings.files, working_directory()
+    real = list(named.write)
+    why = why_not_shared(here, home_directories(home, os.environ, os.geteuid()))
+    if not why:
+        real.append(here)
+    elif not settings.quiet and not any(is_below(here, path) for path in real):
+        say(note_on_working_directory(why))
+    own_folders = [home, "/var/tmp", os.path.realpath(os.environ.get("TMPDIR", "/tmp"))]  # noqa: S108
+    return View(Layers(outermost(real), limit=policy.layer_bytes, own_folders=own_folders), settings.unix)
+
+
+def _choose_host(settings: RunSettings) -> View:
+    say(_HOST_WARNING)
+    return View(None, settings.unix)
+
+
+def _state() -> str:
+    try:
+        return os.path.realpath(state_home())
+    except ConfigError:
+        return ""  # no home, and so no state
+
+
+def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None:
+    """Where there are layers, by a mask; where it is shared for real, by a cover. `later`: what is not there yet."""
+    view.not_there = [entry.path for entry in hidden]
+    covered = tuple(
+        Place(
+            place.root, place.path, tuple(name for name in entry.keep if f"{entry.path}/{name}" not in view.not_there)
+        )
+        for entry in hidden
+        for place in _in_shared(view, [entry.path])
+    )
+    paths = {place.path for place in covered}
+    # What lies in a folder that is covered is not there any more, so nothing can be put over it.
+    outer = tuple(place for place in covered if not any(above in paths for above in _ways_above(place.path)))
+    view.holdings = view.holdings._replace(hidden=outer)
+    if view.layers is not None:
+        masked = [entry for entry in hidden if entry.path not in paths and not is_private(entry.path)]
+
+        def fill(mask: int, mark: str) -> list[str]:
+            return build_mask(mask, [*masked, *later], opaque_xattr=mark)
+
+        view.layers.fill_mask = fill
+
+
+def _ways_above(path: str) -> Iterable[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _own(hidden: list[HiddenPath]) -> set[str]:
+    return {entry.path for entry in hidden if entry.why == OWN_FILES}
+
+
+def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> list[str]:
+    """What must not be changed in folders that are shared for real, and what the policy says. Returns notes."""
+    code = OwnCode(home, working_directory())
+    notes: list[str] = []
+    if view.layers is not None:
+        writable = [full_path(path, home) for path in settings.files.write]
+        folders = [root for root in view.shared if os.path.isdir(root)]
+        view.holdings, notes = guard_projects(folders, view.shared, writable, home)
+        notes.append(note_on_repository(working_directory(), view.shared))
+    own = [*code.read_only, *(path for path in settings.upstream_ca if os.path.isfile(path))]
+    places = (
+        *view.holdings.read_only,
+        *(place for path in own for root in view.shared for place in places_on_way(root, os.path.abspath(path))),
+        *(Place("/", path) for path in named.read_only),
+    )
+    writable_places = (*view.holdings.still_writable, *_in_shared(view, code.still_writable))
+    view.holdings = view.holdings._replace(read_only=tuple(dict.fromkeys(places)), still_writable=writable_places)
+    return [note for note in notes if note]
+
+
+def _hold_ways(view: View, own: Iterable[str]) -> None:
+    """What decides about the command is found where it was named: a link on the way must not be turned."""
+    ways = {name: on_way for name in own if (on_way := links_on_way(name))}
+    links = dict.fromkeys(link for each in ways.values() for link in each)
+    lasting = [place.path for place in _in_shared(view, map(os.path.realpath, own_folders()))]
+    view.holdings = view.holdings._replace(
+        pinned=(*view.holdings.pinned, *_in_shared(view, links)),
+        followed=tuple(ways),
+        lasting=tuple(path for path in lasting if os.path.isdir(path)),
+    )
+
+
+def _in_shared(view: View, paths: Iterable[str]) -> list[Place]:
+    return [Place(root, path) for path in paths for root in view.shared if is_below(path, root)]
+
+
+def _refuse_own_sockets(paths: Iterable[str], hidden: list[HiddenPath]) -> None:
+    own = [entry.path for entry in hidden if entry.why == OWN_FILES]
+    for path in paths:
+        if any(is_below(os.path.realpath(path), each) for each in own):
+            raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
+
+
+def _check_sockets_and_devices(settings: RunSettings) -> None:
+    for path in settings.unix:
+        if not os.path.isabs(path) or not _is_socket(path):
+            raise ConfigError("no such socket", where=f"--unix {path}", expected="the full path of a Unix socket")
+    for path in settings.devices:
+        if not is_device(path):
+            raise ConfigError("no such device", where=f"--device {path}", expected="the full path of a file in /dev")
+        if is_terminal_of_host(path):
+            raise ConfigError("terminals are the jail's own", where=f"--device {path}", expected="another device")
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,169 @@
+"""In the gateway's process: fetch the secrets, make the certificates, and say what the command is to get of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from exeat.gateway.tls.interception import HTTP1, Intercept, Interception
+from exeat.policy import Name, Pattern, Policy, Reason, Rule, Scope, Target, decide, is_exempt
+from exeat.run.environment import decoded
+from exeat.run.gateway_process.preparations import Preparations
+from exeat.run.gateway_process.scrubbing import scrub_environment
+from exeat.secrets.model import Secret, SecretSpec
+from exeat.secrets.setup.config import VARIABLE
+from exeat.secrets.setup.values import Settle, end_commands, fetch, files_to_hide, variables_to_drop
+from exeat.secrets.stream.codings import load_codings
+from exeat.secrets.vault import Vault
+from exeat.sources import Loaded
+from exeat.trust.authority import Authority, Contexts
+from exeat.trust.roots import UpstreamTrust, find_caller_roots, find_system_roots
+from exeat.trust.store import certificates_of, combined_bundle, java_key_store, subject_hash
+from exeat.trust.unnamed_file import TrustFiles, file_in_memory
+
+if TYPE_CHECKING:
+    from exeat.sandbox.folder import SandboxFolder
+
+# Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
+NEEDED_LATER = (
+    "exeat.gateway.doors.http2", "exeat.gateway.http2.back", "exeat.secrets.treatment", "exeat.trust.roots",
+    "subprocess", "json",
+)  # fmt: skip
+
+# A value of so many bytes is no other variable's by chance, or no part of one.
+_WHOLE, _PART = 8, 16
+
+
+class Intercepting:
+    """The secrets and certificates of one run. Made in two steps: what the jail needs comes first."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        upstream_ca: Sequence[str],
+        given: dict[bytes, bytes] | None = None,
+        folder: SandboxFolder | None = None,
+    ) -> None:
+        """Raises ConfigError for a secret without a value, or roots that cannot be used.
+
+        `given` is the command's environment where that is not ours. No secret comes from there, and no trust.
+        `folder` is the sandbox's, if it has a name: placeholders are kept in it.
+        """
+        # No command that fetches a value has any use for what holds others.
+        self._environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
+        self._loaded = loaded
+        self.secrets: tuple[Secret, ...] = ()
+        if loaded.secrets:
+            self.secrets = fetch(loaded.secrets, self._environ, _settle(folder, loaded.secrets))
+        self._trust = UpstreamTrust(upstream_ca, self._environ)
+        self._authority = Authority(_permitted(loaded))
+        self._passed_on = self._environ if given is None else decoded(given)
+        self._copies = _find_copies(self._passed_on, self.secrets)
+        self._own_copies = self._copies if given is None else _find_copies(self._environ, self.secrets)
+        if loaded.secrets:
+            scrub_environment(self._dropped(), given)
+
+    def _dropped(self) -> set[str]:
+        return {*variables_to_drop(self._loaded.secrets), *self._copies, *self._own_copies}
+
+    def preparations(self) -> Preparations:
+        loaded = self._loaded
+        own = self._authority.certificate_pem
+        added = find_caller_roots(self._passed_on)  # by variables that will lead to our files
+        bundle = combined_bundle(find_system_roots(self._passed_on) + added, own)
+        trust = TrustFiles(
+            file_in_memory(bundle),
+            file_in_memory(combined_bundle(added, own)),
+            file_in_memory(java_key_store(certificates_of(bundle))),
+            subject_hash(self._authority.certificate_der),
+        )
+        return Preparations(
+            {each.name: each.placeholder.decode("ascii") for each in self.secrets},
+            sorted(self._dropped()),
+            _files_with_values(loaded.secrets),
+            [*loaded.warnings, *_announce(loaded.policy, loaded.secrets), *self._copies.values()],
+            trust,
+            loaded.files,
+        )
+
+    def interception(self) -> Interception:
+        """What the gateway works with. Everything that it needs later is loaded here."""
+        load_codings()
+        self._trust.context(HTTP1)  # 25 ms, while the jail is being built; the others when they are needed
+        mode = Intercept(self._loaded.intercept)
+        return Interception(mode, Vault(self.secrets), Contexts(self._authority), self._trust.context)
+
+    def end_renewals(self, renewals: Sequence[asyncio.Task[None]]) -> None:
+        """Nobody waits for them any more, nor for the commands that they have started."""
+        for renewal in renewals:
+            renewal.cancel()
+        end_commands()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """As it was at the start: for commands that renew a secret."""
+        return self._environ
+
+
+def _settle(folder: SandboxFolder | None, secrets: Sequence[SecretSpec]) -> Settle | None:
+    if folder is None:
+        return None
+    from exeat.sandbox.placeholders import KeptPlaceholders  # noqa: PLC0415 - for sandboxes with a name
+
+    return KeptPlaceholders(folder, {each.name: each.shape for each in secrets if not each.placeholder}).settle
+
+
+def _permitted(loaded: Loaded) -> list[Pattern]:
+    """The hosts that certificates are made for, as narrow as the rules allow to say it."""
+    allowing = [rule for rule in loaded.policy.rules if not rule.deny and not rule.no_intercept]
+    denies_requests = any(rule.deny and rule.conditional for rule in loaded.policy.rules)
+    if loaded.intercept == Intercept.ALL or denies_requests:
+        return [rule.pattern for rule in allowing]
+    wanted = [rule.pattern for rule in allowing if rule.conditional]
+    return wanted + [rule.pattern for secret in loaded.secrets for rule in secret.hosts]
+
+
+def _files_with_values(secrets: Sequence[SecretSpec]) -> list[str]:
+    """Those that secrets name, and those in which values are written; links followed."""
+    written = (each.written.name for each in secrets if each.source.value is not None and each.written.name != VARIABLE)
+    return [*dict.fromkeys((*files_to_hide(secrets), *map(os.path.realpath, written)))]
+
+
+def _find_copies(environ: Mapping[str, str], secrets: Sequence[Secret]) -> dict[str, str]:
+    """Other variables that have a value in them, and what to say of each: a token often has more than one name."""
+    known = {*variables_to_drop([each.spec for each in secrets]), *(each.name for each in secrets)}
+    found = {}
+    for variable, text in environ.items():
+        data = os.fsencode(text)
+        for secret in secrets:
+            value = secret.value
+            same = len(value) >= _WHOLE and value == data
+            if (same or (len(value) >= _PART and value in data)) and variable not in known:
+                found[variable] = f"{variable} is not passed on: it has the value of {secret.name} in it"
+    return found
+
+
+def _announce(policy: Policy, secrets: Sequence[SecretSpec]) -> list[str]:
+    """One line for each secret: where it may go, and whether that is allowed by its being there alone."""
+    lines = []
+    for secret in secrets:
+        notes = [_note(policy, rule) for rule in secret.hosts]
+        hosts = ", ".join(f"{rule.text}{note}" for rule, note in zip(secret.hosts, notes, strict=True))
+        lines.append(f"{secret.name} is a placeholder; its value goes only to {hosts}")
+    return lines
+
+
+def _note(policy: Policy, rule: Rule) -> str:
+    """What the rules that somebody wrote make of one host of a secret. Of many hosts at once nothing can be said."""
+    pattern = rule.pattern
+    if pattern.scope is not Scope.EXACT:
+        return " (allowed by that where no other rule is)"
+    host, port = Name(pattern.name), rule.ports[0][0]
+    if is_exempt(policy, host, port):
+        return " (but a rule says no-intercept, so the server gets the placeholder)"
+    decision = decide(policy, Target(host, port))
+    if not decision.allowed and decision.reason is not Reason.NEEDS_INTERCEPTION:
+        return " (but a rule denies that)"
+    return " (allowed by that)" if decision.rule is not None and decision.rule.implied else ""

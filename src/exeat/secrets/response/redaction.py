@@ -1,0 +1,317 @@
+"""Taking values out of responses: what a server repeats of a secret becomes its placeholder again.
+
+Only values that were given out in this run are looked for. What cannot be found is a value that comes back in parts
+(a program that asks for one byte range after the other) or in a form that only the server knows.
+
+After a change of protocols nothing may be changed any more: there the stream is cut off before a value (`LeakGuard`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from exeat.errors import ProtocolError
+from exeat.secrets.model import Secret
+from exeat.secrets.stream.codings import Decoder, Loan, make_decoder
+from exeat.secrets.stream.forms import reflected_forms
+from exeat.secrets.stream.lines import (
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    change_lines,
+    content_coding,
+    first_value,
+    is_grpc,
+    line_named,
+    without,
+)
+from exeat.secrets.stream.replace import ReplacementTable, StreamReplacer
+from exeat.wire.fields import Headers
+from exeat.wire.http1 import ResponseHead
+
+_GRPC_ENCODING = line_named(b"grpc-encoding")
+
+
+def _told_values(secret: Secret) -> dict[bytes, None]:
+    """All values that a secret had in this run, in order."""
+    # A header's value loses the blanks at its ends on the way, and is told without them.
+    return dict.fromkeys(each for value in secret.all_values for each in (value, value.strip(b" ")))
+
+
+class Redaction:
+    """The values of some secrets and what stands in for them, made ready. Shared by all responses until one changes.
+
+    `before` is the one that this takes the place of. The forms of its values are not made a second time: they take
+    milliseconds for a long value.
+    """
+
+    __slots__ = ("_fitted", "_forms", "_names", "table")
+
+    def __init__(self, secrets: Iterable[Secret], before: Redaction | None = None) -> None:
+        known = {} if before is None else before._forms
+        self._forms: dict[bytes, tuple[bytes, ...]] = {}
+        pairs: dict[bytes, bytes] = {}
+        self._names: dict[bytes, str] = {}
+        for secret in secrets:
+            self._names[secret.placeholder] = secret.name
+            for value in _told_values(secret):
+                forms = known[value] if value in known else reflected_forms(value)
+                self._forms[value] = forms
+                for form in forms:
+                    pairs.setdefault(form, secret.placeholder)
+        self.table = ReplacementTable(pairs)
+        self._fitted: ReplacementTable | None = None
+
+    @property
+    def fitted(self) -> ReplacementTable:
+        """The same, with placeholders cut or filled up to the length of what they stand for."""
+        if self._fitted is None:
+            pairs = {form: name[: len(form)].ljust(len(form), b"*") for form, name in self.table.pairs.items()}
+            self._fitted = ReplacementTable(pairs)
+        return self._fitted
+
+    def names_in(self, data: bytes) -> tuple[str, ...]:
+        """The names of the secrets of which a value is in the data, sorted."""
+        table = self.table
+        if not table.may_match(data):
+            return ()
+        return tuple(sorted({self._names[table.pairs[form]] for _, form in table.matches(data)}))
+
+    def clean(self, data: bytes) -> bytes:
+        """One piece of text without any value in it."""
+        if not self.table.may_match(data):
+            return data
+        replacer = StreamReplacer(self.table)
+        return replacer.feed(data) + replacer.finish()
+
+    def clean_line(self, line: bytes) -> bytes:
+        name, colon, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            return line  # it frames the message, whatever else its digits may be
+        return self.clean(name) + colon + self.clean(value)
+
+    def clean_head(self, head: ResponseHead) -> None:
+        head.reason = self.clean(head.reason)
+        if self.table.may_match(head.passed):
+            head.passed = change_lines(head.passed, self.clean_line)
+
+    def clean_trailers(self, trailers: Headers) -> Headers:
+        return [(self.clean(name), self.clean(value)) for name, value in trailers]
+
+
+Current = Callable[[], Redaction | None]
+
+
+class ResponseFilter:
+    """The body of one response. Secrets that are given out while it is under way are taken from the rest of it.
+
+    `close` is to be called when nothing more will be fed, whatever the reason: it gives back what was borrowed.
+    """
+
+    __slots__ = ("_current", "_decoder", "_fitted", "_messages", "_redaction", "_replacer")
+
+    only_watches = False
+
+    def __init__(self, current: Current, decoder: Decoder | None, *, fitted: bool, messages: bool = False) -> None:
+        self._messages = _MessageEnds() if messages else None
+        self._current = current
+        self._decoder = decoder
+        self._fitted = fitted
+        self._redaction: Redaction | None = None
+        self._replacer: StreamReplacer | None = None
+
+    @property
+    def unpacks(self) -> bool:
+        """May much come of little? Then it is better taken in pieces."""
+        return self._decoder is not None
+
+    def borrow(self, loan: Loan) -> None:
+        """Take no more memory than can be had there."""
+        if self._decoder is not None:
+            self._decoder.borrow(loan)
+
+    def close(self) -> None:
+        if self._decoder is not None:
+            self._decoder.close()
+
+    def feed(self, data: bytes) -> bytes:
+        return self._clean(data if self._decoder is None else self._decoder.feed(data))
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """The same, piece by piece. Nothing else may be fed before the last was taken."""
+        for piece in (data,) if self._decoder is None else self._decoder.pieces(data):
+            yield self._clean(piece)
+
+    def finish(self) -> bytes:
+        rest = b"" if self._decoder is None else self._clean(self._decoder.finish())
+        return rest if self._replacer is None else rest + self._replacer.finish()
+
+    def _clean(self, data: bytes) -> bytes:
+        end = self._messages.feed(data) if self._messages is not None else 0
+        redaction = self._current()
+        if redaction is None:
+            return data
+        if redaction is not self._redaction:
+            held = b"" if self._replacer is None else self._replacer.held
+            self._redaction = redaction
+            self._replacer = StreamReplacer(redaction.fitted if self._fitted else redaction.table)
+            data, end = held + data, end + len(held) if end else 0
+        replacer = self._replacer
+        assert replacer is not None
+        if not end:
+            return replacer.feed(data)
+        # The other side may wait for an answer to the message: the end of it is not held back.
+        return replacer.feed(data[:end]) + replacer.finish() + replacer.feed(data[end:])
+
+
+class _MessageEnds:
+    """Where the messages of a gRPC body end. No value lies across two unbroken: there is a zero between them."""
+
+    __slots__ = ("_head", "_is_lost", "_left")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0
+        self._is_lost = False  # it is something else
+
+    def feed(self, data: bytes) -> int:
+        """How many of these bytes there are up to the last end of a message among them; 0 if there is none."""
+        at = end = 0
+        while at < len(data) and not self._is_lost:
+            if self._left:
+                step = min(self._left, len(data) - at)
+                self._left -= step
+            else:
+                step = min(5 - len(self._head), len(data) - at)
+                self._head += data[at : at + step]
+                self._is_lost = self._head[0] not in (0, 1, 0x80)
+                if len(self._head) == 5:
+                    self._left, self._head = int.from_bytes(self._head[1:], "big"), b""
+            at += step
+            if not (self._left or self._head or self._is_lost):
+                end = at
+        return end
+
+
+def begin_response(current: Current, head: ResponseHead) -> ResponseFilter | None:
+    """Clean the head, and give the filter for the body if there is a body to look through. For places with secrets.
+
+    The body is decoded, so its length and coding are taken from the head; one that cannot be decoded raises
+    ProtocolError. A gRPC body keeps its lengths: they stand in front of each message. While nothing has been given
+    out a body of a known length keeps that too. But something may be before its end, so it goes through a filter,
+    which costs next to nothing until then.
+    """
+    redaction = current()
+    if redaction is not None:
+        redaction.clean_head(head)
+    if head.length == 0 and not head.chunked:
+        if content_coding(head.passed) and first_value(head.passed, CONTENT_LENGTH).strip(b"0"):
+            # That of a packed body that does not come, which would tell how far a value and a guess in it are alike.
+            head.passed = without(head.passed, CONTENT_LENGTH)
+        return None
+    coding = content_coding(head.passed)
+    grpc = is_grpc(head.passed)
+    decoder = _decoder_for(head, coding) if coding else None
+    if (coding and decoder is None) or (grpc and first_value(head.passed, _GRPC_ENCODING) not in _PLAIN):
+        # Whether or not anything has been given out: what is refused must not depend on what else is going on.
+        raise ProtocolError("response in a coding that cannot be searched for secrets", status=502)
+    fitted = grpc or (redaction is None and decoder is None and head.length is not None)
+    if decoder is not None or not fitted:
+        head.passed = without(without(head.passed, CONTENT_ENCODING), CONTENT_LENGTH)
+        head.length = None
+        head.chunked = True
+    return ResponseFilter(current, decoder, fitted=fitted, messages=grpc)
+
+
+_PLAIN = (b"", b"identity")
+
+
+def _decoder_for(head: ResponseHead, coding: bytes) -> Decoder | None:
+    """A part of a coded body cannot be decoded."""
+    return None if head.status == 206 else make_decoder(coding)
+
+
+_LONGEST_HEAD: Final = 14  # bytes of a frame
+
+
+class LeakGuard:
+    """One stream. It looks for what has been given out by now, not only for what had been when the stream began.
+
+    The end of what has come waits, because a value may begin there, but for the end of a WebSocket frame: the program
+    would wait for that, and perhaps the server for the program. No value lies across two frames unbroken, for there is
+    a head between them. How much waits does not depend on what it looks like, as in `replace`.
+    """
+
+    __slots__ = ("_current", "_frames", "_passed", "_tail", "found")
+
+    def __init__(self, current: Current) -> None:
+        self._current = current
+        self._frames = FrameEnds()
+        self._tail = b""  # a value may begin in it
+        self._passed = 0  # bytes of it that have gone on all the same
+        self.found: tuple[str, ...] = ()  # the names of the secrets of which there was a value, sorted
+
+    def feed(self, data: bytes) -> bytes:
+        """What may go on by now. Once `found` names something, nothing may any more."""
+        frame_end = self._frames.feed(data)
+        redaction = self._current()
+        if redaction is None:
+            return data
+        tail, passed = self._tail, self._passed
+        text = tail + data if tail else data
+        self.found = redaction.names_in(text)
+        if self.found:
+            return b""
+        table = redaction.table
+        passes_to = max(table.let_go(len(tail), data), passed, len(tail) + frame_end if frame_end else 0)
+        kept_from = min(passes_to, max(0, len(text) - table.held))
+        self._tail = text[kept_from:]
+        self._passed = passes_to - kept_from
+        return text[passed:passes_to]
+
+    def finish(self) -> bytes:
+        """The rest, once nothing follows."""
+        rest = self._tail[self._passed :]
+        self._tail, self._passed = b"", 0
+        return rest
+
+
+class FrameEnds:
+    """Where the frames of a WebSocket end (RFC 6455 5.2). It only counts: what is no WebSocket is no error here."""
+
+    __slots__ = ("_head", "_left")
+
+    def __init__(self) -> None:
+        self._head = b""  # of a frame whose head is not complete
+        self._left = 0  # bytes of payload still to come
+
+    def feed(self, data: bytes) -> int:
+        """How many of these bytes there are up to the last end of a frame among them; 0 if there is none."""
+        at = end = 0
+        size = len(data)
+        while at < size:
+            if self._left:
+                step = min(self._left, size - at)
+                self._left -= step
+            else:
+                step = self._take_head(data[at : at + _LONGEST_HEAD])
+            at += step
+            if not (self._left or self._head):
+                end = at
+        return end
+
+    def _take_head(self, data: bytes) -> int:
+        """Read a head, or as much of it as there is. Gives how many of these bytes are of it."""
+        head = (self._head + data)[:_LONGEST_HEAD]
+        before = len(self._head)
+        size = 2
+        if len(head) >= size:
+            masked, length = divmod(head[1], 0x80)
+            counted = {126: 2, 127: 8}.get(length, 0)
+            size += counted + 4 * masked
+            if len(head) >= size:
+                self._left = int.from_bytes(head[2 : 2 + counted], "big") if counted else length
+                self._head = b""
+                return size - before
+        self._head = head
+        return len(head) - before
