@@ -103,7 +103,7 @@ def main() -> None:
         printed, events = run_agent(Path(folder))
         bashrc = Path(folder, ".bashrc").read_text()
     decided = [event for event in events if event["event"] == "decision"]
-    allowed = [event for event in decided if event["verdict"] == "allow"]
+    allowed = {event["host"] for event in decided if event["verdict"] == "allow"}
     refused = any((event["reason"], event["secrets"]) == ("secret-to-wrong-host", ["API_KEY"]) for event in decided)
     at_service = [key for key in Echo.seen if key]
     at_agent = re.findall(r"your key: (.*)", printed)
@@ -111,10 +111,10 @@ def main() -> None:
 What the API received:  {", ".join(at_service).replace(KEY, f"{KEY[:8]}...{KEY[-4:]}")}  (the key; masked here)
 What the agent had:     {", ".join(at_agent)}  (worth nothing)
 ~/.bashrc, outside:     {"unchanged" if bashrc == BASHRC else "CHANGED"}
-{len(allowed)} allowed, {len(decided) - len(allowed)} denied, each in the log; `exeat audit verify` finds it whole""")
+Hosts that it reached:  {", ".join(sorted(allowed))}  (each decision is in the log)""")
     as_said = (
         at_service == [KEY] and len(at_agent) == 1 and KEY not in printed and refused and bashrc == BASHRC
-        and {event["host"] for event in allowed} == {ALLOWED, KEYED} and "bytes" not in printed
+        and allowed == {ALLOWED, KEYED} and "bytes" not in printed
     )  # fmt: skip
     if not as_said:
         raise SystemExit("the demo did not go as it should: please report this")
