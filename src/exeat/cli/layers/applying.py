@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from exeat.cli.layers.listing import choose, print_rows, summary
 from exeat.cli.screen import confirmed, counted, plain, say
 from exeat.errors import ConfigError, ExeatError
-from exeat.files.applying import apply, objection, plan
-from exeat.files.changes import Change, Comparison
-from exeat.files.folding import forget
-from exeat.files.kept import layer_numbers
-from exeat.files.overview import rows_of
-from exeat.files.under import full_path
+from exeat.files.layers.applying import apply, objection, plan
+from exeat.files.layers.comparing import Change, Comparison
+from exeat.files.layers.folding import forget
+from exeat.files.layers.kept import layer_numbers
+from exeat.files.layers.showing import rows_of
+from exeat.paths import typed_path
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 
 
@@ -23,7 +23,7 @@ def apply_paths(name: str, paths: Sequence[str], *, every: bool, yes: bool) -> i
     with open_sandbox(name) as folder, Comparison(folder) as comparison:
         if paths:
             choose(comparison.changes(), paths)  # says so if there is nothing at one of them
-        changes = plan(comparison, [full_path(path) for path in paths])
+        changes = plan(comparison, [typed_path(path) for path in paths])
         refused = [(change, why) for change in changes if (why := objection(change))]
         for change, why in refused:
             say(f"exeat: left: {plain(change.path)}: {plain(why)}", error=True)
@@ -66,7 +66,7 @@ def discard_paths(name: str, paths: Sequence[str], *, yes: bool) -> int:
             what = f"all that it keeps ({error.public if isinstance(error, ExeatError) else error.strerror})"
         if not confirmed(f'the sandbox "{name}" forgets {what}', yes=yes):
             return 1
-        forget(folder, [full_path(path) for path in paths])
+        forget(folder, [typed_path(path) for path in paths])
     say("forgotten")
     return 0
 

@@ -8,10 +8,9 @@ from typing import Final
 
 from exeat.cli.screen import GREEN, RED, YELLOW, aligned, coloured, counted, has_colours, plain, say
 from exeat.errors import ConfigError
-from exeat.files.changes import Change, Comparison
-from exeat.files.overview import Row, rows_of, totals
-from exeat.files.text import NotShownError, text_diff
-from exeat.files.under import full_path, is_in
+from exeat.files.layers.comparing import Change, Comparison
+from exeat.files.layers.showing import NotShownError, Row, rows_of, text_diff, totals
+from exeat.paths import is_in, typed_path
 from exeat.policy.host import shown
 from exeat.sandbox.folder import open_sandbox
 
@@ -42,7 +41,7 @@ def choose(changes: Sequence[Change], paths: Sequence[str]) -> list[Change]:
     """Changes at these paths, as they were typed, and below them. Raises ConfigError for one without any."""
     wanted = []
     for typed in paths:
-        path = full_path(typed)
+        path = typed_path(typed)
         if not any(is_in(change.path, [path]) for change in changes):
             raise ConfigError(f"no change is kept at {shown(path)}", where="PATH", expected="a path that diff lists")
         wanted.append(path)

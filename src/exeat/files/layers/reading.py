@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, NamedTuple
+from itertools import takewhile
+from typing import Literal, NamedTuple
 
-from exeat.files.marks import is_whiteout, opaque_mark
+from exeat.jail.files.trees import is_whiteout, opaque_mark
+from exeat.paths import opened
 
 Kind = Literal["file", "link", "folder", "removed"]
-
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Entry(NamedTuple):
@@ -70,14 +70,10 @@ def _list(folder: _Pending) -> tuple[dict[str, list[tuple[int, os.stat_result]]]
     """Names in a folder, each with the layers that have it; down to the layer whose folder hides those below it."""
     listed: dict[str, list[tuple[int, os.stat_result]]] = {}
     for tree in folder.trees:
-        descriptor = os.open(folder.path[1:] or ".", _DIRECTORY, dir_fd=tree)
-        try:
+        with opened(folder.path[1:] or ".", within=tree) as descriptor, os.scandir(descriptor) as entries:
             mark = opaque_mark(descriptor)
-            with os.scandir(descriptor) as entries:
-                for entry in entries:
-                    listed.setdefault(entry.name, []).append((tree, entry.stat(follow_symlinks=False)))
-        finally:
-            os.close(descriptor)
+            for entry in entries:
+                listed.setdefault(entry.name, []).append((tree, entry.stat(follow_symlinks=False)))
         if mark:
             return listed, mark
     return listed, ""
@@ -85,12 +81,7 @@ def _list(folder: _Pending) -> tuple[dict[str, list[tuple[int, os.stat_result]]]
 
 def _first_folders(having: list[tuple[int, os.stat_result]]) -> list[int]:
     """The layers in which it is a folder, down to one in which it is something else."""
-    folders = []
-    for tree, found in having:
-        if not stat.S_ISDIR(found.st_mode):
-            break
-        folders.append(tree)
-    return folders
+    return [tree for tree, _ in takewhile(lambda each: stat.S_ISDIR(each[1].st_mode), having)]
 
 
 def _kind(found: os.stat_result) -> Kind:

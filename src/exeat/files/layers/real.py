@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
-_STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+from exeat.jail.files.trees import open_in
+from exeat.paths import look, using
+
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_COUNTED: Final = 10_000
 _MAX_DEPTH: Final = 50
@@ -24,9 +25,7 @@ class RealMachine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.forget()
 
     def forget(self) -> None:
@@ -42,7 +41,7 @@ class RealMachine:
         parent, _, name = path.rpartition("/")
         if parent != self._path or self._folder < 0:
             self.forget()
-            self._folder = _open_way(parent)
+            self._folder = open_in("/", parent)
             self._path = parent
         return self._folder, name
 
@@ -65,12 +64,8 @@ class RealMachine:
 
     def names(self, path: str) -> list[str]:
         """What is in a folder; nothing if we may not look."""
-        with suppress(OSError):
-            descriptor = self.open(path)
-            try:
-                return sorted(os.listdir(descriptor))
-            finally:
-                os.close(descriptor)
+        with suppress(OSError), using(self.open(path)) as descriptor:
+            return sorted(os.listdir(descriptor))
         return []
 
     def count_files(self, path: str) -> int:
@@ -84,17 +79,6 @@ class RealMachine:
             if count > _MAX_COUNTED:
                 return _MAX_COUNTED
         return count
-
-
-def _open_way(path: str) -> int:
-    here = os.open("/", _STEP)
-    for part in filter(None, path.split("/")):
-        try:
-            inner = os.open(part, _STEP, dir_fd=here)
-        finally:
-            os.close(here)
-        here = inner
-    return here
 
 
 def is_unchanged(before: os.stat_result | None, now: os.stat_result | None) -> bool:
@@ -121,7 +105,5 @@ def is_same_content(one: int, other: int) -> bool:
 
 
 def _is_link(name: str, within: int) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode)
-    except OSError:
-        return False  # gone, or in a folder that we may list and not enter
+    found = look(name, within)  # None: gone, or in a folder that we may list and not enter
+    return found is not None and stat.S_ISLNK(found.st_mode)

@@ -10,12 +10,11 @@ import fcntl
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import TracebackType
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from exeat.errors import ExeatError
-from exeat.files.under import is_in
+from exeat.paths import DIRECTORY, is_in, opened, using
 from exeat.sandbox.files import locked, read_file, write_file
 from exeat.sandbox.folder import LAYERS
 from exeat.sandbox.home import make_folder, open_folder
@@ -31,7 +30,6 @@ _LOCK: Final = ".lock"
 _NUMBER: Final = re.compile(r"[0-9]{6,9}")
 UNFINISHED: Final = ".new-"
 _MAX_FACTS: Final = 4 << 20
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Facts(NamedTuple):
@@ -68,13 +66,8 @@ def kept_layers(folder: SandboxFolder) -> list[int]:
 
 def layer_numbers(folder: SandboxFolder) -> list[int]:
     """Which layers there are, oldest first."""
-    layers = _open_layers(folder)
-    if layers is None:
-        return []
-    try:
-        return numbers(layers)
-    finally:
-        os.close(layers)
+    with _opened_layers(folder) as layers:
+        return [] if layers is None else numbers(layers)
 
 
 def kept_bytes(folder: SandboxFolder) -> int:
@@ -83,13 +76,10 @@ def kept_bytes(folder: SandboxFolder) -> int:
 
 def kept_facts(folder: SandboxFolder) -> list[Facts]:
     """Of all layers, newest first."""
-    layers = _open_layers(folder)
-    if layers is None:
-        return []
-    try:
+    with _opened_layers(folder) as layers:
+        if layers is None:
+            return []
         return [read_facts(folder, layers, number) for number in reversed(numbers(layers))]
-    finally:
-        os.close(layers)
 
 
 def seen_before(trees: Iterable[int], paths: Sequence[str]) -> list[str]:
@@ -99,11 +89,8 @@ def seen_before(trees: Iterable[int], paths: Sequence[str]) -> list[str]:
     """
     found: dict[str, None] = {}
     for tree in trees:
-        layer = os.open("..", _DIRECTORY, dir_fd=tree)
-        try:
+        with opened("..", within=tree) as layer:
             hidden = decoded(read_file(layer, _FACTS, _FACTS, _MAX_FACTS)).always_hidden
-        finally:
-            os.close(layer)
         for path in paths:
             if not is_in(path, hidden) and _has(tree, path):
                 found[path] = None
@@ -137,10 +124,10 @@ class NewLayer:
             self._layers = os.dup(layers)
             self._name = _free_name(layers)
             os.mkdir(self._name, 0o700, dir_fd=layers)
-            self._own = os.open(self._name, _DIRECTORY, dir_fd=layers)
+            self._own = os.open(self._name, DIRECTORY, dir_fd=layers)
             fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a sign of life
             os.mkdir(TREE, 0o700, dir_fd=self._own)
-            self.tree = os.open(TREE, _DIRECTORY, dir_fd=self._own)
+            self.tree = os.open(TREE, DIRECTORY, dir_fd=self._own)
         return self
 
     def keep(self, facts: Facts) -> int:
@@ -155,16 +142,12 @@ class NewLayer:
             self._name = ""
         return number
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         os.close(self.tree)
         os.close(self._own)
-        try:
+        with using(self._layers):
             if self._name:
                 remove_tree(self._layers, self._name)
-        finally:
-            os.close(self._layers)
 
 
 def numbers(layers: int) -> list[int]:
@@ -174,34 +157,29 @@ def numbers(layers: int) -> list[int]:
 
 def read_facts(folder: SandboxFolder, layers: int, number: int) -> Facts:
     path = f"{folder.path}/{LAYERS}/{number:06d}"
-    within = open_folder(f"{number:06d}", path, layers)
-    try:
-        return decoded(read_file(within, _FACTS, f"{path}/{_FACTS}", _MAX_FACTS))
-    except (FileNotFoundError, ValueError):
-        raise ExeatError(f"{path}: not a layer of exeat's (exeat files discard --name {folder.name})") from None
-    finally:
-        os.close(within)
+    with using(open_folder(f"{number:06d}", path, layers)) as within:
+        try:
+            return decoded(read_file(within, _FACTS, f"{path}/{_FACTS}", _MAX_FACTS))
+        except (FileNotFoundError, ValueError):
+            raise ExeatError(f"{path}: not a layer of exeat's (exeat files discard --name {folder.name})") from None
 
 
 @contextmanager
 def turn(folder: SandboxFolder) -> Iterator[int | None]:
     """One at a time: a descriptor of the folder of layers, None if there is none."""
-    layers = _open_layers(folder)
-    if layers is None:
-        yield None
-        return
-    try:
+    with _opened_layers(folder) as layers:
+        if layers is None:
+            yield None
+            return
         with locked(layers, _LOCK, f"{folder.path}/{LAYERS}/{_LOCK}"):
             yield layers
-    finally:
-        os.close(layers)
 
 
-def _open_layers(folder: SandboxFolder) -> int | None:
+def _opened_layers(folder: SandboxFolder) -> AbstractContextManager[int | None]:
     try:
-        return open_folder(LAYERS, f"{folder.path}/{LAYERS}", folder.descriptor)
+        return using(open_folder(LAYERS, f"{folder.path}/{LAYERS}", folder.descriptor))
     except FileNotFoundError:
-        return None
+        return nullcontext()
 
 
 def open_trees(folder: SandboxFolder, layers: int) -> list[tuple[int, int]]:
@@ -230,11 +208,6 @@ def _remove_unfinished(layers: int) -> None:
     for name in os.listdir(layers):
         if not name.startswith(UNFINISHED):
             continue
-        unfinished = os.open(name, _DIRECTORY, dir_fd=layers)
-        try:
+        with opened(name, within=layers) as unfinished, suppress(BlockingIOError):
             fcntl.flock(unfinished, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(unfinished)
-        remove_tree(layers, name)
+            remove_tree(layers, name)

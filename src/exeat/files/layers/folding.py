@@ -5,18 +5,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError
-from exeat.files.copying import copy_file
-from exeat.files.kept import BLOCK, UNFINISHED, Facts, NewLayer, open_trees, read_facts, turn
-from exeat.files.later_modes import LaterModes
-from exeat.files.layers import Entry, walk_layers
-from exeat.files.marks import OPAQUE, make_whiteout
-from exeat.files.real import RealMachine
-from exeat.files.under import is_in
+from exeat.files.layers.kept import BLOCK, UNFINISHED, Facts, NewLayer, open_trees, read_facts, turn
+from exeat.files.layers.making import LayerTree, copy_file
+from exeat.files.layers.reading import Entry, walk_layers
+from exeat.files.layers.real import RealMachine
+from exeat.jail.files.trees import OPAQUE, make_whiteout
+from exeat.paths import is_in, is_inside, opened, using
 from exeat.sandbox.trees import remove_tree
 
 if TYPE_CHECKING:
@@ -24,45 +24,39 @@ if TYPE_CHECKING:
 
 MAX_LAYERS: Final = 8
 
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
 
 def fold_layers(folder: SandboxFolder) -> None:
     """At the start of a run: if there are many layers, make one of the newest of them that no other run uses."""
-    with turn(folder) as layers:
-        if layers is None:
-            return
-        trees = open_trees(folder, layers)
-        try:
-            free = []
-            for number, tree in trees:
-                if not _is_free(tree):
-                    break
-                free.append((number, tree))
-            if len(free) > MAX_LAYERS:
-                with suppress(ExeatError):  # no room on the disk, say: they are as good as before
-                    _fold(folder, layers, free, ())
-        finally:
-            _close(trees)
+    with _opened_trees(folder) as (layers, trees):
+        free = list(takewhile(lambda each: _is_free(each[1]), trees))
+        if len(free) > MAX_LAYERS:
+            with suppress(ExeatError):  # no room on the disk, say: they are as good as before
+                _fold(folder, layers, free, ())
 
 
 def forget(folder: SandboxFolder, paths: Sequence[str]) -> None:
     """Forget all that is at these paths and below them; with none, everything. Raises ExeatError if a run uses it."""
+    with _opened_trees(folder) as (layers, trees):
+        if not all(_is_free(tree) for _, tree in trees):
+            raise ExeatError(
+                f'a command runs in the sandbox "{folder.name}" and uses its layers', detail="end it first"
+            )
+        if paths and trees:
+            _fold(folder, layers, trees, paths)
+        else:
+            _remove(layers, trees)
+
+
+@contextmanager
+def _opened_trees(folder: SandboxFolder) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """The folder of layers, and numbers and trees of all of them, newest first. It is our turn as long."""
     with turn(folder) as layers:
-        if layers is None:
-            return
-        trees = open_trees(folder, layers)
+        trees = open_trees(folder, layers) if layers is not None else []
         try:
-            if not all(_is_free(tree) for _, tree in trees):
-                raise ExeatError(
-                    f'a command runs in the sandbox "{folder.name}" and uses its layers', detail="end it first"
-                )
-            if paths and trees:
-                _fold(folder, layers, trees, paths)
-            else:
-                _remove(layers, trees)
+            yield -1 if layers is None else layers, trees
         finally:
-            _close(trees)
+            for _, tree in trees:
+                os.close(tree)
 
 
 def _is_free(tree: int) -> bool:
@@ -94,25 +88,20 @@ def _fold(folder: SandboxFolder, layers: int, trees: Sequence[tuple[int, int]], 
     _remove(layers, trees)
 
 
-class _Folded:
+class _Folded(LayerTree):
     """A layer made of others. Files are not copied: a second name costs nothing, and no layer is ever changed."""
 
     def __init__(self, tree: int, without: Sequence[str]) -> None:
-        self._tree = tree
+        super().__init__(tree)
         self._without = without
         self._copies: dict[tuple[int, int], str] = {}
-        self._modes = LaterModes(tree)
-        self._mark = OPAQUE[1] if os.geteuid() == 0 else OPAQUE[0]
-        self.files = self.bytes = 0
-        self.has_new_folder = False
 
     def add(self, entry: Entry) -> None:
         path = entry.path[1:]
         self.bytes += BLOCK
         if entry.kind == "folder":
             os.mkdir(path, 0o700, dir_fd=self._tree)
-            self._modes.remember(entry.path, entry.found)
-            self.has_new_folder = self.has_new_folder or not os.path.lexists(entry.path)
+            self.remember(entry.path, entry.found)
             if entry.hides_below:
                 self.files += 1
                 self._hide(entry)
@@ -129,25 +118,15 @@ class _Folded:
         except OSError as error:
             if error.errno != errno.EMLINK or entry.kind != "file":
                 raise
-            self._copy(entry)  # it has as many names as this file system lets it have
+            with using(entry.open()) as source:  # it has as many names as this file system lets it have
+                copy_file(source, self._tree, path, entry.found, entry.found.st_mode & 0o777)
             self._copies[same] = path
-
-    def _copy(self, entry: Entry) -> None:
-        source = entry.open()
-        try:
-            copy_file(source, self._tree, entry.path[1:], entry.found, entry.found.st_mode & 0o777)
-        finally:
-            os.close(source)
-
-    def finish(self) -> None:
-        self._modes.set_all()
 
     def _hide(self, entry: Entry) -> None:
         """All that the machine has in a folder; if some of it is to show again, every other name in it."""
-        within = os.open(entry.path[1:], _DIRECTORY, dir_fd=self._tree)
-        try:
+        with opened(entry.path[1:], within=self._tree) as within:
             if not self._leads_to_forgotten(entry.path):
-                os.setxattr(within, entry.mark or self._mark, b"y")
+                os.setxattr(within, entry.mark or (OPAQUE[1] if self._as_root else OPAQUE[0]), b"y")
                 return
             with RealMachine() as real:
                 for name in real.names(entry.path):
@@ -155,11 +134,9 @@ class _Folded:
                     forgotten = is_in(path, self._without) or self._leads_to_forgotten(path)
                     if name not in entry.names and not forgotten:
                         make_whiteout(name, within)
-        finally:
-            os.close(within)
 
     def _leads_to_forgotten(self, path: str) -> bool:
-        return any(each != path and is_in(each, [path]) for each in self._without)
+        return any(is_inside(each, path) for each in self._without)
 
 
 def _remove(layers: int, trees: Sequence[tuple[int, int]]) -> None:
@@ -168,8 +145,3 @@ def _remove(layers: int, trees: Sequence[tuple[int, int]]) -> None:
         name = f"{UNFINISHED}{number:06d}"
         os.rename(f"{number:06d}", name, src_dir_fd=layers, dst_dir_fd=layers)
         remove_tree(layers, name)
-
-
-def _close(trees: Sequence[tuple[int, int]]) -> None:
-    for _, tree in trees:
-        os.close(tree)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Container, Iterator, Mapping
+from itertools import islice
 
 from exeat.errors import ConfigError
-from exeat.files.key_list import FULL_FOLDERS, KeyLine
-from exeat.files.places import full_path, is_below, is_needed, is_of_system, name_matches
-from exeat.files.secret_marks import holds_secret
+from exeat.files.homes import is_needed, is_of_system
+from exeat.files.keys.key_list import FULL_FOLDERS, KeyLine
+from exeat.paths import full_path, is_below, look, name_matches
 
 _MOVED = {
     "~/.config/": "XDG_CONFIG_HOME",
@@ -18,7 +19,6 @@ _MOVED = {
     "~/.cache/": "XDG_CACHE_HOME",
 }
 _MOST_LINKS = 1000  # names that are looked at in one hidden folder
-
 _MOST_NAMES = 2_000
 
 
@@ -100,7 +100,7 @@ class Search:
         """Files of the same user that links in a hidden folder lead to: that is how some people keep their settings."""
         try:
             with os.scandir(folder) as entries:
-                links = [each.path for each, _ in zip(entries, range(_MOST_LINKS), strict=False) if each.is_symlink()]
+                links = [each.path for each in islice(entries, _MOST_LINKS) if each.is_symlink()]
         except OSError:
             return
         owners = (self._uid, os.stat(folder).st_uid) if links else ()
@@ -157,26 +157,19 @@ class Search:
 
 def _few_names(folder: str) -> frozenset[str] | None:
     """What is in it. None if there is too much for that to save time, or if names in it can only be looked up."""
-    names = []
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                names.append(entry.name)
-                if len(names) > _MOST_NAMES:
-                    return None
+            names = [entry.name for entry in islice(entries, _MOST_NAMES + 1)]
     except (FileNotFoundError, NotADirectoryError):
         return frozenset()
     except OSError:
         return None
-    return frozenset(names)
+    return frozenset(names) if len(names) <= _MOST_NAMES else None
 
 
 def _is_file_of(path: str, owners: Container[int]) -> bool:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid in owners
+    found = look(path)
+    return found is not None and stat.S_ISREG(found.st_mode) and found.st_uid in owners
 
 
 def _can_hold(path: str, mode: int, line: KeyLine) -> bool:
@@ -184,3 +177,51 @@ def _can_hold(path: str, mode: int, line: KeyLine) -> bool:
     if line.only_if_secret:
         return stat.S_ISREG(mode) and holds_secret(path)
     return not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode)
+
+
+_MOST_BYTES = 256 << 10
+_MARKS = (b"passw", b"smtppass", b"secret", b"token", b"authorization", b"_auth", b"apikey", b"api_key", b"api-key")
+_NO_MARKS = (b"libsecret", b"secretservice")  # where Git finds secrets, in ~/.gitconfig
+_ENDS_OF_HOST = b"/ \t\r\n\"'<>"
+_LONGEST_NAME = 19  # in front of a host's @; tokens are longer
+
+
+def holds_secret(path: str) -> bool:
+    """Is there a word that goes with secrets, or a URL with more than a user's name? If it cannot be read, too."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            text = file.read(_MOST_BYTES + 1).lower()
+    except OSError:
+        return True  # its owner could make it readable
+    return len(text) > _MOST_BYTES or has_secret_mark(text)
+
+
+def has_secret_mark(text: bytes) -> bool:
+    """The same of a text in lower case."""
+    for word in _NO_MARKS:
+        text = text.replace(word, b"")
+    return any(mark in text for mark in _MARKS) or any(map(_names_more_than_user, text.split(b"://")[1:]))
+
+
+def _names_more_than_user(rest: bytes) -> bool:
+    """A URL from its host on: `name:password@host`, `token@host`."""
+    end = min((found for mark in _ENDS_OF_HOST if (found := rest.find(mark)) >= 0), default=len(rest))
+    user, at, _ = rest[:end].rpartition(b"@")
+    return bool(at) and (b":" in user or len(user) > _LONGEST_NAME)
+
+
+_NAMES_A_KEY = ("identityfile", "certificatefile")
+
+
+def named_identities(home: str) -> Iterator[str]:
+    """Full paths, whether or not they are there. What has %-tokens in it is left out, and files that are included."""
+    try:
+        with open(os.open(f"{home}/.ssh/config", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            text = os.fsdecode(file.read(_MOST_BYTES))
+    except OSError:
+        return
+    for line in text.split("\n"):
+        word, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+        path = rest.strip().strip('"')
+        if word.lower() in _NAMES_A_KEY and path.startswith(("/", "~/")) and "%" not in path and "\0" not in path:
+            yield full_path(path, home)

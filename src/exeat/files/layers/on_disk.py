@@ -7,6 +7,7 @@ at what the command has written.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -15,12 +16,13 @@ from contextlib import suppress
 from typing import Final
 
 from exeat.errors import JailError
-from exeat.sandbox.home import open_home, state_home
+from exeat.jail.files.trees import can_be_marked
+from exeat.paths import DIRECTORY, opened
+from exeat.sandbox.home import make_home, state_home
 
 _ALL: Final = "running"
 _FIRST_WITH_ATTRIBUTES: Final = (6, 6)
 LOOK_EVERY_S: Final = 1.0
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_COUNTED: Final = 200_000  # files; more than these are not looked at one by one
 _DEEPEST: Final = 500  # each folder on the way is an open file, and before Python 3.13 a call as well
 _ALWAYS_LEFT: Final = 256 << 20  # of the disk, for all others
@@ -40,23 +42,23 @@ class DiskLayer:
     """An empty folder for one run. Raises ConfigError or JailError if there can be none."""
 
     def __init__(self, limit: int) -> None:
-        home = open_home(create=True)
-        assert home is not None
-        os.close(home)
-        name = f"{os.getpid()}-{os.urandom(4).hex()}"
-        self.path = f"{state_home()}/{_ALL}/{name}"
-        self._name = name
+        make_home()
+        self._name = name = f"{os.getpid()}-{os.urandom(4).hex()}"
+        everything = f"{state_home()}/{_ALL}"
+        self.path = f"{everything}/{name}"
         try:
-            self._all = _open_all(f"{state_home()}/{_ALL}")
+            os.makedirs(everything, 0o700, exist_ok=True)
+            self._all = os.open(everything, DIRECTORY)
             fcntl.flock(self._all, fcntl.LOCK_EX)  # nobody takes the new folder for one that was left
             _remove_abandoned(self._all)
             os.mkdir(name, 0o700, dir_fd=self._all)
             # Held as long as this process lives: whoever gets the lock knows that the run is over.
-            self._own = os.open(name, _FOLDER, dir_fd=self._all)
+            self._own = os.open(name, DIRECTORY, dir_fd=self._all)
             fcntl.flock(self._own, fcntl.LOCK_EX)
             fcntl.flock(self._all, fcntl.LOCK_UN)
             self._free = _free(self._own)
-            _check_attributes(self._own)
+            if not can_be_marked(self._own):
+                raise OSError(errno.EOPNOTSUPP, "no attributes there")
         except OSError as error:
             raise JailError(
                 "there is no place for what the command writes",
@@ -91,19 +93,9 @@ class DiskLayer:
         os.close(self._all)
 
 
-def _open_all(path: str) -> int:
-    os.makedirs(path, 0o700, exist_ok=True)
-    return os.open(path, _FOLDER)
-
-
 def _free(descriptor: int) -> int:
     found = os.fstatvfs(descriptor)
     return found.f_bavail * found.f_frsize
-
-
-def _check_attributes(folder: int) -> None:
-    os.setxattr(folder, "user.overlay.exeat", b"y")
-    os.removexattr(folder, "user.overlay.exeat")
 
 
 def _takes_more(within: int, name: str, limit: int) -> bool:
@@ -130,23 +122,14 @@ def _fail(error: OSError) -> None:
 
 def _remove_abandoned(everything: int) -> None:
     for name in os.listdir(everything):
-        try:
-            descriptor = os.open(name, _FOLDER, dir_fd=everything)
-        except OSError:
-            continue
-        try:
+        with suppress(OSError), opened(name, within=everything) as descriptor:  # in use, or not to be removed
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(everything, name)
-        except OSError:
-            pass  # in use, or not to be removed
-        finally:
-            os.close(descriptor)
 
 
 def _remove(within: int, name: str) -> None:
     """However deep it is: folders in folders are brought up first. Also what is closed to its owner."""
-    top = os.open(name, _FOLDER, dir_fd=within)
-    try:
+    with opened(name, within=within) as top:
         moved, mark = 0, os.urandom(4).hex()
         while entries := os.listdir(top):
             for entry in entries:
@@ -156,15 +139,12 @@ def _remove(within: int, name: str) -> None:
                 os.chmod(entry, 0o700, dir_fd=top)
                 moved = _empty(top, entry, moved, mark)
                 os.rmdir(entry, dir_fd=top)
-    finally:
-        os.close(top)
     os.rmdir(name, dir_fd=within)
 
 
 def _empty(top: int, name: str, moved: int, mark: str) -> int:
     """What is in a folder is removed, and folders in it are put beside it, by numbers after `moved`."""
-    folder = os.open(name, _FOLDER, dir_fd=top)
-    try:
+    with opened(name, within=top) as folder:
         for each in os.listdir(folder):
             if stat.S_ISDIR(os.stat(each, dir_fd=folder, follow_symlinks=False).st_mode):
                 os.chmod(each, 0o700, dir_fd=folder)  # a folder's own entry .. changes with it
@@ -172,6 +152,4 @@ def _empty(top: int, name: str, moved: int, mark: str) -> int:
                 os.rename(each, f"{mark}.{moved}", src_dir_fd=folder, dst_dir_fd=top)
             else:
                 os.unlink(each, dir_fd=folder)
-    finally:
-        os.close(folder)
     return moved

@@ -12,7 +12,8 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from exeat.files.marks import is_whiteout
+from exeat.jail.files.trees import HANDLE, is_whiteout, path_of
+from exeat.paths import DIRECTORY, using
 
 # An overlaid folder, as a full path, and a descriptor of its upper folder.
 Part = tuple[str, int]
@@ -21,9 +22,6 @@ Part = tuple[str, int]
 MAX_PATH_BYTES: Final = 3500
 MAX_DEPTH: Final = 190
 MAX_PATHS: Final = 10_000  # that are remembered of a run
-
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_AS_PATH: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Changes(NamedTuple):
@@ -71,12 +69,8 @@ def count_changes(parts: Sequence[Part], limit: int) -> Changes:
 
 
 def is_empty(upper: int) -> bool:
-    descriptor = open_within(".", upper, _DIRECTORY)
-    try:
-        with os.scandir(descriptor) as listed:
-            return next(listed, None) is None
-    finally:
-        os.close(descriptor)
+    with using(open_within(".", upper, DIRECTORY)) as descriptor, os.scandir(descriptor) as listed:
+        return next(listed, None) is None
 
 
 def folders_of(upper: int) -> Iterator[Folder]:
@@ -89,16 +83,14 @@ def folders_of(upper: int) -> Iterator[Folder]:
             continue
         path = f"{parent}/{names.pop()}" if parent else names.pop()
         try:
-            descriptor = open_within(path or ".", upper, _DIRECTORY)
+            descriptor = open_within(path or ".", upper, DIRECTORY)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 continue  # too deep; whoever keeps a layer says so
             raise
         inner: list[str] = []
-        try:
+        with using(descriptor):
             yield Folder(path, descriptor, _entries(descriptor, inner))
-        finally:
-            os.close(descriptor)
         pending.append((path, inner))
 
 
@@ -116,12 +108,10 @@ def open_within(path: str, within: int, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
     except PermissionError:
-        handle = os.dup(within) if path == "." else os.open(path, _AS_PATH, dir_fd=within)
-    try:
-        os.chmod(f"/proc/self/fd/{handle}", 0o700)  # never what a link leads to, which has no handle of this kind
-        return os.open(f"/proc/self/fd/{handle}", flags & ~os.O_NOFOLLOW | os.O_CLOEXEC)
-    finally:
-        os.close(handle)
+        handle = os.dup(within) if path == "." else os.open(path, HANDLE, dir_fd=within)
+    with using(handle):
+        os.chmod(path_of(handle), 0o700)  # never what a link leads to, which has no handle of this kind
+        return os.open(path_of(handle), flags & ~os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def joined(root: str, path: str, name: str = "") -> str:

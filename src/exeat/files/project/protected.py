@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
-from exeat.files.git_folder import GitFolder, find_git_folder, read_settings
+from exeat.files.project.git_folder import GitFolder, find_git_folder, read_settings
 
 # At the top of the folder. Settings of editors and agents: each has tasks, hooks, servers or commands to be started.
 NAMES: Final = (

@@ -33,7 +33,7 @@ from exeat.policy import (
 from exeat.policy.address import Network
 from exeat.policy.networks import declared
 from exeat.policy.policy import IP
-from exeat.run.learn.learned_rules import IsOwn, Line, Reached, denials, port_groups, tightest
+from exeat.run.learn.rules import IsOwn, Line, Reached, denials, port_groups, tightest
 
 _HERE: Final = Source("learned")
 _MAX_COMMAND: Final = 200

@@ -15,26 +15,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ExeatError
-from exeat.files.copying import copy_file
-from exeat.files.kept import BLOCK, Facts, NewLayer, kept_bytes
-from exeat.files.later_modes import LaterModes
-from exeat.files.marks import genuine_marks, is_whiteout, make_whiteout, opaque_mark
-from exeat.files.upper import (
-    Changes,
-    Folder,
-    Part,
-    count_changes,
-    folders_of,
-    is_empty,
-    is_too_far,
-    joined,
-    open_within,
-)
+from exeat.files.layers.kept import BLOCK, Facts, NewLayer, kept_bytes
+from exeat.files.layers.making import LayerTree, copy_file
+from exeat.files.layers.upper import Folder, Part, count_changes, folders_of, is_empty, is_too_far, joined, open_within
+from exeat.jail.files.trees import genuine_marks, is_whiteout, make_whiteout, opaque_mark
+from exeat.paths import DIRECTORY, using
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
-
-__all__ = ["Changes", "Part", "Saved", "count_changes", "save_layer"]
 
 MAX_ENTRIES: Final = 500_000
 MAX_PATH_BYTES_KEPT: Final = 128 << 20  # of a layer: whoever lists it has all of its paths in memory
@@ -44,7 +32,6 @@ _TOO_LONG: Final = "what the command wrote is not kept: its paths are too long f
 # Of one file: file systems differ in what names, links and sizes they take.
 _NOT_HERE: Final = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ)
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Saved(NamedTuple):
@@ -105,21 +92,18 @@ def _saying_why() -> Iterator[None]:
         ) from None
 
 
-class _Saver:
+class _Saver(LayerTree):
     """Copies uppers into the tree of a layer that is being made."""
 
     def __init__(self, tree: int, room: int, limit: int) -> None:
-        self._tree = tree
+        super().__init__(tree)
         self._room = room
         self._limit = limit
         self._entries = self._path_bytes = 0
-        self._modes = LaterModes(tree)
         self._linked: dict[tuple[int, int], str] = {}
-        self._as_root = os.geteuid() == 0
         self._marks = genuine_marks(tree)
-        self.files = self.bytes = self.left_out_count = 0
-        self.has_new_folder = False
         self.left_out: list[str] = []
+        self.left_out_count = 0
 
     def add(self, root: str, upper: int) -> None:
         self._make_way(root)
@@ -127,23 +111,18 @@ class _Saver:
         for folder in folders_of(upper):
             path = joined(root, folder.path)
             try:
-                within = os.open(path[1:] or ".", _DIRECTORY, dir_fd=self._tree)
+                within = os.open(path[1:] or ".", DIRECTORY, dir_fd=self._tree)
             except OSError as error:
                 if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
                     continue  # it was left out
                 raise
-            try:
+            with using(within):
                 if mark := opaque_mark(folder.descriptor, self._marks):
                     with _saying_why():
                         os.setxattr(within, mark, b"y")
                     self.has_new_folder = True
                 for name, found in folder.entries:
                     self._add_entry(path, name, found, folder, within)
-            finally:
-                os.close(within)
-
-    def finish(self) -> None:
-        self._modes.set_all()
 
     def _make_way(self, root: str) -> None:
         """The folders that lead to an overlaid one, as they are on the machine: a layer's folder hides their modes."""
@@ -156,7 +135,7 @@ class _Saver:
                 self._must_be_folder(path[1:], self._tree)
                 continue
             try:
-                self._modes.remember(path, os.stat(path))
+                self.remember(path, os.stat(path))
             except OSError:  # not there any more; 0700 is never too wide
                 self._must_be_folder(path[1:], self._tree)
 
@@ -193,8 +172,7 @@ class _Saver:
                 os.mkdir(name, 0o700, dir_fd=within)
             except FileExistsError:  # it leads to another overlaid folder
                 self._must_be_folder(name, within)
-            self.has_new_folder = self.has_new_folder or not os.path.lexists(full)
-            self._modes.remember(full, found)
+            self.remember(full, found)
         elif is_whiteout(found):
             with _saying_why():
                 make_whiteout(name, within)
@@ -220,11 +198,8 @@ class _Saver:
                     raise
             else:
                 return
-        source = open_within(name, folder.descriptor, _READ)
-        try:
+        with using(open_within(name, folder.descriptor, _READ)) as source:
             copy_file(source, within, name, found, found.st_mode & 0o777 | 0o400, self._take)
-        finally:
-            os.close(source)
         if found.st_nlink > 1:
             self._linked[found.st_dev, found.st_ino] = full
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ConfigError
-from exeat.files.keys import OWN_FILES, HiddenPath
-from exeat.files.places import full_path, is_below
+from exeat.files.keys.hidden import OWN_FILES, HiddenPath
+from exeat.paths import full_path, is_below
 
 if TYPE_CHECKING:  # the package costs 50 ms, and every run calls this
     from exeat.policy.files import FilePolicy

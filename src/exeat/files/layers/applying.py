@@ -10,16 +10,16 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 
-from exeat.files.changes import HIDDEN, Change, Comparison
-from exeat.files.copying import copy_file
-from exeat.files.real import RealMachine, is_unchanged
-from exeat.files.under import is_in
+from exeat.files.layers.comparing import HIDDEN, Change, Comparison
+from exeat.files.layers.making import copy_file
+from exeat.files.layers.real import RealMachine, is_unchanged
+from exeat.jail.files.mounttable import MountTable
+from exeat.paths import is_below, is_in, opened, using
 from exeat.sandbox.home import state_home
 from exeat.sandbox.trees import remove_tree
-
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Left(NamedTuple):
@@ -47,7 +47,7 @@ def objection(change: Change) -> str:
         return "the command could not see what you have there, so that stays"
     if change.is_hidden:
         return change.note
-    if is_in(change.path, [state_home()]):
+    if is_below(change.path, state_home()):
         return "exeat keeps its own files there"
     before = change.before
     if before is None:
@@ -57,7 +57,7 @@ def objection(change: Change) -> str:
         return "it is a folder here and was replaced by a file: remove it first"
     if change.kind == "changed" and change.what == "folder":
         return "it is a file here and was replaced by a folder: remove it first"
-    if change.kind == "removed" and is_folder and (place := _mounted_below(change.path)):
+    if change.kind == "removed" and is_folder and (place := _mounted_at_or_below(change.path)):
         return f"something is mounted at {place}"
     return ""
 
@@ -99,13 +99,10 @@ def _must_be_same(change: Change, within: int, name: str) -> None:
 def _make_folder(change: Change, within: int, name: str) -> None:
     assert change.entry is not None, "it is in a layer"
     os.mkdir(name, 0o700, dir_fd=within)
-    descriptor = os.open(name, _DIRECTORY, dir_fd=within)
-    try:
+    with opened(name, within=within) as descriptor:
         if os.geteuid() == 0:
             os.fchown(descriptor, change.entry.found.st_uid, change.entry.found.st_gid)
         os.fchmod(descriptor, change.entry.found.st_mode & 0o777)
-    finally:
-        os.close(descriptor)
 
 
 def _put(change: Change, within: int, name: str) -> None:
@@ -119,44 +116,18 @@ def _put(change: Change, within: int, name: str) -> None:
             if os.geteuid() == 0:
                 os.chown(fresh, entry.found.st_uid, entry.found.st_gid, dir_fd=within, follow_symlinks=False)
         else:
-            _copy(change, within, fresh)
+            with using(entry.open()) as source:
+                copy_file(source, within, fresh, entry.found, entry.found.st_mode & 0o777)
+            with opened(fresh, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, within) as written:
+                os.fsync(written)  # else a power cut could leave an empty file in the place of the old one
         _must_be_same(change, within, name)
         os.rename(fresh, name, src_dir_fd=within, dst_dir_fd=within)
     except BaseException:
-        try:
+        with suppress(OSError):
             os.unlink(fresh, dir_fd=within)
-        except OSError:
-            pass
         raise
 
 
-def _copy(change: Change, within: int, fresh: str) -> None:
-    entry = change.entry
-    assert entry is not None, "it is in a layer"
-    source = entry.open()
-    try:
-        copy_file(source, within, fresh, entry.found, entry.found.st_mode & 0o777)
-    finally:
-        os.close(source)
-    written = os.open(fresh, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
-    try:
-        os.fsync(written)  # else a power cut could leave an empty file in the place of the old one
-    finally:
-        os.close(written)
-
-
-def _mounted_below(path: str) -> str:
-    """A place at or below a path where something is mounted; "" if there is none."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-        for line in table:
-            place = _unescaped(line.split(" ")[4])
-            if is_in(place, [path]):
-                return place
-    return ""
-
-
-def _unescaped(place: str) -> str:
-    """The kernel writes four letters as octal numbers in this table."""
-    for letter in " \t\n\\":
-        place = place.replace(f"\\{ord(letter):03o}", letter)
-    return place
+def _mounted_at_or_below(path: str) -> str:
+    """A place where something is mounted; "" if there is none."""
+    return next((mount.point for mount in MountTable().mounts if is_below(mount.point, path)), "")

@@ -7,17 +7,16 @@ could be turned to a hidden file otherwise.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 
 from exeat.errors import JailError
-from exeat.files.keys import HiddenPath
-from exeat.files.places import name_matches
+from exeat.files.keys.hidden import HiddenPath
+from exeat.jail.files.trees import make_whiteout, open_without_links
+from exeat.paths import DIRECTORY, name_matches, opened, up_from, using
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_PASS_THROUGH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -38,12 +37,12 @@ def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) ->
     unmarked = []
     try:
         for entry in entries:
-            if entry.path.startswith(_OF_THE_JAIL) or any(above in paths for above in _ways_above(entry.path)):
+            if entry.path.startswith(_OF_THE_JAIL) or not paths.isdisjoint(up_from(os.path.dirname(entry.path))):
                 continue
             folder, _, name = entry.path.rpartition("/")
             within = tree.folder(folder)
             if not entry.keep or not os.path.isdir(entry.path):  # of a folder one file may be mounted elsewhere
-                os.mknod(name, stat.S_IFCHR, 0, dir_fd=within)
+                make_whiteout(name, within)
                 continue
             kept = tree.folder(entry.path)
             if opaque_xattr:
@@ -55,11 +54,6 @@ def build_mask(mask: int, hidden: Iterable[HiddenPath], *, opaque_xattr: str) ->
     finally:
         tree.close()
     return unmarked
-
-
-def _ways_above(path: str) -> Iterable[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 class _Tree:
@@ -80,7 +74,7 @@ class _Tree:
             raise NotADirectoryError(f"{path} is no folder any more")
         self._real[path] = real
         os.mkdir(name, 0o700, dir_fd=within)
-        self._made[path] = os.open(name, _FOLDER, dir_fd=within)
+        self._made[path] = os.open(name, DIRECTORY, dir_fd=within)
         return self._made[path]
 
     def finish(self) -> None:
@@ -113,24 +107,9 @@ def _make_alike(descriptor: int, real: os.stat_result, path: str = "") -> None:
 def _keep(entry: HiddenPath, kept: int, hidden: frozenset[str]) -> None:
     """Copies of what stays of a folder."""
     copies = _Copies(hidden)
-    source = _open_without_links(entry.path)
-    try:
+    with using(open_without_links(entry.path, DIRECTORY)) as source:
         for each in entry.keep:
             copies.add(source, kept, entry.path, each.split("/"))
-    finally:
-        os.close(source)
-
-
-def _open_without_links(path: str) -> int:
-    at = os.open("/", _PASS_THROUGH)
-    *way, last = path.strip("/").split("/")
-    try:
-        for name in way:
-            before, at = at, os.open(name, _PASS_THROUGH, dir_fd=at)
-            os.close(before)
-        return os.open(last, _FOLDER, dir_fd=at)
-    finally:
-        os.close(at)
 
 
 class _Copies:
@@ -162,25 +141,19 @@ class _Copies:
             pass
         elif stat.S_ISLNK(real.st_mode):
             self._count(here, 0)
-            with contextlib.suppress(FileExistsError):  # two patterns may mean it
+            with suppress(FileExistsError):  # two patterns may mean it
                 os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
         elif stat.S_ISREG(real.st_mode):
             self._add_file(source, target, here, name)
 
     def _add_folder(self, source: int, target: int, here: str, name: str, rest: list[str]) -> None:
         self._count(here, 0)
-        inner = os.open(name, _FOLDER, dir_fd=source)
-        try:
-            with contextlib.suppress(FileExistsError):
+        with opened(name, within=source) as inner:
+            with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=target)
-            copy = os.open(name, _FOLDER, dir_fd=target)
-            try:
+            with opened(name, within=target) as copy:
                 self.add(inner, copy, here, rest)
                 _make_alike(copy, os.fstat(inner), here)
-            finally:
-                os.close(copy)
-        finally:
-            os.close(inner)
 
     def _add_file(self, source: int, target: int, here: str, name: str) -> None:
         with open(os.open(name, _READ, dir_fd=source), "rb") as file:
@@ -189,7 +162,7 @@ class _Copies:
                 return
             content = file.read(_MOST_BYTES - self._bytes + 1)
             self._count(here, len(content))
-        with contextlib.suppress(FileExistsError), open(os.open(name, _MAKE, 0o600, dir_fd=target), "wb") as copy:
+        with suppress(FileExistsError), open(os.open(name, _MAKE, 0o600, dir_fd=target), "wb") as copy:
             copy.write(content)
             copy.flush()
             _make_alike(copy.fileno(), real)

@@ -7,14 +7,12 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from exeat.files.kept import kept_facts, kept_layers
-from exeat.files.layers import Entry, walk_layers
-from exeat.files.real import RealMachine, is_same_content
-from exeat.files.under import is_in
+from exeat.files.layers.kept import kept_facts, kept_layers
+from exeat.files.layers.reading import Entry, walk_layers
+from exeat.files.layers.real import RealMachine, is_same_content
+from exeat.paths import is_below, is_in, using
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from exeat.sandbox.folder import SandboxFolder
 
 Kind = Literal["added", "changed", "removed"]
@@ -61,9 +59,7 @@ class Comparison:
     def __enter__(self) -> Comparison:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.real.forget()
         for tree in self._trees:
             os.close(tree)
@@ -105,7 +101,7 @@ class Comparison:
 
     def _removal(self, path: str, before: os.stat_result, note: str) -> Change:
         is_folder = stat.S_ISDIR(before.st_mode)
-        if is_folder and any(is_in(each, [path]) for each in self._hidden):
+        if is_folder and any(is_below(each, path) for each in self._hidden):
             note = HOLDS_HIDDEN
         return Change(path, "removed", "folder" if is_folder else "file", None, before, note)
 
@@ -122,14 +118,8 @@ class Comparison:
             there = self.real.open(entry.path)
         except OSError:
             return False
-        try:
-            here = entry.open()
-            try:
-                return is_same_content(here, there)
-            finally:
-                os.close(here)
-        finally:
-            os.close(there)
+        with using(there), using(entry.open()) as here:
+            return is_same_content(here, there)
 
 
 def _what(entry: Entry) -> Literal["file", "link", "folder"]:
