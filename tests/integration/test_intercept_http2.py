@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from exeat.gateway.tls.spoken import HTTP1
+from exeat.gateway.tls.interception import HTTP1
 from tests.support import tls_peers
 from tests.support.answers import parse_answers
 from tests.support.doors import read_reply
 from tests.support.http2_wire import Answer, Asked, Http2Client, Http2Server, refuse_without, refuse_without_h2
 from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
 from tests.support.scene import wait_until
-from tests.threats.test_http_framing import PATHS
+from tests.threats.framing.test_plain_http import PATHS
 
 pytest_plugins = ["tests.support.intercepted_fixtures"]
 

@@ -16,7 +16,7 @@ from tests.support.redirected import require
 from tests.support.running import AS_ROOT
 
 pytestmark = AS_ROOT
-_QUICKLY = "from exeat.jail import silent\nsilent._PATIENCE_MS = 300\n"
+_QUICKLY = "from exeat.jail.files import silent\nsilent._PATIENCE_MS = 300\n"
 _LOOK = "ls -A ~/.ssh; cat ~/file; echo inside > ~/file && cat ~/file; echo made > made"
 
 
@@ -132,7 +132,7 @@ def test_the_home_directory_cannot_be_layered(machine: Machine) -> None:
 
 def test_a_file_system_without_sockets_that_cannot_be_layered_can_be_read(machine: Machine) -> None:
     """As vfat, which this kernel may not have. What is mounted in it is not shown for real, nor is what is hidden."""
-    patches = "from exeat.jail import layering\nlayering._WITHOUT_SOCKETS = frozenset(['overlay'])\n"
+    patches = "from exeat.jail.files import layering\nlayering._WITHOUT_SOCKETS = frozenset(['overlay'])\n"
     point = machine.home / "point"
     (point / "file").write_text("to be read")
     mounts = f'{IN_OVERLAY}\nLOWER="$MACHINE_HOME/point" OVER="$MACHINE_HOME/point"\n{TWICE}'

@@ -12,8 +12,7 @@ from typing import Any
 
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.resolve import IPAddress
-from exeat.gateway.tls.interception import Intercept, Interception
-from exeat.gateway.tls.spoken import Alpn
+from exeat.gateway.tls.interception import Alpn, Intercept, Interception
 from exeat.policy import Policy, build_policy
 from exeat.secrets.model import Secret
 from exeat.secrets.setup.config import parse_secrets

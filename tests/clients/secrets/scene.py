@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from exeat.trust.variables import trust_variables
+from exeat.trust.places import trust_variables
 from tests.clients.jail.scene import SOMEBODY
 from tests.clients.secrets.clients import CLIENTS, HOSTS, Client, Program, Site
 from tests.clients.secrets.servers import PROGRAMS, VALUE, Upstream, host_of

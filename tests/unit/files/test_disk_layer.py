@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.files.layers.on_disk import DiskLayer
 from exeat.files.layers import on_disk
+from exeat.files.layers.on_disk import DiskLayer
 from exeat.jail.files.trees import open_in
 
 

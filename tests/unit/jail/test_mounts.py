@@ -58,7 +58,7 @@ def test_a_machine_without_a_hosts_file_has_loopback_names(monkeypatch: pytest.M
 def in_mounts(program: str) -> str:
     """What a program prints in a mount namespace of its own."""
     require()
-    prelude = "import os\nfrom exeat.jail import kernelfs, mounts\nfrom exeat.jail.libc import *\n"
+    prelude = "import os\nfrom exeat.jail.files import kernelfs, mounts\nfrom exeat.jail.libc import *\n"
     done = subprocess.run(
         ["unshare", "-Urm", sys.executable, "-c", prelude + program],
         capture_output=True,

@@ -44,7 +44,7 @@ def in_namespace(program: str) -> str:
     unshare = shutil.which("unshare")
     assert unshare is not None
     prelude = (
-        "import socket, subprocess, sys\nfrom exeat.jail import network, nftables as nft\n"
+        "import socket, subprocess, sys\nfrom exeat.jail.net import network, nftables as nft\n"
         "def show(*more): print(subprocess.run(['nft', *more, 'list', 'ruleset'], capture_output=True, text=True,"
         " check=True).stdout)\n"
     )

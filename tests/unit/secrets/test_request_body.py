@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
-from exeat.gateway.flow.memory import Memory
+from exeat.gateway.limits import Memory
 from exeat.secrets.misuse import MisuseError
 from exeat.secrets.model import Where
 from exeat.secrets.request.body import BodyFilter

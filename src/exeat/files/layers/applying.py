@@ -18,8 +18,8 @@ from exeat.files.layers.making import copy_file
 from exeat.files.layers.real import RealMachine, is_unchanged
 from exeat.jail.files.mounttable import MountTable
 from exeat.paths import is_below, is_in, opened, using
+from exeat.sandbox.files import remove_tree
 from exeat.sandbox.home import state_home
-from exeat.sandbox.trees import remove_tree
 
 
 class Left(NamedTuple):

@@ -17,7 +17,7 @@ from exeat.files.layers.reading import Entry, walk_layers
 from exeat.files.layers.real import RealMachine
 from exeat.jail.files.trees import OPAQUE, make_whiteout
 from exeat.paths import is_in, is_inside, opened, using
-from exeat.sandbox.trees import remove_tree
+from exeat.sandbox.files import remove_tree
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from exeat.errors import ExeatError
 from exeat.paths import DIRECTORY, is_in, opened, using
-from exeat.sandbox.files import locked, read_file, write_file
+from exeat.sandbox.files import locked, read_file, remove_tree, write_file
 from exeat.sandbox.folder import LAYERS
 from exeat.sandbox.home import make_folder, open_folder
-from exeat.sandbox.trees import remove_tree
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder

@@ -16,7 +16,7 @@ from exeat.jail.files.holding import Holdings
 from exeat.jail.files.kernelfs import read_only
 from exeat.jail.files.view import Layers, enter_view, forget_host
 from exeat.jail.libc import MS_BIND, MS_MOVE, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
-from exeat.trust.files import TrustFiles
+from exeat.trust.unnamed_file import TrustFiles
 
 # Not state but links to programs (NixOS).
 _KEPT_IN_RUN = ("current-system", "booted-system", "opengl-driver", "opengl-driver-32")
@@ -70,7 +70,7 @@ def build_view(
     links = _links_in_run()
     devices = OwnDevices(view.devices, hidden_terminal)
     held = enter_view(view.layers, own_users=own_users, silent=view.silent) if view.layers is not None else -1
-    devices.put()  # what it opened stays open in the keeper
+    devices.put()  # what it opened stays open in init
     _cover_run(uid, links)
     os.mkdir(_OWN, 0o755)
     sockets = [(path, _keep_apart(descriptor, number)) for number, (path, descriptor) in enumerate(kept)]

@@ -7,8 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from exeat.gateway.tls.interception import Intercept, Interception
-from exeat.gateway.tls.spoken import HTTP1
+from exeat.gateway.tls.interception import HTTP1, Intercept, Interception
 from exeat.policy import Name, Pattern, Policy, Reason, Rule, Scope, Target, decide, is_exempt
 from exeat.run.environment import decoded
 from exeat.run.gateway_process.preparations import Preparations
@@ -20,10 +19,9 @@ from exeat.secrets.stream.codings import load_codings
 from exeat.secrets.vault import Vault
 from exeat.sources import Loaded
 from exeat.trust.authority import Authority, Contexts
-from exeat.trust.files import TrustFiles
 from exeat.trust.roots import UpstreamTrust, find_caller_roots, find_system_roots
 from exeat.trust.store import certificates_of, combined_bundle, java_key_store, subject_hash
-from exeat.trust.unnamed_file import file_in_memory
+from exeat.trust.unnamed_file import TrustFiles, file_in_memory
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder

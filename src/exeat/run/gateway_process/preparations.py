@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from exeat.file_policy import FileSettings
-from exeat.trust.files import TrustFiles
-from exeat.trust.unnamed_file import file_in_memory
+from exeat.trust.unnamed_file import TrustFiles, file_in_memory
 
 PREPARED = b"T"
 _MAX_FILES = 4

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from exeat.errors import StartError
 from exeat.run.gateway_process.preparations import Preparations
-from exeat.trust.files import TrustFiles
+from exeat.trust.unnamed_file import TrustFiles
 
 _NAMES = ("ca-bundle.pem", "ca.pem", "cacerts")
 
@@ -41,7 +41,7 @@ class TrustFolder:
     def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
         if not self._path:
             return {}
-        from exeat.trust.variables import trust_variables  # noqa: PLC0415
+        from exeat.trust.places import trust_variables  # noqa: PLC0415
 
         bundle, own, java = (f"{self._path}/{name}" for name in _NAMES)
         return trust_variables(bundle, java, inherited, own=own)
