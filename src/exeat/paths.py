@@ -38,8 +38,8 @@ def up_from(path: str, top: str = "/") -> Iterator[str]:
 def outermost(paths: Iterable[str]) -> list[str]:
     """Without those that lie in another of them."""
     found: list[str] = []
-    for path in sorted(set(paths)):
-        if not is_in(path, found):
+    for path in sorted(set(paths), key=lambda each: f"{each.rstrip('/')}/"):  # what is in one follows it
+        if not found or not is_below(path, found[-1]):
             found.append(path)
     return found
 
@@ -78,6 +78,12 @@ def name_matches(name: str, pattern: str) -> bool:
 def printable(text: str) -> str:
     """For a terminal: the command may have chosen it."""
     return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def plain_line(text: str, most: int) -> str:
+    """Plain characters on one line, whatever the text: it can end no comment and no string."""
+    shown = "".join(char if char.isascii() and char.isprintable() else "?" for char in text)
+    return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
 def look(path: str, within: int | None = None) -> os.stat_result | None:

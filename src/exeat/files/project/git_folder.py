@@ -10,6 +10,8 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
+from exeat.paths import opened
+
 _MAX_SETTINGS: Final = 1 << 20
 _HARMLESS: Final = {
     "core": (
@@ -68,7 +70,7 @@ class GitFolder:
 
     def work_trees(self) -> list[str]:
         """Folders that stand for other work trees of the repository."""
-        return _folders(f"{self.path}/worktrees")
+        return folders_in(f"{self.path}/worktrees")
 
     def modules(self) -> Iterator[GitFolder]:
         """Submodules of this repository; theirs are their own."""
@@ -121,35 +123,32 @@ def starts_no_program(git: GitFolder) -> bool:
         return False
     if git.common != git.path:
         return False  # its settings are somewhere else
-    section = ""
-    for line in map(str.strip, _text(f"{git.path}/config").split("\n")):
-        setting = line
-        if line.startswith("["):
-            section, _, setting = line[1:].partition("]")
-        if not setting.strip() or line.startswith(("#", ";")):
-            continue
-        kind, key = section.partition(" ")[0].lower(), setting.partition("=")[0].strip().lower()
-        if key not in _HARMLESS.get(kind, ()):
-            return False
-    return True
+    settings = _settings_in(f"{git.path}/config")
+    return all(key in _HARMLESS.get(section.partition(" ")[0].lower(), ()) for section, key, _ in settings)
 
 
 def read_settings(path: str) -> dict[str, list[str]]:
     """What matters here of a file with git's settings: `hookspath`, `worktree`, and `include` for other files."""
     found: dict[str, list[str]] = {}
+    for section, key, value in _settings_in(path):
+        kind = section.strip().lower()
+        if value is not None and key == "path" and kind.startswith("include"):
+            found.setdefault("include", []).append(_unquoted(value))
+        elif value is not None and key in ("hookspath", "worktree") and kind == "core":
+            found.setdefault(key, []).append(_unquoted(value))
+    return found
+
+
+def _settings_in(path: str) -> Iterator[tuple[str, str, str | None]]:
+    """The section, as it is written, the key, and the value if it has one."""
     section = ""
     for line in map(str.strip, _text(path).split("\n")):
         setting = line
         if line.startswith("["):
             section, _, setting = line[1:].partition("]")
-        kind = section.strip().lower()
-        name, has_value, value = setting.partition("=")
-        key = name.strip().lower()
-        if has_value and key == "path" and kind.startswith("include"):
-            found.setdefault("include", []).append(_unquoted(value.strip()))
-        elif has_value and key in ("hookspath", "worktree") and kind == "core":
-            found.setdefault(key, []).append(_unquoted(value.strip()))
-    return found
+        if setting.strip() and not line.startswith(("#", ";")):
+            key, equals, value = setting.partition("=")
+            yield section, key.strip().lower(), value.strip() if equals else None
 
 
 def _unquoted(value: str) -> str:
@@ -159,14 +158,14 @@ def _unquoted(value: str) -> str:
 
 
 def _modules(folder: str, depth: int) -> Iterator[GitFolder]:
-    for path in _folders(folder):
+    for path in folders_in(folder):
         if is_git_folder(path):
             yield GitFolder(os.path.realpath(path))
         elif depth:
             yield from _modules(path, depth - 1)
 
 
-def _folders(path: str) -> list[str]:
+def folders_in(path: str) -> list[str]:
     """In a folder, without links."""
     try:
         with os.scandir(path) as entries:
@@ -183,19 +182,11 @@ def _pointer(path: str) -> str:
 def _text(path: str) -> str:
     """Of a plain file that can be read; "" otherwise. Nothing else is opened: a link may lead to a device."""
     try:
-        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        with opened(path, os.O_PATH | os.O_CLOEXEC) as handle:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return ""
+            with opened(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) as descriptor:
+                text = os.read(descriptor, _MAX_SETTINGS).replace(b"\0", b"\n")  # where git's values end, too
     except (OSError, ValueError):
         return ""
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return ""
-        descriptor = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            text = os.read(descriptor, _MAX_SETTINGS).replace(b"\0", b"\n")  # where git's values end, too
-            return os.fsdecode(text if len(text) < _MAX_SETTINGS else text + _UNREAD)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return ""
-    finally:
-        os.close(handle)
+    return os.fsdecode(text if len(text) < _MAX_SETTINGS else text + _UNREAD)

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from exeat.files.project.git_folder import GitFolder, find_git_folder, read_settings
+from exeat.paths import is_below, is_inside, place_of
 
 # At the top of the folder. Settings of editors and agents: each has tasks, hooks, servers or commands to be started.
 NAMES: Final = (
@@ -68,8 +69,8 @@ class _Found:
     def add(self, path: str) -> None:
         """A path that is to stay what it is, and where it leads, as far as that is in the folder."""
         for _ in range(40):  # links, as the kernel follows them
-            path = _with_real_folder(path)
-            if not _is_below(path, self._root) or path in self._writable:
+            path = place_of(path)
+            if not is_inside(path, self._root) or path in self._writable:
                 return
             if not os.path.lexists(path):
                 while not os.path.lexists(os.path.dirname(path)):
@@ -102,7 +103,7 @@ class _Found:
             self._held[path] = None
 
     def _add_git_folder(self, git: GitFolder) -> None:
-        if git.path in self._repositories or not (git.path == self._root or _is_below(git.path, self._root)):
+        if git.path in self._repositories or not is_below(git.path, self._root):
             return
         self._repositories.add(git.path)
         for name in ("config", "config.worktree", "hooks"):
@@ -139,12 +140,3 @@ def _hooks_of_user(home: str) -> list[str]:
     settings = [read_settings(f"{home}/{name}") for name in (".gitconfig", ".config/git/config")]
     paths = (path for each in settings for path in each.get("hookspath", ()))
     return [path for path in paths if not path.startswith(("/", "~"))]
-
-
-def _with_real_folder(path: str) -> str:
-    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-
-
-def _is_below(path: str, folder: str) -> bool:
-    """In it, and not the folder itself."""
-    return path != folder and (folder == "/" or path.startswith(f"{folder}/"))

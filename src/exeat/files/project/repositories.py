@@ -1,8 +1,11 @@
-"""Repositories that lie in a work tree and are known to its index: git looks into each, however deep it lies.
+"""Repositories that came to be in a shared folder while a command ran, or whose settings changed.
 
-`git status` runs in each of them, with its settings. So a command that puts one into the index, or fills one that is
-there already, has a program of its choice started by the next `git status` of its user. The index is the command's to
-write: what is read here may be anything.
+A program that makes one is common, and git does what its settings say as soon as it is used there: by its user, by a
+prompt that shows the branch, by an editor. So they are named.
+
+In those that lie in a work tree and are known to its index, `git status` runs from above, however deep they lie. So a
+command that puts one into the index, or fills one that is there already, has a program of its choice started by the
+next `git status` of its user. The index is the command's to write: what is read here may be anything.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ import math
 import os
 import stat
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from exeat.files.project.git_folder import GitFolder, find_git_folder, starts_no_program
+from exeat.files.project.git_folder import GitFolder, find_git_folder, folders_in, starts_no_program
+from exeat.paths import is_inside, look
 
 _MOST_BYTES: Final = 256 << 20
 _MOST_LINKS: Final = 1000
@@ -24,6 +29,9 @@ _HASH_AT: Final = 40
 _HASHES: Final = (20, 32)  # SHA-1, SHA-256. Which one it is the settings say; both are tried
 _EXTENDED: Final = 0x4000
 _SHARED: Final = "sharedindex."
+_MAX_DEPTH: Final = 3  # below the shared folder; editors look one level deep
+_MAX_FOLDERS: Final = 1000
+_SLACK_S: Final = 0.05  # the clock that files are dated by ticks slowly
 
 
 def linked_folders(root: str) -> list[str]:
@@ -45,7 +53,7 @@ def linked_folders(root: str) -> list[str]:
 
 def _is_looked_into(path: str, place: str) -> bool:
     """git goes through no link, and not out of the work tree."""
-    return path.startswith(f"{place}/") and os.path.lexists(f"{path}/.git") and os.path.realpath(path) == path
+    return is_inside(path, place) and os.path.lexists(f"{path}/.git") and os.path.realpath(path) == path
 
 
 def _names(folder: str) -> Iterator[str]:
@@ -109,11 +117,6 @@ def _read(path: str) -> bytes:
         return file.read(_MOST_BYTES) if stat.S_ISREG(found.st_mode) else b""
 
 
-_MAX_DEPTH: Final = 3  # below the shared folder; editors look one level deep
-_MAX_FOLDERS: Final = 1000
-_SLACK_S: Final = 0.05  # the clock that files are dated by ticks slowly
-
-
 class NewRepository(NamedTuple):
     """`entry` leads git to it, or to its settings if it was there before: a path in `folder`. "" if there is none."""
 
@@ -144,12 +147,11 @@ def new_repositories(root: str, since: float, known: Collection[str]) -> list[Ne
 
 def _settings(folder: str, git: GitFolder) -> Iterator[str]:
     yield from (f"{git.path}/config", f"{git.path}/hooks", f"{git.path}/commondir")
-    if not _is_written(f"{folder}/.git"):
-        yield f"{folder}/.git"
-    try:
+    entry = f"{folder}/.git"
+    if os.path.islink(entry) or not os.path.isdir(entry):  # else it is git's own folder, which changes all the time
+        yield entry
+    with suppress(OSError):  # there are none
         yield from [f"{git.path}/hooks/{name}" for name in os.listdir(f"{git.path}/hooks")]
-    except OSError:
-        pass  # there are none
 
 
 def _entries(folder: str, git: GitFolder, changed: list[str], since: float) -> list[str]:
@@ -164,16 +166,9 @@ def _entries(folder: str, git: GitFolder, changed: list[str], since: float) -> l
     return [f".git/{name}" for name in sorted(names)]
 
 
-def _is_written(path: str) -> bool:
-    """git's own folder changes with every commit."""
-    return path.endswith("/.git") and os.path.isdir(path) and not os.path.islink(path)
-
-
 def _changed(path: str) -> float:
-    try:
-        return os.lstat(path).st_ctime
-    except OSError:
-        return -math.inf
+    found = look(path)
+    return found.st_ctime if found is not None else -math.inf
 
 
 def _near_top(root: str) -> Iterator[str]:
@@ -188,13 +183,6 @@ def _near_top(root: str) -> Iterator[str]:
                 return
             yield folder
             if depth < _MAX_DEPTH:
-                below += _in_folder(folder)
+                with suppress(OSError):
+                    below += [path for path in folders_in(folder) if not path.endswith("/.git")]
         level = below
-
-
-def _in_folder(folder: str) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(each.path for each in entries if each.name != ".git" and each.is_dir(follow_symlinks=False))
-    except OSError:
-        return []

@@ -15,7 +15,8 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from exeat.file_policy import DEFAULT_LAYER_BYTES, FilePolicy, FileSettings, as_toml
+from exeat.file_policy import DEFAULT_LAYER_BYTES, LISTS, FilePolicy, FileSettings, as_toml
+from exeat.paths import is_below, is_in, is_inside, look, outermost, plain_line, up_from
 from exeat.run.settings import FilesSeen
 
 _MAX_FOLDERS: Final = 50
@@ -29,10 +30,8 @@ _CODE: Final = frozenset(("bin", "sbin", "site-packages", "dist-packages", "node
 
 def _is_folder(path: str) -> bool:
     """One of the real machine, and no link: what is a folder in the layer may lead elsewhere outside."""
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except (OSError, ValueError):
-        return False
+    found = look(path)
+    return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 class Surroundings(NamedTuple):
@@ -82,7 +81,7 @@ def tightest_folders(changed: Iterable[str], around: Surroundings) -> LearnedFil
     left_out: dict[tuple[str, str], int] = {}
     known: dict[str, bool] = {}
     for path in changed:
-        if not _is_within(path, around.home) and any(_is_within(path, each) for each in _PRIVATE):
+        if not is_below(path, around.home) and is_in(path, _PRIVATE):
             continue
         folder = _nearest(path, around.is_folder, known)
         why = _why_not(folder, around)
@@ -91,12 +90,8 @@ def tightest_folders(changed: Iterable[str], around: Surroundings) -> LearnedFil
             left_out[named] = left_out.get(named, 0) + 1
         else:
             write[folder] = None
-    outermost: list[str] = []
-    for folder in sorted(write, key=lambda each: f"{each}/"):  # what is in a folder comes right behind it
-        if not outermost or not _is_within(folder, outermost[-1]):
-            outermost.append(folder)
     named_ones = tuple((path, count, why) for (path, why), count in sorted(left_out.items()))
-    return LearnedFiles(tuple(outermost), named_ones)
+    return LearnedFiles(tuple(outermost(write)), named_ones)
 
 
 def _nearest(path: str, is_folder: Callable[[str], bool], known: dict[str, bool]) -> str:
@@ -126,21 +121,19 @@ def with_files(text: str, form: str, given: FilePolicy, seen: FilesSeen, around:
 
 def _kept(given: FilePolicy, proposed: Iterable[str], around: Surroundings) -> tuple[FileSettings, int]:
     """What was given goes on: the learned policy takes the place of the options. And how much of it cannot."""
-    asked_for = (given.write, given.read_only, given.hide, given.show)
-    write, read_only, hide, show = (tuple(filter(_is_text, paths)) for paths in asked_for)
     asked = FileSettings(
-        "",
-        "host" if given.mode == "host" else None,
-        write,
-        read_only,
-        hide,
-        show,
+        mode="host" if given.mode == "host" else None,
+        write=given.write,
+        read_only=given.read_only,
+        hide=given.hide,
+        show=given.show,
         layer_bytes=None if given.layer_bytes == DEFAULT_LAYER_BYTES else given.layer_bytes,
         nest=given.nest or None,
-    ).within(around.working_directory)
-    lost = sum(map(len, asked_for)) - len((*write, *read_only, *hide, *show))
+    )
+    kept = asked.with_each(lambda path: path if _is_text(path) else None).within(around.working_directory)
+    lost = sum(len(getattr(asked, key)) - len(getattr(kept, key)) for key in LISTS)
     short = (_short(each, around) for each in proposed)
-    return asked._replace(write=tuple(dict.fromkeys((*asked.write, *short)))), lost
+    return kept._replace(write=tuple(dict.fromkeys((*kept.write, *short)))), lost
 
 
 def _is_text(path: str) -> bool:
@@ -159,14 +152,9 @@ def _settings_lines(kept: FileSettings, form: str) -> Iterator[str]:
         return
     yield "# A list says nothing about files. These have to be given with it:"
     if kept.mode is not None:
-        yield f"#   --files {kept.mode}"
-    for option, paths in (
-        ("--write", kept.write),
-        ("--read-only", kept.read_only),
-        ("--hide", kept.hide),
-        ("--show", kept.show),
-    ):
-        yield from (f"#   {option} {_safe(path)}" for path in paths)
+        yield f"#   {kept.named('mode')} {kept.mode}"
+    for key in LISTS:
+        yield from (f"#   {kept.named(key)} {plain_line(path, _MAX_SHOWN)}" for path in getattr(kept, key))
     if kept.layer_bytes is not None:
         yield f"#   --layer-size {kept.layer_bytes}"
     if kept.nest:
@@ -181,12 +169,12 @@ def _remarks(found: LearnedFiles, seen: FilesSeen, around: Surroundings) -> Iter
     if found.left_out:
         yield "# Changed in the layer only, and not in it; files.write would make it real:"
         for path, count, why in found.left_out[:_MAX_LEFT_OUT]:
-            yield f"#   {_safe(_short(path, around))}  {count}x  {why}"
+            yield f"#   {_shown(path, around)}  {count}x  {why}"
         if more := sum(count for _, count, _ in found.left_out[_MAX_LEFT_OUT:]):
             yield f"#   and {more} more"
     if seen.tried:
         yield "# Hidden, and looked for; files.show would show it:"
-        yield from (f"#   {_safe(_short(path, around))}" for path in seen.tried[:_MAX_LEFT_OUT])
+        yield from (f"#   {_shown(path, around)}" for path in seen.tried[:_MAX_LEFT_OUT])
         if len(seen.tried) > _MAX_LEFT_OUT:
             yield f"#   and {len(seen.tried) - _MAX_LEFT_OUT} more"
 
@@ -197,51 +185,41 @@ def _why_not(folder: str, around: Surroundings) -> str:
         return "a strange name"
     if folder in around.search_path or not _CODE.isdisjoint(folder.split("/")):
         return "programs outside run what is there"
-    if _is_within(around.home, folder):
+    if is_below(around.home, folder):
         return "the folder around it is too much to share"
-    if _is_within(folder, around.home):
+    if is_below(folder, around.home):
         inner = folder[len(around.home) + 1 :].split("/")
         if inner[0] == ".cache":
             return "" if len(inner) > 1 else "the folder around it is too much to share"
         hidden = any(part.startswith(".") for part in inner)
-        linked = any(_is_within(folder, each) or _is_within(each, folder) for each in around.linked)
+        linked = any(is_below(folder, each) or is_below(each, folder) for each in around.linked)
         if hidden or linked:
             return "programs outside may go by what is there"
         return "a repository of its own" if _is_in_repository(folder, around.home) else ""
-    if not any(_is_within(folder, each) and folder != each for each in _DATA):
+    if not any(is_inside(folder, each) for each in _DATA):
         return "outside your home"
     return "programs outside may go by what is there" if "/." in folder else ""
 
 
 def _is_in_repository(folder: str, home: str) -> bool:
-    while folder != home:
-        if os.path.lexists(f"{folder}/.git"):
-            return True
-        folder = folder.rpartition("/")[0]
-    return False
+    return any(os.path.lexists(f"{each}/.git") for each in up_from(folder, home))
 
 
 def _named(path: str, folder: str, around: Surroundings) -> str:
     """For people: in a folder that is too much to share, what was changed in it; of the system, its first folders."""
-    if folder == "/" or _is_within(around.home, folder):
+    if folder == "/" or is_below(around.home, folder):
         rest = path[len(folder.rstrip("/")) + 1 :].partition("/")[0]
         return f"{folder.rstrip('/')}/{rest}"
-    if not _is_within(folder, around.home) and not any(_is_within(folder, each) for each in _DATA):
+    if not is_below(folder, around.home) and not is_in(folder, _DATA):
         return "/".join(folder.split("/")[:3])
     return folder
 
 
-def _is_within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
-
-
 def _short(path: str, around: Surroundings) -> str:
-    if around.home != "/" and path.startswith(f"{around.home}/"):
+    if around.home != "/" and is_inside(path, around.home):
         return f"~{path[len(around.home) :]}"
     return path
 
 
-def _safe(text: str) -> str:
-    """Plain characters on one line, whatever the text."""
-    shown = "".join(char if char.isascii() and char.isprintable() else "?" for char in text)
-    return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
+def _shown(path: str, around: Surroundings) -> str:
+    return plain_line(_short(path, around), _MAX_SHOWN)

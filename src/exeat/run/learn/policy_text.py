@@ -11,10 +11,11 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, NamedTuple
 
 from exeat.errors import ConfigError, HostError
 from exeat.gateway.gates.resolve import is_own_address
+from exeat.paths import plain_line
 from exeat.policy import (
     LOCALHOST,
     Address,
@@ -56,26 +57,18 @@ class Learned:
 
 
 def write_policy(
-    learned: Learned,
-    policy: Policy,
-    command: Sequence[str],
-    form: str,
-    is_own: IsOwn = is_own_address,
+    learned: Learned, policy: Policy, command: Sequence[str], form: str, is_own: IsOwn = is_own_address
 ) -> str:
     """`policy` was in force at the end: its denials still hold, and its mappings are kept for what was reached."""
     if form not in ("toml", "txt"):
         raise ValueError(f"no such form: {form}")
-    places = sorted(
-        learned.places.values(), key=lambda each: (isinstance(each.host, Address), each.host.text, each.port)
-    )
     reached: list[Reached] = []
     notes: list[str] = []
-    for place in places:
+    for place in sorted(learned.places.values(), key=lambda it: (isinstance(it.host, Address), it.host.text, it.port)):
         now = decide(policy, Target(place.host, place.port))
         if now.reason is Reason.DENIED_BY_RULE:
-            notes.append(
-                f"{_place(place.host.text, place.port)} was reached, and is denied by now: {_safe(str(now.rule))}"
-            )
+            where = _place(place.host.text, place.port)
+            notes.append(f"{where} was reached, and is denied by now: {_safe(str(now.rule))}")
         else:
             reached.append(place)
     notes += [
@@ -88,10 +81,9 @@ def write_policy(
     notes += [f"too long for a rule: {_safe(rule.text)}" for rule in too_long]
     hosts = {place.host.text: policy.mapped(place.host) for place in reached if isinstance(place.host, Name)}
     mapped = {name: addresses for name, addresses in hosts.items() if addresses}
-    denies = denials(policy, reached)
-    used = _used_networks(reached, policy)
-    body = _as_toml(allows, denies, mapped, used) if form == "toml" else _as_list(allows, denies, mapped, used)
-    return "\n".join((*_heading(learned, command), *body, *_remarks(learned, notes), ""))
+    body = _Body(allows, denials(policy, reached), mapped, _used_networks(reached, policy))
+    lines = body.as_toml() if form == "toml" else body.as_list()
+    return "\n".join((*_heading(learned, command), *lines, *_remarks(learned, notes), ""))
 
 
 def _used_networks(places: Iterable[Reached], policy: Policy) -> list[Network]:
@@ -136,7 +128,7 @@ def _comment(line: Line) -> str:
 
 def _heading(learned: Learned, command: Sequence[str]) -> Iterator[str]:
     yield "# Learned by exeat from this command:"
-    yield f"#   {_safe(shlex.join(command), _MAX_COMMAND)}"
+    yield f"#   {plain_line(shlex.join(command), _MAX_COMMAND)}"
     yield "# It allows what the command reached, and nothing else. Read it, then use it:"
     yield "#   exeat run --policy FILE -- COMMAND"
     if learned.left_out:
@@ -145,46 +137,43 @@ def _heading(learned: Learned, command: Sequence[str]) -> Iterator[str]:
         yield f"# NOT COMPLETE: {learned.lost} events were lost, so there may be more places."
 
 
-def _as_toml(
-    allows: Sequence[tuple[str, str]],
-    denies: Sequence[str],
-    hosts: dict[str, tuple[IP, ...]],
-    networks: Sequence[Network],
-) -> Iterator[str]:
-    if allows:
-        yield "allow = ["
-        yield from (f"  {json.dumps(rule)},  # {comment}" for rule, comment in allows)
-        yield "]"
-    else:
-        yield "allow = []  # nothing was reached"
-    if denies:
-        yield "deny = [  # as given"
-        yield from (f"  {json.dumps(rule)}," for rule in denies)
-        yield "]"
-    if networks:
-        yield f"private_networks = {json.dumps([str(network) for network in networks])}  # as given"
-    if hosts:
-        yield ""
-        yield "[hosts]  # as given"
-        yield from (f"{json.dumps(name)} = {json.dumps([str(ip) for ip in ips])}" for name, ips in hosts.items())
+class _Body(NamedTuple):
+    """What a policy says. `allows` are rules with comments."""
 
+    allows: Sequence[tuple[str, str]]
+    denies: Sequence[str]
+    hosts: dict[str, tuple[IP, ...]]
+    networks: Sequence[Network]
 
-def _as_list(
-    allows: Sequence[tuple[str, str]],
-    denies: Sequence[str],
-    hosts: dict[str, tuple[IP, ...]],
-    networks: Sequence[Network],
-) -> Iterator[str]:
-    if not allows:
-        yield "# Nothing was reached."
-    yield from (f"{rule}  # {comment}" for rule, comment in allows)
-    yield from (f"!{rule}  # as given" for rule in denies)
-    if hosts:
-        yield "# A list has no mappings. These were in use, and are needed with it:"
-        yield from (f"#   --add-host {name}:{ip}" for name, ips in hosts.items() for ip in ips)
-    if networks:
-        yield "# A list has no networks either. Names in it lead to these, which have to be given with it:"
-        yield from (f"#   --private-network {network}" for network in networks)
+    def as_toml(self) -> Iterator[str]:
+        if self.allows:
+            yield "allow = ["
+            yield from (f"  {json.dumps(rule)},  # {comment}" for rule, comment in self.allows)
+            yield "]"
+        else:
+            yield "allow = []  # nothing was reached"
+        if self.denies:
+            yield "deny = [  # as given"
+            yield from (f"  {json.dumps(rule)}," for rule in self.denies)
+            yield "]"
+        if self.networks:
+            yield f"private_networks = {json.dumps([str(network) for network in self.networks])}  # as given"
+        if self.hosts:
+            yield from ("", "[hosts]  # as given")
+            for name, ips in self.hosts.items():
+                yield f"{json.dumps(name)} = {json.dumps([str(ip) for ip in ips])}"
+
+    def as_list(self) -> Iterator[str]:
+        if not self.allows:
+            yield "# Nothing was reached."
+        yield from (f"{rule}  # {comment}" for rule, comment in self.allows)
+        yield from (f"!{rule}  # as given" for rule in self.denies)
+        if self.hosts:
+            yield "# A list has no mappings. These were in use, and are needed with it:"
+            yield from (f"#   --add-host {name}:{ip}" for name, ips in self.hosts.items() for ip in ips)
+        if self.networks:
+            yield "# A list has no networks either. Names in it lead to these, which have to be given with it:"
+            yield from (f"#   --private-network {network}" for network in self.networks)
 
 
 def _remarks(learned: Learned, notes: Sequence[str]) -> Iterator[str]:
@@ -225,10 +214,8 @@ def _place(host: str, port: int) -> str:
     return f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"
 
 
-def _safe(text: str, most: int = _MAX_SHOWN) -> str:
-    """Plain characters on one line, whatever the text."""
-    shown = "".join(char if char.isascii() and char.isprintable() else "?" for char in text)
-    return shown if len(shown) <= most else f"{shown[:most]}..."
+def _safe(text: str) -> str:
+    return plain_line(text, _MAX_SHOWN)
 
 
 def _size(count: int) -> str:
