@@ -11,7 +11,8 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
-from exeat.audit import Journal, Record
+from exeat.audit.journal import Journal
+from exeat.audit.record import Record
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.flow.budget import Budgets
 from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route

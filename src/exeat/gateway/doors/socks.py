@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from exeat.audit import Record
+from exeat.audit.record import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.doors.tunnel import Inner, serve_tunnel, serve_unopened
 from exeat.gateway.gates.admission import admit_interception, malformed, open_upstream, refuse_credentials

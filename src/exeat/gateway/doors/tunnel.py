@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from exeat.audit import Record
+from exeat.audit.record import Record
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.relay import Tunnel

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from exeat.audit import Record
+from exeat.audit.record import Record
 from exeat.errors import AuditError, ProtocolError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.dial import DialError, dial

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from exeat.audit import Record
+from exeat.audit.record import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.admission import still_allowed

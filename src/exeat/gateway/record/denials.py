@@ -11,7 +11,7 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from exeat.audit import Record
+from exeat.audit.record import Record
 
 if TYPE_CHECKING:
     from exeat.gateway.state import State
