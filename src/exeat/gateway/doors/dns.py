@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from exeat.errors import HostError
 from exeat.gateway.doors.synthetic import SyntheticNames
-from exeat.gateway.record.denials import DNS, Denials
+from exeat.gateway.record.records import DNS, Denials
 from exeat.gateway.state import State
 from exeat.policy import Decision, Name, Reason, Verdict, canonical_host, could_allow, unreachable
 from exeat.wire.dns import (
@@ -51,7 +51,7 @@ class DnsDoor:
     def __init__(self, state: State, names: SyntheticNames) -> None:
         self._state = state
         self._names = names
-        self._denials = Denials(state)
+        self._denials = Denials(state.records, state.loop)
         self._sockets: list[asyncio.DatagramTransport] = []
         self._servers: list[asyncio.Server] = []
         self._streams: set[Stream] = set()
@@ -106,7 +106,7 @@ class DnsDoor:
             query = parse_query(data)
         except DnsError as error:
             if error.rcode is not None:
-                self._denials.add(DNS, "", PORT, "", "malformed", note=error.public)
+                self._denials.add(DNS, "", PORT, "", Reason.MALFORMED, note=error.public)
             return encode_error(error)
         return encode_answer(query, *self._judge(query), tcp=tcp)
 
@@ -130,7 +130,7 @@ class DnsDoor:
             return Rcode.NOERROR, ()  # the name is there, and has nothing of this type
         addresses = self._names.addresses(name.text)
         if addresses is None:
-            self._denials.add(DNS, name.text, PORT, type_name(query.qtype), "no-address-left")
+            self._denials.add(DNS, name.text, PORT, type_name(query.qtype), Reason.NO_ADDRESS_LEFT)
             return Rcode.SERVFAIL, ()
         return _give(query, addresses)
 
@@ -143,8 +143,8 @@ class DnsDoor:
         return Rcode.NOERROR, (Answer(name, TTL_S),)
 
     def _refuse(self, query: Query, decision: Decision, note: str = "") -> Outcome:
-        rule = decision.rule.text if decision.rule is not None else ""
-        self._denials.add(DNS, query.name, PORT, type_name(query.qtype), decision.reason, rule=rule, note=note)
+        reason, rule = decision.reason, decision.rule_text
+        self._denials.add(DNS, query.name, PORT, type_name(query.qtype), reason, rule=rule, note=note)
         return Rcode.NXDOMAIN if query.qclass == CLASS_IN else Rcode.REFUSED, ()
 
 

@@ -11,7 +11,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError, ProtocolError
-from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.download import Download, Pacer
 from exeat.gateway.flow.upload import (
@@ -23,8 +22,9 @@ from exeat.gateway.flow.upload import (
     is_repeatable,
     websocket_accept,
 )
-from exeat.gateway.limits import BodyMemory, Limits
-from exeat.gateway.refusal import WRONG_HOST, Refusal, refuse_response
+from exeat.gateway.limits import BodyMemory, Budget, Limits
+from exeat.gateway.refusal import Refusal, refuse_response
+from exeat.reasons import Reason
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
 from exeat.wire.fields import KnownFields
 from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head
@@ -367,7 +367,7 @@ class Exchange:
             self.fail(Refusal(error.status, error.public, "http_request_error"), "bad-request-body")
         else:
             self.misused = getattr(error, "names", ())
-            self.fail(Refusal(403, error.public, "http_request_denied"), WRONG_HOST)
+            self.fail(Refusal(403, error.public, "http_request_denied"), Reason.SECRET_TO_WRONG_HOST)
 
     def expire(self) -> None:
         """Nothing has moved for too long."""
