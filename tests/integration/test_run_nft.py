@@ -13,10 +13,20 @@ from typing import Any
 
 import pytest
 
-from tests.support.networks import PORT, Greeter, Networks
+from tests.support.gateways.scene import wait_until
+from tests.support.jails.networks import PORT, Greeter, Networks
 from tests.support.programs import Finished
-from tests.support.running import ANYWHERE, AS_ROOT, Process, Running, environment, exeat, folder_of, python, wait_gone
-from tests.support.scene import wait_until
+from tests.support.runs.running import (
+    ANYWHERE,
+    AS_ROOT,
+    Process,
+    Running,
+    environment,
+    exeat,
+    folder_of,
+    python,
+    wait_gone,
+)
 
 pytestmark = AS_ROOT
 OTHER = 12_345
@@ -273,7 +283,7 @@ def test_killing_exeat_kills_the_command_and_the_next_start_cleans_up(networks: 
     command = ["sh", "-c", "echo up; sleep 1000 & exec sleep 1000"]
     with Running(tmp_path, "--jail", "nft", command=command, before=networks.machine.before, cwd=ANYWHERE) as running:
         running.wait_for("up")
-        everybody: list[Process] = [running.keeper(), running.gateway(), *running.inside()]
+        everybody: list[Process] = [running.init(), running.gateway(), *running.inside()]
         assert len(everybody) >= 4
         (left,) = networks.machine.tables()
         running.process.kill()

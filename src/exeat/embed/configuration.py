@@ -20,7 +20,7 @@ from exeat.policy.grammar import read_rule
 from exeat.policy.options import RuleError
 from exeat.policy.rule import Rule, Source
 from exeat.run.settings import JAILS
-from exeat.sandbox.names import check_name
+from exeat.sandbox.folder import check_name
 
 
 @dataclass(frozen=True, slots=True)

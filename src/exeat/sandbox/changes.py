@@ -27,9 +27,9 @@ from exeat.policy.rule import (
     ports_meet,
     ports_without,
 )
-from exeat.sandbox.allowlist import Allowlist, default_allowlist
-from exeat.sandbox.folder import SandboxFolder
-from exeat.sandbox.store import forget_placeholders, replace_allowlist, update_allowlist
+from exeat.sandbox.allowlist import Allowlist, replace_allowlist, update_allowlist
+from exeat.sandbox.folder import SandboxFolder, default_allowlist
+from exeat.sandbox.placeholders import forget_placeholders
 from exeat.sandbox.typed import Typed, read_allow, read_block
 
 _MAX_SAID: Final = 5

@@ -71,7 +71,7 @@ _BEFORE = {
     "exeat.sandbox.folder: difflib",
     "exeat.gateway.process: uvloop", "exeat.policy.document: tomllib", "exeat.policy.document: exeat.policy.files",
     "exeat.policy.grammar: publicsuffixlist",
-    "exeat.run.gateway_process.gatekeeper: exeat.run.asks.terminal",
+    "exeat.run.gateway_process.process: exeat.run.asks.terminal",
     "exeat.run.gateway_process.scrubbing: exeat.jail.libc",
     "exeat.run.gateway_process.serving: exeat.jail.limits.privileges",
     "exeat.secrets.stream.unpacking: brotli", "exeat.secrets.stream.unpacking: compression",

@@ -16,7 +16,7 @@ from exeat.reasons import Ending
 
 if TYPE_CHECKING:
     from exeat.secrets.misuse import Detector
-    from exeat.secrets.response.guard import LeakGuard
+    from exeat.secrets.response.redaction import LeakGuard
 
 _SPLICE_AFTER_BYTES: Final = 1024 * 1024
 # What is searched at a time of a stream that may consist of the smallest of frames.

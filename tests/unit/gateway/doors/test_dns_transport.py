@@ -137,6 +137,7 @@ def test_a_client_that_has_finished_sending_gets_its_answers(audit: Path, loop: 
 @pytest.mark.parametrize(
     "sent",
     [b"\xff\xff", b"\x10\x01", b"\0\0", b"\0\x05hello", framed(dns.message.make_response(query_for("good.test")))],
+    ids=["longest", "too long", "empty", "not DNS", "an answer"],
 )
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_stream_that_makes_no_sense_is_ended(audit: Path, loop: str, sent: bytes) -> None:

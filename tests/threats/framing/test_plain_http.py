@@ -1,0 +1,574 @@
+"""Group B of the threat catalogue: HTTP that two readers could read in two ways, and requests that hide in others."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from exeat.sources import make_policy
+from tests.support.fixtures.gateways import StartScene
+from tests.support.gateways.doors import TUNNELS, Opener, connect_dial, open_redirect, read_reply, socks_dial
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import Scene
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin, receive_body
+from tests.threats.framing.cases import (
+    ACCEPT,
+    B2_BAD,
+    B3_BAD_BODIES,
+    B3_BAD_HEADS,
+    B8_BAD,
+    PATHS,
+    REDIRECTED_BAD,
+    SECOND,
+    WEBSOCKET,
+    post,
+    statuses,
+    websocket_answer,
+)
+
+every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])
+
+
+def second(scene: Scene) -> bytes:
+    """A request that is in order and allowed. Behind a malformed one it must not be served."""
+    return b"GET http://good.test:%d%b HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % (
+        scene.port,
+        SECOND.encode(),
+        scene.port,
+    )
+
+
+def fill(scene: Scene, text: str | bytes) -> bytes:
+    raw = text.encode("latin-1") if isinstance(text, str) else text
+    return raw.replace(b"{port}", b"%d" % scene.port)
+
+
+def assert_bad(scene: Scene, request: bytes, *, status: int = 400) -> None:
+    """One refusal, then the end; nothing dialled, one record, and the request behind it never served."""
+    mark = scene.mark()
+    with scene.gate.connect() as conn:
+        conn.sendall(request + second(scene))
+        reply = read_reply(conn)
+        assert reply.status == status, reply.head
+        assert read_all(conn) == b"", "the connection goes on after a malformed request"
+    seen = scene.since(mark, decisions=1)
+    assert [(record["verdict"], record["reason"]) for record in seen.decisions] == [("deny", "malformed")]
+    assert seen.dials == ()
+    assert seen.connections == 0
+    assert seen.received == 0
+    assert seen.asked == ()
+
+
+def assert_served(scene: Scene, request: bytes, count: int = 1) -> None:
+    """The control: the request is served, and so is the one behind it."""
+    with scene.gate.connect() as conn:
+        conn.sendall(request)
+        for _ in range(count):
+            assert read_reply(conn).status == 200
+        conn.sendall(second(scene))
+        assert read_reply(conn).status == 200
+
+
+# B1
+
+GET_GOOD = "GET http://good.test:{port}/ HTTP/1.1\r\n"
+B1_BAD = {
+    "Host names another": "GET http://good.test:{port}/ HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n",
+    "Host names another port": "GET http://good.test:{port}/ HTTP/1.1\r\nHost: good.test:1\r\n\r\n",
+    "Host has no port": "GET http://good.test:{port}/ HTTP/1.1\r\nHost: good.test\r\n\r\n",
+    "two Hosts, good last": f"{GET_GOOD}Host: evil.test\r\nHost: good.test:{{port}}\r\n\r\n",
+    "two Hosts, good first": f"{GET_GOOD}Host: good.test:{{port}}\r\nHost: evil.test\r\n\r\n",
+    "two equal Hosts": f"{GET_GOOD}Host: good.test:{{port}}\r\nhost: good.test:{{port}}\r\n\r\n",
+    "a list of hosts": "GET http://good.test:{port}/ HTTP/1.1\r\nHost: good.test:{port}, evil.test\r\n\r\n",
+    "no Host": "GET http://good.test:{port}/ HTTP/1.1\r\nX: y\r\n\r\n",
+    "empty Host": "GET http://good.test:{port}/ HTTP/1.1\r\nHost:\r\n\r\n",
+    "space before the colon": "GET http://good.test:{port}/ HTTP/1.1\r\nHost : good.test:{port}\r\n\r\n",
+    "folded Host": "GET http://good.test:{port}/ HTTP/1.1\r\nHost:\r\n good.test:{port}\r\n\r\n",
+    "Host in another case of name": "GET http://good.test:{port}/ HTTP/1.1\r\nhOsT: evil.test\r\n\r\n",
+    "origin form": "GET / HTTP/1.1\r\nHost: good.test:{port}\r\n\r\n",
+    "origin form with two slashes": "GET //good.test:{port}/ HTTP/1.1\r\nHost: good.test:{port}\r\n\r\n",
+    "CONNECT with another Host": "CONNECT good.test:{port} HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n",
+    "CONNECT with two Hosts": "CONNECT good.test:{port} HTTP/1.1\r\nHost: good.test\r\nHost: evil.test\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("request_text", B1_BAD.values(), ids=B1_BAD.keys())
+def test_b1_target_and_host_must_agree(request_text: str, scene: Scene) -> None:
+    """B1: where target and Host differ, or Host is not there exactly once, nothing is dialled."""
+    assert_bad(scene, fill(scene, request_text))
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["http://good.test:{port}/", "http://GOOD.test.:{port}/", "HTTP://Good.Test:{port}", "http://good.test:{port}?q"],
+)
+def test_b1_spellings_of_one_host_agree_and_the_server_gets_one_of_them(target: str, scene: Scene) -> None:
+    """B1's control: another case or a final dot is no disagreement, and the server is sent the canonical Host."""
+    assert_served(scene, fill(scene, f"GET {target} HTTP/1.1\r\nHost: good.TEST:{{port}}\r\n\r\n"))
+    assert scene.origin.everything.count(b"\r\nHost: good.test:%d\r\n" % scene.port) == 2
+    assert b"GOOD" not in scene.origin.everything
+
+
+@pytest.mark.parametrize("door", ["connect", "socks"])
+def test_b1_a_name_inside_a_tunnel_to_an_address_is_refused(door: str, start_scene: StartScene) -> None:
+    """B1: an allowed address does not become another host because a Host header says so. Control: its own name."""
+    scene = start_scene(["127.0.0.1:{port}", "good.test:{port} private"])
+    for host, status in ((b"good.test", 421), (b"evil.test", 421), (b"127.0.0.1", 200)):
+        with scene.gate.connect() as conn:
+            if door == "connect":
+                assert connect_dial(conn, b"127.0.0.1:%d" % scene.port).status == 200
+            else:
+                assert socks_dial(conn, b"127.0.0.1", scene.port, as_address=True) == 0
+            conn.sendall(b"GET /%b HTTP/1.1\r\nHost: %b:%d\r\n\r\n" % (host, host, scene.port))
+            assert read_reply(conn).status == status
+    assert b"good.test" not in scene.origin.everything
+    assert b"evil.test" not in scene.origin.everything
+
+
+def test_b1_an_address_that_is_not_listed_is_not_reached_with_a_good_host(scene: Scene) -> None:
+    """B1: the address decides, not the Host header that comes with it."""
+    mark = scene.mark()
+    answer = scene.gate.send(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % (scene.port, scene.port))
+    assert statuses(answer) in ([400], [403])
+    answer = scene.gate.send(fill(scene, "GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"))
+    assert statuses(answer) == [403]
+    assert scene.since(mark).connections == 0
+
+
+@pytest.mark.parametrize(("request_text", "status"), REDIRECTED_BAD.values(), ids=REDIRECTED_BAD.keys())
+def test_b1_b2_through_a_redirected_connection(request_text: str, status: int, scene: Scene) -> None:
+    """B1, B2: refused, the server gets none of it, and the request behind it is not served. Control: one in order."""
+    good = fill(scene, "GET /good HTTP/1.1\r\nHost: good.test:{port}\r\n\r\n")
+    for first, expected in ((fill(scene, request_text), [status]), (good, [200, 200])):
+        with open_redirect(scene, b"good.test", scene.port) as conn:
+            conn.sendall(first + good)
+            conn.shutdown(socket.SHUT_WR)
+            assert [read_reply(conn).status for _ in expected] == expected
+            assert read_all(conn) == b""
+        scene.settle()
+        assert scene.origin.received == 0 or expected == [200, 200]
+    assert scene.origin.everything.count(b"GET ") == 2
+    assert b"evil" not in scene.origin.everything
+
+
+# B2 and B3: where a message ends
+
+
+@pytest.mark.parametrize("request_text", B2_BAD.values(), ids=B2_BAD.keys())
+def test_b2_unclear_framing_is_refused(request_text: str, scene: Scene) -> None:
+    """B2: length against chunks, doubled and disguised fields; the request behind is not served."""
+    assert_bad(scene, fill(scene, request_text))
+
+
+@pytest.mark.parametrize("request_text", B3_BAD_HEADS.values(), ids=B3_BAD_HEADS.keys())
+def test_b3_lenient_numbers_and_line_ends_in_a_head_are_refused(request_text: str, scene: Scene) -> None:
+    """B3: what int() and readline() would take."""
+    assert_bad(scene, fill(scene, request_text))
+
+
+def test_b2_and_b3_control_clear_framing_is_served(start_scene: StartScene) -> None:
+    """The control of B2 and B3: the same probes with one meaning pass, are framed anew, and the next one is served."""
+    scene = start_scene(handler=receive_body)
+    chunked = "Transfer-Encoding: chunked"
+    assert_served(scene, fill(scene, post("Content-Length: 5", body="hello")))
+    assert_served(scene, fill(scene, post("Content-Length: 0")))
+    assert_served(scene, fill(scene, post("transfer-ENCODING:   Chunked  ", body="5\r\nhello\r\n0\r\n\r\n")))
+    assert_served(scene, fill(scene, post(chunked, body="005;a=b\r\nhello\r\n000;c\r\n\r\n")))
+    assert_served(scene, fill(scene, "\r\n" + post()))
+    sent = scene.origin.everything
+    assert sent.count(b"5\r\nhello\r\n0\r\n\r\n") == 2
+    assert b"a=b" not in sent
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["one segment", "byte by byte"])
+@pytest.mark.parametrize("body", B3_BAD_BODIES.values(), ids=B3_BAD_BODIES.keys())
+def test_b3_malformed_chunks_never_become_a_whole_request(body: str, whole: bool, start_scene: StartScene) -> None:
+    """B3: a body is passed on as it comes, so the head may be out; its end never is, nor is anything behind it."""
+    scene = start_scene(handler=receive_body)
+    request = fill(scene, post("Transfer-Encoding: chunked", body=body)) + second(scene)
+    mark = scene.mark()
+    with scene.gate.connect() as conn:
+        if whole:
+            conn.sendall(request)
+        else:
+            conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                for at in range(len(request)):
+                    conn.sendall(request[at : at + 1])
+            except ConnectionError:
+                pass  # refused before it was all sent
+        answer = read_all(conn)
+        assert statuses(answer) == [400] or (answer == b"" and not whole)
+    seen = scene.since(mark, decisions=1, ends=1)
+    assert [record["verdict"] for record in seen.decisions] == ["allow"]
+    assert seen.ends[0]["status"] == 400
+    sent = scene.origin.everything
+    assert b"0\r\n\r\n" not in sent, "the server got a whole request"
+    assert SECOND.encode() not in sent
+    assert b"GET" not in sent
+
+
+def test_b2_trailers_cannot_say_what_belongs_into_a_head(start_scene: StartScene) -> None:
+    """B2: framing, routing and credentials that come late are dropped; other trailers pass, which is the control."""
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        while b"X-Sum: 1\r\n\r\n" not in raw and origin.read(conn, raw):
+            pass
+        conn.sendall(OK)
+
+    scene = start_scene(handler=handle)
+    late = "Content-Length: 9\r\nTransfer-Encoding: x\r\nHost: evil.test\r\nConnection: close\r\nAuthorization: x\r\n"
+    more = "Proxy-Authorization: x\r\nTE: x\r\nUpgrade: h2c\r\nX-Sum: 1\r\n"
+    request = post("Transfer-Encoding: chunked", "X-Last: 1", body=f"5\r\nhello\r\n0\r\n{late}{more}\r\n")
+    assert statuses(scene.gate.send(fill(scene, request))) == [200]
+    assert scene.origin.everything.partition(b"hello\r\n")[2] == b"0\r\nX-Sum: 1\r\n\r\n"
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["plain", "in a tunnel"])
+def test_b2_a_request_in_a_body_stays_a_body(inside: bool, start_scene: StartScene) -> None:
+    """B2: a body that looks like a request is sent as a body, and is judged by nobody."""
+    scene = start_scene(handler=receive_body)
+    hidden = fill(scene, "GET http://evil.test:{port}/ HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n")
+    target = b"/" if inside else b"http://good.test:%d/" % scene.port
+    request = b"POST %b HTTP/1.1\r\nHost: good.test:%d\r\nContent-Length: %d\r\n\r\n" % (
+        target,
+        scene.port,
+        len(hidden),
+    )
+    with scene.gate.connect() as conn:
+        if inside:
+            assert connect_dial(conn, b"good.test:%d" % scene.port).status == 200
+        mark = scene.mark()
+        conn.sendall(request + hidden)
+        assert read_reply(conn).status == 200
+    assert [record["host"] for record in scene.since(mark).decisions] == ["good.test"]
+    assert scene.origin.everything.endswith(b"\r\n\r\n" + hidden)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, x\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nX: a\rSet-Cookie: b\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/2 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"ICY 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nConnection: content-length\r\nContent-Length: 5\r\n\r\nhello",
+    ],
+)
+def test_b2_unclear_framing_of_a_response_is_refused(response: bytes, start_scene: StartScene) -> None:
+    """B2, the other way round: a server's ambiguous answer becomes 502, and its connection is not used again."""
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        origin.read(conn, raw)
+        conn.sendall(response)
+        origin.read(conn, raw)
+
+    scene = start_scene(handler=handle)
+    assert statuses(scene.gate.send(second(scene))) == [502]
+    assert statuses(scene.gate.send(second(scene))) == [502]
+    assert scene.origin.connections == 2
+
+
+def test_b2_an_answer_that_nobody_asked_for_is_nobodys_answer(start_scene: StartScene) -> None:
+    """B2: bytes behind a response are dropped with their connection, never given to the next request."""
+    forged = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        while origin.read(conn, raw):
+            conn.sendall(OK + forged)
+
+    scene = start_scene(handler=handle)
+    with scene.gate.connect() as conn:
+        for _ in range(3):
+            conn.sendall(second(scene))
+            assert read_reply(conn).body == b"hello"
+    assert scene.origin.connections == 3
+
+
+# B4
+
+
+def get(scene: Scene, host: str, path: str = "/") -> bytes:
+    return fill(scene, f"GET http://{host}:{{port}}{path} HTTP/1.1\r\nHost: {host}:{{port}}\r\n\r\n")
+
+
+@pytest.mark.parametrize("pipelined", [True, False], ids=["one segment", "one by one"])
+def test_b4_every_request_on_a_connection_is_judged(pipelined: bool, scene: Scene) -> None:
+    """B4: a first good request buys nothing for the second; the third, good again, is served."""
+    requests = [get(scene, "good.test", "/1"), get(scene, "evil.test", "/2"), get(scene, "a.wild.test", "/3")]
+    mark = scene.mark()
+    with scene.gate.connect() as conn:
+        found = []
+        if pipelined:
+            conn.sendall(b"".join(requests))
+            conn.shutdown(socket.SHUT_WR)
+            found = statuses(read_all(conn))
+        else:
+            for request in requests:
+                conn.sendall(request)
+                found.append(read_reply(conn).status)
+    assert found == [200, 403, 200]
+    seen = scene.since(mark, decisions=3)
+    assert [(record["host"], record["verdict"]) for record in seen.decisions] == [
+        ("good.test", "allow"),
+        ("evil.test", "deny"),
+        ("a.wild.test", "allow"),
+    ]
+    assert b"/2" not in scene.origin.everything
+
+
+@every_tunnel
+def test_b4_requests_inside_a_tunnel_are_judged_one_by_one(open_tunnel: Opener, scene: Scene) -> None:
+    """B4: inside a tunnel the second request cannot turn to another host, nor open a tunnel of its own."""
+    inner = b"GET /%b HTTP/1.1\r\nHost: %b:%d\r\n\r\n"
+    for wish in (
+        inner % (b"2", b"evil.test", scene.port),
+        inner % (b"2", b"a.wild.test", scene.port),
+        get(scene, "evil.test", "/2"),
+        get(scene, "good.test", "/2"),
+        b"CONNECT evil.test:%d HTTP/1.1\r\nHost: evil.test\r\n\r\n" % scene.port,
+        b"CONNECT good.test:%d HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % (scene.port, scene.port),
+    ):
+        with open_tunnel(scene, b"good.test", scene.port) as conn:
+            conn.sendall(inner % (b"1", b"good.test", scene.port) + wish + inner % (b"3", b"good.test", scene.port))
+            found = statuses(read_all(conn))
+        assert found in ([200, 421], [200, 400], [200, 405]), wish
+    sent = scene.origin.everything
+    assert sent.count(b"GET /1 ") == 6
+    assert sent.count(b"GET ") == 6
+    assert b"evil.test" not in sent
+    assert b"CONNECT" not in sent
+
+
+@every_tunnel
+def test_b4_inside_a_tunnel_the_control_is_served(open_tunnel: Opener, scene: Scene) -> None:
+    """B4's control: three requests to the tunnel's own host, in one segment, are all served."""
+    inner = b"GET /%d HTTP/1.1\r\nHost: good.test:%d\r\n\r\n"
+    with open_tunnel(scene, b"good.test", scene.port) as conn:
+        conn.sendall(b"".join(inner % (number, scene.port) for number in range(3)))
+        assert [read_reply(conn).status for _ in range(3)] == [200, 200, 200]
+
+
+def test_b4_a_denied_request_with_a_body_ends_the_connection(scene: Scene) -> None:
+    """B4: the body of a refused request is not taken for the next one."""
+    hidden = get(scene, "good.test", "/hidden")
+    request = fill(scene, "POST http://evil.test:{port}/ HTTP/1.1\r\nHost: evil.test:{port}\r\n")
+    for framing in (b"Content-Length: %d\r\n\r\n" % len(hidden), b"Transfer-Encoding: chunked\r\n\r\n"):
+        with scene.gate.connect() as conn:
+            conn.sendall(request + framing + hidden)
+            assert statuses(read_all(conn)) == [403]
+    assert scene.origin.connections == 0
+
+
+# B5
+
+
+def upgrade(scene: Scene, headers: str) -> bytes:
+    return fill(scene, f"GET http://good.test:{{port}}/ HTTP/1.1\r\nHost: good.test:{{port}}\r\n{headers}\r\n")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n",
+        "Connection: Upgrade\r\nUpgrade: h2c\r\n",
+        "Connection: Upgrade\r\nUpgrade: websocket, h2c\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+        "Connection: Upgrade\r\nUpgrade: TLS/1.0\r\n",
+        "Connection: Upgrade\r\nUpgrade: websocket\r\n",
+        "Upgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+        "Connection: Upgrade\r\nUpgrade: connect-udp\r\n",
+    ],
+)
+def test_b5_an_upgrade_to_anything_but_websocket_is_stripped(headers: str, scene: Scene) -> None:
+    """B5: the server is asked without Upgrade, and the bytes behind the request are the next request."""
+    with scene.gate.connect() as conn:
+        conn.sendall(upgrade(scene, headers) + get(scene, "evil.test", "/2"))
+        assert [read_reply(conn).status, read_reply(conn).status] == [200, 403]
+    sent = scene.origin.everything.lower()
+    for word in (b"upgrade", b"h2c", b"http2-settings", b"evil"):
+        assert word not in sent
+
+
+def test_b5_an_upgrade_answered_with_200_opens_no_relay(start_scene: StartScene) -> None:
+    """B5: without a 101 what follows is the next request, judged like any other."""
+    scene = start_scene(handler=websocket_answer(OK))
+    with scene.gate.connect() as conn:
+        conn.sendall(upgrade(scene, WEBSOCKET) + get(scene, "evil.test", "/2"))
+        assert [read_reply(conn).status, read_reply(conn).status] == [200, 403]
+    assert b"/2" not in scene.origin.everything
+
+
+@pytest.mark.parametrize(
+    ("headers", "response"),
+    [
+        (WEBSOCKET, b"HTTP/1.1 101 X\r\n" + ACCEPT.replace(b"s3pP", b"AAAA")),
+        (WEBSOCKET, b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"),
+        (WEBSOCKET, b"HTTP/1.1 101 X\r\n" + ACCEPT.replace(b"Upgrade: websocket", b"Upgrade: h2c")),
+        ("", b"HTTP/1.1 101 X\r\n" + ACCEPT),
+        ("Connection: Upgrade\r\nUpgrade: h2c\r\n", b"HTTP/1.1 101 X\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"),
+    ],
+    ids=["wrong accept", "no accept", "another protocol", "not asked for", "h2c"],
+)
+def test_b5_a_101_that_is_not_in_order_opens_no_relay(headers: str, response: bytes, start_scene: StartScene) -> None:
+    """B5: only the 101 of a WebSocket that was asked for, with the right digest, joins the streams."""
+    scene = start_scene(handler=websocket_answer(response))
+    with scene.gate.connect() as conn:
+        conn.sendall(upgrade(scene, headers) + b"raw bytes")
+        assert statuses(read_all(conn)) == [502]
+    assert b"raw bytes" not in scene.origin.everything
+
+
+def test_b5_control_a_websocket_in_order_is_relayed(start_scene: StartScene) -> None:
+    """B5's control: the same probe with a right answer is relayed both ways."""
+    scene = start_scene(handler=websocket_answer(b"HTTP/1.1 101 X\r\n" + ACCEPT))
+    with scene.gate.connect() as conn:
+        conn.sendall(upgrade(scene, WEBSOCKET) + b"raw bytes")
+        answer = read_until(conn, b"RAW BYTES")
+        assert answer.startswith(b"HTTP/1.1 101")
+
+
+# B6
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "authorization",
+        "Authorization",
+        "close, AUTHORIZATION",
+        "cookie",
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "expect",
+    ],
+)
+def test_b6_an_end_to_end_field_cannot_be_dropped(field: str, scene: Scene) -> None:
+    """B6: `Connection: authorization` would take the credential, or the framing, off on the way."""
+    assert_bad(scene, fill(scene, post(f"Connection: {field}", "Authorization: Bearer x")))
+
+
+def test_b6_proxy_credentials_stay_here(start_scene: StartScene) -> None:
+    """B6: what was said to the gateway is not said to the server; what was said to the server is."""
+    scene = start_scene(credentials=("me", "pass"))
+    headers = (
+        "Proxy-Authorization: Basic bWU6cGFzcw==\r\nProxy-Connection: keep-alive\r\nproxy-x: 1\r\nKeep-Alive: 5\r\n"
+        "TE: gzip\r\nConnection: X-Hop, close\r\nX-Hop: 1\r\nAuthorization: Bearer x\r\nX-End: 1\r\n"
+    )
+    request = upgrade(scene, headers)
+    assert statuses(scene.gate.send(request)) == [200]
+    sent = scene.origin.everything.lower()
+    for word in (b"proxy", b"bwu6", b"keep-alive", b"te: gzip", b"x-hop", b"connection:"):
+        assert word not in sent, word
+    assert b"authorization: bearer x" in sent
+    assert b"x-end: 1" in sent
+    for wrong in ("", "Proxy-Authorization: Basic bWU6d3Jvbmc=\r\n", "Proxy-Authorization: Bearer bWU6cGFzcw==\r\n"):
+        assert statuses(scene.gate.send(upgrade(scene, wrong + "Authorization: Basic bWU6cGFzcw==\r\n"))) == [407]
+    assert scene.origin.connections == 1
+
+
+def test_b6_two_proxy_credentials_are_refused(start_scene: StartScene) -> None:
+    """B6: the right one beside a wrong one is neither."""
+    scene = start_scene(credentials=("me", "pass"))
+    headers = "Proxy-Authorization: Basic bWU6cGFzcw==\r\nProxy-Authorization: Basic bWU6d3Jvbmc=\r\n"
+    assert statuses(scene.gate.send(upgrade(scene, headers))) == [400]
+    assert scene.origin.connections == 0
+
+
+@pytest.mark.parametrize("method", ["TRACE", "TRACK", "trace"])
+def test_b6_trace_is_not_served(method: str, scene: Scene) -> None:
+    """B6: TRACE would echo the credentials that it was sent with."""
+    assert_bad(scene, fill(scene, post(method=method)), status=405 if method == "TRACE" else 400)
+
+
+# B7
+
+
+@pytest.mark.parametrize("kind", ["allowed paths", "denied paths"])
+def test_b7_the_path_that_was_judged_is_the_path_that_is_sent(kind: str, start_scene: StartScene) -> None:
+    """B7: dot segments, their escapes and doubled slashes are gone before the judgement and stay gone."""
+    if kind == "allowed paths":
+        scene = start_scene(["good.test:{port} private paths=/pub/**"])
+    else:
+        scene = start_scene(["good.test:{port} private"])
+        deny = [f"good.test:{scene.port} paths=/secret|/secret/**|/|/public|/PUB/**"]
+        scene.gate.set_policy(make_policy([f"good.test:{scene.port} private"], deny))
+    expected = []
+    for path, (clean, allowed) in PATHS.items():
+        assert statuses(scene.gate.send(get(scene, "good.test", path))) == [200 if allowed else 403], path
+        if allowed:
+            expected.append(clean.encode())
+    sent = [line.split(b" ")[1] for line in scene.origin.everything.split(b"\r\n") if line.startswith(b"GET ")]
+    assert sent == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/pub/..%2fsecret", "/pub/..%5csecret", "/pub\\..\\secret", "/pub/%00", "/pub/%", "/pub/%zz", "/pub/..;/secret"],
+)
+def test_b7_a_path_that_servers_read_differently_is_refused(path: str, start_scene: StartScene) -> None:
+    """B7: encoded slashes, backslashes, NUL, broken escapes and dots with parameters, under a path rule."""
+    scene = start_scene(["good.test:{port} private paths=/pub/**"])
+    mark = scene.mark()
+    assert statuses(scene.gate.send(get(scene, "good.test", path))) == [400]
+    assert scene.since(mark).connections == 0
+    assert statuses(scene.gate.send(get(scene, "good.test", "/pub/x"))) == [200]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+def test_b7_methods_are_judged_too(method: str, start_scene: StartScene) -> None:
+    """B7: a rule for GET is for GET, and cannot be met through a tunnel, where nobody sees the method."""
+    scene = start_scene(["good.test:{port} private methods=GET"])
+    assert statuses(scene.gate.send(fill(scene, post(method=method)))) == [403]
+    assert statuses(scene.gate.send(get(scene, "good.test"))) == [200]
+    with scene.gate.connect() as conn:
+        assert connect_dial(conn, b"good.test:%d" % scene.port).status == 403
+    with scene.gate.connect() as conn:
+        assert socks_dial(conn, b"good.test", scene.port) == 2
+
+
+# B8
+
+
+@pytest.mark.parametrize("request_text", B8_BAD, ids=lambda text: text.partition("\r")[0])
+def test_b8_other_schemes_and_versions_are_refused(request_text: str, scene: Scene) -> None:
+    """B8: what is not HTTP/1.0 or 1.1 to an http URL is malformed."""
+    assert_bad(scene, fill(scene, request_text))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00", b"\x16\x03\x01\x00\x05hello", b"SSH-2.0-x\r\n", b"\0", b"\x80\x2e"],
+)
+def test_b8_other_protocols_are_refused(data: bytes, scene: Scene) -> None:
+    """B8: SOCKS4, TLS, SSH and noise at the front door get one refusal and one record."""
+    mark = scene.mark()
+    with scene.gate.connect() as conn:
+        conn.sendall(data + b"\r\n\r\n")
+        assert statuses(read_all(conn)) == [400]
+    assert [record["reason"] for record in scene.since(mark, decisions=1).decisions] == ["malformed"]
+    assert scene.origin.connections == 0
+
+
+@pytest.mark.parametrize(
+    "headers", ["", "Host: good.test:{port}\r\n", "Connection: keep-alive\r\n", "Proxy-Connection: keep-alive\r\n"]
+)
+def test_b8_http_1_0_is_judged_like_1_1(headers: str, start_scene: StartScene) -> None:
+    """B8: an old client gets the same policy, the same check of Host, and must show the same credentials."""
+    scene = start_scene(credentials=("me", "pass"))
+    login = "Proxy-Authorization: Basic bWU6cGFzcw==\r\n"
+    good = f"GET http://good.test:{{port}}/ HTTP/1.0\r\n{headers}"
+    evil = f"GET http://evil.test:{{port}}/ HTTP/1.0\r\n{headers.replace('good', 'evil')}"
+    assert statuses(scene.gate.send(fill(scene, good + login + "\r\n"))) == [200]
+    assert statuses(scene.gate.send(fill(scene, evil + login + "\r\n"))) == [403]
+    assert statuses(scene.gate.send(fill(scene, good + "\r\n"))) == [407]
+    assert scene.origin.connections == 1
+    assert statuses(scene.gate.send(fill(scene, "CONNECT good.test:{port} HTTP/1.0\r\n\r\n"))) == [407]

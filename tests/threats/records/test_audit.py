@@ -1,0 +1,464 @@
+"""J3 and J5 of the threat catalogue: what the log says cannot be forged, and nothing happens that it does not say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.fixtures.gateways import StartScene, StartServing
+from tests.support.gateways.doors import (
+    ALL,
+    OUTER,
+    Door,
+    Verdict,
+    ask,
+    connect_dial,
+    read_exactly,
+    read_reply,
+    socks_dial,
+    socks_request,
+)
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import Mark, Scene, wait_until
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import PING, PONG, RawHandler, RawOrigin, answer_anything, keep_silent
+
+every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)
+
+FORGED = '{"event":"decision","verdict":"allow","host":"forged.test"}'
+INJECTIONS: list[str | bytes] = [
+    f"x\r\n{FORGED}",
+    f"x\n{FORGED}\n",
+    f"x\r{FORGED}",
+    f'x","verdict":"allow","x":"{FORGED}',
+    "x\\",
+    'x"',
+    "x\\u0022",
+    "\x1b[2J\x1b]0;owned\x07x.test",
+    "\x9b2Jx.test",
+    b"\x9b2J.test",
+    "x\u2028y.test",
+    "x\u2029y.test",
+    "x\u0085y.test",
+    "\ufeffx.test",
+    "\u202etset.live",
+    b"\xff\xfe.test",
+    b"\xed\xa0\x80.test",
+    "x\0y.test",
+    "\x7f.test",
+    "a" * 255,
+    "</script><script>",
+    "%1b[2J.test",
+    "$(id).test",
+]
+
+
+def assert_log_is_clean(scene: Scene, lines: int) -> None:
+    """So many lines, each one printable ASCII and one JSON object with the same keys, none of them the attacker's."""
+    raw = scene.gate.audit.read_bytes()
+    assert raw.endswith(b"\n")
+    assert re.fullmatch(rb"[\x20-\x7e\n]+", raw), "a byte that is not printable ASCII"
+    found = raw.decode("ascii").splitlines()
+    assert len(found) == lines
+    for line in found:
+        entry = json.loads(line)
+        assert isinstance(entry, dict)
+        assert list(entry)[:4] == ["seq", "chain", "time", "event"]
+        assert line.count('"event":') == 1 or '\\"event' in line
+        assert entry.get("verdict", "deny") == "deny" or entry["host"] == "good.test"
+        assert entry.get("host") != "forged.test"
+
+
+@pytest.mark.parametrize("door", ALL, ids=str)
+def test_j3_a_host_cannot_forge_a_line(door: Door, scene: Scene) -> None:
+    """J3: line ends, quotes, escape sequences and separators in a host leave one escaped line for each decision."""
+    asked = 0
+    for host in INJECTIONS:
+        mark = scene.mark()
+        outcome = ask(door, scene, host)
+        if outcome is None:
+            continue
+        assert outcome.verdict is not Verdict.ALLOW
+        asked += 1
+        scene.settle()
+        assert len(outcome.seen.decisions) == 1
+        inside = door not in OUTER
+        assert len(scene.since(mark).decisions) == (2 if inside else 1)
+    outer_lines = 1 if door in OUTER else 3  # a tunnel's own decision and end come with each inner question
+    assert_log_is_clean(scene, 1 + asked * outer_lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"G\x1b[2JET http://evil.test/ HTTP/1.1",
+        b'GET"} http://evil.test/ HTTP/1.1',
+        b"GET\xe2\x80\xa8 http://evil.test/ HTTP/1.1",
+        b"%b http://evil.test/ HTTP/1.1" % (b"G" * 5000),
+        b"GET http://evil.test/\x1b[2J HTTP/1.1",
+        b"GET http://evil.test/%b HTTP/1.1" % FORGED.encode(),
+        b"GET http://evil.test/\xe2\x80\xa8 HTTP/1.1",
+        b"GET http://evil.test/\r HTTP/1.1",
+        b"GET http://evil.test/%0d%0a%1b%5b2J HTTP/1.1",
+        b"GET http://evil.test/ HTTP/1.1\x1b[2J",
+        b'{"event":"decision","verdict":"allow"}',
+    ],
+)
+def test_j3_a_method_or_path_cannot_forge_a_line(line: bytes, scene: Scene) -> None:
+    """J3: the same for everything else in a request line, and for the answer that quotes it."""
+    mark = scene.mark()
+    answer = scene.gate.send(line + b"\r\nHost: evil.test\r\n\r\n")
+    assert answer[9:12] in (b"400", b"403")
+    assert re.fullmatch(rb"[\x20-\x7e\r\n]+", answer)
+    assert len(scene.since(mark, decisions=1).decisions) == 1
+    scene.settle()
+    assert_log_is_clean(scene, 2)
+
+
+def test_j3_headers_and_credentials_cannot_forge_a_line(start_scene: StartScene) -> None:
+    """J3: Host, Proxy-Authorization, SOCKS user and password with line ends and escape sequences; none are logged."""
+    scene = start_scene(credentials=("me", "pass"))
+    nasty = f"\x1b[2J\r\n{FORGED}\r\n".encode()
+    asked = 0
+    for data in (
+        b"GET http://good.test/ HTTP/1.1\r\nHost: " + nasty + b"\r\n\r\n",
+        b"GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\nProxy-Authorization: Basic " + nasty + b"\r\n\r\n",
+        b"\x05\x01\x02\x01" + bytes([len(nasty)]) + nasty + bytes([len(nasty)]) + nasty,
+        b"\x05\x01\x02\x02" + nasty,
+        b"\x05\x01\x02\x01\x02me\x04pass\x05\x01\x00\x03" + bytes([len(nasty)]) + nasty + b"\x00\x50",
+    ):
+        scene.gate.send(data)
+        asked += 1
+        scene.settle()
+        assert len(scene.gate.decisions()) == asked
+    assert_log_is_clean(scene, 1 + asked)
+
+
+def test_j3_control_an_odd_but_valid_host_is_logged_as_it_is(start_scene: StartScene) -> None:
+    """J3's control: what is harmless is not mangled."""
+    scene = start_scene()
+    scene.gate.send(b"GET http://under_score-1.evil.test/ HTTP/1.1\r\nHost: under_score-1.evil.test\r\n\r\n")
+    assert [record["host"] for record in scene.gate.decisions()] == ["under_score-1.evil.test"]
+
+
+# J5
+
+
+@every_outer_door
+@pytest.mark.parametrize("host", ["evil.test", "10.0.0.1", "good..test", "good.test"])
+def test_j5_every_question_leaves_one_decision(host: str, door: Door, start_scene: StartScene) -> None:
+    """J5: denied, malformed and allowed alike; an allowed one has one `end` as well, a refusal has none."""
+    scene = start_scene()
+    outcome = ask(door, scene, host)
+    if outcome is None:
+        return
+    scene.settle()
+    events = [line["event"] for line in scene.gate.lines()]
+    assert events == ["start", "decision", *(["end"] if outcome.verdict is Verdict.ALLOW else [])]
+    (decision,) = scene.gate.decisions()
+    assert decision["verdict"] == ("allow" if host == "good.test" else "deny")
+    assert decision["sandbox"] == "test"
+    assert decision["reason"]
+    assert "policy" in decision
+
+
+@pytest.mark.parametrize("door", [door for door in OUTER if door.name != "socks-address"], ids=str)
+@pytest.mark.parametrize("failure", ["no such name", "nobody listens", "not reachable"])
+def test_j5_a_request_that_fails_leaves_one_decision_and_one_end(
+    failure: str, door: Door, start_scene: StartScene
+) -> None:
+    """J5: allowed, and then no name, no server or no way there: on record with how it ended."""
+    names = {
+        "no such name": {},
+        "nobody listens": {"good.test": ["127.0.0.1"]},
+        "not reachable": {"good.test": ["93.184.215.14"]},
+    }
+    scene = start_scene(["good.test:* private"], names=names[failure])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        outcome = ask(door, scene, "good.test", taken.getsockname()[1])
+    assert outcome is not None
+    assert not outcome.reached
+    scene.settle()
+    lines = scene.gate.lines()
+    assert [(line["event"], line["verdict"]) for line in lines[1:]] == [("decision", "allow"), ("end", "allow")]
+    assert lines[2]["status"] == 502
+    assert lines[2]["note"]
+
+
+def reading_the_log(found: list[str], path: Callable[[], str]) -> RawHandler:
+    """A server that reads the audit log the moment it is connected to."""
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        with open(path(), encoding="ascii") as file:
+            found.append(file.read())
+        answer_anything(conn, origin, raw)
+
+    return handle
+
+
+@every_outer_door
+def test_j5_the_decision_is_written_before_the_server_is_connected_to(door: Door, start_scene: StartScene) -> None:
+    """J5: at the moment of the connection the log has the decision already, and no end yet."""
+    found: list[str] = []
+    scenes: list[Scene] = []
+    scene = start_scene(
+        ["good.test:{port} private", "127.0.0.1:{port}"],
+        handler=reading_the_log(found, lambda: str(scenes[0].gate.audit)),
+    )
+    scenes.append(scene)
+    host = "127.0.0.1" if door.name == "socks-address" else "good.test"
+    outcome = ask(door, scene, host)
+    assert outcome is not None
+    assert outcome.reached
+    (seen,) = found
+    lines = [json.loads(line) for line in seen.splitlines()]
+    assert [(line["event"], line.get("verdict"), line.get("host")) for line in lines[1:]] == [
+        ("decision", "allow", host)
+    ]
+    scene.settle()
+    assert [line["event"] for line in scene.gate.lines()] == ["start", "decision", "end"]
+
+
+def test_j5_on_a_kept_connection_the_decision_is_written_before_the_request(start_scene: StartScene) -> None:
+    """J5: the second request on a connection that is open already is on record before the server has it."""
+    counts: list[int] = []
+    scenes: list[Scene] = []
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        while origin.read(conn, raw):
+            counts.append(len(scenes[0].gate.decisions()))
+            conn.sendall(OK)
+
+    scene = start_scene(handler=handle)
+    scenes.append(scene)
+    request = b"GET http://good.test:%d/ HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % (scene.port, scene.port)
+    with scene.gate.connect() as conn:
+        for _ in range(3):
+            conn.sendall(request)
+            assert read_reply(conn).status == 200
+    assert counts == [1, 2, 3]
+    assert scene.origin.connections == 1
+    scene.settle()
+    assert [line["event"] for line in scene.gate.lines()].count("end") == 3
+
+
+def test_j5_inner_requests_are_on_record_too(scene: Scene) -> None:
+    """J5: a tunnel that turns out to carry HTTP leaves its own pair of lines and one pair for each request."""
+    with scene.gate.connect() as conn:
+        assert connect_dial(conn, b"good.test:%d" % scene.port).status == 200
+        for _ in range(2):
+            conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % scene.port)
+            assert read_reply(conn).status == 200
+    scene.settle()
+    lines = scene.gate.lines()[1:]
+    assert [(line["protocol"], line["event"]) for line in lines] == [
+        ("connect", "decision"),
+        ("connect", "end"),
+        *[("connect/http", "decision"), ("connect/http", "end")] * 2,
+    ]
+
+
+def reset(conn: socket.socket) -> None:
+    """Close so that the other side gets a reset."""
+    conn.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    conn.close()
+
+
+def assert_one_end(scene: Scene, mark: Mark, *, upstream: bool) -> None:
+    """One decision, one end, no connection left open towards the server, and no fault of ours."""
+    scene.settle()
+    seen = scene.since(mark)
+    assert [decision["verdict"] for decision in seen.decisions] == ["allow"]
+    assert len(seen.ends) == 1, "allowed, and its end is not on record"
+    if upstream:
+        assert scene.origin.closed.acquire(timeout=10), "the connection to the server was left open"
+    assert scene.gate.gateway.counters.internal_errors == 0
+
+
+def wish(scene: Scene, through: str) -> bytes:
+    if through == "absolute":
+        return b"GET http://good.test:%d/ HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % (scene.port, scene.port)
+    if through == "connect":
+        return b"CONNECT good.test:%d HTTP/1.1\r\nHost: good.test\r\n\r\n" % scene.port
+    return b"\x05\x01\x00" + socks_request(b"good.test", scene.port)
+
+
+@pytest.mark.parametrize("how", ["reset", "close"])
+@pytest.mark.parametrize("through", ["absolute", "connect", "socks"])
+def test_j5_a_client_that_leaves_while_its_request_is_being_dialled(
+    through: str, how: str, start_scene: StartScene
+) -> None:
+    """J5: what was allowed has an end on record, and the connection made for it is closed, though nobody is left."""
+    scene = start_scene()
+    dialling, go_on = threading.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        dialling.set()
+        await go_on.wait()
+
+    async def release() -> None:
+        go_on.set()
+
+    scene.dials.before = wait
+    mark = scene.mark()
+    conn = scene.gate.connect()
+    conn.sendall(wish(scene, through))
+    assert dialling.wait(10)
+    if through == "socks":
+        assert read_exactly(conn, 2) == b"\x05\x00"
+    (session,) = scene.gate.gateway.state.sessions
+    if how == "reset":
+        reset(conn)
+    else:
+        conn.close()
+    wait_until(lambda: session.client.closed if how == "reset" else session.client.eof, "the client to be gone")
+    scene.gate.call(release())
+    assert_one_end(scene, mark, upstream=through != "absolute")  # plain HTTP may keep its connection for the next one
+
+
+@pytest.mark.parametrize("stage", [b"\x05", b"\x05\x01", b"\x05\x01\x00", b"\x05\x01\x00\x05\x01\x00\x03\x09good"])
+@pytest.mark.parametrize("how", ["reset", "close"])
+def test_j5_a_client_that_leaves_in_the_middle_of_a_socks_greeting(how: str, stage: bytes, scene: Scene) -> None:
+    """J5: one record of a request that was cut off, no connection, and no fault of ours."""
+    conn = scene.gate.connect()
+    conn.sendall(stage)
+    if len(stage) >= 3:
+        assert read_exactly(conn, 2) == b"\x05\x00"
+    if how == "reset":
+        reset(conn)
+    else:
+        conn.close()
+    wait_until(lambda: scene.gate.gateway.counters.connections == 1, "the connection")
+    scene.settle()
+    assert [(line["verdict"], line["reason"]) for line in scene.gate.decisions()] == [("deny", "malformed")]
+    assert scene.gate.gateway.counters.internal_errors == 0
+    assert scene.dials.made == []
+
+
+@pytest.mark.parametrize("through", ["connect", "socks"])
+@pytest.mark.parametrize("who", ["client resets", "client closes", "server closes"])
+def test_j5_a_tunnel_has_one_end_whoever_ends_it(who: str, through: str, start_scene: StartScene) -> None:
+    """J5: with the bytes that went each way."""
+    scene = start_scene()
+    mark = scene.mark()
+    conn = scene.gate.connect()
+    if through == "connect":
+        assert connect_dial(conn, b"good.test:%d" % scene.port).status == 200
+    else:
+        assert socks_dial(conn, b"good.test", scene.port) == 0
+    conn.sendall(PING)
+    assert read_until(conn, b"\n") == PONG
+    if who == "client resets":
+        reset(conn)
+    else:
+        if who == "server closes":
+            assert read_all(conn) == b""
+        conn.close()
+    assert_one_end(scene, mark, upstream=True)
+    (end,) = scene.since(mark).ends
+    assert (end["sent"], end["received"]) == (len(PING), len(PONG))
+
+
+@pytest.mark.parametrize("through", ["absolute", "connect", "socks"])
+def test_j5_stopping_the_gateway_leaves_an_end(through: str, start_scene: StartScene) -> None:
+    """J5: what is under way when the gateway stops is on record as ended by that."""
+    scene = start_scene(handler=keep_silent)
+    with scene.gate.connect() as conn:
+        if through == "absolute":
+            conn.sendall(wish(scene, through))
+        elif through == "connect":
+            assert connect_dial(conn, b"good.test:%d" % scene.port).status == 200
+        else:
+            assert socks_dial(conn, b"good.test", scene.port) == 0
+        wait_until(lambda: scene.origin.connections == 1, "the connection")
+        if through == "absolute":
+            wait_until(lambda: scene.origin.received > 0, "the request")
+        scene.gate.call(scene.gate.gateway.aclose())
+        read_all(conn)
+    lines = scene.gate.lines()
+    assert [line["event"] for line in lines] == ["start", "decision", "end", "stop"]
+    assert lines[2]["note"] == "gateway-stopped"
+
+
+def test_j5_a_gateway_that_is_killed_has_written_what_it_allowed(serve: StartServing) -> None:
+    """J5: after SIGKILL in the middle of a tunnel the decision is in the file, whole."""
+    with RawOrigin(keep_silent) as origin:
+        server = serve("--allow", f"127.0.0.1:{origin.port}")
+        with socket.create_connection(("127.0.0.1", server.port), 10) as conn:
+            assert connect_dial(conn, b"127.0.0.1:%d" % origin.port).status == 200
+            conn.sendall(PING)
+            wait_until(lambda: origin.received == len(PING), "the bytes in the tunnel")
+            server.process.kill()
+            server.process.wait(20)
+            assert read_all(conn) == b""
+    decisions = [line for line in server.lines() if line["event"] == "decision"]
+    assert [(line["verdict"], line["host"], line["port"]) for line in decisions] == [
+        ("allow", "127.0.0.1", origin.port)
+    ]
+
+
+@pytest.mark.parametrize("offer", [b"\x05\x01\x00", b"\x05\x01\xff", b"\x05\x00", b"\x05\x01\x02\x01\x02me\x05wrong"])
+def test_j5_refused_socks_credentials_are_on_record_when_the_client_hears_of_it(
+    offer: bytes, start_scene: StartScene
+) -> None:
+    """J5: one record, written by the time that the refusal is out, not when the client at last goes away."""
+    scene = start_scene(credentials=("me", "pass"))
+    mark = scene.mark()
+    with scene.gate.connect() as conn:
+        conn.sendall(offer)
+        answer = read_all(conn)
+        assert answer in (b"\x05\xff", b"\x05\x02\x01\x01")
+        for _ in range(3):
+            scene.gate.call(asyncio.sleep(0))
+        decisions = scene.since(mark).decisions
+    assert [decision["reason"] for decision in decisions] == ["credentials"]
+    assert scene.dials.made == []
+
+
+def test_j5_control_right_socks_credentials_open_the_tunnel(start_scene: StartScene) -> None:
+    """J5's control for credentials: the right ones do, and leave the same pair of lines."""
+    scene = start_scene(credentials=("me", "pass"))
+    with scene.gate.connect() as conn:
+        conn.sendall(b"\x05\x01\x02\x01\x02me\x04pass" + socks_request(b"good.test", scene.port))
+        assert read_exactly(conn, 14)[:6] == b"\x05\x02\x01\x00\x05\x00"
+        conn.sendall(PING)
+        assert read_until(conn, b"\n") == PONG
+    scene.settle()
+    assert [line["event"] for line in scene.gate.lines()] == ["start", "decision", "end"]
+
+
+def test_j5_without_a_log_nothing_goes_out(start_scene: StartScene) -> None:
+    """J5: on a full disk every request is refused, through every door, before anything is dialled."""
+    scene = start_scene()
+    full = scene.gate.gateway.state.journal
+
+    class Full:
+        inline = True
+
+        def write(self, lines: list[str], *, wait: bool) -> list[bytes]:
+            raise OSError(28, "No space left on device")
+
+    real = full._sink
+    full._sink = Full()  # type: ignore[assignment]
+    try:
+        with scene.gate.connect() as conn:
+            conn.sendall(wish(scene, "absolute"))
+            assert read_reply(conn).status == 503
+        with scene.gate.connect() as conn:
+            assert connect_dial(conn, b"good.test:%d" % scene.port).status == 503
+        with scene.gate.connect() as conn:
+            assert socks_dial(conn, b"good.test", scene.port) == 1
+        assert scene.dials.made == []
+    finally:
+        full._sink = real
+    with scene.gate.connect() as conn:
+        conn.sendall(wish(scene, "absolute"))
+        assert read_reply(conn).status == 200
