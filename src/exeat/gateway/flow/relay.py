@@ -9,9 +9,10 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
-from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.splice import Splice
+from exeat.gateway.limits import Budget
+from exeat.reasons import Ending
 
 if TYPE_CHECKING:
     from exeat.secrets.misuse import Detector
@@ -137,7 +138,7 @@ class _Pump:
                 return
         if self._budget is not None:
             if not self._budget.spend(len(data)):
-                self._tunnel.stop("upload-budget-spent")
+                self._tunnel.stop(Ending.UPLOAD_BUDGET_SPENT)
                 return
         elif self.watch is None and self.guard is None:
             self._copied += len(data)
@@ -167,7 +168,7 @@ class _Pump:
 
     def _on_splice_end(self, error: OSError | None) -> None:
         if error is not None or self._source.closed:
-            self._tunnel.break_off(self._target, "reset")
+            self._tunnel.break_off(self._target, Ending.RESET)
         else:
             self._source.eof = True
             self.on_eof()
@@ -175,7 +176,7 @@ class _Pump:
     def _on_refused(self) -> None:
         """The target has broken the connection off. What it said before is on its way, behind which is the end."""
         self.ended = True
-        self._tunnel.note = self._tunnel.note or "reset"
+        self._tunnel.note = self._tunnel.note or Ending.RESET
         self._tunnel.is_broken = True
         self._tunnel.close_if_ended()
 
@@ -287,10 +288,10 @@ class Tunnel:
         return False
 
     def _on_client_lost(self, exc: Exception | None) -> None:
-        self._on_lost(self._up, self._upstream, exc, "client-reset")
+        self._on_lost(self._up, self._upstream, exc, Ending.CLIENT_RESET)
 
     def _on_upstream_lost(self, exc: Exception | None) -> None:
-        self._on_lost(self._down, self._client, exc, "upstream-reset")
+        self._on_lost(self._down, self._client, exc, Ending.UPSTREAM_RESET)
 
     def _on_lost(self, pump: _Pump, other: Channel, exc: Exception | None, note: str) -> None:
         pump.finish_waiting()
