@@ -50,15 +50,13 @@ class Turns:
 class Wire:
     """A transport. It keeps what is written, and tells its channel when it is closed."""
 
-    is_layer = True
-
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._reading = True
         self._closing = False
         self.written = b""
         self.has_eof = False
-        channel.transport = cast("Any", self)
+        channel.insert_layer(cast("Any", self))
 
     def write(self, data: bytes) -> None:
         assert not self.has_eof

@@ -155,7 +155,7 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
     limits = state.limits
     budget = state.budgets.of(ask.decision.rule)
     while True:
-        reused = upstream.sent > 0
+        reused = upstream.is_reused
         sent, received = upstream.sent, upstream.received
         session.upstream = upstream
         exchange = Exchange(client, upstream, head, limits, treatment, state.memory, state.known_fields)
@@ -213,7 +213,7 @@ async def _relay_upgraded(
         tunnel.guard_down(treatment.leak_guard(), SECRET_IN_RESPONSE)
     session.stop_transfer = tunnel.stop
     session.watch_idle(tunnel.stop)
-    upstream.buffer = (exchange.upgraded or b"") + upstream.buffer  # what came while this task was being woken
+    upstream.put_back(exchange.upgraded or b"")  # before what came while this task was being woken
     tunnel.open_down()
     tunnel.open_up()
     await tunnel.done

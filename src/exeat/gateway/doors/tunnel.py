@@ -230,7 +230,7 @@ async def _open_up(session: Session, ask: Ask, tunnel: Tunnel, first: First) -> 
         while answer.asks_again is None and not client.closed and (client.buffer or not client.eof):
             await client.stirred()
         if client.closed:
-            client.buffer = b""
+            client.take()
         elif answer.asks_again and (refused := await _judge_second(client, ask, tunnel)):
             deny_inside(session.state, ask.record, refused)
             tunnel.refuse(refused, TLS_ACCESS_DENIED)

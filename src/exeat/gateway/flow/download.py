@@ -69,8 +69,10 @@ class Download:
         self._keep_alive = keep_alive
         self._pieces: Iterator[bytes] | None = None  # of what is being unpacked
         self._waiting: deque[bytes] = deque()  # to be unpacked next
-        # May take secrets out of the head, and change how long the body is said to be.
-        self._scan = treatment.begin_response(response) if treatment is not None else None
+        self._scan = None
+        if treatment is not None:
+            # May take secrets out of the head, and change how long the body is said to be.
+            response, self._scan = treatment.begin_response(response)
         if self._scan is not None and memory is not None:
             self._scan.borrow(memory.unpacking.lend())
         # Of a packed body the length must not show: it tells how far a value in it and the text around it are alike.
@@ -222,7 +224,7 @@ class Pacer:
     def start(self) -> None:
         """The download is behind: what has come is enough for now."""
         self._upstream.pause_for_peer()
-        self._client.producer = self  # type: ignore[assignment]  # of a producer only the next two methods are used
+        self._client.fed_by(self)
         self.resume_for_peer()
 
     def pause_for_peer(self) -> None:

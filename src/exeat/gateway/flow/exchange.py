@@ -112,9 +112,9 @@ class Exchange:
         """Send the request on. From here on everything happens in callbacks. `whole_body`: it has been read already."""
         head, treatment = self._head, self._treatment
         client, upstream = self._client, self._upstream
-        client.producer = upstream
-        client.on_lost = self._on_client_lost
-        upstream.on_lost = self._on_upstream_lost
+        client.fed_by(upstream)
+        client.when_lost(self._on_client_lost)
+        upstream.when_lost(self._on_upstream_lost)
         passed, length, chunked = head.passed, head.length, head.chunked
         if treatment is not None:
             passed, path = treatment.passed, treatment.path
@@ -137,7 +137,7 @@ class Exchange:
         else:
             upstream.write(request + whole_body if whole_body else request)
         if head.has_body and whole_body is None:
-            upstream.producer = client
+            upstream.fed_by(client)
             body: BodyDecoder = ChunkedBody() if head.chunked else LengthBody(head.length or 0)
             self._upload = Upload(
                 self, client, upstream, body, chunked=chunked, budget=budget, treatment=treatment, memory=self._memory
@@ -149,8 +149,7 @@ class Exchange:
         elif client.closed:
             self._on_client_lost(None)
         # What came while nobody listened: a server may answer, or leave, as soon as it has accepted.
-        early, upstream.buffer = upstream.buffer, b""
-        if early:
+        if early := upstream.take():
             self._may_reuse = False  # whatever it answers, it is not this request
             self.on_data(early)
         if upstream.eof:
@@ -159,7 +158,7 @@ class Exchange:
     def _begin_upload(self) -> None:
         client, upload = self._client, self._upload
         assert upload is not None
-        buffered, client.buffer = client.buffer, b""
+        buffered = client.take()
         client.push_to(upload)
         if buffered:
             upload.on_data(buffered)
@@ -249,7 +248,7 @@ class Exchange:
         rest = data[end + 4 :]
         if response.status < 200:
             if self._treatment is not None:
-                self._treatment.begin_response(response)
+                response, _ = self._treatment.begin_response(response)
             self._take_interim(response, rest)
         else:
             self._take_final(response, rest)
@@ -379,10 +378,8 @@ class Exchange:
 
     def _settle(self) -> None:
         client, upstream = self._client, self._upstream
-        client.producer = upstream.producer = None
-        client.on_lost = upstream.on_lost = None
-        client.push_to(None)
-        upstream.push_to(None)
+        client.release()
+        upstream.release()
         client.resume_for_peer()
         if self._waits_for_continue is not None:
             self._waits_for_continue.cancel()

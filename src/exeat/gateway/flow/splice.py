@@ -128,7 +128,7 @@ class Splice:
         if moved == 0:
             self.source_done = True
         self._in_pipe += moved
-        self._source.received += moved
+        self._source.count_spliced(received=moved)
 
     def _empty(self) -> None:
         try:
@@ -136,7 +136,7 @@ class Splice:
         except BlockingIOError:
             return
         self._in_pipe -= moved
-        self._target.sent += moved
+        self._target.count_spliced(sent=moved)
 
     def close(self) -> None:
         """Let go of the descriptors. What is in the pipe is lost, so only at the end or to cut the tunnel."""

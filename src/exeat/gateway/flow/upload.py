@@ -116,7 +116,7 @@ class Upload:
             self.finished = True
             self.close()
             self._client.push_to(None)
-            self._client.buffer = body.rest + bytes(self._waiting)
+            self._client.put_back(body.rest + bytes(self._waiting))
         if out:
             self._upstream.write(out[0] if len(out) == 1 else b"".join(out))
         if body.is_behind:
