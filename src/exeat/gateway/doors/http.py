@@ -171,13 +171,14 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
             return await _refuse(session, head, fresh, read=treated.body is not None)
         upstream = fresh
     sent, received = upstream.sent - sent, upstream.received - received
+    failure = exchange.failure
     if treatment is not None:
         ask.record.secrets = treatment.names  # the body may have brought more
         if exchange.misused:
             refusal = refuse_misuse(state, ask, exchange.misused)
-            exchange.failure = refusal if exchange.failure is not None else None
-    if exchange.failure is not None and ask.secure and exchange.broken_by is not None and not (reused or received):
-        exchange.failure = explain_break(exchange.broken_by, ask, exchange.failure, upstream)
+            failure = refusal if failure is not None else None
+    if failure is not None and ask.secure and exchange.broken_by is not None and not (reused or received):
+        failure = explain_break(exchange.broken_by, ask, failure, upstream)
     if exchange.upgraded is not None:
         sent, received, note = await _relay_upgraded(session, upstream, exchange, budget, sent, received, treatment)
         session.finish(ask.record, 101, sent, received, note)
@@ -188,8 +189,8 @@ async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Cha
     elif exchange.reuse_upstream:
         state.pool.give(ask.pool_key, upstream, ask.route)
     session.finish(ask.record, exchange.status, sent, received, exchange.note)
-    if exchange.failure is not None:
-        session.reply(exchange.failure, close=True, head_only=head.method == b"HEAD")
+    if failure is not None:
+        session.reply(failure, close=True, head_only=head.method == b"HEAD")
     if not exchange.keep_client or session.draining:
         if head.has_body and not client.closed:
             await session.linger()

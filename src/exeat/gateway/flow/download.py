@@ -36,22 +36,6 @@ class Download:
     start on, for what cannot be read or searched.
     """
 
-    __slots__ = (
-        "_chunked",
-        "_client_minor",
-        "_head",
-        "_keep_alive",
-        "_kept",
-        "_pieces",
-        "_scan",
-        "_treatment",
-        "_waiting",
-        "decoder",
-        "is_behind",
-        "is_last",
-        "status",
-    )
-
     def __init__(
         self,
         response: ResponseHead,
@@ -90,7 +74,7 @@ class Download:
         return self._head is None or self._scan is None
 
     def take(self, data: bytes) -> bytes:
-        """What to send for these bytes of the server's. Not to be called once the decoder is done, but for nothing."""
+        """What to send for these bytes of the server's. Not to be called again once the decoder is done."""
         decoder = self.decoder
         payload = decoder.feed(data) if data or decoder.is_behind else []
         if self._scan is not None:

@@ -8,6 +8,7 @@ while the other cannot keep up.
 from __future__ import annotations
 
 import asyncio
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError, ProtocolError
@@ -39,37 +40,16 @@ _CLOSED_EARLY: Final = Refusal(502, "the server closed the connection early", "c
 _BROKEN_OFF: Final = Refusal(502, "the server broke the connection off", "connection_terminated")
 
 
+class _Answer(Enum):
+    """How far the server's answer has come."""
+
+    AWAITED = 0
+    BEGUN = 1  # some of it is there
+    NEVER = 2  # the server left before a byte of it
+
+
 class Exchange:
     """The receiver of the upstream's bytes. `done` resolves when both messages are over, well or not."""
-
-    __slots__ = (
-        "_client",
-        "_download",
-        "_ending",
-        "_head",
-        "_interim",
-        "_known_fields",
-        "_limits",
-        "_may_reuse",
-        "_memory",
-        "_pacer",
-        "_partial",
-        "_response_begun",
-        "_server_left",
-        "_treatment",
-        "_upload",
-        "_upstream",
-        "_waits_for_continue",
-        "broken_by",
-        "done",
-        "failure",
-        "keep_client",
-        "misused",
-        "note",
-        "reuse_upstream",
-        "status",
-        "upgraded",
-    )
 
     def __init__(
         self,
@@ -96,8 +76,7 @@ class Exchange:
         self._ending: tuple[Refusal, str, Exception | None] | None = None  # the server's, before all of it was read
         self._may_reuse = True
         self._waits_for_continue: asyncio.TimerHandle | None = None
-        self._response_begun = False
-        self._server_left = False
+        self._answer = _Answer.AWAITED
         self.done: asyncio.Future[None] = client.loop.create_future()
         self.status = 0
         self.keep_client = False
@@ -176,13 +155,13 @@ class Exchange:
 
         A server that says that it has not looked at the request may be asked anything again, if all of it is there.
         """
-        if not self._server_left or self._response_begun:
+        if self._answer is not _Answer.NEVER:
             return False
         return is_repeatable(self._head) or (isinstance(self.broken_by, NotProcessed) and self._upload is None)
 
     def patience(self) -> float:
         """How long nothing may move: longer once the answer has begun."""
-        return self._limits.idle_s if self._response_begun else self._limits.response_s
+        return self._limits.idle_s if self._answer is _Answer.BEGUN else self._limits.response_s
 
     # The upstream's bytes
 
@@ -191,7 +170,7 @@ class Exchange:
             return
         try:
             if self._download is None:
-                self._response_begun = True
+                self._answer = _Answer.BEGUN
                 self._take_head_bytes(self._partial + data if self._partial else data)
             else:
                 self._take_body_bytes(self._download, data)
@@ -212,7 +191,8 @@ class Exchange:
         elif exc is None and self._ends_at_close:
             self._finish_at_close()
         else:
-            self._server_left = True
+            if self._answer is _Answer.AWAITED:
+                self._answer = _Answer.NEVER
             self.broken_by = exc
             self._fail(refusal, note)
 
@@ -290,18 +270,12 @@ class Exchange:
         is_asked = is_asked and not self._upstream.transport.get_write_buffer_size()
         self.reuse_upstream = response.keep_alive and self._may_reuse and is_asked
         self.keep_client = head.keep_alive
-        if download.decoder.done:
-            download.decoder.rest = rest
-            self._client.write(download.take(b""))
-            self._finish()
-        else:
-            self._take_body_bytes(download, rest)
+        self._take_body_bytes(download, rest)
 
     def _take_body_bytes(self, download: Download, data: bytes) -> None:
         if download.is_behind and self._is_server_done():
             return  # bytes behind the response
-        out = download.take(data)
-        if out:
+        if out := download.take(data):
             self._client.write(out)
         if download.is_behind:
             if self._pacer is None:

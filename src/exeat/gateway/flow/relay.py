@@ -35,23 +35,6 @@ class Look(Protocol):
 class _Pump:
     """One direction."""
 
-    __slots__ = (
-        "_budget",
-        "_copied",
-        "_has_end",
-        "_is_due",
-        "_source",
-        "_splice",
-        "_target",
-        "_tunnel",
-        "_waiting",
-        "ended",
-        "guard",
-        "look",
-        "started",
-        "watch",
-    )
-
     def __init__(self, tunnel: Tunnel, source: Channel, target: Channel, budget: Budget | None) -> None:
         self._tunnel = tunnel
         self._source = source
