@@ -10,10 +10,10 @@ import sys
 import time
 
 from exeat.errors import JailError
+from exeat.jail.bodies.namespaces import NamespaceJail
 from exeat.jail.files.mounts import View
 from exeat.jail.files.view import Layers
-from exeat.jail.process.inmate import Spec
-from exeat.jail.process.warden import Warden
+from exeat.jail.process.builder import Spec
 
 
 def _cpu_s() -> float:
@@ -23,16 +23,16 @@ def _cpu_s() -> float:
 
 def main() -> int:
     view = View(Layers(limit=64 << 20))
-    warden = Warden(Spec(["true"], dict(os.environ), "/", view, own_network=True, new_session=True))
+    jail = NamespaceJail(Spec(["true"], dict(os.environ), "/", view, own_network=True, new_session=True))
     cpu_s, began = _cpu_s(), time.perf_counter()
-    warden.start_building()
+    jail.start_building()
     try:
-        sockets = warden.finish_building()
+        sockets = jail.finish_building()
     except JailError as error:
         print(f"{error.public}: {error.detail}", file=sys.stderr)
         return 2
     wall_s = time.perf_counter() - began
-    warden.kill()  # its processes are waited for, so that their CPU time counts
+    jail.kill()  # its processes are waited for, so that their CPU time counts
     cpu_s = _cpu_s() - cpu_s
     if sockets is not None:
         sockets.close()

@@ -57,10 +57,10 @@ def _namespaces(pid: int | str) -> list[Path]:
     return [Path(f"/proc/{pid}/ns/{kind}").readlink() for kind in ("net", "pid", "mnt")]
 
 
-def gateway_of(warden: int) -> int:
+def gateway_of(runner: int) -> int:
     """The one process under `exeat run` that lives outside the jail; who keeps files hidden there sees its files."""
     outside = []
-    for pid in process_tree(warden)[1:]:
+    for pid in process_tree(runner)[1:]:
         try:
             if _namespaces(pid) == _namespaces("self"):
                 outside.append(pid)
@@ -74,9 +74,9 @@ def gateway_of(warden: int) -> int:
 def _gateway_meter() -> Callable[[int], float]:
     found: list[int] = []
 
-    def read(warden: int) -> float:
+    def read(runner: int) -> float:
         if not found:
-            found.append(gateway_of(warden))
+            found.append(gateway_of(runner))
         return cpu_s(found[0])
 
     return read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,35 +11,27 @@ import pytest
 
 from tests.support.gate import Gate
 from tests.support.origin import Handler, Origin
+from tests.support.own_network import take_own_network
 from tests.support.redirected import Namespace, Namespaces, require
 from tests.support.starting import start_alike, take_late_imports
-
-start_alike()
-
-# Jails, ports 80 and 443, packet rules, real programs: one such test at a time. All others may run beside them.
-_ON_THE_MACHINE = (
-    "escape/", "clients/", "unit/jail/", "unit/run/", "unit/attack/", "integration/test_run", "integration/test_demo",
-    "attacks/test_jail", "attacks/test_kept_run", "attacks/test_fixes_cover", "attacks/test_secrets_files",
-    "threats/test_web_ports",
-)  # fmt: skip
-# Of these, what is in nobody's way, so that both halves take as long. Packet rules are in everybody's.
-_BESIDE_THEM = (
-    "integration/test_run_ui", "integration/test_run_embed", "integration/test_run_ask", "integration/test_run_named",
-    "integration/test_run_learn", "integration/test_run_proxy", "attacks/test_kept_run", "unit/run/", "clients/test_",
-    "clients/secrets/test_matrix",
-)  # fmt: skip
 
 StartGate = Callable[..., Gate]
 StartOrigin = Callable[..., Origin]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        path = item.path.relative_to(here).as_posix()
-        beside = path.startswith(_BESIDE_THEM) and "nft" not in item.name
-        if path.startswith(_ON_THE_MACHINE) and not beside:
-            item.add_marker("machine")
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and config.getoption("dist", "no") != "no":
+        return  # it starts the workers and runs no test; they are to find what its caller has set
+    start_alike()
+    if is_worker:
+        take_own_network()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """`pytest -n auto`: two for each core, because tests wait half of their time, for timers and other processes."""
+    return 2 * (os.cpu_count() or 1)
 
 
 @pytest.fixture(autouse=True)

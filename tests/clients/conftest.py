@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import ssl
 import subprocess
@@ -15,6 +16,7 @@ import trustme
 
 from tests.clients.scene import HOSTS, Scene
 from tests.conftest import StartGate
+from tests.support.own_network import on_the_machines_network
 from tests.support.programs import bare_environment, give_up, need, run
 from tests.support.starting import CALLERS_ENVIRONMENT
 from tests.support.web import App, Web, hello
@@ -93,11 +95,14 @@ def undici() -> Path:
     need("node", "npm")
     wanted = json.loads((HERE / "package.json").read_text())["dependencies"]["undici"]
     installed = HERE / "node_modules" / "undici" / "package.json"
-    if not installed.exists() or json.loads(installed.read_text())["version"] != wanted:
-        # The machine's own npm settings apply: they say where its packages come from.
-        done = run(["npm", "install", "--no-audit", "--no-fund"], CALLERS_ENVIRONMENT, cwd=HERE, timeout_s=50)
-        if done.status != 0:
-            give_up(f"undici: npm install failed: {done.stderr.strip()}")
+    with (HERE / "package.json").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be at it
+        if not installed.exists() or json.loads(installed.read_text())["version"] != wanted:
+            # The machine's own npm settings apply: they say where its packages come from.
+            install = [*on_the_machines_network(), "npm", "install", "--no-audit", "--no-fund"]
+            done = run(install, CALLERS_ENVIRONMENT, cwd=HERE, timeout_s=100)
+            if done.status != 0:
+                give_up(f"undici: npm install failed: {done.stderr.strip()}")
     return HERE
 
 

@@ -19,7 +19,7 @@ from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepte
 from tests.support.origin import OK
 from tests.support.raw_origin import RawHandler, RawOrigin
 from tests.support.scene import wait_until
-from tests.threats.test_http_framing import receive_body
+from tests.threats.framing.test_plain_http import receive_body
 
 pytest_plugins = ["tests.support.intercepted_fixtures"]
 

@@ -17,7 +17,7 @@ from tests.support.doors import read_reply
 from tests.support.http2_wire import Answer, Asked, Http2Client, Http2Server, refuse_without, refuse_without_h2
 from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
 from tests.support.scene import wait_until
-from tests.threats.test_http_framing import PATHS
+from tests.threats.framing.test_plain_http import PATHS
 
 pytest_plugins = ["tests.support.intercepted_fixtures"]
 

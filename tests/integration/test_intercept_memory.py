@@ -139,7 +139,9 @@ def test_a_short_body_that_unpacks_to_much_is_not_kept(minor: int, start_interce
     assert ("transfer-encoding" in answer.headers) == (minor == 1)
 
 
-@pytest.mark.parametrize("body", [b"\x1f\x8b", b"not gzip at all", gzip.compress(b"abc")[:-1]])
+@pytest.mark.parametrize(
+    "body", [b"\x1f\x8b", b"not gzip at all", gzip.compress(b"abc")[:-1]], ids=["begun", "not gzip", "cut off"]
+)
 def test_a_short_body_that_cannot_be_read_is_answered(body: bytes, start_intercepted: StartIntercepted) -> None:
     """Its head was kept back, so there is somebody to be told."""
     scene = start_intercepted(secrets=SECRETS, handler=answering(coded(b"gzip", body, "counted")))

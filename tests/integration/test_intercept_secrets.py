@@ -18,7 +18,7 @@ from tests.support.answers import Answer, parse_answer, parse_answers
 from tests.support.doors import read_reply
 from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_to_any_end
 from tests.support.raw_origin import RawHandler, RawOrigin
-from tests.threats.test_http_framing import receive_body
+from tests.threats.framing.test_plain_http import receive_body
 
 pytest_plugins = ["tests.support.intercepted_fixtures"]
 

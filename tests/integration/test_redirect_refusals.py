@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from exeat.gateway.doors.original import NOWHERE
+from exeat.gateway.doors.redirect import NOWHERE
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
 from tests.integration.conftest import StartInside, StartRawOrigin

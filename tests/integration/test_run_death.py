@@ -1,4 +1,4 @@
-"""Who dies with whom: exeat, the gateway, the keeper, the command and its children."""
+"""Who dies with whom: exeat, the gateway, init, the command and its children."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _names(running: Running) -> list[str]:
 @BY_USER
 def test_the_death_of_exeat_is_the_death_of_all(uid: int | None) -> None:
     with folder_of(None) as folder, Running(folder, command=FAMILY, uid=uid, cwd=ANYWHERE) as running:
-        everybody = [*family(running), running.keeper(), running.gateway()]
+        everybody = [*family(running), running.init(), running.gateway()]
         running.process.kill()
         assert running.wait() == -signal.SIGKILL
         wait_gone(everybody)
@@ -136,14 +136,14 @@ def test_a_gateway_that_is_told_to_end_does_not_end_the_command(tmp_path: Path) 
         assert "failed" in running.out
 
 
-# The keeper dies
+# Init dies
 
 
 @BY_USER
-def test_the_death_of_the_keeper_is_the_end_of_the_run(uid: int | None) -> None:
+def test_the_death_of_init_is_the_end_of_the_run(uid: int | None) -> None:
     with folder_of(None) as folder, Running(folder, command=FAMILY, uid=uid, cwd=ANYWHERE) as running:
         everybody = [*family(running), running.gateway()]
-        running.keeper().kill()
+        running.init().kill()
         assert running.wait() == 128 + signal.SIGKILL
         assert running.errors == "exeat: the jail was killed\n"
         wait_gone(everybody)

@@ -232,7 +232,7 @@ def test_a_run_that_is_cancelled_leaves_nothing(run: Callable[..., Any], origin:
         with pytest.raises(asyncio.CancelledError):
             await one
         await asyncio.to_thread(wait_gone, everybody)
-        assert len(everybody) >= 6  # exeat, its gateway, the keeper, and more
+        assert len(everybody) >= 6  # exeat, its gateway, init, and more
         return await two
 
     done = run(main())

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults import BUILDER, GATEWAY, KEEPER
+from tests.support.faults import BUILDER, GATEWAY, INIT
 from tests.support.programs import Finished
 from tests.support.running import ANYWHERE, environment, exeat, folder_of
 
 MARK = "the command has started"
-# Who speaks first is a question only where the other one does not wait for it. The keeper is process 1 of its
+# Who speaks first is a question only where the other one does not wait for it. Init is process 1 of its
 # namespace, so it cannot kill itself.
 _CASES = [
     *((step, how, "any") for step in BUILDER for how in ("oserror", "kill")),
-    *((step, how, "any") for step in KEEPER if step != "keeper-goes" for how in ("oserror", "exit")),
-    *(("keeper-waits", how, "it") for how in ("oserror", "exit")),
+    *((step, how, "any") for step in INIT if step != "init-goes" for how in ("oserror", "exit")),
+    *(("init-waits", how, "it") for how in ("oserror", "exit")),
     *((step, how, "any") for step in GATEWAY for how in ("oserror", "kill")),
     *(("gateway-waits", how, order) for how in ("oserror", "kill") for order in ("it", "run")),
     ("builder-network", "error", "any"),
@@ -51,7 +51,7 @@ def run_with_fault(home: Path, step: str, how: str, order: str, *options: str) -
     return exeat(argv=argv, env=environment(EXEAT_HOME=f"{home}/state"), cwd=str(Path(__file__).parents[2]))
 
 
-@pytest.mark.parametrize("step", [*BUILDER, *KEEPER, *GATEWAY])
+@pytest.mark.parametrize("step", [*BUILDER, *INIT, *GATEWAY])
 def test_the_control_runs(step: str, home: Path) -> None:
     """The same launcher without the fault."""
     assert run_with_fault(home, step, "none", "any") == Finished(0, f"{MARK}\n", "")
@@ -68,9 +68,9 @@ def test_an_early_fault_is_one_sentence(step: str, how: str, order: str, home: P
 
 @pytest.mark.parametrize(
     ("step", "how", "order"),
-    [("keeper-goes", "oserror", "any"), ("keeper-goes", "exit", "any"), ("keeper-waits", "exit", "run")],
+    [("init-goes", "oserror", "any"), ("init-goes", "exit", "any"), ("init-waits", "exit", "run")],
 )
-def test_a_keeper_that_fails_when_it_has_been_told_to_go(step: str, how: str, order: str, home: Path) -> None:
+def test_an_init_that_fails_when_it_has_been_told_to_go(step: str, how: str, order: str, home: Path) -> None:
     """The command may have run for all that can be told."""
     done = run_with_fault(home, step, how, order)
     assert done.status in (2, 137), done

@@ -19,7 +19,7 @@ import exeat.run.jails.confined
 from exeat.cli.main import main
 from exeat.errors import JailError
 
-def tell(settings, gatekeeper, **more):
+def tell(settings, gateway, **more):
     assert not {"tomllib", "exeat.policy", "exeat.sources"} & set(sys.modules) or settings.folder, "secrets may be read"
     print(json.dumps(settings.files._asdict()), flush=True)
     raise JailError("as far as this")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.running import BY_USER, folder_of
-from tests.threats.test_project_files import Project
+from tests.threats.project.test_protected_files import Project
 
 
 class Repository(Project):

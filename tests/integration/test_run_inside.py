@@ -155,7 +155,7 @@ print("ptrace", libc.ptrace(16, 1, 0, 0), ctypes.get_errno())
 
 
 @BY_USER
-def test_the_keeper_is_not_to_be_read(uid: int | None) -> None:
+def test_init_is_not_to_be_read(uid: int | None) -> None:
     done = exeat(command=python(LOOK), uid=uid, cwd=ANYWHERE, env=environment(SECRET_OF_THE_CALLER="x"))
     lines = done.stdout.splitlines()
     assert lines[0] == "pids [1, 2] 1"

@@ -20,10 +20,10 @@ _MOMENTS = (
     "argparse",
     "exeat.cli.run",
     "exeat.run.main",
-    "exeat.run.gateway_process.gatekeeper",
+    "exeat.run.gateway_process.process",
     "fork 1",
     "exeat.run.jails.confined",
-    "exeat.jail.process.warden",
+    "exeat.jail.bodies.namespaces",
     "exeat.run.asks.terminal",
     "fork 2",
 )

@@ -273,7 +273,7 @@ def test_killing_exeat_kills_the_command_and_the_next_start_cleans_up(networks: 
     command = ["sh", "-c", "echo up; sleep 1000 & exec sleep 1000"]
     with Running(tmp_path, "--jail", "nft", command=command, before=networks.machine.before, cwd=ANYWHERE) as running:
         running.wait_for("up")
-        everybody: list[Process] = [running.keeper(), running.gateway(), *running.inside()]
+        everybody: list[Process] = [running.init(), running.gateway(), *running.inside()]
         assert len(everybody) >= 4
         (left,) = networks.machine.tables()
         running.process.kill()

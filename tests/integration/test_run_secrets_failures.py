@@ -123,7 +123,11 @@ def test_no_error_about_a_file_shows_a_value(tmp_path: Path, kind: str) -> None:
     assert str(error).startswith(f"{path}:")
 
 
-@pytest.mark.parametrize("text", [VALUE, f'{{"KEY": "{VALUE}"}}', f'{{"KEY": {{"value": "{VALUE}\udcff"}}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [VALUE, f'{{"KEY": "{VALUE}"}}', f'{{"KEY": {{"value": "{VALUE}\udcff"}}}}'],
+    ids=["no JSON", "no table", "no text"],
+)
 def test_a_variable_that_cannot_be_used_is_told_of_without_its_content(text: str) -> None:
     with workshop(None) as folder:
         done = exeat(command=["echo", "ran"], env=places(folder) | {"EXEAT_SECRETS_JSON": text}, cwd=folder)

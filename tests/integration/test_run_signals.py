@@ -123,7 +123,7 @@ def test_a_kill_of_everybody_does_not_leave_the_jail(tmp_path: Path) -> None:
             bystander.kill()
 
 
-def test_the_keeper_cannot_be_killed_from_inside() -> None:
+def test_init_cannot_be_killed_from_inside() -> None:
     script = "for s in TERM KILL STOP INT HUP; do kill -$s 1; done; sleep 0.2; echo alive; exit 4"
     done = exeat(command=["sh", "-c", script])
     assert (done.status, done.stdout) == (4, "alive\n")
@@ -197,12 +197,12 @@ def test_a_command_that_stops_itself_stops_exeat_and_goes_on_with_it(tmp_path: P
 
 
 def test_the_processes_of_a_run_are_as_documented(tmp_path: Path) -> None:
-    """One gateway, outside; one keeper, inside; the command below it."""
+    """One gateway, outside; one init, inside; the command below it."""
     with Running(tmp_path, command=["sh", "-c", "echo ready; sleep 1000"]) as running:
         running.wait_for("ready")
         assert not is_in_jail(running.process.pid)
-        keeper, gateway = running.keeper(), running.gateway()
-        assert is_in_jail(keeper.pid)
+        init, gateway = running.init(), running.gateway()
+        assert is_in_jail(init.pid)
         assert os.getsid(gateway.pid) == gateway.pid, "signals of a terminal are not for the gateway"
         assert {is_in_jail(each.pid) for each in running.inside()} == {True}
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from exeat.jail.process.signals import FOR_COMMAND, STOPPING, open_signalfd, remember_signals, restore_signals
+from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, remember_signals, restore_signals
 from exeat.run.asks import questioner
 from exeat.run.asks.terminal import Terminal
 

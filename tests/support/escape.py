@@ -22,15 +22,15 @@ from typing import Any
 
 import pytest
 
-from exeat.attack.belongings import SYSTEM
 from exeat.attack.model import Probe
+from exeat.attack.outside.belongings import SYSTEM
 from exeat.attack.probes import GROUPS
 from tests.support.programs import give_up, need
 
 WORLD = Path(__file__).with_name("world.py")
-_ESCAPE = Path(__file__).parents[1] / "escape"
+_SCRIPTS_OF_JAILS = Path(__file__).parents[1] / "threats" / "jail"
 _PACKAGES = ("exeat", "uvloop", "httptools", "idna", "publicsuffixlist", "aiohappyeyeballs")
-_SCRIPTS = (_ESCAPE / "soak.py", _ESCAPE / "killing.py")
+_SCRIPTS = (_SCRIPTS_OF_JAILS / "soak.py", _SCRIPTS_OF_JAILS / "killing.py")
 _ATTACK_S = 240
 
 # Kernels are built with and without these, and machines have these files or not.
@@ -171,14 +171,18 @@ class Stage:
         return rows
 
 
-def cases(group: str) -> pytest.MarkDecorator:
-    """Parameters (probe, jail, caller) for a class: every jail that claims to stop a probe, its callers."""
-    found = []
-    for probe in GROUPS[group].probes:
-        for jail, caller in ALL_JAILS_AND_CALLERS:
-            if jail in probe.stops:
-                found.append(pytest.param(probe, jail, caller, id=f"{probe.id}-{jail}-{caller}"))
-    return pytest.mark.parametrize(("probe", "jail", "caller"), found)
+def cases() -> pytest.MarkDecorator:
+    """Parameters (probe, jail, caller) for the corpus: every jail that claims to stop a probe, its callers."""
+    return pytest.mark.parametrize(
+        ("probe", "jail", "caller"),
+        [
+            pytest.param(probe, jail, caller, id=f"{group.name}-{probe.id}-{jail}-{caller}")
+            for group in GROUPS.values()
+            for probe in group.probes
+            for jail, caller in ALL_JAILS_AND_CALLERS
+            if jail in probe.stops
+        ],
+    )
 
 
 def check(stage: Stage, probe: Probe, jail: str, caller: str, *, nest: bool = False) -> None:
@@ -231,11 +235,13 @@ def install(folder: Path) -> Installation:
         if found is None or found.origin is None:
             give_up(f"{name}: not installed in this Python environment")
         source = Path(found.origin).parent
-        shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source, folder / name)
         for metadata in source.parent.glob(f"{name}-*.dist-info"):
             shutil.copytree(metadata, folder / metadata.name)
     for script in (WORLD, *_SCRIPTS):
         shutil.copy(script, folder / script.name)
+    # Not everybody may write there, and without this every start would compile everything.
+    subprocess.run([python, "-m", "compileall", "-q", folder], check=True)
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     folder.chmod(0o755)

@@ -20,20 +20,20 @@ from typing import Any
 # Step -> the module and the name that is called there, in the process that is to fail.
 BUILDER = {
     "builder-descriptors": ("exeat.jail.process.descriptors", "close_ways_out"),
-    "builder-namespaces": ("exeat.jail.process.inmate", "_enter_namespaces"),
-    "builder-network": ("exeat.jail.process.inmate", "build_network"),
-    "builder-sockets": ("exeat.jail.process.inmate", "find_sockets"),
+    "builder-namespaces": ("exeat.jail.process.builder", "_enter_namespaces"),
+    "builder-network": ("exeat.jail.process.builder", "build_network"),
+    "builder-sockets": ("exeat.jail.process.builder", "find_sockets"),
     "builder-streams": ("exeat.jail.process.streams", "hold_read_only"),
     "builder-view": ("exeat.jail.files.mounts", "build_view"),
     "builder-doors": ("exeat.jail.files.kernelfs", "close_doors"),
     "builder-devices": ("exeat.jail.files.mounts", "OwnDevices"),
 }
-KEEPER = {
-    "keeper-begins": ("exeat.jail.process.inmate", "keep"),
-    "keeper-settles": ("exeat.jail.process.inmate", "_settle"),
-    "keeper-signals": ("exeat.jail.process.inmate", "open_signalfd"),
-    "keeper-waits": ("exeat.jail.process.inmate", "keep"),
-    "keeper-goes": ("exeat.jail.process.inmate", "_is_gone"),
+INIT = {
+    "init-begins": ("exeat.jail.process.builder", "live_as_init"),
+    "init-settles": ("exeat.jail.process.builder", "_settle"),
+    "init-signals": ("exeat.jail.process.builder", "open_signalfd"),
+    "init-waits": ("exeat.jail.process.builder", "live_as_init"),
+    "init-goes": ("exeat.jail.process.builder", "_is_gone"),
 }
 GATEWAY = {
     "gateway-begins": ("exeat.run.gateway_process.serving", "serve_run"),
@@ -65,7 +65,7 @@ def _wait_for_word() -> None:
 
 
 class _Control:
-    """The keeper's control socket, which fails when it is read."""
+    """Init's control socket, which fails when it is read."""
 
     def __init__(self, real: socket.socket, fail: Callable[[], None]) -> None:
         self._real = real
@@ -125,22 +125,22 @@ def arrange(step: str, how: str, order: str) -> None:
     def failing_when_read(real: Any) -> Any:
         return lambda spec, control, *others, **named: real(spec, _Control(control, fail), *others, **named)
 
-    if step == "keeper-waits":
-        _put(KEEPER[step], failing_when_read)
+    if step == "init-waits":
+        _put(INIT[step], failing_when_read)
     else:
-        _put((BUILDER | KEEPER | GATEWAY)[step], faulty)
-    if step.startswith(("builder", "keeper")):
-        _remember_control(("exeat.jail.process.warden", "build"))
+        _put((BUILDER | INIT | GATEWAY)[step], faulty)
+    if step.startswith(("builder", "init")):
+        _remember_control(("exeat.jail.bodies.namespaces", "build"))
     else:
-        _remember_control(("exeat.run.gateway_process.gatekeeper", "_live"))
+        _remember_control(("exeat.run.gateway_process.process", "_live"))
     if order != "it" or how == "none":
         return
-    warden = importlib.import_module("exeat.jail.process.warden").Warden
-    keeper = importlib.import_module("exeat.run.gateway_process.gatekeeper").Gatekeeper
-    if step == "keeper-waits":
-        warden.release = _await_child(lambda self: self._keeper)(warden.release)
+    jail = importlib.import_module("exeat.jail.bodies.namespaces").NamespaceJail
+    gateway = importlib.import_module("exeat.run.gateway_process.process").GatewayProcess
+    if step == "init-waits":
+        jail.release = _await_child(lambda self: self._init)(jail.release)
     elif step == "gateway-waits":
-        keeper.serve = _await_child(lambda self: self.pid)(keeper.serve)
+        gateway.serve = _await_child(lambda self: self.pid)(gateway.serve)
 
 
 if __name__ == "__main__":

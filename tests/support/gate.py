@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from exeat.gateway.gates.questions import Ask
+from exeat.gateway.gates.questions import Answerer
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.policy import Policy
@@ -60,7 +60,7 @@ class Gate:
         credentials: tuple[str, str] | None = None,
         audit_target: str | None = None,
         inside: Namespace | None = None,
-        ask: Ask | None = None,
+        ask: Answerer | None = None,
         ask_timeout_s: float = 30.0,
     ) -> None:
         self.audit = audit

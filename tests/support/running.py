@@ -234,7 +234,7 @@ class Running:
     def _children(self, *, in_jail: bool) -> list[int]:
         return [pid for pid in children_of(self.process.pid) if is_in_jail(pid) == in_jail]
 
-    def keeper(self) -> Process:
+    def init(self) -> Process:
         """Process 1 of the jail. To be called when the command runs."""
         (pid,) = self._children(in_jail=True)
         return Process(pid)
@@ -244,8 +244,8 @@ class Running:
         return Process(pid)
 
     def inside(self) -> list[Process]:
-        """The command and all others that the keeper keeps."""
-        return [Process(pid) for pid in descendants_of(self.keeper().pid)]
+        """The command and all others that init looks after."""
+        return [Process(pid) for pid in descendants_of(self.init().pid)]
 
 
 def wait_gone(processes: Sequence[Process]) -> None:

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from exeat.audit import Record, encode_event, open_journal
 from exeat.errors import ExeatError
+from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 from exeat.sandbox.server import ControlServer
-from exeat.sandbox.store import read_allowlist
 from exeat.ui.server import PageServer
 from exeat.ui.ticket import Ticket
 

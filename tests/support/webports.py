@@ -25,14 +25,10 @@ _INSIDE = "EXEAT_TEST_IN_NAMESPACE"  # set in the child, so that it never starts
 _FORCE = "EXEAT_TEST_FORCE_NAMESPACE"  # set by hand, to see the child's way as a privileged user
 _ROOT = Path(__file__).parents[2]
 
-# Brings loopback up (SIOCGIFFLAGS, SIOCSIFFLAGS with IFF_UP), then runs pytest: no `ip` program is needed.
 _CHILD = """
-import fcntl, socket, struct, sys, pytest
-with socket.socket() as probe:
-    request = bytearray(struct.pack("16sH14x", b"lo", 0))
-    fcntl.ioctl(probe, 0x8913, request)
-    struct.pack_into("H", request, 16, struct.unpack_from("H", request, 16)[0] | 1)
-    fcntl.ioctl(probe, 0x8914, request)
+import sys, pytest
+from tests.support.own_network import bring_loopback_up
+bring_loopback_up()
 sys.exit(pytest.main(sys.argv[1:]))
 """
 

@@ -1,4 +1,4 @@
-"""Scenes: a gateway in front of one server, with every witness watched."""
+"""Scenes, a gateway in front of one server with every witness watched; and the stage of the probes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartGate
+from tests.support.escape import Stage, open_stage
 from tests.support.raw_origin import RawHandler, RawOrigin
 from tests.support.redirected import why_not
 from tests.support.scene import AnyName, Dials, Scene
@@ -86,3 +87,10 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[Stage]:
+    """exeat installed for everybody."""
+    with open_stage() as opened:
+        yield opened

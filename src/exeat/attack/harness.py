@@ -6,20 +6,21 @@ import contextlib
 import json
 import os
 import secrets
+import select
 import signal
 import subprocess  # noqa: TID251 - the corpus is made of processes, and is no part of the data path
 import sys
 import tempfile
 import time
+import tty
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exeat.attack.model import BOUNDARIES, Answer, Evidence, Group, Probe, Scene
+from exeat.attack.outside.targets import Targets, open_targets
 from exeat.attack.probes import GROUPS
-from exeat.attack.pseudo_terminal import open_terminal
 from exeat.attack.scorecard import Row, Scorecard, Seen
-from exeat.attack.targets import Targets, open_targets
 
 Progress = Callable[[str], None]
 _PROBE_FILE = Path(__file__).with_name("probe.py")
@@ -283,3 +284,23 @@ def _left(tokens: dict[str, str]) -> Iterator[str]:
             with contextlib.suppress(OSError):
                 arguments = (entry / "cmdline").read_text(errors="replace")
                 yield from (token for token in tokens.values() if token in arguments)
+
+
+_QUIET_S = 0.1
+
+
+@contextlib.contextmanager
+def open_terminal(typed: Callable[[bytes], None]) -> Iterator[int]:
+    """The terminal's descriptor. At the end, what a shell would now read from it is handed to `typed`."""
+    leader, follower = os.openpty()
+    tty.setraw(follower)
+    try:
+        yield follower
+        while select.select([follower], [], [], _QUIET_S)[0]:
+            data = os.read(follower, 65536)
+            if not data:
+                break
+            typed(data)
+    finally:
+        os.close(leader)
+        os.close(follower)

@@ -84,13 +84,6 @@ def _checked(result: int) -> int:
     return int(result)
 
 
-def handle_of(folder: str) -> bytes:
-    """What the kernel knows a folder by, on its file system."""
-    handle = ctypes.create_string_buffer(struct.pack("=I", 128), 136)
-    syscall(number_of("name_to_handle_at"), -100, os.fsencode(folder), handle, ctypes.create_string_buffer(4), 0)
-    return handle.raw
-
-
 def family_of(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 

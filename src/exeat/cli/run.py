@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP
-from exeat.audit.settings import rotation_from
-from exeat.cli.file_options import add_file_options, file_settings
+from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP, rotation_from
+from exeat.cli.options import add_file_options, file_settings
 from exeat.errors import ConfigError
 from exeat.file_policy import combine
 from exeat.run.settings import JAILS
@@ -100,8 +99,8 @@ def run_command(
     policy_files: Callable[[argparse.Namespace], tuple[str, ...]],
 ) -> int:
     """Run what the options say. The rules are read by `sources`, later."""
-    from exeat.run.main import run  # noqa: PLC0415 - loaded when it is asked for
-    from exeat.run.settings import RunSettings  # noqa: PLC0415
+    from exeat.run.main import run
+    from exeat.run.settings import RunSettings
 
     files = policy_files(options)
     rules = " ".join((*options.allow, os.environ.get("PROXY_ALLOWLIST", "")))
@@ -204,9 +203,9 @@ def _refuse_misplaced(command: list[str]) -> None:
 
 def _open_sandbox(options: argparse.Namespace, said: list[FileSettings]) -> tuple[SandboxFolder, str]:
     """The sandbox's folder, and its list as text. What it keeps about files goes to `said`."""
-    from exeat.cli.sandboxes.choice import open_for_run  # noqa: PLC0415 - for sandboxes with a name
-    from exeat.sandbox.file_settings import read_file_settings  # noqa: PLC0415
-    from exeat.sandbox.store import read_allowlist  # noqa: PLC0415
+    from exeat.cli.proxy.sandboxes import open_for_run
+    from exeat.sandbox.allowlist import read_allowlist
+    from exeat.sandbox.file_settings import read_file_settings
 
     folder = open_for_run(options.name, new=options.new, empty=options.empty)
     kept = read_file_settings(folder)

@@ -44,25 +44,25 @@ def _examine_seatbelt() -> Examination:
 
 
 def _examine_netns() -> Examination:
+    from exeat.jail.bodies.namespaces import NamespaceJail  # noqa: PLC0415
     from exeat.jail.files.layering import PRIVATE  # noqa: PLC0415
     from exeat.jail.files.mounts import View  # noqa: PLC0415
     from exeat.jail.files.silent import silent_mounts  # noqa: PLC0415
     from exeat.jail.files.view import Layers  # noqa: PLC0415
-    from exeat.jail.process.inmate import Spec  # noqa: PLC0415 - Linux only
-    from exeat.jail.process.warden import Warden  # noqa: PLC0415
+    from exeat.jail.process.builder import Spec  # noqa: PLC0415 - Linux only
 
     layers = Layers(limit=64 << 20)
     layers.is_trial = True
     view = View(layers)
     view.silent = silent_mounts(PRIVATE)
-    warden = Warden(Spec([""], {}, "/", view, own_network=True))
-    warden.start_building()
+    jail = NamespaceJail(Spec([""], {}, "/", view, own_network=True))
+    jail.start_building()
     try:
-        sockets = warden.finish_building()
+        sockets = jail.finish_building()
         if sockets is not None:
             sockets.close()
     except JailError as error:
         return Examination(False, f"{error.public}: {error.detail}" if error.detail else error.public, error.fix)
-    warden.kill()
+    jail.kill()
     how = "as root" if os.geteuid() == 0 else "as an ordinary user"
     return Examination(True, f"user, network, mount and PID namespaces, {how}")

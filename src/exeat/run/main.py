@@ -10,7 +10,7 @@ from exeat.errors import ConfigError, ExeatError
 from exeat.jail.process.descriptors import ensure_standard_streams
 from exeat.run.environment import inherited_environment
 from exeat.run.files.hidden_agents import name_hidden_agents
-from exeat.run.gateway_process.gatekeeper import Gatekeeper
+from exeat.run.gateway_process.process import GatewayProcess
 from exeat.run.log import RunLog
 from exeat.run.outcome import UNKNOWN, as_json
 from exeat.run.sealing import forget_start_folder
@@ -49,25 +49,25 @@ def _run(settings: RunSettings) -> int:
         add_files = _learn_files(settings)
         log = RunLog(settings.log_in_reach, settings.spare_logs)
         settings.log_files = tuple(log.files)
-        gatekeeper = Gatekeeper(settings)
+        gateway = GatewayProcess(settings)
         log.is_forked()
-        if settings.ask and not gatekeeper.can_ask and not settings.quiet:
+        if settings.ask and not gateway.can_ask and not settings.quiet:
             say("--ask: there is neither a terminal nor a --name, so nobody can be asked; what no rule lists is denied")
         # From here on two processes load code at the same time.
         from exeat.run.jails.dispatch import run_in_jail  # noqa: PLC0415
 
         try:
-            status = run_in_jail(settings, gatekeeper)
+            status = run_in_jail(settings, gateway)
         finally:
-            gatekeeper.kill()
+            gateway.kill()
         log.finish()
         if status and not settings.quiet and settings.hides_by_mounts:
-            environ, used_ssh = inherited_environment(settings.environ), gatekeeper.outcome.used_ssh
+            environ, used_ssh = inherited_environment(settings.environ), gateway.outcome.used_ssh
             for line in name_hidden_agents(environ, settings.unix, settings.argv, used_ssh=used_ssh):
                 say(line)
         if settings.learn:
-            print_learned(add_files(gatekeeper.learned), out)
-        _tell(settings, summary, as_json(gatekeeper.outcome, status))
+            print_learned(add_files(gateway.learned), out)
+        _tell(settings, summary, as_json(gateway.outcome, status))
         return status
     except ExeatError as error:
         _tell(settings, summary, as_json(UNKNOWN, None, str(error)))

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from exeat.errors import ProtocolError
-from exeat.secrets.ledger import Ledger
 from exeat.secrets.misuse import spell_plainly, spell_widely
-from exeat.secrets.model import Secret, Where
+from exeat.secrets.model import Ledger, Secret, Where
 from exeat.secrets.stream.forms import percent_encoded
 from exeat.secrets.stream.lines import Line, line_named
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from exeat.secrets.ledger import Ledger
 from exeat.secrets.misuse import Misuse, MisuseError
-from exeat.secrets.model import Secret, Where
+from exeat.secrets.model import Ledger, Secret, Where
 from exeat.secrets.plan import Plan
 from exeat.secrets.request.body import (
     BodyFilter,
@@ -31,8 +30,7 @@ from exeat.secrets.request.head import (
     treat_trailers,
 )
 from exeat.secrets.request.signing import MAX_HASHED, Signature, find_signature, must_be_hashed
-from exeat.secrets.response.guard import LeakGuard
-from exeat.secrets.response.redaction import ResponseFilter, begin_response
+from exeat.secrets.response.redaction import LeakGuard, ResponseFilter, begin_response
 from exeat.secrets.stream.lines import content_coding, is_grpc
 from exeat.secrets.vault import Vault
 from exeat.wire.fields import Headers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from tests.clients.conftest import HERE, StartWeb
 from tests.clients.jail.scene import HTTP_AND_HTTPS, Jail
 from tests.support.programs import need, run
 from tests.support.running import folder_of
+from tests.support.starting import CALLERS_ENVIRONMENT
 from tests.support.web import HELLO, hello
 
 
@@ -30,7 +30,7 @@ def program() -> Iterator[Path]:
     with folder_of(None) as folder:
         settings = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
         command = ["go", "build", "-o", str(folder / "get"), str(HERE / "scripts" / "get.go")]
-        done = run(command, {**os.environ, **settings}, cwd=folder, timeout_s=55)
+        done = run(command, {**CALLERS_ENVIRONMENT, **settings}, cwd=folder, timeout_s=55)
         assert done.status == 0, done
         assert is_static(folder / "get")
         yield folder / "get"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ from tests.clients.secrets.scene import Mode, Report, Ward, report_on
 from tests.clients.secrets.servers import PROGRAMS, Upstream
 from tests.support.programs import run
 from tests.support.running import folder_of
+from tests.support.starting import CALLERS_ENVIRONMENT
 from tests.support.tls_origin import Certificates, make_certificates
 
 Reports = Callable[[Mode], Report]
@@ -43,7 +43,7 @@ def built() -> Iterator[Mapping[str, Path]]:
         }
         for program, command in commands.items():
             if shutil.which(program):
-                done = run(command, {**os.environ, **static}, cwd=folder, timeout_s=50)
+                done = run(command, {**CALLERS_ENVIRONMENT, **static}, cwd=folder, timeout_s=50)
                 assert done.status == 0, done
         yield {"go": folder / "go", "java": folder / "java"}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.attack.belongings import OPEN, Belongings
-from exeat.attack.queues import send
+from exeat.attack.outside.belongings import OPEN, Belongings
+from exeat.attack.outside.kernel_objects import send_to_queue
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the corpus is written for Linux")
 
@@ -53,7 +53,7 @@ def test_programs_outside_hear_what_they_are_told(belongings: Belongings) -> Non
     with open(scene["fifo"], "wb", buffering=0) as fifo:
         fifo.write(b"token-1")
     if "queue" in scene:
-        send(scene["queue"], b"token-2")
+        send_to_queue(scene["queue"], b"token-2")
         assert belongings.where("token-2") != []
     assert belongings.where("token-1") != []
     assert belongings.where("token-3") == []
@@ -75,7 +75,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     assert not scene.get("memory") or not Path(scene["memory"]).exists()
     if "queue" in scene:
         with pytest.raises(FileNotFoundError):
-            send(scene["queue"], b"gone")
+            send_to_queue(scene["queue"], b"gone")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from exeat.attack.addresses import own_ipv4, own_ipv6, second_paths
 from exeat.attack.model import Scene
-from exeat.attack.open_proxy import OpenProxy
-from exeat.attack.targets import Targets, open_targets
+from exeat.attack.outside.addresses import own_ipv4, own_ipv6, second_paths
+from exeat.attack.outside.open_proxy import OpenProxy
+from exeat.attack.outside.targets import Targets, open_targets
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the corpus is written for Linux")
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from exeat.audit import batch
-from exeat.audit.checker import verify_lines
 from exeat.audit.journal import Journal, open_journal
 from exeat.audit.record import Record, encode_event
 from exeat.audit.sink import StreamSink
+from exeat.audit.verify import verify_lines
 from exeat.errors import AuditError, StartError
 
 F_SETPIPE_SZ = 1031

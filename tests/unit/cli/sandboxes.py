@@ -57,7 +57,7 @@ def running_command(name: str, answers: dict[str, Any], *, number: int = 1) -> I
     """Something runs in the sandbox, which is there already, and answers so."""
     command = Command({"status": STATUS, **answers})
     with open_sandbox(name) as folder, socket.socket(socket.AF_UNIX) as listener:
-        path = reachable_path(folder.descriptor, folder.path, socket_name(number))
+        path = reachable_path(folder, socket_name(number))
         listener.bind(path)
         listener.listen()
         thread = threading.Thread(target=command.serve, args=(listener,), daemon=True)

@@ -13,13 +13,13 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hypothesis import HealthCheck, given, settings
 
-from exeat.gateway.counters import Counters
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.upload import NotProcessed
 from exeat.gateway.http2.back import Http2Upstream
 from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES
 from exeat.gateway.limits import Limits
+from exeat.gateway.record.counters import Counters
 from tests.unit.gateway.http2_peers import Headers, Message, Peer, Pipe, run
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 

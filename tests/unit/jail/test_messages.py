@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from exeat.jail.process import messages
-from exeat.jail.process.messages import pack_failure, receive, unpack_failure
+from exeat.jail import messages
+from exeat.jail.messages import pack_failure, receive, unpack_failure
 
 
 def test_every_kind_is_a_byte_of_its_own() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from exeat.jail.process import signals
-from exeat.jail.process.signals import SI_USER, open_signalfd, read_signalfd, remember_signals, restore_signals
+from exeat.jail import signals
+from exeat.jail.signals import SI_USER, open_signalfd, read_signalfd, remember_signals, restore_signals
 from tests.unit.jail.forked import attempt
 
 

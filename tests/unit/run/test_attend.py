@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from exeat.jail.process.signals import SI_USER
+from exeat.jail.signals import SI_USER
 from exeat.run.jails.confined import _concerns_command
 
 KERNEL = 0x80

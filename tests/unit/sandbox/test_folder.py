@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.sandbox.allowlist import default_allowlist
-from exeat.sandbox.folder import NoSandboxError, list_sandboxes, open_sandbox, remove_sandbox
-from exeat.sandbox.store import read_allowlist
+from exeat.sandbox.allowlist import read_allowlist
+from exeat.sandbox.folder import NoSandboxError, default_allowlist, list_sandboxes, open_sandbox, remove_sandbox
 from tests.support.running import AS_ROOT, NOBODY
 
 

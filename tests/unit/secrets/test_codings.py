@@ -227,7 +227,9 @@ def test_a_large_body_that_is_no_bomb_is_read(coding: bytes) -> None:
     assert read == 12 * len(text) > 16 * MIB
 
 
-@pytest.mark.parametrize(("coding", "empty"), [(b"gzip", gzip.compress(b"")), (b"zstd", zstd.compress(b""))])
+@pytest.mark.parametrize(
+    ("coding", "empty"), [(b"gzip", gzip.compress(b"")), (b"zstd", zstd.compress(b""))], ids=["gzip", "zstd"]
+)
 def test_members_without_content_are_limited(coding: bytes, empty: bytes) -> None:
     """Each costs a new decoder: bytes that give none must not buy any amount of work."""
     assert unpacked(decoder_for(coding), [empty * 64]) == b""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exeat.secrets.response.guard import FrameEnds, LeakGuard
+from exeat.secrets.response.redaction import FrameEnds, LeakGuard
 from exeat.secrets.stream.forms import reflected_forms
 from exeat.secrets.vault import Vault
 from tests.unit.secrets.samples import VALUE, make_secret, request, treat

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from exeat.attack.belongings import OPEN, STARTS, SYSTEM, name_in_system
 from exeat.attack.model import BOUNDARIES, Absent, Group, Scene, Stopped
+from exeat.attack.outside.belongings import OPEN, STARTS, SYSTEM, name_in_system
 
 GROUP = Group("files", "files: what stays, keys, layers, host sockets", BOUNDARIES)
 _HERE = -100  # AT_FDCWD

@@ -8,9 +8,9 @@ import re
 import stat
 from pathlib import Path
 
-from exeat.attack.belongings import KEYS
-from exeat.attack.handles import open_handle
 from exeat.attack.model import Absent, Evidence, Scene, Stopped
+from exeat.attack.outside.belongings import KEYS
+from exeat.attack.outside.kernel_objects import open_handle
 from exeat.attack.probes.files import GROUP, home, listed, own, rename2, ways
 
 _SECRET = Evidence.SECRET

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from exeat.attack.model import Absent, Scene
 from exeat.attack.moves import WAIT_S, say_unix
+from exeat.attack.outside.kernel_objects import send_to_queue
 from exeat.attack.probes.files import GROUP, own
 from exeat.attack.probes.unix_sockets import path_of
-from exeat.attack.queues import send
 
 
 @GROUP.probe("L8.late", "a socket that is bound while the command runs")
@@ -105,5 +105,5 @@ def memory(scene: Scene) -> str:
 def queue(scene: Scene) -> str:
     if "queue" not in scene.files:
         raise Absent("no message queues")
-    send(scene.files["queue"], scene.token.encode())
+    send_to_queue(scene.files["queue"], scene.token.encode())
     return "sent"

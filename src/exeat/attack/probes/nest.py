@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exeat.attack.model import Absent, Evidence, Group, Scene, Stopped
-from exeat.attack.moves import SYS_FSOPEN, handle_of, libc_call, number_of, say_udp, syscall
+from exeat.attack.moves import SYS_FSOPEN, libc_call, number_of, say_udp, syscall
+from exeat.attack.outside.kernel_objects import file_handle
 
 GROUP = Group("nest", "namespaces of its own", frozenset({"netns"}))
 _DEED = Evidence.DEED
@@ -303,7 +304,7 @@ def handle(scene: Scene) -> str:
     """Since Linux 6.11 a capability over the mount is enough, for folders that are in it."""
     _enter(scene)
     folder = f"{_folder(scene, 'x')}/x" if scene.outside else str(Path.cwd())
-    wanted = handle_of(folder).hex() if scene.outside else scene.handle
+    wanted = file_handle(folder) if scene.outside else scene.handle
     if not wanted:
         raise Absent("a file system without handles")
     buffer = ctypes.create_string_buffer(bytes.fromhex(wanted))
@@ -317,8 +318,8 @@ def handle(scene: Scene) -> str:
     return "opened it"
 
 
-@GROUP.probe("M5.keeper-root", "the files of the jail's first process, mounted elsewhere", evidence=_DEED, scratch=True)
-def keeper_root(scene: Scene) -> str:
+@GROUP.probe("M5.init-root", "the files of the jail's first process, mounted elsewhere", evidence=_DEED, scratch=True)
+def init_root(scene: Scene) -> str:
     _enter(scene)
     target = _folder(scene, "root") + "/root"
     _mount(f"/proc/{'self' if scene.outside else 1}/root", target, None, _BIND | _REC)

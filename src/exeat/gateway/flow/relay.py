@@ -9,13 +9,13 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
+from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.splice import Splice
-from exeat.gateway.gates.budget import Budget
 
 if TYPE_CHECKING:
     from exeat.secrets.misuse import Detector
-    from exeat.secrets.response.guard import LeakGuard
+    from exeat.secrets.response.redaction import LeakGuard
 
 _SPLICE_AFTER_BYTES: Final = 1024 * 1024
 # What is searched at a time of a stream that may consist of the smallest of frames.

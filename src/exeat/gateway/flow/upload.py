@@ -7,10 +7,10 @@ import hashlib
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError
+from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.gates.budget import Budget
-from exeat.gateway.gates.refusal import Refusal
 from exeat.gateway.limits import BodyMemory
+from exeat.gateway.refusal import Refusal
 from exeat.wire.body import BodyDecoder, encode_chunk, encode_last_chunk
 from exeat.wire.http1 import RequestHead, encode_head
 

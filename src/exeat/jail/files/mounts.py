@@ -72,7 +72,7 @@ def build_view(
     links = _links_in_run()
     devices = OwnDevices(view.devices, hidden_terminal)
     held = enter_view(view.layers, own_users=own_users, silent=view.silent) if view.layers is not None else -1
-    devices.put()  # what it opened stays open in the keeper
+    devices.put()  # what it opened stays open in init
     _cover_run(uid, links)
     os.mkdir(_OWN, 0o755)
     sockets = [(path, _keep_apart(descriptor, number)) for number, (path, descriptor) in enumerate(kept)]

@@ -1,6 +1,6 @@
 """Sandboxes inside the jail: programs that make user namespaces of their own (bubblewrap, Chromium, Podman).
 
-Without `--nest` they are refused, and the keeper learns which program tried. With it they are allowed, in numbers; then
+Without `--nest` they are refused, and init learns which program tried. With it they are allowed, in numbers; then
 only what hides by structure is hidden: see `docs/limits.md`.
 """
 
@@ -31,7 +31,7 @@ _KINDS = ("user", "mnt", "net", "pid", "ipc", "uts", "cgroup", "time")
 
 
 class Attempts:
-    """Which programs were refused a user namespace, for the keeper. Made before the command is forked.
+    """Which programs were refused a user namespace, for init. Made before the command is forked.
 
     The command's process installs the filter and sends its listener here. Every refused call waits for the answer, so
     `take` must be called whenever a descriptor of `watch` is ready.
@@ -50,7 +50,7 @@ class Attempts:
         self._theirs.sendmsg([b"L"], rights)
 
     def watch(self, poll: select.poll) -> None:
-        """In the keeper, once the command is forked."""
+        """In init, once the command is forked."""
         self._theirs.close()
         self._poll = poll
         poll.register(self._ours, select.POLLIN)

@@ -254,13 +254,13 @@ def remove_orphans() -> None:
 
 def examine_nft() -> Examination:
     """Can this jail be had? Builds one, starts nothing in it, and takes it away again."""
+    from exeat.jail.bodies.namespaces import NamespaceJail  # noqa: PLC0415
     from exeat.jail.files.layering import PRIVATE  # noqa: PLC0415
     from exeat.jail.files.mounts import View  # noqa: PLC0415
     from exeat.jail.files.silent import silent_mounts  # noqa: PLC0415
     from exeat.jail.files.view import Layers  # noqa: PLC0415
     from exeat.jail.limits.landlock import landlock_abi  # noqa: PLC0415
-    from exeat.jail.process.inmate import Spec  # noqa: PLC0415
-    from exeat.jail.process.warden import Warden  # noqa: PLC0415
+    from exeat.jail.process.builder import Spec  # noqa: PLC0415
 
     try:
         fence = raise_fence(is_trial=True)
@@ -268,13 +268,13 @@ def examine_nft() -> Examination:
             own = (fence.uid, fence.uid)
             view = View(Layers(limit=64 << 20))
             view.silent = silent_mounts(PRIVATE)
-            warden = Warden(Spec([""], {}, "/", view, own_network=False, run_as=own))
-            warden.start_building()
+            jail = NamespaceJail(Spec([""], {}, "/", view, own_network=False, run_as=own))
+            jail.start_building()
             try:
-                warden.finish_building()
+                jail.finish_building()
                 open_fenced_sockets(fence).close()
             finally:
-                warden.kill()
+                jail.kill()
         finally:
             fence.remove()
     except JailError as error:

@@ -1,4 +1,4 @@
-"""All processes of the jail, stopped and let go on. For the keeper, which is the first of them.
+"""All processes of the jail, stopped and let go on. For init, which is the first of them.
 
 When the command stops, exeat does, too, so that the shell it was started from sees a job that has stopped. Then nobody
 watches what comes to be in shared folders, so nothing may run that could put something there.

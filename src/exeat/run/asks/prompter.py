@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from exeat.errors import ExeatError
-from exeat.jail.process.signals import FOR_COMMAND, STOPPING
+from exeat.jail.signals import FOR_COMMAND, STOPPING
 from exeat.run.asks.relay import BEGIN, ENDING, NO_QUESTIONS, READY, SUSPEND, SUSPENDED, Relay
 from exeat.run.jails.job import lead
 from exeat.run.sealing import seal_imports

@@ -75,7 +75,7 @@ class Terminal:
         return None if self._prompter is None else (self._prompter.slave, self._prompter.device)
 
     def lead_job(self, become_command: Callable[[], NoReturn]) -> NoReturn:
-        """For a child that is to start the command on its own terminal, where there is no jail's keeper to do it."""
+        """For a child that is to start the command on its own terminal, where there is no jail's init to do it."""
         assert self._prompter is not None
         self._prompter.lead_job(become_command)
 

@@ -16,11 +16,11 @@ from exeat.gateway.gates.resolve import load_system_resolver
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.gateway.record.blocked import KeptList
-from exeat.jail.process.messages import receive
+from exeat.jail.messages import receive
 from exeat.policy import LOCALHOST, LOOPBACK, Pattern, Policy, Rule, Scope
 from exeat.run.gateway_process.facts import tell_outcome
-from exeat.run.gateway_process.gatekeeper import BLOCKED, LEARNED, READY, RULES
 from exeat.run.gateway_process.preparations import Preparations, send_preparations
+from exeat.run.gateway_process.process import BLOCKED, LEARNED, READY, RULES
 from exeat.run.outcome import write_outcome
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import RunSettings
@@ -48,7 +48,7 @@ class _Handed(NamedTuple):
 
     jail: str
     credentials: tuple[str, str] | None
-    keeper: int  # process 1 of the jail; 0: there is none
+    init: int  # process 1 of the jail; 0: there is none
     sockets: dict[str, list[socket.socket]]
 
 
@@ -118,11 +118,11 @@ def _receive(control: socket.socket) -> _Handed | None:
     data, received = receive(control, 65_536, _MAX_HANDED)
     if not data:
         return None
-    jail, user, password, keeper, kinds = data.decode().split("\0")
+    jail, user, password, init, kinds = data.decode().split("\0")
     sockets: dict[str, list[socket.socket]] = {"tcp": [], "udp": [], "dns": [], "log": []}
     for kind, descriptor in zip(kinds.split(","), received, strict=True):
         sockets[kind].append(socket.socket(fileno=descriptor))
-    return _Handed(jail, (user, password) if user else None, int(keeper), sockets)
+    return _Handed(jail, (user, password) if user else None, int(init), sockets)
 
 
 def _loopback_places(policy: Policy) -> list[str]:
@@ -181,7 +181,7 @@ async def _serve(
         interception=intercepting.interception() if intercepting is not None else None,
         ask=oversight.ask if oversight is not None else None,
         ask_timeout_s=settings.ask_s,
-        who_asks=_program_finder(handed.keeper) if settings.ask and handed.keeper else None,
+        who_asks=_program_finder(handed.init) if settings.ask and handed.init else None,
     )
     await gateway.start()
     if oversight is not None:
@@ -211,10 +211,10 @@ async def _serve(
     return 0
 
 
-def _program_finder(keeper: int) -> WhoAsks:
+def _program_finder(init: int) -> WhoAsks:
     from exeat.run.gateway_process.who_asks import ProgramFinder  # noqa: PLC0415 - for those who ask
 
-    return ProgramFinder(keeper).find
+    return ProgramFinder(init).find
 
 
 def _begin_interception(gateway: Gateway, intercepting: Intercepting) -> list[asyncio.Task[None]]:

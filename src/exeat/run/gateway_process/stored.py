@@ -16,10 +16,10 @@ from exeat.audit import encode_event
 from exeat.errors import ConfigError
 from exeat.gateway.gateway import Gateway
 from exeat.policy import LOCALHOST, Policy, Rule, Source, parse_rule
-from exeat.policy.suffix import load_suffixes
+from exeat.policy.grammar import load_suffixes
+from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.changes import store_rule
 from exeat.sandbox.folder import SandboxFolder
-from exeat.sandbox.store import read_allowlist
 
 _log = logging.getLogger("exeat")
 _LOOK_S: Final = 0.5

@@ -24,11 +24,11 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 class ProgramFinder:
-    """`keeper` is process 1 of the jail: all others are its descendants, and it is in the jail's network."""
+    """`init` is process 1 of the jail: all others are its descendants, and it is in the jail's network."""
 
-    def __init__(self, keeper: int) -> None:
-        self._proc = f"/proc/{keeper}"
-        self._keeper = keeper
+    def __init__(self, init: int) -> None:
+        self._proc = f"/proc/{init}"
+        self._init = init
         self._rests_until = 0.0
 
     def find(self, peer: object) -> str:
@@ -77,8 +77,8 @@ class ProgramFinder:
         return ""
 
     def _processes(self) -> Iterator[int]:
-        """All of the jail but its keeper, the nearest first."""
-        found = [self._keeper]
+        """All of the jail but its init, the nearest first."""
+        found = [self._init]
         threads_left = _MAX_THREADS
         for pid in found:  # grows meanwhile
             threads = _threads(pid)[:threads_left]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 
 from exeat.errors import JailError
+from exeat.jail.bodies.namespaces import NamespaceJail
 from exeat.jail.files.mounts import BLANK, BUNDLE, OWN_CERTIFICATE, PINS
 from exeat.jail.files.view import read_notes
 from exeat.jail.net.network import GATEWAY_PORT, Sockets
-from exeat.jail.process.inmate import OwnTerminal, Spec
-from exeat.jail.process.warden import Warden
+from exeat.jail.process.builder import OwnTerminal, Spec
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.files.held_places import HeldPlaces
 from exeat.run.files.hidden_files import working_directory
 from exeat.run.files.layer_end import LayerEnd, end_layer
 from exeat.run.files.project_guard import ProjectGuard
 from exeat.run.files.seen_files import SeenFiles, see_files
-from exeat.run.gateway_process.gatekeeper import Gatekeeper
 from exeat.run.gateway_process.preparations import NOTHING, Preparations
+from exeat.run.gateway_process.process import GatewayProcess
 from exeat.run.settings import RunSettings
 from exeat.run.summary import say
 
@@ -25,10 +25,10 @@ from exeat.run.summary import say
 class Cell:
     """A jail ready to be released. `close` takes away what outlives its processes."""
 
-    def __init__(self, kind: str, warden: Warden, sockets: Sockets, seen: SeenFiles) -> None:
+    def __init__(self, kind: str, jail: NamespaceJail, sockets: Sockets, seen: SeenFiles) -> None:
         self.kind = kind
         self.seen = seen
-        self.warden = warden
+        self.jail = jail
         self.sockets = sockets
         self.credentials: tuple[str, str] | None = None  # of the gateway, for those who come to it as to a proxy
         self.guard: ProjectGuard | None = None
@@ -36,16 +36,16 @@ class Cell:
         if any(holdings):
             # Elsewhere nothing is replaced: what is read-only there is so by the layers.
             shared = tuple(place for place in holdings.read_only if place.root in seen.view.shared)
-            self.guard = ProjectGuard(holdings._replace(read_only=shared), warden.namespaces, PINS, BLANK)
+            self.guard = ProjectGuard(holdings._replace(read_only=shared), jail.namespaces, PINS, BLANK)
         # A program with namespaces of its own gets past mounts.
-        open_places = holdings.read_only if warden.may_nest else holdings.second_names
+        open_places = holdings.read_only if jail.may_nest else holdings.second_names
         places = [(place.root, place.path) for place in open_places if place.root in seen.view.shared]
-        folders = [(place.root, place.path) for place in holdings.pinned] if warden.may_nest else []
+        folders = [(place.root, place.path) for place in holdings.pinned] if jail.may_nest else []
         self._copies = HeldPlaces(places, folders) if places or folders else None
 
     def end_layer(self, settings: RunSettings, began: float) -> LayerEnd:
         """When the command is gone: count what it wrote to its layer, and keep that or not."""
-        held, self.warden.layers = self.warden.layers, -1
+        held, self.jail.layers = self.jail.layers, -1
         return end_layer(held, settings, self.seen.view.not_there, began, self.seen.save) if held >= 0 else LayerEnd()
 
     def sweep(self) -> list[str]:
@@ -63,27 +63,27 @@ class Cell:
 
 
 def open_cell(
-    settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool, terminal: OwnTerminal | None = None
+    settings: RunSettings, gateway: GatewayProcess, *, new_session: bool, terminal: OwnTerminal | None = None
 ) -> Cell:
     """Build the jail that was asked for. `auto`: netns, or nft if that cannot be had and we are root; never env."""
     if settings.jail in ("auto", "netns"):
         try:
-            return _open_netns(settings, gatekeeper, new_session=new_session, terminal=terminal)
+            return _open_netns(settings, gateway, new_session=new_session, terminal=terminal)
         except JailError as error:
             if settings.jail == "netns" or not error.is_missing or os.geteuid() != 0:
                 raise
             say(f"{error.public} ({error.detail}); taking the nft jail instead")
     from exeat.run.jails.nft_cell import open_nft_cell  # noqa: PLC0415 - root only, and rare
 
-    return open_nft_cell(settings, gatekeeper, new_session=new_session, terminal=terminal)
+    return open_nft_cell(settings, gateway, new_session=new_session, terminal=terminal)
 
 
 def _open_netns(
-    settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool, terminal: OwnTerminal | None = None
+    settings: RunSettings, gateway: GatewayProcess, *, new_session: bool, terminal: OwnTerminal | None = None
 ) -> Cell:
     # Reading the rules takes longer than building, so both go on at the same time, unless a rule changes the jail.
-    to_host = gatekeeper.loopback_places() if settings.may_name_loopback else []
-    prepared = gatekeeper.preparations() if settings.may_intercept else NOTHING
+    to_host = gateway.loopback_places() if settings.may_name_loopback else []
+    prepared = gateway.preparations() if settings.may_intercept else NOTHING
     seen = see_files(settings, prepared)
     spec = Spec(
         settings.argv,
@@ -96,24 +96,24 @@ def _open_netns(
         to_host=to_host,
         nest=settings.files.nest,
     )
-    warden = Warden(spec)
-    warden.start_building()
+    jail = NamespaceJail(spec)
+    jail.start_building()
     try:
-        sockets = warden.finish_building()
+        sockets = jail.finish_building()
         assert sockets is not None
-        gatekeeper.loopback_places()  # the rules are good, or nothing starts
-        tell_what_is_missing(settings, warden)
-        return Cell("netns", warden, sockets, seen)
+        gateway.loopback_places()  # the rules are good, or nothing starts
+        tell_what_is_missing(settings, jail)
+        return Cell("netns", jail, sockets, seen)
     except BaseException:
-        warden.kill()
+        jail.kill()
         seen.close()
         raise
 
 
-def tell_what_is_missing(settings: RunSettings, warden: Warden) -> None:
+def tell_what_is_missing(settings: RunSettings, jail: NamespaceJail) -> None:
     """Of the machine's files, in the command's view. It is what explains errors that nothing else does."""
-    if warden.layers >= 0 and not settings.quiet:
-        for note in read_notes(warden.layers):
+    if jail.layers >= 0 and not settings.quiet:
+        for note in read_notes(jail.layers):
             say(note)
 
 

@@ -12,7 +12,7 @@ import termios
 from collections.abc import Callable
 from typing import NoReturn
 
-from exeat.jail.process.signals import FOR_COMMAND, STOPPING
+from exeat.jail.signals import FOR_COMMAND, STOPPING
 
 
 def lead(become_command: Callable[[], NoReturn], terminal: int) -> NoReturn:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 
+from exeat.jail.bodies.namespaces import NamespaceJail
 from exeat.jail.limits.own_user import HOME, NAME, TMPDIR
 from exeat.jail.net.nft import Fence, open_fenced_sockets, raise_fence
-from exeat.jail.process.inmate import OwnTerminal, Spec
-from exeat.jail.process.warden import Warden
+from exeat.jail.process.builder import OwnTerminal, Spec
 from exeat.run.environment import build_environment, inherited_environment
 from exeat.run.files.hidden_files import working_directory
 from exeat.run.files.seen_files import see_files
-from exeat.run.gateway_process.gatekeeper import Gatekeeper
 from exeat.run.gateway_process.preparations import NOTHING, Preparations
+from exeat.run.gateway_process.process import GatewayProcess
 from exeat.run.jails.cell import Cell, mounted_trust, tell_what_is_missing
 from exeat.run.settings import RunSettings
 
@@ -35,10 +35,10 @@ class NftCell(Cell):
 
 
 def open_nft_cell(
-    settings: RunSettings, gatekeeper: Gatekeeper, *, new_session: bool, terminal: OwnTerminal | None = None
+    settings: RunSettings, gateway: GatewayProcess, *, new_session: bool, terminal: OwnTerminal | None = None
 ) -> NftCell:
     """Build the jail: rules first, so that there is no moment in which a process of the uid is not held by them."""
-    prepared = gatekeeper.preparations() if settings.may_intercept else NOTHING
+    prepared = gateway.preparations() if settings.may_intercept else NOTHING
     seen = see_files(settings, prepared)
     fence = raise_fence()
     try:
@@ -52,16 +52,16 @@ def open_nft_cell(
             new_session=new_session,
             terminal=terminal,
         )
-        warden = Warden(spec)
-        warden.start_building()
+        jail = NamespaceJail(spec)
+        jail.start_building()
         try:
-            gatekeeper.loopback_places()  # the rules are good, or nothing starts
-            warden.finish_building()
-            tell_what_is_missing(settings, warden)
+            gateway.loopback_places()  # the rules are good, or nothing starts
+            jail.finish_building()
+            tell_what_is_missing(settings, jail)
             sockets = open_fenced_sockets(fence)
-            cell = NftCell("nft", warden, sockets, seen)
+            cell = NftCell("nft", jail, sockets, seen)
         except BaseException:
-            warden.kill()
+            jail.kill()
             raise
     except BaseException:
         fence.remove()

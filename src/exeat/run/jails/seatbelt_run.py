@@ -9,7 +9,7 @@ import sys
 from exeat.errors import ConfigError
 from exeat.jail.seatbelt import build_profile, why_not, wrap_command
 from exeat.run.environment import inherited_environment
-from exeat.run.gateway_process.gatekeeper import Gatekeeper
+from exeat.run.gateway_process.process import GatewayProcess
 from exeat.run.jails.unconfined import run_beside_gateway
 from exeat.run.settings import RunSettings
 
@@ -22,7 +22,7 @@ def _files_to_come(settings: RunSettings) -> list[str]:
     return [f"{log}.next", *(f"{log}.{number}" for number in range(1, settings.audit_rotation.keep + 2))]
 
 
-def run_in_seatbelt(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
+def run_in_seatbelt(settings: RunSettings, gateway: GatewayProcess) -> int:
     """Run the command. Gives the exit status for our own process. Raises JailError where there is no Seatbelt."""
     problem = why_not()
     if problem is not None:
@@ -55,4 +55,4 @@ def run_in_seatbelt(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
             raise ConfigError(str(error), where="--unix, --audit or --policy", expected="a plain path") from None
         return wrap_command(profile, argv)
 
-    return run_beside_gateway(settings, gatekeeper, "seatbelt", wrap)
+    return run_beside_gateway(settings, gateway, "seatbelt", wrap)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from exeat.jail.process.signals import FOR_COMMAND, STOPPING
+from exeat.jail.signals import FOR_COMMAND, STOPPING
 
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
@@ -20,7 +20,7 @@ class SignalSource:
         for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
         if sys.platform == "linux":
-            from exeat.jail.process.signals import open_signalfd  # noqa: PLC0415 - Linux only
+            from exeat.jail.signals import open_signalfd  # noqa: PLC0415 - Linux only
 
             self.descriptor = open_signalfd((*FOR_COMMAND, signal.SIGCHLD))
         else:
@@ -38,7 +38,7 @@ class SignalSource:
     def read(self) -> list[int]:
         """The signals to pass on. A command's end wakes us too, and is not among them."""
         if sys.platform == "linux":
-            from exeat.jail.process.signals import SI_USER, read_signalfd  # noqa: PLC0415
+            from exeat.jail.signals import SI_USER, read_signalfd  # noqa: PLC0415
 
             return [
                 number

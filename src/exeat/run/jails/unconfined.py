@@ -19,11 +19,11 @@ from typing import NamedTuple, NoReturn
 from exeat.errors import ConfigError
 from exeat.jail.net.network import Sockets
 from exeat.jail.process.becoming import become, places_of
-from exeat.jail.process.signals import remember_signals, restore_signals, waiting_end
+from exeat.jail.signals import remember_signals, restore_signals, waiting_end
 from exeat.run.asks.terminal import Terminal
 from exeat.run.environment import build_environment, inherited_environment
-from exeat.run.gateway_process.gatekeeper import Gatekeeper
 from exeat.run.gateway_process.preparations import Preparations
+from exeat.run.gateway_process.process import GatewayProcess
 from exeat.run.jails.signal_source import SignalSource
 from exeat.run.jails.trust_folder import TrustFolder
 from exeat.run.sealing import seal_imports
@@ -47,7 +47,7 @@ class _Command(NamedTuple):
 Wrap = Callable[[list[str], int], list[str]]  # the command line and the gateway's port -> the command line to run
 
 
-def run_with_variables(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
+def run_with_variables(settings: RunSettings, gateway: GatewayProcess) -> int:
     """Run the command with proxy variables. Gives the exit status for our own process."""
     if settings.unix:
         raise ConfigError("--jail env hides no sockets", where="--unix", expected="a jail that does, or no --unix")
@@ -55,17 +55,17 @@ def run_with_variables(settings: RunSettings, gatekeeper: Gatekeeper) -> int:
         raise ConfigError("--jail env is nothing but these variables", where="--no-proxy-env", expected="another jail")
     sys.stderr.write(_WARNING)
     sys.stderr.flush()
-    return run_beside_gateway(settings, gatekeeper, "env", lambda argv, port: argv)
+    return run_beside_gateway(settings, gateway, "env", lambda argv, port: argv)
 
 
-def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str, wrap: Wrap) -> int:
+def run_beside_gateway(settings: RunSettings, gateway: GatewayProcess, jail: str, wrap: Wrap) -> int:
     """Start a gateway, run the command that `wrap` makes with its variables set, and stop the gateway."""
     if settings.devices:
         expected = "a jail that does, or no --device"
         raise ConfigError(f"--jail {jail} hides no devices", where="--device", expected=expected)
     _refuse_file_settings(settings, jail)
     remember_signals()
-    prepared = gatekeeper.preparations()
+    prepared = gateway.preparations()
     _refuse_file_settings(settings, jail)  # those of policy files, which are known by now
     terminal = Terminal()
     trust = signals = None
@@ -82,14 +82,14 @@ def run_beside_gateway(settings: RunSettings, gatekeeper: Gatekeeper, jail: str,
         environ = _environment(settings, url, prepared, trust)
         argv = wrap(settings.argv, port)
         command = _Command(argv, environ, places_of(argv[0], environ))
-        signals = SignalSource(has_terminal=terminal.exists and gatekeeper.asking is None)
-        terminal.ask_here(gatekeeper.asking)
-        gatekeeper.serve(Sockets([listener], [], [], []), jail=jail, credentials=(_USER, password))
+        signals = SignalSource(has_terminal=terminal.exists and gateway.asking is None)
+        terminal.ask_here(gateway.asking)
+        gateway.serve(Sockets([listener], [], [], []), jail=jail, credentials=(_USER, password))
         announce(prepared, quiet=settings.quiet)
         seal_imports()
-        status, note = _run(settings.argv[0], command, gatekeeper, signals, terminal)
+        status, note = _run(settings.argv[0], command, gateway, signals, terminal)
         terminal.end_questions()
-        outcome = gatekeeper.stop()
+        outcome = gateway.stop()
         if note:
             say(note)
         if (outcome.denied or outcome.failed) and not settings.quiet:
@@ -132,7 +132,7 @@ def _environment(settings: RunSettings, url: str, prepared: Preparations, trust:
 def _run(
     name: str,
     command: _Command,
-    gatekeeper: Gatekeeper,
+    gateway: GatewayProcess,
     signals: SignalSource,
     terminal: Terminal,
 ) -> tuple[int, str]:
@@ -151,7 +151,7 @@ def _run(
         number = int(failure)
         return (127 if number == errno.ENOENT else 126), f"{name}: {os.strerror(number)}"
     terminal.begin()
-    status = _attend(pid, gatekeeper, signals, terminal)
+    status = _attend(pid, gateway, signals, terminal)
     return (128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)), ""
 
 
@@ -173,10 +173,10 @@ def _become_command(command: _Command, writer: int) -> NoReturn:
         os._exit(127)
 
 
-def _attend(pid: int, gatekeeper: Gatekeeper, signals: SignalSource, terminal: Terminal) -> int:
+def _attend(pid: int, gateway: GatewayProcess, signals: SignalSource, terminal: Terminal) -> int:
     """Wait for the command's end and pass on signals that only we have got."""
-    gateway, relay = gatekeeper.socket.fileno(), terminal.watched
-    watched = [each for each in (gateway, signals.descriptor, relay) if each >= 0]
+    served, relay = gateway.socket.fileno(), terminal.watched
+    watched = [each for each in (served, signals.descriptor, relay) if each >= 0]
     while True:
         changed, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
         if changed and os.WIFSTOPPED(status):
@@ -193,6 +193,6 @@ def _attend(pid: int, gatekeeper: Gatekeeper, signals: SignalSource, terminal: T
         if relay in ready:
             watched.remove(relay)
             terminal.lose()
-        if gateway in ready:
-            watched.remove(gateway)
+        if served in ready:
+            watched.remove(served)
             say(GATEWAY_GONE)

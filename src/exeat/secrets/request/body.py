@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from exeat.errors import ProtocolError
-from exeat.secrets.ledger import Ledger
 from exeat.secrets.misuse import Detector, MisuseError, describe_misuse, spell_plainly
-from exeat.secrets.model import Secret
+from exeat.secrets.model import Ledger, Secret
 from exeat.secrets.plan import Plan
 from exeat.secrets.stream.codings import Decoder, Loan, make_decoder
 from exeat.secrets.stream.forms import escape_for

@@ -7,8 +7,8 @@ import binascii
 import re
 from typing import Final
 
-from exeat.secrets.ledger import Ledger
 from exeat.secrets.misuse import Misuse, describe_misuse
+from exeat.secrets.model import Ledger
 from exeat.secrets.plan import Plan
 from exeat.secrets.stream.lines import change_lines
 from exeat.wire.fields import Headers

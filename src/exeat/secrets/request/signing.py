@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exeat.errors import ProtocolError
-from exeat.secrets.ledger import Ledger
-from exeat.secrets.model import Secret
+from exeat.secrets.model import Ledger, Secret
 from exeat.secrets.plan import Plan
 from exeat.secrets.request.sigv4 import SignedWith, is_presigned, is_signed, parse_authorization, payload_hash, resign
 from exeat.secrets.stream.lines import line_named, values_of

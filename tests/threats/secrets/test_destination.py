@@ -1,0 +1,433 @@
+"""H2, H4 and H6 of the threat catalogue, and D4: placeholders that are sent where their secret must not go."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from tests.support import tls_peers
+from tests.support.doors import Opener, open_connect, open_redirect, open_socks, read_reply
+from tests.support.gate import read_all
+from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted
+from tests.support.raw_origin import RawOrigin, keep_silent
+from tests.support.scene import wait_until
+from tests.threats.framing.test_plain_http import receive_body
+
+pytest_plugins = ["tests.support.intercepted_fixtures"]
+
+REAL = VALUE.encode()
+ALL = ["headers", "basic", "query", "path", "body"]
+SECRETS: dict[str, dict[str, Any]] = {
+    "KEY": {"hosts": ["good.test private"], "where": ALL},
+    "SPARE": {"hosts": ["spare.wild.test private"], "value": "the value of the spare one", "where": ALL},
+}
+RULES = [
+    "other.test private methods=GET|POST", "good.test:80 private", "other.test:80 private",
+    "good.test:8443 private methods=GET|POST", "other.test:5432 private", "good.test:5432 private",
+]  # fmt: skip
+every_door = pytest.mark.parametrize("door", DOORS)
+every_tunnel = pytest.mark.parametrize("open_tunnel", [open_connect, open_socks, open_redirect])
+
+
+def start(start_intercepted: StartIntercepted, **settings: Any) -> Intercepted:
+    given = {"secrets": SECRETS, "handler": receive_body, "plain_handler": receive_body, **settings}
+    scene = start_intercepted(RULES, **given)
+    scene.dials.ports |= {8443: scene.origin.port, 5432: scene.plain.port}
+    return scene
+
+
+def escape_all(data: bytes) -> bytes:
+    return b"".join(b"%%%02x" % byte for byte in data)
+
+
+HEADS = {
+    "a header": lambda key: b"GET / HTTP/1.1\r\nX-Key: %b\r\n" % key,
+    "a cookie": lambda key: b"GET / HTTP/1.1\r\nCookie: a=b; key=%b; c=d\r\n" % key,
+    "the name of a header": lambda key: b"GET / HTTP/1.1\r\n%b: x\r\n" % key.replace(b"~", b"-"),
+    "Bearer": lambda key: b"GET / HTTP/1.1\r\nAuthorization: Bearer %b\r\n" % key,
+    "Basic, user": lambda key: b"GET / HTTP/1.1\r\nAuthorization: Basic %b\r\n" % base64.b64encode(key + b":"),
+    "Basic, password": lambda key: b"GET / HTTP/1.1\r\nAuthorization: Basic %b\r\n" % base64.b64encode(b"ab:" + key),
+    "Basic, one further": lambda key: b"GET / HTTP/1.1\r\nAuthorization: Basic %b\r\n" % base64.b64encode(b"a:" + key),
+    "the query": lambda key: b"GET /?a=%b&b=c HTTP/1.1\r\n" % key,
+    "the path": lambda key: b"GET /%b/x HTTP/1.1\r\n" % key,
+    "the path, escaped": lambda key: b"GET /%b HTTP/1.1\r\n" % escape_all(key),
+    "the query, escaped": lambda key: b"GET /?%b HTTP/1.1\r\n" % escape_all(key).upper(),
+    "a header in hex": lambda key: b"GET / HTTP/1.1\r\nX-Key: %b\r\n" % key.hex().encode(),
+}
+
+
+def chunks(data: bytes, size: int) -> bytes:
+    parts = (data[at : at + size] for at in range(0, len(data), size))
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+def counted(body: bytes, *headers: bytes) -> bytes:
+    lines = b"".join(line + b"\r\n" for line in headers)
+    return b"POST / HTTP/1.1\r\n%bContent-Length: %d\r\n" % (lines, len(body))
+
+
+# The head without its Host, and the body.
+BODIES = {
+    "JSON": lambda key: (counted(b'{"k": "%b"}' % key), b'{"k": "%b"}' % key),
+    "a form": lambda key: (counted(b"k=" + key, b"Content-Type: application/x-www-form-urlencoded"), b"k=" + key),
+    "at the end": lambda key: (counted(bytes(300_000) + key), bytes(300_000) + key),
+    "chunks of a byte": lambda key: (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n", chunks(b"k=" + key, 1)),
+    "gzip": lambda key: (counted(gzip.compress(key), b"Content-Encoding: gzip"), gzip.compress(key)),
+    "trailers": lambda key: (
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n",
+        b"2\r\nhi\r\n0\r\nX-Key: %b\r\n\r\n" % key,
+    ),
+}  # fmt: skip
+
+
+def assert_refused_once(scene: Intercepted, names: list[str], over: str = "") -> None:
+    """One record says what was tried, with the secret's name and never its value or its placeholder."""
+    scene.settle()
+    denials = [each for each in scene.records() if each["event"] == "decision" and each["verdict"] == "deny"]
+    assert [(each["reason"], each["secrets"], each["status"]) for each in denials] == [
+        ("secret-to-wrong-host", names, 403)
+    ]
+    everything = scene.origin.everything + scene.plain.everything + scene.log()
+    for name in names:
+        assert scene.placeholder(name) not in everything
+    assert REAL not in everything
+
+
+@every_door
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
+def test_d4_a_placeholder_in_the_head_for_another_host_is_refused(
+    head: Any, door: str, start_intercepted: StartIntercepted
+) -> None:
+    """D4, H2: another host, allowed and looked into. Refused before anything is dialled."""
+    scene = start(start_intercepted)
+    with scene.open("other.test", door=door) as conn:
+        conn.sendall(head(scene.placeholder()) + b"Host: other.test\r\n\r\n")
+        reply = read_reply(conn)
+        assert reply.status == 403
+        assert b"KEY must not be sent to other.test:443" in reply.body
+        assert scene.placeholder() not in reply.head + reply.body
+    assert_refused_once(scene, ["KEY"])
+    assert scene.origin.connections == 0
+
+
+@every_door
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
+def test_d4_control_without_a_placeholder_the_same_passes(
+    head: Any, door: str, start_intercepted: StartIntercepted
+) -> None:
+    """The control: what merely looks like a placeholder is nobody's business."""
+    scene = start(start_intercepted)
+    guess = b"exeat_" + b"0" * 32
+    with scene.open("other.test", door=door) as conn:
+        conn.sendall(head(guess) + b"Host: other.test\r\n\r\n")
+        assert read_reply(conn).status == 200
+    assert ("deny", "secret-to-wrong-host") not in scene.decided()
+
+
+@every_door
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_d4_a_placeholder_in_the_body_for_another_host_is_refused(
+    body: Any, door: str, start_intercepted: StartIntercepted
+) -> None:
+    """D4, H4: found however it is cut or packed. The server may have seen the beginning, and never a whole request."""
+    scene = start(start_intercepted)
+    head, data = body(scene.placeholder())
+    with scene.open("other.test", door=door) as conn:
+        conn.sendall(head + b"Host: other.test\r\n\r\n" + data)
+        assert read_reply(conn).status == 403
+    assert_refused_once(scene, ["KEY"])
+    (end,) = [each for each in scene.ends() if each["method"] == "POST"]
+    assert (end["status"], end["note"]) == (403, "secret-to-wrong-host")
+    assert not scene.origin.everything.endswith(data)
+    assert not scene.origin.everything.endswith(b"\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize(("kind", "body"), BODIES.items(), ids=BODIES)
+def test_d4_control_the_same_body_to_the_right_host(kind: str, body: Any, start_intercepted: StartIntercepted) -> None:
+    """It gets there with the value, but for a compressed one, into which no value is put anywhere."""
+    scene = start(start_intercepted)
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        while REAL not in raw:
+            if not origin.read(conn, raw):
+                return
+        conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    scene.origin._handler = handle
+    head, data = body(scene.placeholder())
+    head = head.replace(b"application/x-www-form-urlencoded", b"text/plain")
+    with scene.open() as conn:
+        conn.sendall(head + b"Host: good.test\r\n\r\n" + data)
+        assert read_reply(conn).status == (415 if kind == "gzip" else 200)
+    assert scene.placeholder() not in scene.origin.everything
+
+
+def test_d4_several_secrets_in_one_request(start_intercepted: StartIntercepted) -> None:
+    """The names of all that do not belong there; the one that does is not among them, and does not go out."""
+    scene = start(start_intercepted)
+    for host, names in (("other.test", ["KEY", "SPARE"]), ("good.test", ["SPARE"])):
+        with scene.open(host) as conn:
+            keys = scene.placeholder(), scene.placeholder("SPARE")
+            conn.sendall(b"GET / HTTP/1.1\r\nHost: %b\r\nA: %b\r\nB: %b\r\n\r\n" % (host.encode(), *keys))
+            assert read_reply(conn).status == 403
+        scene.settle()
+        denied = [each for each in scene.records() if each["event"] == "decision" and each["verdict"] == "deny"]
+        assert denied[-1]["secrets"] == names
+    assert scene.origin.connections == 0
+
+
+# Not over TLS
+
+
+@pytest.mark.parametrize("host", ["good.test", "other.test"])
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
+def test_h2_plain_http_gets_no_placeholder(head: Any, host: str, start_intercepted: StartIntercepted) -> None:
+    """H2: `http://` to the secret's own host is the wrong host too."""
+    scene = start(start_intercepted)
+    request: bytes = head(scene.placeholder()) + b"Host: %b\r\n\r\n" % host.encode()
+    method, _, rest = request.partition(b" ")
+    with scene.gate.connect() as conn:
+        conn.sendall(b"%b http://%b%b" % (method, host.encode(), rest))
+        reply = read_reply(conn)
+        assert reply.status == 403
+        assert b"over plain HTTP" in reply.body
+    assert_refused_once(scene, ["KEY"])
+    assert scene.plain.connections == 0
+
+
+@every_tunnel
+@pytest.mark.parametrize("host", ["good.test", "other.test"])
+def test_h2_plain_http_through_a_tunnel_gets_no_placeholder(
+    host: str, open_tunnel: Opener, start_intercepted: StartIntercepted
+) -> None:
+    scene = start(start_intercepted)
+    with open_tunnel(scene, host.encode(), 80) as conn:
+        conn.sendall(b"GET / HTTP/1.1\r\nHost: %b\r\nX-Key: %b\r\n\r\n" % (host.encode(), scene.placeholder()))
+        assert read_reply(conn).status == 403
+    assert_refused_once(scene, ["KEY"])
+    assert scene.plain.received == 0
+
+
+@pytest.mark.parametrize("host", ["good.test", "other.test"])
+def test_h2_plain_http_body_gets_no_placeholder(host: str, start_intercepted: StartIntercepted) -> None:
+    scene = start(start_intercepted)
+    body = b"k=" + scene.placeholder()
+    with scene.gate.connect() as conn:
+        conn.sendall(
+            b"POST http://%b/ HTTP/1.1\r\nHost: %b\r\nContent-Length: %d\r\n\r\n%b"
+            % (host.encode(), host.encode(), len(body), body)
+        )
+        assert read_reply(conn).status == 403
+    assert_refused_once(scene, ["KEY"])
+
+
+@every_tunnel
+@pytest.mark.parametrize("size", [1, 1000], ids=["byte by byte", "at once"])
+@pytest.mark.parametrize("host", [b"good.test", b"other.test"])
+def test_h2_a_tunnel_in_clear_text_is_cut(
+    host: bytes, size: int, open_tunnel: Opener, start_intercepted: StartIntercepted
+) -> None:
+    """H2: any protocol without TLS. Control: the same tunnel carries what holds no placeholder, until it does."""
+    scene = start(start_intercepted, plain_handler=keep_silent)
+    secret = b"PASSWORD %b\n" % scene.placeholder()
+    with open_tunnel(scene, host, 5432) as conn:
+        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        conn.sendall(b"HELO there\n")
+        wait_until(lambda: scene.plain.everything == b"HELO there\n", "the harmless words to arrive")
+        try:
+            for at in range(0, len(secret), size):
+                conn.sendall(secret[at : at + size])
+            assert read_all(conn) == b""
+        except ConnectionError:
+            pass
+    assert_refused_once(scene, ["KEY"])
+    assert [each["note"] for each in scene.ends()] == ["secret-to-wrong-host"]
+
+
+# The right host, and yet not the right place
+
+
+@every_door
+def test_h2_another_port_of_the_right_host(door: str, start_intercepted: StartIntercepted) -> None:
+    """H2: a secret is bound to ports as well. Control: on its own port the same request passes."""
+    scene = start(start_intercepted)
+    for port, status in ((8443, 403), (443, 200)):
+        with scene.open(port=port, door=door) as conn:
+            conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test:%d\r\nX-Key: %b\r\n\r\n" % (port, scene.placeholder()))
+            assert read_reply(conn).status == status
+    assert scene.origin.connections == 1
+    assert scene.origin.everything.count(b"X-Key: %b\r\n" % REAL) == 1
+
+
+@pytest.mark.parametrize("host", ["other.test", "evil.test", "good.test.evil.test", "good.test:8443"])
+def test_h2_a_host_header_does_not_make_another_place_the_right_one(
+    host: str, start_intercepted: StartIntercepted
+) -> None:
+    """H2: from either side: the tunnel decides, and whoever says otherwise gets 421."""
+    scene = start(start_intercepted)
+    for tunnel, said in (("good.test", host), ("other.test", "good.test")):
+        with scene.open(tunnel) as conn:
+            conn.sendall(b"GET / HTTP/1.1\r\nHost: %b\r\nX-Key: %b\r\n\r\n" % (said.encode(), scene.placeholder()))
+            assert read_reply(conn).status == 421
+    assert scene.origin.connections == 0
+
+
+def test_h2_the_address_of_the_right_host_is_another_host(start_intercepted: StartIntercepted) -> None:
+    """H2: what a name leads to is not the name."""
+    scene = start_intercepted(["127.0.0.1:443 methods=GET"], secrets=SECRETS)
+    with scene.open("127.0.0.1") as conn:
+        conn.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Key: %b\r\n\r\n" % scene.placeholder())
+        assert read_reply(conn).status == 403
+    assert_refused_once(scene, ["KEY"])
+
+
+def test_h2_redirects_are_not_followed(start_intercepted: StartIntercepted) -> None:
+    """H2: a 302 is the client's to follow, and then it is a request like any other."""
+    response = b"HTTP/1.1 302 Found\r\nLocation: https://other.test/?k=%b\r\nContent-Length: 0\r\n\r\n" % REAL.replace(
+        b" ", b"%20"
+    )
+
+    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        while origin.read(conn, raw):
+            conn.sendall(response)
+
+    scene = start(start_intercepted, handler=handle)
+    with scene.open() as conn:
+        conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\nX-Key: %b\r\n\r\n" % scene.placeholder())
+        reply = read_reply(conn)
+        assert reply.status == 302
+        location = reply.head.partition(b"Location: ")[2].partition(b"\r\n")[0]
+        assert b"sk-real" not in location
+    assert scene.origin.connections == 1
+    target = location.removeprefix(b"https://other.test")
+    with scene.open("other.test") as conn:
+        conn.sendall(b"GET %b HTTP/1.1\r\nHost: other.test\r\n\r\n" % target)
+        assert read_reply(conn).status == 403
+    assert scene.origin.connections == 1
+
+
+def test_h2_a_server_that_fails_verification_after_it_passed(start_intercepted: StartIntercepted) -> None:
+    """H2: every connection is verified, not every host once."""
+    scene = start(start_intercepted)
+    request = b"GET / HTTP/1.1\r\nHost: good.test\r\nConnection: close\r\nX-Key: %b\r\n\r\n" % scene.placeholder()
+    for context, status in ((tls_peers.server_context(), 200), (tls_peers.unknown_root(), 502)):
+        scene.origin.context = context
+        scene.change(RULES)  # so that no connection is kept
+        with scene.open() as conn:
+            conn.sendall(request)
+            assert read_reply(conn).status == status
+    assert scene.origin.everything.count(REAL) == 1
+
+
+# Passed as the useless string it is
+
+
+def test_d4_it_may_be_passed_where_so_configured(start_intercepted: StartIntercepted) -> None:
+    """D4: `on_wrong_host: pass`, in the head, in a body, over plain HTTP and in a tunnel; never the value."""
+    secrets = {"KEY": {**SECRETS["KEY"], "on_wrong_host": "pass"}}
+    scene = start(start_intercepted, secrets=secrets)
+    key = scene.placeholder()
+    request = b"POST %b HTTP/1.1\r\nHost: other.test\r\nX-Key: %b\r\nContent-Length: %d\r\n\r\n%b"
+    with scene.open("other.test") as conn:
+        conn.sendall(request % (b"/", key, len(key), key))
+        assert read_reply(conn).status == 200
+    with scene.gate.connect() as conn:
+        conn.sendall(request % (b"http://other.test/", key, len(key), key))
+        assert read_reply(conn).status == 200
+    for sent in (scene.origin.everything, scene.plain.everything):
+        assert sent.count(key) == 2
+        assert REAL not in sent
+    assert ("deny", "secret-to-wrong-host") not in scene.decided()
+
+
+# H6
+
+
+def test_h6_what_was_put_in_is_not_searched_again(start_intercepted: StartIntercepted) -> None:
+    """H6: a value that holds another secret's placeholder, as a renewed one might, is put in as it is."""
+    hosts = {"hosts": ["good.test private"]}
+    scene = start_intercepted(
+        secrets={
+            "OUTER": {**hosts, "placeholder": "outer-stand-in"},
+            "INNER": {**hosts, "placeholder": "inner-stand-in"},
+        }
+    )
+    scene.secrets[0].renew(b"holds inner-stand-in inside")
+    with scene.open() as conn:
+        conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\nA: outer-stand-in\r\nB: inner-stand-in\r\n\r\n")
+        assert read_reply(conn).status == 200
+    assert b"\r\nA: holds inner-stand-in inside\r\nB: %b\r\n" % REAL in scene.origin.everything
+
+
+@pytest.mark.parametrize("count", [1_000, 1_001])
+@pytest.mark.parametrize("where", ["body", "long body", "query"])
+def test_h6_copies_are_counted(where: str, count: int, start_intercepted: StartIntercepted) -> None:
+    """H6: a value of 64 KiB times a million would be an attack on us and on the server."""
+    scene = start(start_intercepted)
+    key = b"k" + scene.placeholder()
+    if where == "query":
+        count //= 10  # more would be too large a head, which is the bound there
+        request = b"GET /?%b HTTP/1.1\r\nHost: good.test\r\n\r\n" % (key * count)
+        status = 200
+    else:
+        body = key * count + (bytes(1_100_000) if where == "long body" else b"")
+        request = b"POST / HTTP/1.1\r\nHost: good.test\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        status = 200 if count == 1_000 else 413
+    with scene.open() as conn:
+        try:
+            conn.sendall(request)
+        except OSError:
+            pass  # refused before it was all sent
+        assert read_reply(conn).status == status
+    if status == 413:
+        assert scene.origin.everything.count(REAL) <= 1_000
+
+
+def test_h6_another_runs_placeholder_is_nothing_here(start_intercepted: StartIntercepted) -> None:
+    """H6: random for each run: another's is passed as the useless string it is, and never becomes a value."""
+    one, other = start(start_intercepted), start(start_intercepted)
+    one.dials.ports[443] = one.origin.port
+    assert one.placeholder() != other.placeholder()
+    with one.open() as conn:
+        conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\nX-Key: %b\r\n\r\n" % other.placeholder())
+        assert read_reply(conn).status == 200
+    assert b"X-Key: %b\r\n" % other.placeholder() in one.origin.everything
+    assert REAL not in one.origin.everything
+
+
+# H3
+
+
+def test_h3_a_value_is_escaped_for_where_it_stands(start_intercepted: StartIntercepted) -> None:
+    """H3: quotes in JSON, ampersands in forms and queries, tags in XML; the length is that of what is sent."""
+    value = 'a"b\\c&d=e<f>g\u00e9'
+    scene = start_intercepted(
+        secrets={"KEY": {"hosts": ["good.test private"], "value": value, "where": ALL}}, handler=receive_body
+    )
+    key = scene.placeholder()
+    for content_type, body in (
+        ("application/json", b'{"k":"%b"}' % key),
+        ("application/x-www-form-urlencoded", b"x=1&k=%b" % key),
+        ("application/xml", b"<k>%b</k>" % key),
+        ("text/plain", key),
+    ):
+        with scene.open() as conn:
+            conn.sendall(
+                f"POST /?q={key.decode()} HTTP/1.1\r\nHost: good.test\r\nContent-Type: {content_type}\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+            assert read_reply(conn).status == 200
+    sent = scene.origin.everything
+    escaped = b"a%22b%5Cc%26d%3De%3Cf%3Eg%C3%A9"
+    assert sent.count(b"POST /?q=%b HTTP/1.1\r\n" % escaped) == 4
+    bodies = [part.partition(b"POST ")[0] for part in sent.split(b"\r\n\r\n")[1:]]
+    assert json.loads(bodies[0]) == {"k": value}
+    assert bodies[1] == b"x=1&k=" + escaped
+    assert bodies[2].decode() == "<k>a&quot;b\\c&amp;d=e&lt;f&gt;g\u00e9</k>"
+    assert bodies[3] == value.encode()
