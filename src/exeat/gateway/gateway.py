@@ -28,6 +28,7 @@ from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import Credentials, State
 from exeat.policy import Policy, Rule
+from exeat.reasons import Ending
 from exeat.wire.http1 import encode_reply
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class Gateway:
         if drain_s > 0:
             await self._wait_for_sessions(drain_s)
         for session in list(self.state.sessions):
-            session.stop("gateway-stopped")
+            session.stop(Ending.GATEWAY_STOPPED)
         await self._wait_for_sessions(2.0)
         for session in list(self.state.sessions):
             if session.task is not None:

@@ -11,12 +11,12 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Final
 
-from exeat.audit import Journal, Record
+from exeat.audit import Journal
 from exeat.errors import HostError, ProtocolError
-from exeat.gateway.flow.budget import Budgets
 from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
-from exeat.gateway.limits import BodyMemory, Limits
+from exeat.gateway.limits import BodyMemory, Budgets, Limits
 from exeat.gateway.record.counters import Counters
+from exeat.gateway.record.records import AccessRecord, Records
 from exeat.policy import (
     Decision,
     Host,
@@ -134,7 +134,7 @@ class Clearances:
 
 
 def _pool_key(key: tuple[str, int], decision: Decision, *, secure: bool) -> Key:
-    return (*key, decision.rule.text if decision.rule is not None else "", secure)
+    return (*key, decision.rule_text, secure)
 
 
 class Access:
@@ -144,7 +144,7 @@ class Access:
 
     def __init__(
         self,
-        record: Record,
+        record: AccessRecord,
         place: Place,
         decision: Decision,
         method: bytes = b"",
@@ -260,6 +260,7 @@ class State:
         self.memory = BodyMemory(limits.max_body_memory)
         self.known_fields = KnownFields()
         self.counters = Counters()
+        self.records = Records(journal, self.counters, sandbox, jail)
         self.loop = asyncio.get_running_loop()
         self.own_ports: frozenset[int] = frozenset()  # where we listen ourselves: never a destination
         self.set_policy(policy)

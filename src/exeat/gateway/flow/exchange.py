@@ -12,7 +12,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError, ProtocolError
-from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.download import Download, Pacer
 from exeat.gateway.flow.upload import (
@@ -24,8 +23,9 @@ from exeat.gateway.flow.upload import (
     is_repeatable,
     websocket_accept,
 )
-from exeat.gateway.limits import BodyMemory, Limits
-from exeat.gateway.refusal import WRONG_HOST, Refusal, refuse_response
+from exeat.gateway.limits import BodyMemory, Budget, Limits
+from exeat.gateway.refusal import Refusal, refuse_response
+from exeat.reasons import Ending, Reason
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
 from exeat.wire.fields import KnownFields
 from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head
@@ -107,7 +107,7 @@ class Exchange:
             head, path, authority, passed, length, chunked=chunked, expect=expect, close=not self._may_reuse
         )
         if budget is not None and not budget.spend(len(request) + len(whole_body or b"")):
-            self._fail(OVER_BUDGET, "upload-budget-spent")  # a path or a header carries data out as well as a body
+            self._fail(OVER_BUDGET, Ending.UPLOAD_BUDGET_SPENT)  # a path or a header carries data out as well as a body
             return
         upstream.push_to(self)
         if whole_body and len(whole_body) > _APART_BYTES:
@@ -178,10 +178,10 @@ class Exchange:
             self._fail_response(error)
 
     def on_eof(self) -> None:
-        self._on_server_end(_CLOSED_EARLY, "upstream-closed-early", None)
+        self._on_server_end(_CLOSED_EARLY, Ending.UPSTREAM_CLOSED_EARLY, None)
 
     def _on_upstream_lost(self, exc: Exception | None) -> None:
-        self._on_server_end(_BROKEN_OFF, "upstream-lost", exc)
+        self._on_server_end(_BROKEN_OFF, Ending.UPSTREAM_LOST, exc)
 
     def _on_server_end(self, refusal: Refusal, note: str, exc: Exception | None) -> None:
         if self.done.done() or self._is_server_done():
@@ -311,7 +311,7 @@ class Exchange:
             self.reuse_upstream = False
         if self._upload is not None and not self._upload.finished:
             self.keep_client = self.reuse_upstream = False
-            self.note = "answered-before-body"
+            self.note = Ending.ANSWERED_BEFORE_BODY
         self._settle()
 
     def _fail(self, refusal: Refusal, note: str) -> None:
@@ -337,14 +337,14 @@ class Exchange:
     def fail_upload(self, error: ExeatError) -> None:
         """The request's body cannot be sent on: it is malformed, or holds what must not go there."""
         if isinstance(error, ProtocolError):
-            self.fail(Refusal(error.status, error.public, "http_request_error"), "bad-request-body")
+            self.fail(Refusal(error.status, error.public, "http_request_error"), Ending.BAD_REQUEST_BODY)
         else:
             self.misused = getattr(error, "names", ())
-            self.fail(Refusal(403, error.public, "http_request_denied"), WRONG_HOST)
+            self.fail(Refusal(403, error.public, "http_request_denied"), Reason.SECRET_TO_WRONG_HOST)
 
     def expire(self) -> None:
         """Nothing has moved for too long."""
-        self.fail(Refusal(504, "the server did not answer in time", "http_response_timeout"), "timeout")
+        self.fail(Refusal(504, "the server did not answer in time", "http_response_timeout"), Ending.TIMEOUT)
 
     def stop(self, note: str) -> None:
         """End it from outside: the rule is gone, or the gateway stops."""
@@ -368,6 +368,6 @@ class Exchange:
 
     def _on_client_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
-            self.note = "client-left"
+            self.note = Ending.CLIENT_LEFT
             self.reuse_upstream = self.keep_client = False  # the rest of the answer would be somebody else's
             self._settle()

@@ -9,9 +9,10 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
-from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.splice import Splice
+from exeat.gateway.limits import Budget
+from exeat.reasons import Ending
 
 if TYPE_CHECKING:
     from exeat.secrets.misuse import Detector
@@ -116,7 +117,7 @@ class _Pump:
                 return
         if self._budget is not None:
             if not self._budget.spend(len(data)):
-                self._tunnel.stop("upload-budget-spent")
+                self._tunnel.stop(Ending.UPLOAD_BUDGET_SPENT)
                 return
         elif self.watch is None and self.guard is None:
             self._copied += len(data)
@@ -146,7 +147,7 @@ class _Pump:
 
     def _on_splice_end(self, error: OSError | None) -> None:
         if error is not None or self._source.closed:
-            self._tunnel.break_off(self._target, "reset")
+            self._tunnel.break_off(self._target, Ending.RESET)
         else:
             self._source.eof_received()
 
@@ -249,7 +250,7 @@ class Tunnel:
 
     def end_broken(self) -> None:
         """One side takes no more, but may have said something before, which is still on its way."""
-        self.note = self.note or "reset"
+        self.note = self.note or Ending.RESET
         self._is_broken = True
         self.close_if_ended()
 
@@ -265,10 +266,10 @@ class Tunnel:
         return False
 
     def _on_client_lost(self, exc: Exception | None) -> None:
-        self._on_lost(self._up, self._upstream, exc, "client-reset")
+        self._on_lost(self._up, self._upstream, exc, Ending.CLIENT_RESET)
 
     def _on_upstream_lost(self, exc: Exception | None) -> None:
-        self._on_lost(self._down, self._client, exc, "upstream-reset")
+        self._on_lost(self._down, self._client, exc, Ending.UPSTREAM_RESET)
 
     def _on_lost(self, pump: _Pump, other: Channel, exc: Exception | None, note: str) -> None:
         pump.finish_waiting()

@@ -7,10 +7,10 @@ import hashlib
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError
-from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.limits import BodyMemory
+from exeat.gateway.limits import BodyMemory, Budget
 from exeat.gateway.refusal import Refusal
+from exeat.reasons import Ending
 from exeat.wire.body import BodyDecoder, encode_chunk, encode_last_chunk
 from exeat.wire.http1 import RequestHead, encode_head
 
@@ -91,7 +91,7 @@ class Upload:
             self._exchange.fail_upload(error)
             return
         if self._budget is not None and not self._budget.spend(sum(map(len, payload))):
-            self._exchange.fail(OVER_BUDGET, "upload-budget-spent")
+            self._exchange.fail(OVER_BUDGET, Ending.UPLOAD_BUDGET_SPENT)
             return
         out = [encode_chunk(b"".join(payload))] if self._chunked and payload else payload
         if body.done:
@@ -129,7 +129,7 @@ class Upload:
 
     def on_eof(self) -> None:
         if not self.finished and not self._body.is_behind and not self._waiting:
-            self._exchange.fail(Refusal(400, "the request body was cut off", "http_request_error"), "client-left")
+            self._exchange.fail(Refusal(400, "the request body was cut off", "http_request_error"), Ending.CLIENT_LEFT)
 
     def close(self) -> None:
         """Nothing more of it is wanted."""
