@@ -9,7 +9,7 @@ from pathlib import Path
 
 from exeat.doctor.features import Fact, kernel_facts, version_facts
 from exeat.errors import ConfigError
-from exeat.files.keys import HiddenPath, hidden_paths
+from exeat.files.keys.hidden import HiddenPath, hidden_paths
 from exeat.policy.files import VIEW
 
 JAILS = {

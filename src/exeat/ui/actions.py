@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from exeat.errors import ConfigError
-from exeat.files.changes import Comparison
-from exeat.files.overview import rows_of, totals
-from exeat.files.text import NotShownError, text_diff
+from exeat.files.layers.comparing import Comparison
+from exeat.files.layers.showing import NotShownError, rows_of, text_diff, totals
 from exeat.policy import Source, parse_rule
 from exeat.policy.rule import Scope
 from exeat.sandbox import changes, control

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from exeat.audit.reading import Follower, read_last
 from exeat.errors import ConfigError, ExeatError
-from exeat.files.kept import layer_numbers
+from exeat.files.layers.kept import layer_numbers
 from exeat.policy.rule import Rule
 from exeat.sandbox import control
 from exeat.sandbox.allowlist import read_allowlist

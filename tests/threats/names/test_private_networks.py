@@ -7,9 +7,9 @@ import pytest
 from exeat.policy import parse_rule
 from exeat.policy.rule import Source
 from exeat.sources import make_policy
-from tests.conftest import StartGate
-from tests.support.gate import Gate
-from tests.support.scene import Dials
+from tests.support.fixtures.gateways import StartGate
+from tests.support.gateways.gate import Gate
+from tests.support.gateways.scene import Dials
 
 NAMES = {
     "inside.test": ["10.1.2.3"],
@@ -25,7 +25,7 @@ def dials(monkeypatch: pytest.MonkeyPatch) -> Dials:
     """Nothing here is connected to; what would have been is noted. 10.1.0.9 is this machine's."""
     made = Dials()
     monkeypatch.setattr("exeat.gateway.gates.admission.dial", made)
-    monkeypatch.setattr("exeat.gateway.gates.admission.is_own_address", lambda ip: str(ip) == "10.1.0.9")
+    monkeypatch.setattr("exeat.gateway.gates.judging.is_own_address", lambda ip: str(ip) == "10.1.0.9")
     return made
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from exeat.gateway.gates.resolve import is_own_address
 from exeat.policy import AddressClass, classify
-from tests.support.addresses import own_addresses
-from tests.support.doors import (
+from tests.support.fixtures.gateways import StartScene
+from tests.support.gateways.doors import (
     ABSOLUTE,
     ALL,
     CONNECT,
@@ -25,10 +25,10 @@ from tests.support.doors import (
     connect_dial,
     read_reply,
 )
-from tests.support.origin import OK
-from tests.support.raw_origin import RawOrigin
-from tests.support.scene import Scene, Script
-from tests.threats.conftest import StartScene
+from tests.support.gateways.scene import Scene, Script
+from tests.support.jails.addresses import own_addresses
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin
 
 every_name_door = pytest.mark.parametrize("door", [ABSOLUTE, CONNECT, SOCKS_NAME, REDIRECT], ids=str)
 
@@ -191,7 +191,7 @@ def test_d2_a_public_address_of_this_machine_is_denied(
 ) -> None:
     """D2: shown with a machine that owns a public address: denied as its own, dialled where the rule says `private`."""
     monkeypatch.setattr(
-        "exeat.gateway.gates.admission.is_own_address", lambda ip: str(ip) == PUBLIC or is_own_address(ip)
+        "exeat.gateway.gates.judging.is_own_address", lambda ip: str(ip) == PUBLIC or is_own_address(ip)
     )
     scene = start_scene(["good.test:{port}"], names={"good.test": [PUBLIC]})
     outcome = ask(door, scene, "good.test")
