@@ -80,7 +80,7 @@ def _refuse_unwritable(path: str, where: str, state: str) -> None:
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         raise ConfigError("is on a file system that is mounted read-only", where=where, expected="another path")
     if os.path.isfile(path) and not os.access(path, os.W_OK):
-        raise ConfigError("may not be written to by you", where=where, expected="a file of yours")
+        raise ConfigError("is not writable by you", where=where, expected="a file of yours")
 
 
 def _refuse_hidden(path: str, where: str, hidden: list[HiddenPath]) -> None:

@@ -54,7 +54,7 @@ def build_environment(
     for item in wanted:
         name, equals, value = item.partition("=")
         if not name or "\0" in item:
-            raise ConfigError("no variable name", where=f"--env {item!r}", expected="NAME=VALUE or NAME")
+            raise ConfigError("not a variable name", where=f"--env {item!r}", expected="NAME=VALUE or NAME")
         if equals:
             values[name] = value
         elif name in inherited:

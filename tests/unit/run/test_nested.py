@@ -29,7 +29,7 @@ def test_an_ordinary_user_may(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_root_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(ConfigError, match="root cannot have it"):
+    with pytest.raises(ConfigError, match="not available to root"):
         refuse_nesting(_settings())
 
 

@@ -71,7 +71,7 @@ class _Tree:
         within = self.folder(above)
         real = os.lstat(path)
         if not stat.S_ISDIR(real.st_mode):
-            raise NotADirectoryError(f"{path} is no folder any more")
+            raise NotADirectoryError(f"{path} is no longer a folder")
         self._real[path] = real
         os.mkdir(name, 0o700, dir_fd=within)
         self._made[path] = os.open(name, DIRECTORY, dir_fd=within)
@@ -172,7 +172,7 @@ class _Copies:
         self._bytes += size
         if self._files > _MOST_FILES or self._bytes > _MOST_BYTES:
             raise JailError(
-                "too much is to be shown of a hidden folder",
+                "too many files of a hidden folder are shown",
                 detail=f"each file is copied: at most {_MOST_FILES} and {_MOST_BYTES >> 20} MB, which ended at {here}",
                 fix="--show the whole folder, or fewer files of it",
             )

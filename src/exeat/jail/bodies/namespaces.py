@@ -98,7 +98,7 @@ class NamespaceJail:
                     case kind if kind == FAILED:
                         raise explain_failure(*unpack_failure(data[1:]))
                     case _:
-                        raise JailError("the jail could not be built", detail="its builder ended without a word")
+                        raise JailError("the jail could not be built", detail="its builder ended without a message")
             os.waitpid(self._builder, 0)
             self._builder = 0
             return sockets
@@ -120,7 +120,7 @@ class NamespaceJail:
         data, _ = receive(self.control, _MAX_MESSAGE)
         if data[:1] == FAILED:
             return explain_failure(*unpack_failure(data[1:]))
-        return JailError("the jail has ended before the command could start", detail="its init ended without a word")
+        return JailError("the jail ended before the command could start", detail="its init ended without a message")
 
     def pass_signal(self, number: int) -> None:
         """Send the command a signal that only we have got."""

@@ -108,7 +108,7 @@ class Questioner:
         if time.monotonic() >= asked.until - _NEARLY_S:
             self._close(f"exeat: {asked.question.place}: time is over, so it is denied")
         else:
-            self._close(f"exeat: {asked.question.place}: answered elsewhere, or nobody waits for it any more")
+            self._close(f"exeat: {asked.question.place}: answered elsewhere, or no longer needed")
 
     def announce(self) -> None:
         """There is a question, and the run is in the background."""
@@ -215,6 +215,6 @@ class Questioner:
         try:
             self._channel.send(write_answer(asked.question, key))
         except OSError:
-            self._close(f"exeat: {asked.question.place}: the gateway takes no answers any more")
+            self._close(f"exeat: {asked.question.place}: the gateway no longer takes answers")
             return
         asked.settle_by = time.monotonic() + _SETTLE_S

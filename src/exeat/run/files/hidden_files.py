@@ -52,7 +52,7 @@ def working_directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise ConfigError("the working directory does not exist any more", where="exeat run", expected="cd") from None
+        raise ConfigError("the working directory no longer exists", where="exeat run", expected="cd") from None
 
 
 def own_files(settings: RunSettings, prepared: Preparations = NOTHING) -> list[str]:
@@ -160,6 +160,6 @@ class HiddenWays:
             self._known.add(target)
             root = root_of(target, roots)
             if not root:
-                raise JailError(f"{name} leads to another file now, which cannot be hidden any more", detail=target)
+                raise JailError(f"{name} leads to another file now, which can no longer be hidden", detail=target)
             new.append((root, target))
         return new

@@ -122,7 +122,7 @@ class ProjectGuard:
         if is_open:
             self._follow()
         if is_open and (why := hold_again(self._holdings, self._roots, self._namespaces, *self._own)):
-            raise JailError("a file was replaced while the command ran, and cannot be protected any more", detail=why)
+            raise JailError("a file was replaced while the command ran, and can no longer be protected", detail=why)
 
     def _follow(self) -> None:
         """A link may lead to another file now."""
@@ -141,11 +141,11 @@ class ProjectGuard:
             return
         if path in self._fatal:
             raise JailError(
-                f"the command made {path}, with which git takes its settings from wherever that says",
+                f"the command made {path}, which makes git read its settings from elsewhere",
                 detail=f"it is now {self._blocked[path]}",
             )
         if self._failed:
-            raise JailError("what programs outside would act on cannot be taken out of their way", detail=path)
+            raise JailError("files that programs outside would act on cannot be moved away", detail=path)
         if len(self._blocked) > _MAX_BLOCKED:
             raise JailError("the command keeps making files that programs outside would act on", detail=path)
 

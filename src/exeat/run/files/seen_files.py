@@ -139,7 +139,7 @@ def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
         for path in shared:
             if is_below(point, os.path.abspath(os.path.expanduser(path))):
                 raise StartError(
-                    f"what is mounted at {point!r} does not answer, and the command is to have it",
+                    f"what is mounted at {point!r} does not answer, and the command needs it",
                     detail=f"it is in {path}; unmount it (umount -l), or start in another folder",
                 )
 

@@ -154,7 +154,7 @@ class GatewayProcess:
         if data[:1] == _FAILED:
             public, _, detail = text.partition("\0")
             raise StartError(public, detail=detail)
-        raise StartError("the gateway has ended before it began")
+        raise StartError("the gateway ended before it started")
 
     def kill(self) -> None:
         """End it without a word. May be called at any time, more than once."""
