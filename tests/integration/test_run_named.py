@@ -245,7 +245,7 @@ def test_state_that_is_not_ours_is_refused(what: str, home: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--name", "box", "--audit", "x.jsonl"), "log of its own"),
+        (("--name", "box", "--audit", "x.jsonl"), "its own log"),
         (("--ask", "--learn"), "--ask or --learn"),
         (("--ask-on", "other"), "--name N, or --ask at this terminal"),
         (("--ask-on", "other", "--name", "box", "--learn"), "--ask or --learn"),

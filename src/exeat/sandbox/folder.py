@@ -248,8 +248,6 @@ def _names(within: int) -> list[str]:
         )
 
 
-DEFAULT_NAME = "default"
-
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
