@@ -30,6 +30,7 @@ _LOCK_SPINS = 20
 _MOVES = 16
 # How long a move by others (logrotate) may go unseen while the file is as we left it.
 NAME_CHECK_S = 0.1
+_STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 
 
 class LogFile(Sink):
@@ -246,9 +247,6 @@ def _acquire(fd: int, *, wait: bool) -> None:
             raise OSError(errno.ETIMEDOUT, f"another process has kept it locked for {_LOCK_WAIT_S:g} s")
         else:
             time.sleep(_LOCK_RETRY_S)
-
-
-_STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 
 
 def open_sink(target: str | None, *, max_bytes: int, keep: int, in_reach: bool = False) -> Sink:

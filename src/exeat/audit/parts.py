@@ -27,6 +27,9 @@ _ADVICE = {
     errno.EACCES: "no permission to read it",
     errno.ENXIO: "it is a socket or a device, not a log",
 }
+_FIRST_LOOK_BYTES = 8 * 1024
+_FURTHEST_LOOK_BYTES = 8 * 1024 * 1024
+_BEGINNING = b'{"seq":1,"chain":"f'
 
 
 class Line(NamedTuple):
@@ -155,11 +158,6 @@ def parse(raw: bytes) -> Line | None:
 
 def _refusal(place: LogPlace, why: str) -> ConfigError:
     return ConfigError(f"cannot read the log {place.path!r}: {why}")
-
-
-_FIRST_LOOK_BYTES = 8 * 1024
-_FURTHEST_LOOK_BYTES = 8 * 1024 * 1024
-_BEGINNING = b'{"seq":1,"chain":"f'
 
 
 @dataclass(frozen=True, slots=True)

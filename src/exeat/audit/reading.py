@@ -23,6 +23,12 @@ _BLOCK_BYTES = 512 * 1024
 _DISORDER_S = 10.0
 _STAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
 
+_MOST_BYTES = 8 * 1024 * 1024
+# A writer looks every 0.1 s whether the file still has its name; until then it may add to the one that was moved away.
+_LAST_LINES_S = 0.3
+_ANCHOR_BYTES = 80
+_TRIES = 8
+
 Keep = Callable[[dict[str, Any]], bool]
 Skip = Callable[[bytes], bool]
 
@@ -187,14 +193,6 @@ def _stamped_after(part: Part, offset: int, end: int) -> tuple[int, str] | None:
     return None
 
 
-_STEP_BYTES = 512 * 1024
-_MOST_BYTES = 8 * 1024 * 1024
-# A writer looks every 0.1 s whether the file still has its name; until then it may add to the one that was moved away.
-_LAST_LINES_S = 0.3
-_ANCHOR_BYTES = 80
-_TRIES = 8
-
-
 class Follower:
     """Reads what is added to a log. Never waits: the caller asks again a moment later.
 
@@ -274,7 +272,7 @@ class Follower:
         if size != self._offset + len(self._rest) and not self._is_as_left(part, size):
             self._restart()
         taken = 0
-        while taken < most and (data := part.read(_STEP_BYTES, self._offset + len(self._rest))):
+        while taken < most and (data := part.read(_BLOCK_BYTES, self._offset + len(self._rest))):
             taken += len(data)
             self._feed(data, lines)
         return taken

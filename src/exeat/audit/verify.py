@@ -23,6 +23,10 @@ from exeat.audit.chain import GENESIS, Line, parse_line, seal
 from exeat.audit.parts import MAX_LINE_BYTES, rotated_numbers
 
 _LOCK_TRIES = 500
+_TORN = re.compile(rb',"bytes":([0-9]{1,12}),"sha256":"([0-9a-f]{64})"')
+_PREVIOUS = re.compile(rb',"previous":"([0-9a-f]{64})"')
+_MAX_PROBLEMS = 20
+_MAX_CHAINS = 10_000
 
 
 def verify_files(
@@ -100,12 +104,6 @@ def _settled_size(file: BinaryIO) -> int:
         fcntl.flock(file, fcntl.LOCK_UN)
         return size
     return os.fstat(file.fileno()).st_size
-
-
-_TORN = re.compile(rb',"bytes":([0-9]{1,12}),"sha256":"([0-9a-f]{64})"')
-_PREVIOUS = re.compile(rb',"previous":"([0-9a-f]{64})"')
-_MAX_PROBLEMS = 20
-_MAX_CHAINS = 10_000
 
 
 @dataclass(frozen=True, slots=True)

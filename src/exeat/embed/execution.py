@@ -18,6 +18,10 @@ from exeat.embed.finished import Finished, RunTimeoutError, read_fault, read_rep
 from exeat.embed.running import Child, Streams
 from exeat.gateway.gates.questions import Question
 
+_log = logging.getLogger("exeat")
+_MAX_PACKET: Final = 65_536
+Callback = Callable[[Question], "bool | Awaitable[bool]"]
+
 
 async def run_plain(command: Sequence[str], streams: Streams, timeout_s: float | None) -> Finished:
     """Without a sandbox."""
@@ -122,14 +126,11 @@ def _look(child: Child, status: int) -> _Wrote:
     return _Wrote(status, child.read("stdout"), child.read("stderr"), child.read("report"), child.truncated)
 
 
-_log = logging.getLogger("exeat")
-_MAX_PACKET: Final = 65_536
-
-Callback = Callable[[Question], "bool | Awaitable[bool]"]
-
-
 class Asker:
-    """The asking of one run. `passed` is the socket that the run gets."""
+    """Puts the questions of one run to a callback, and sends the answers back.
+
+    `passed` is the socket that the run's gateway gets. The command has neither end.
+    """
 
     def __init__(self, callback: Callback) -> None:
         self._callback = callback

@@ -22,6 +22,9 @@ _LOCK_WAIT_S = 10.0
 _LOCK_POLL_S = 0.005
 
 Stamp = tuple[int, int, int]
+# One descriptor is open for each folder on the way down.
+MAX_DEPTH = 200
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def file_fault(found: os.stat_result, *, one_name: bool = True) -> str:
@@ -127,16 +130,11 @@ def _open(within: int, name: str, shown_as: str, flags: int) -> int:
     return descriptor
 
 
-# One descriptor is open for each folder on the way down.
-MAX_DEPTH = 200
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 def remove_tree(within: int, name: str) -> None:
     """Remove a file, a link or a folder with all that is in it, if it is there. Raises OSError.
 
-    Stops at what is on another file system, and at folders nested deeper than any of ours.
+    Goes through descriptors: a name that is turned into a link meanwhile leads nowhere else. Stops at what is on another
+    file system, and at folders nested deeper than any of ours.
     """
     try:
         found = os.stat(name, dir_fd=within, follow_symlinks=False)

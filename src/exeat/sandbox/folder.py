@@ -27,6 +27,7 @@ _ALL_LOCK = ".lock"  # for making and removing
 _FILES = re.compile(
     r"files\.toml|\.files\.tmp|allowlist\.txt|\.allowlist\.tmp|placeholders\.json|\.placeholders\.tmp|audit\.jsonl(?:\.(?:[1-9][0-9]*|next))?|control(?:-[0-9]{1,2})?\.sock|lock"
 )
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
 class NoSandboxError(ConfigError):
@@ -246,9 +247,6 @@ def _names(within: int) -> list[str]:
             and entry.is_dir(follow_symlinks=False)
             and not ownership_fault(entry.stat(follow_symlinks=False))
         )
-
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
 def check_name(text: str, where: str = "--name") -> str:

@@ -17,6 +17,7 @@ from exeat.sandbox.folder import open_sandbox
 
 Asked = Mapping[str, object]
 Said = dict[str, object]
+MAX_ROWS: Final = 1_000  # that are sent; the page says how many there are
 
 
 def allow(asked: Asked) -> Said:
@@ -110,9 +111,6 @@ def _flag(asked: Asked, name: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be true or false")
     return value
-
-
-MAX_ROWS: Final = 1_000  # that are sent; the page says how many there are
 
 
 def list_files(sandbox: str) -> Said:

@@ -27,6 +27,8 @@ MAX_ROWS: Final = 2_000  # of the past, and at once
 _SANDBOX_TICKS: Final = 2
 _ALL_TICKS: Final = 4
 _BEAT_TICKS: Final = 40
+MAX_RULES: Final = 1_000  # that are sent; of a longer list the page shows the end, where new rules go, and says so
+Shown = dict[str, object]
 
 
 class Watch:
@@ -140,11 +142,6 @@ def _listed(lists: Lists) -> list[Shown]:
         return look_at_all(lists)
     except ConfigError as error:  # the folder that holds them all cannot be trusted
         return [{"name": "", "problem": str(error)}]
-
-
-MAX_RULES: Final = 1_000  # that are sent; of a longer list the page shows the end, where new rules go, and says so
-
-Shown = dict[str, object]
 
 
 class Lists:

@@ -20,6 +20,8 @@ ADDRESS: Final = "127.0.0.1"
 _NAMES: Final = (ADDRESS, "localhost")
 # Fields that are judged here. One that comes twice could be read in two ways.
 _JUDGED: Final = (b"origin", b"authorization", b"content-type", b"sec-fetch-site")
+_TABLE: Final = "/proc/net/tcp"
+_LOOPBACK: Final = "0100007F"
 
 
 class Refusal(NamedTuple):
@@ -60,10 +62,6 @@ class Guard:
         return None
 
 
-_TABLE: Final = "/proc/net/tcp"
-_LOOPBACK: Final = "0100007F"
-
-
 def is_of_this_user(port: int, own_port: int) -> bool:
     """Does the socket at that port, connected to ours, belong to our user? Where the kernel does not say, yes."""
     try:
@@ -76,7 +74,9 @@ def is_of_this_user(port: int, own_port: int) -> bool:
 
 
 class Ticket:
-    """Good for one page, once. If it comes a second time, two have seen it, and `on_theft` is called."""
+    """What `--open` gives to a browser stands in the list of processes, so it is not the token: it is good for one page,
+    once. If it comes a second time, two have seen it, and `on_theft` is called.
+    """
 
     def __init__(self, on_theft: Callable[[], None]) -> None:
         self.text = ""

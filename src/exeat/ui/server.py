@@ -33,6 +33,10 @@ _LIVE: Final = re.compile(rb"/api/live(?:\?sandbox=([a-z0-9-]{1,40}))?")
 _OPEN: Final = "/api/open"
 
 _Result = TypeVar("_Result")
+_STOLEN = (
+    "the link that was opened in the browser was used twice, so someone else on this machine may have read it; "
+    "exeat ui has ended: start it without --open"
+)
 
 
 class PageServer:
@@ -204,12 +208,6 @@ async def _read_body(reader: asyncio.StreamReader, head: RequestHead) -> dict[st
     if not isinstance(asked, dict):
         raise ProtocolError("that is not a JSON object")
     return asked
-
-
-_STOLEN = (
-    "the link that was opened in the browser was used twice, so someone else on this machine may have read it; "
-    "exeat ui has ended: start it without --open"
-)
 
 
 def serve_page(port: int, *, on_ready: Callable[[str], None], open_link: Callable[[str], None] | None) -> int:
