@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, Self
+from typing import Final, Self, TypedDict, Unpack
 
 from exeat.embed.command_line import (
     OUTER_PROXY,
@@ -29,6 +29,17 @@ _MAX_ASK_S: Final = 3600.0
 _LOOK_S: Final = 0.01
 
 Argv = Sequence[str | os.PathLike[str]]
+
+
+class RunOptions(TypedDict, total=False):
+    """What `run` and `run_sync` take besides the command; `run` says what each means."""
+
+    cwd: str | os.PathLike[str] | None
+    env: Mapping[str, str] | None
+    input: bytes | str | None
+    timeout_s: float | None
+    capture: bool
+    max_output: int
 
 
 class SandboxManager:
@@ -186,28 +197,14 @@ class SandboxManager:
         finally:
             self._runs.pop(inner, None)
 
-    def run_sync(
-        self,
-        argv: Argv,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        input: bytes | str | None = None,  # noqa: A002
-        timeout_s: float | None = None,
-        capture: bool = True,
-        max_output: int = _MAX_OUTPUT,
-    ) -> Finished:
+    def run_sync(self, argv: Argv, **options: Unpack[RunOptions]) -> Finished:
         """As `run`, for programs and threads without an event loop. Where one runs it would stand still: ExeatError.
 
         `ask` is called in this thread if it is an `async` function, in a thread of its own if not.
         """
         _refuse_in_loop("run_sync", "await manager.run(...)")
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-            return runner.run(
-                self.run(
-                    argv, cwd=cwd, env=env, input=input, timeout_s=timeout_s, capture=capture, max_output=max_output
-                )
-            )
+            return runner.run(self.run(argv, **options))
 
     async def start(self) -> None:
         """Make sure that the jail works here. Raises JailError, which says what would help."""

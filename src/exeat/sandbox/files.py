@@ -133,8 +133,8 @@ def _open(within: int, name: str, shown_as: str, flags: int) -> int:
 def remove_tree(within: int, name: str) -> None:
     """Remove a file, a link or a folder with all that is in it, if it is there. Raises OSError.
 
-    Goes through descriptors: a name that is turned into a link meanwhile leads nowhere else. Stops at what is on another
-    file system, and at folders nested deeper than any of ours.
+    Goes through descriptors: a name that is turned into a link meanwhile leads nowhere else. Stops at another file
+    system, and at folders nested deeper than any of ours.
     """
     try:
         found = os.stat(name, dir_fd=within, follow_symlinks=False)

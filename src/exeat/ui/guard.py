@@ -74,8 +74,8 @@ def is_of_this_user(port: int, own_port: int) -> bool:
 
 
 class Ticket:
-    """What `--open` gives to a browser stands in the list of processes, so it is not the token: it is good for one page,
-    once. If it comes a second time, two have seen it, and `on_theft` is called.
+    """What `--open` gives to a browser. That stands in the list of processes, so it is good for one page, once: if it
+    comes a second time, two have seen it, and `on_theft` is called.
     """
 
     def __init__(self, on_theft: Callable[[], None]) -> None:
