@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from exeat.jail.process.command import lead
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, remember_signals, restore_signals
 from exeat.run.asks import questioner
 from exeat.run.asks.terminal import Terminal
@@ -96,7 +97,8 @@ def _run(path: str, argv: list[str]) -> int:
             restore_signals()
             os.execvp(argv[0], argv)
 
-        terminal.lead_job(become)
+        assert terminal.own is not None
+        lead(become, terminal.own[0])
     terminal.begin()
     while True:
         _, status = os.waitpid(pid, os.WUNTRACED)

@@ -92,7 +92,7 @@ def build_parser(wanted: str | None = None) -> CommandParser:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.policy_options import add_policy_options, policy_files, policy_sources  # noqa: PLC0415 - as asked for
+    from exeat.cli.policy_options import add_policy_options  # noqa: PLC0415 - as asked for
     from exeat.cli.run import add_run_options, run_command  # noqa: PLC0415
 
     parser.usage = "exeat run [--allow RULE]... [OPTION...] -- CMD [ARG...]"
@@ -112,7 +112,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     add_policy_options(parser)
     add_run_options(parser)
-    parser.set_defaults(run=lambda options, arguments: run_command(options, policy_sources, policy_files))
+    parser.set_defaults(run=lambda options, arguments: run_command(options))
 
 
 def _add_proxy(parser: argparse.ArgumentParser) -> None:

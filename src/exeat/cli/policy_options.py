@@ -6,6 +6,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from exeat.run.settings import GivenRules
+
 if TYPE_CHECKING:
     from exeat.sources import RuleSources
 
@@ -44,11 +46,9 @@ def policy_files(options: argparse.Namespace) -> tuple[str, ...]:
     return (given, *options.policy) if given else tuple(options.policy)
 
 
-def policy_sources(options: argparse.Namespace, *more_files: str) -> RuleSources:
-    """The rule sources of a command line and its environment."""
-    from exeat.sources import RuleSources  # noqa: PLC0415 - loaded when a command needs it, not for --help
-
-    return RuleSources(
+def given_rules(options: argparse.Namespace, *more_files: str) -> GivenRules:
+    """What a command line and its environment say about rules, but for secrets in the environment."""
+    return GivenRules(
         allow=tuple(options.allow),
         deny=tuple(options.deny),
         files=(*policy_files(options), *more_files),
@@ -58,6 +58,13 @@ def policy_sources(options: argparse.Namespace, *more_files: str) -> RuleSources
         env_hosts=os.environ.get("EXEAT_ADD_HOSTS", ""),
         env_private_networks=os.environ.get("EXEAT_PRIVATE_NETWORKS", ""),
         secrets_files=tuple(getattr(options, "secrets", ())),
-        env_secrets=os.environ.get("EXEAT_SECRETS_JSON", ""),
         intercept=getattr(options, "intercept", None) or "",
     )
+
+
+def policy_sources(options: argparse.Namespace, *more_files: str) -> RuleSources:
+    """The rule sources of a command line and its environment."""
+    from exeat.sources import RuleSources  # noqa: PLC0415 - loaded when a command needs it, not for --help
+
+    given = given_rules(options, *more_files)
+    return RuleSources(**given._asdict(), env_secrets=os.environ.get("EXEAT_SECRETS_JSON", ""))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.jail.process.becoming import become, places_of
+from exeat.jail.process.command import become, places_of
 
 
 def test_the_path_is_that_of_the_command() -> None:

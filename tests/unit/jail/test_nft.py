@@ -14,7 +14,7 @@ import pytest
 
 from exeat.errors import JailError
 from exeat.jail.limits import own_user
-from exeat.jail.net import nft, nftables
+from exeat.jail.net import fence, nftables
 from exeat.jail.net.network import open_sockets
 from exeat.jail.select import examine
 from tests.support.networks import PORT, Greeter, Networks
@@ -60,8 +60,8 @@ class Fenced:
     def __init__(self, networks: Networks) -> None:
         self.networks = networks
         self.machine = networks.machine
-        self.fence = self.machine.make(nft.raise_fence)
-        self.sockets = self.machine.make(lambda: nft.open_fenced_sockets(self.fence))
+        self.fence = self.machine.make(fence.raise_fence)
+        self.sockets = self.machine.make(lambda: fence.open_fenced_sockets(self.fence))
         self.world = Greeter(networks.world, PORT, "world")
         self.loopback = Greeter(networks.machine, PORT, "loopback", host="127.0.0.1")
         self.gateways = [Greeter(networks.machine, 0, "gateway", listener=each) for each in self.sockets.tcp]
@@ -169,16 +169,16 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP) as s:
 
 
 def test_nothing_is_reached_before_the_fence_is_opened(networks: Networks) -> None:
-    fence = networks.machine.make(nft.raise_fence)
+    held = networks.machine.make(fence.raise_fence)
     world = Greeter(networks.world, PORT, "world")
     try:
-        as_uid = ["setpriv", "--reuid", str(fence.uid), "--clear-groups", PYTHON, "-I", "-c", CONNECT]
+        as_uid = ["setpriv", "--reuid", str(held.uid), "--clear-groups", PYTHON, "-I", "-c", CONNECT]
         networks.witness.packets()
         assert networks.machine.run(*as_uid, "203.0.113.9", str(PORT), "0.5") == "TimeoutError"
         assert networks.witness.packets() == []
     finally:
         world.close()
-        fence.remove()
+        held.remove()
 
 
 # What others reach
@@ -199,7 +199,7 @@ def test_the_uid_itself_gets_at_them_by_redirection_only(fenced: Fenced) -> None
 
 
 def test_two_fences_stand_side_by_side(fenced: Fenced) -> None:
-    other = fenced.machine.make(nft.raise_fence)
+    other = fenced.machine.make(fence.raise_fence)
     try:
         assert other.uid != fenced.fence.uid
         assert len(fenced.machine.tables()) == 2
@@ -259,7 +259,7 @@ with socket.socket(socket.AF_INET6) as s:
     assert fenced.networks.witness.packets() == []
     # The control: without the rule for it, the answers do leave.
     keep = nftables.leaves_loopback
-    chains = nft._chains(fenced.fence.uid, fenced.port, fenced.dns_port, None)
+    chains = fence._chains(fenced.fence.uid, fenced.port, fenced.dns_port, None)
     chains[1].rules = [rule for rule in chains[1].rules if not rule.startswith(keep())]
     fenced.fence._table.replace(chains)
     assert fenced.run(program, uid=fenced.fence.uid) == "TimeoutError"
@@ -350,7 +350,7 @@ def test_a_uid_in_use_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_table_of_a_process_that_is_gone_is_removed_at_the_next_start(networks: Networks) -> None:
     dead = networks.machine.make(_crash_with_a_fence)
-    mine = networks.machine.make(nft.raise_fence)
+    mine = networks.machine.make(fence.raise_fence)
     try:
         assert mine.name != dead
         assert networks.machine.tables() == [mine.name]
@@ -367,7 +367,7 @@ def test_what_a_crash_leaves_holds_only_its_own_uid(networks: Networks) -> None:
         assert networks.machine.run(*connect) == "world"
     finally:
         world.close()
-    networks.machine.make(nft.remove_orphans)
+    networks.machine.make(fence.remove_orphans)
     assert networks.machine.tables() == []
 
 
@@ -376,25 +376,25 @@ def _crash_with_a_fence() -> str:
     program = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
-from exeat.jail.net.nft import raise_fence
+from exeat.jail.net.fence import raise_fence
 print(raise_fence().name, flush=True)
 os._exit(1)
 """
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=20, check=False)
-    assert done.stdout.startswith(nft.PREFIX)
+    assert done.stdout.startswith(fence.PREFIX)
     return done.stdout.strip()
 
 
 def test_a_process_number_that_has_come_again_keeps_no_table(networks: Networks) -> None:
-    pid, namespace = os.getpid(), nft._pid_namespace()
-    started = int(nft._started(pid))
-    living = f"{nft.PREFIX}1879050000_{pid}_{started}_{namespace}"
-    reused = f"{nft.PREFIX}1879050001_{pid}_{started - 1}_{namespace}"
-    foreign = f"{nft.PREFIX}1879050002_{pid}_{started - 1}_{namespace + 1}"
+    pid, namespace = os.getpid(), fence._pid_namespace()
+    started = int(fence._started(pid))
+    living = f"{fence.PREFIX}1879050000_{pid}_{started}_{namespace}"
+    reused = f"{fence.PREFIX}1879050001_{pid}_{started - 1}_{namespace}"
+    foreign = f"{fence.PREFIX}1879050002_{pid}_{started - 1}_{namespace + 1}"
     strange = ["exeat_", "exeat_x_1_2_3", "exeatful", "exeat_1_2"]
     for name in (living, reused, foreign, *strange):
         networks.machine.run("nft", "add", "table", "inet", name)
-    networks.machine.make(nft.remove_orphans)
+    networks.machine.make(fence.remove_orphans)
     assert sorted(networks.machine.tables()) == sorted([living, foreign, *strange])
 
 
@@ -455,9 +455,9 @@ def test_the_seatbelt_jail_is_not_to_be_had_here() -> None:
 
 
 def test_no_unused_uid_is_an_error(monkeypatch: pytest.MonkeyPatch, networks: Networks) -> None:
-    monkeypatch.setattr(nft, "is_unused", lambda uid: False)
+    monkeypatch.setattr(fence, "is_unused", lambda uid: False)
     with pytest.raises(JailError, match="no unused uid"):
-        networks.machine.make(nft.raise_fence)
+        networks.machine.make(fence.raise_fence)
     assert networks.machine.tables() == []
 
 
@@ -471,8 +471,8 @@ def test_ports_that_are_taken_are_passed_over(networks: Networks, monkeypatch: p
             raise OSError(98, "taken")
         return real(families, tcp_port, dns_port)
 
-    monkeypatch.setattr(nft, "open_sockets", stubborn)
-    fence = networks.machine.make(nft.raise_fence)
-    networks.machine.make(lambda: nft.open_fenced_sockets(fence)).close()
-    fence.remove()
+    monkeypatch.setattr(fence, "open_sockets", stubborn)
+    held = networks.machine.make(fence.raise_fence)
+    networks.machine.make(lambda: fence.open_fenced_sockets(held)).close()
+    held.remove()
     assert len(asked) == 3

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exeat.jail.seatbelt import SANDBOX_EXEC, build_profile, quote, why_not, wrap_command
+from exeat.errors import JailError
+from exeat.jail.bodies.seatbelt import SANDBOX_EXEC, build_profile, quote, wrap_command
+from exeat.jail.select import choose, open_jail
 
 Form = list["Form"] | str
 _TOKEN = re.compile(r'\s*(?:(?P<open>\()|(?P<close>\))|(?P<string>"(?:[^"\\]|\\.)*")|(?P<word>[^\s()";]+))', re.DOTALL)
@@ -140,14 +142,13 @@ def test_the_command_line_keeps_its_words() -> None:
 
 def test_elsewhere_it_is_an_error_that_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
-    problem = why_not()
-    assert problem is not None
-    assert str(problem).splitlines()[:2] == ["the seatbelt jail needs macOS", "  why: this is linux"]
+    with pytest.raises(JailError) as problem:
+        choose("seatbelt")
+    assert str(problem.value).splitlines()[:2] == ["the seatbelt jail needs macOS", "  why: this is linux"]
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr("exeat.jail.seatbelt.SANDBOX_EXEC", "/no/such/program")
-    problem = why_not()
-    assert problem is not None
-    assert "sandbox-exec" in problem.public
+    monkeypatch.setattr("exeat.jail.bodies.seatbelt.SANDBOX_EXEC", "/no/such/program")
+    with pytest.raises(JailError, match="sandbox-exec"):
+        open_jail(*choose("auto"))
 
 
 # Names that only Linux has. Without them, and with another name for the system, `exeat run` must still be loaded.
@@ -174,7 +175,7 @@ def pretend_macos(program: str) -> subprocess.CompletedProcess[str]:
 
 def test_run_is_loaded_without_anything_of_linux() -> None:
     program = """
-import exeat.run.main, exeat.run.jails.seatbelt_run, exeat.run.jails.unconfined, exeat.run.jails.signal_source
+import exeat.run.main, exeat.run.lifecycle, exeat.jail.bodies.seatbelt, exeat.jail.bodies.env
 from exeat.jail.select import examine
 for kind in ("netns", "nft"):
     assert not examine(kind).ok, kind
@@ -201,9 +202,8 @@ def test_macos_uses_it_by_itself_and_never_another() -> None:
 def test_the_command_is_started_under_the_profile_of_the_gateways_port() -> None:
     """With a program in sandbox-exec's place that shows what it was given, on a system that only seems to be macOS."""
     program = """
-from exeat.jail import seatbelt
-import exeat.run.jails.seatbelt_run as there
-there.why_not = lambda: None
+import exeat.jail.bodies.seatbelt as there
+there.check_here = lambda: None
 show = ["/bin/sh", "-c", 'echo "$1"; echo "$HTTP_PROXY"; shift; exec "$@"', "sh"]
 there.wrap_command = lambda profile, argv: [*show, profile, *argv]
 from exeat.cli.main import main

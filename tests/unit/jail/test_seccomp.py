@@ -20,8 +20,7 @@ import pytest
 
 from exeat.errors import ExeatError
 from exeat.jail import libc
-from exeat.jail.limits.landlock import scope_abstract_sockets
-from exeat.jail.limits.privileges import drop_all
+from exeat.jail.limits.privileges import drop_all, scope_abstract_sockets
 from exeat.jail.limits.seccomp import NUMBERS, build_filter, install
 from tests.support.programs import need
 from tests.unit.jail.forked import UIDS, attempt

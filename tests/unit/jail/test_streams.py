@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exeat.jail import libc
-from exeat.jail.process import streams
+from exeat.jail.process import descriptors
 from tests.support.running import folder_of
 from tests.unit.jail.forked import UIDS, attempt
 
@@ -25,11 +25,11 @@ def test_a_stream_that_is_read_stands_where_it_stood_and_stays_as_it_is(uid: int
         os.lseek(given, 4, os.SEEK_SET)
         os.dup2(given, 0)
         os.close(os.open("/proc/self/fd/0", os.O_WRONLY))  # the control
-        positions = streams.hold_read_only()
+        positions = descriptors.hold_read_only()
         assert positions == {0: 4}
-        assert streams.moved(positions) == {}
+        assert descriptors.moved(positions) == {}
         assert os.read(0, 3) == b"456"
-        assert streams.moved(positions) == {0: 7}
+        assert descriptors.moved(positions) == {0: 7}
         assert os.lseek(given, 0, os.SEEK_CUR) == 4, "the caller's own is another one"
         assert os.get_inheritable(0)
         with pytest.raises(OSError, match="Read-only") as refused:
@@ -50,7 +50,7 @@ def test_a_stream_that_is_written_is_left_alone(flags: int, tmp_path: Path) -> N
 
     def check() -> None:
         os.dup2(os.open(tmp_path / "file", flags), 0)
-        assert streams.hold_read_only() == {}
+        assert descriptors.hold_read_only() == {}
 
     assert attempt(enter_own_mounts, check) == "ok"
 
@@ -62,7 +62,7 @@ def test_a_stream_whose_file_is_gone_or_no_file_is_left_alone(tmp_path: Path) ->
         os.dup2(os.open(tmp_path / "file", os.O_RDONLY), 0)
         (tmp_path / "file").unlink()
         os.dup2(os.pipe()[0], 1)
-        assert streams.hold_read_only() == {}
+        assert descriptors.hold_read_only() == {}
         assert os.read(0, 9) == b"0123"
 
     assert attempt(enter_own_mounts, check) == "ok"
@@ -77,6 +77,6 @@ def test_another_file_under_the_same_name_is_an_error(tmp_path: Path) -> None:
         libc.mount(None, "/", None, libc.MS_REC | libc.MS_PRIVATE)
         libc.mount("none", str(tmp_path), "tmpfs")
         (tmp_path / "file").write_text("other")
-        streams.hold_read_only()
+        descriptors.hold_read_only()
 
     assert attempt(enter_own_mounts, check) == "EPERM"

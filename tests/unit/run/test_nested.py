@@ -8,41 +8,37 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.policy.files import FilePolicy
-from exeat.run.jails.dispatch import run_in_jail
-from exeat.run.jails.nested import advice_on_nesting, refuse_covers, refuse_nesting
-from exeat.run.settings import RunSettings
+from exeat.file_policy import FilePolicy, FileSettings
+from exeat.jail.select import BODIES
+from exeat.run.lifecycle import refuse_what_it_lacks
+from exeat.run.nesting import advice_on_nesting, refuse_covers, refuse_nesting
+from exeat.run.settings import Preparations, RunSettings, make_plan
 
-
-def _settings(jail: str = "auto", files: FilePolicy | None = None) -> RunSettings:
-    def never() -> None:
-        raise AssertionError
-
-    return RunSettings(["true"], never, jail=jail, files=files or FilePolicy(nest=True))  # type: ignore[arg-type]
+NEST = FilePolicy(nest=True)
 
 
 def test_an_ordinary_user_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    refuse_nesting(_settings())
-    refuse_nesting(_settings("netns"))
+    refuse_nesting(BODIES["netns"], NEST)
 
 
 def test_root_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(ConfigError, match="root cannot have it"):
-        refuse_nesting(_settings())
+        refuse_nesting(BODIES["netns"], NEST)
 
 
 @pytest.mark.parametrize("jail", ["nft", "env", "seatbelt"])
 def test_other_jails_have_none(jail: str) -> None:
+    plan = make_plan(RunSettings(["true"], jail=jail, files=(FileSettings(nest=True),)), Preparations())
     with pytest.raises(ConfigError, match=f"not in the {jail} jail"):
-        run_in_jail(_settings(jail), None)  # type: ignore[arg-type] # before anything is started
+        refuse_what_it_lacks(BODIES[jail], plan)
 
 
 def test_files_of_the_host_and_nest_are_a_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ConfigError, match="--files host"):
-        refuse_nesting(_settings(files=FilePolicy(mode="host", nest=True)))
+        refuse_nesting(BODIES["netns"], FilePolicy(mode="host", nest=True))
 
 
 def test_what_lies_in_a_shared_folder_cannot_be_hidden(tmp_path: Path) -> None:

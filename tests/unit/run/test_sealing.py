@@ -36,7 +36,8 @@ def test_a_late_import_is_noticed(module: str, is_late: bool) -> None:
 _FIND_LEFT = """
 import dis, importlib, importlib.util, json, sys, types
 import exeat.sandbox.placeholders
-from exeat.run.gateway_process import intercepting, oversight, renewal, serving, stored, who_asks
+from exeat.run.gateway_process import intercepting, oversight, serving, stored, who_asks
+from exeat.run.gateway_process import intercepting
 from exeat.gateway.gates.resolve import load_system_resolver
 load_system_resolver()
 later = (serving._NEEDED_LATER, serving._NEEDED_TO_ROTATE, intercepting.NEEDED_LATER)
@@ -73,7 +74,7 @@ _BEFORE = {
     "exeat.policy.suffix: publicsuffixlist",
     "exeat.run.gateway_process.process: exeat.run.asks.terminal",
     "exeat.run.gateway_process.scrubbing: exeat.jail.libc",
-    "exeat.run.gateway_process.serving: exeat.jail.limits.privileges",
+    "exeat.run.gateway_process.rules: exeat.jail.limits.privileges",
     "exeat.secrets.stream.unpacking: brotli", "exeat.secrets.stream.unpacking: compression",
     "exeat.secrets.stream.unpacking: backports",
 }  # fmt: skip

@@ -14,14 +14,12 @@ import socket
 import sys
 import termios
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
 from exeat.errors import ExeatError
 from exeat.jail.signals import FOR_COMMAND, STOPPING
 from exeat.run.asks.relay import BEGIN, ENDING, NO_QUESTIONS, READY, SUSPEND, SUSPENDED, Relay
-from exeat.run.jails.job import lead
 from exeat.run.sealing import seal_imports
 
 _READY_S = 10.0
@@ -79,10 +77,6 @@ class Prompter:
             number, original = self._swapped.pop()
             os.dup2(original, number)
             os.close(original)
-
-    def lead_job(self, become_command: Callable[[], NoReturn]) -> NoReturn:
-        """The child's life from here on; see there."""
-        lead(become_command, self.slave)
 
     def end_questions(self) -> bool:
         """The command has ended. Its terminal gets the modes back that it began with: it has left what it liked.

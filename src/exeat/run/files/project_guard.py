@@ -22,7 +22,7 @@ from exeat.jail.files.name_watch import NameWatch
 from exeat.jail.files.trees import open_without_links
 from exeat.run.files.held_places import has_second_name
 from exeat.run.files.hidden_ways import HiddenWays, root_of
-from exeat.run.summary import say
+from exeat.run.outcome import say
 
 BLOCKED: Final = ".exeat-blocked"
 _NOTHING: Final = (0, 0)

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from exeat.audit import Journal, encode_event
+from exeat.errors import ExeatError
 from exeat.gateway.tls.interception import Intercept, Interception
 from exeat.gateway.tls.spoken import HTTP1
+from exeat.jail.environment import decoded
+from exeat.jail.messages import Prepared, send
 from exeat.policy import Name, Pattern, Policy, Reason, Rule, Scope, Target, decide, is_exempt
-from exeat.run.environment import decoded
-from exeat.run.gateway_process.preparations import Preparations
 from exeat.run.gateway_process.scrubbing import scrub_environment
 from exeat.secrets.model import Secret, SecretSpec
 from exeat.secrets.setup.config import VARIABLE
-from exeat.secrets.setup.values import Settle, end_commands, fetch, files_to_hide, variables_to_drop
+from exeat.secrets.setup.values import (
+    Settle,
+    end_commands,
+    fetch,
+    fetch_one,
+    files_to_hide,
+    renewal_plan,
+    variables_to_drop,
+)
 from exeat.secrets.stream.codings import load_codings
 from exeat.secrets.vault import Vault
 from exeat.sources import Loaded
 from exeat.trust.authority import Authority, Contexts
-from exeat.trust.files import TrustFiles
 from exeat.trust.roots import UpstreamTrust, find_caller_roots, find_system_roots
 from exeat.trust.store import certificates_of, combined_bundle, java_key_store, subject_hash
 from exeat.trust.unnamed_file import file_in_memory
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
+
 
 # Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
 NEEDED_LATER = (
@@ -70,25 +81,25 @@ class Intercepting:
     def _dropped(self) -> set[str]:
         return {*variables_to_drop(self._loaded.secrets), *self._copies, *self._own_copies}
 
-    def preparations(self) -> Preparations:
-        loaded = self._loaded
+    def tell(self, control: socket.socket) -> None:
+        """What the command is to get of the secrets: never a value. The certificates go with it."""
         own = self._authority.certificate_pem
         added = find_caller_roots(self._passed_on)  # by variables that will lead to our files
         bundle = combined_bundle(find_system_roots(self._passed_on) + added, own)
-        trust = TrustFiles(
-            file_in_memory(bundle),
-            file_in_memory(combined_bundle(added, own)),
-            file_in_memory(java_key_store(certificates_of(bundle))),
+        prepared = Prepared(
+            tuple((each.name, each.placeholder.decode("ascii")) for each in self.secrets),
+            tuple(sorted(self._dropped())),
+            _files_with_values(self._loaded.secrets),
+            (*_announce(self._loaded.policy, self._loaded.secrets), *self._copies.values()),
             subject_hash(self._authority.certificate_der),
         )
-        return Preparations(
-            {each.name: each.placeholder.decode("ascii") for each in self.secrets},
-            sorted(self._dropped()),
-            _files_with_values(loaded.secrets),
-            [*loaded.warnings, *_announce(loaded.policy, loaded.secrets), *self._copies.values()],
-            trust,
-            loaded.files,
-        )
+        contents = bundle, combined_bundle(added, own), java_key_store(certificates_of(bundle))
+        files = [file_in_memory(each) for each in contents]
+        try:
+            send(control, prepared, files)
+        finally:
+            for each in files:
+                os.close(each)
 
     def interception(self) -> Interception:
         """What the gateway works with. Everything that it needs later is loaded here."""
@@ -127,10 +138,10 @@ def _permitted(loaded: Loaded) -> list[Pattern]:
     return wanted + [rule.pattern for secret in loaded.secrets for rule in secret.hosts]
 
 
-def _files_with_values(secrets: Sequence[SecretSpec]) -> list[str]:
+def _files_with_values(secrets: Sequence[SecretSpec]) -> tuple[str, ...]:
     """Those that secrets name, and those in which values are written; links followed."""
     written = (each.written.name for each in secrets if each.source.value is not None and each.written.name != VARIABLE)
-    return [*dict.fromkeys((*files_to_hide(secrets), *map(os.path.realpath, written)))]
+    return tuple(dict.fromkeys((*files_to_hide(secrets), *map(os.path.realpath, written))))
 
 
 def _find_copies(environ: Mapping[str, str], secrets: Sequence[Secret]) -> dict[str, str]:
@@ -169,3 +180,34 @@ def _note(policy: Policy, rule: Rule) -> str:
     if not decision.allowed and decision.reason is not Reason.NEEDS_INTERCEPTION:
         return " (but a rule denies that)"
     return " (allowed by that)" if decision.rule is not None and decision.rule.implied else ""
+
+
+_RETRY_S = 30.0  # after a failure, unless the next turn comes sooner
+
+
+def start_renewals(secrets: Sequence[Secret], environ: Mapping[str, str], journal: Journal) -> list[asyncio.Task[None]]:
+    """One task for each secret that is to be renewed."""
+    placeholders = {each.name: each.placeholder for each in secrets}
+    return [
+        asyncio.create_task(_renew(secret, after_s, environ, placeholders, journal))
+        for secret, after_s in renewal_plan(secrets)
+    ]
+
+
+async def _renew(
+    secret: Secret, after_s: float, environ: Mapping[str, str], placeholders: Mapping[str, bytes], journal: Journal
+) -> None:
+    """For ever. While a command fails the last value is used: it may be good for longer than was said."""
+    loop = asyncio.get_running_loop()
+    wait_s = after_s
+    while True:
+        await asyncio.sleep(wait_s)
+        try:
+            value = await loop.run_in_executor(None, fetch_one, secret.spec, environ, placeholders)
+        except ExeatError as error:
+            wait_s = min(after_s, _RETRY_S)
+            journal.append(encode_event("secret-not-renewed", secret=secret.name, note=error.public))
+            continue
+        secret.renew(value)
+        wait_s = after_s
+        journal.append(encode_event("secret-renewed", secret=secret.name))

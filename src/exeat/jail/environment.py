@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from exeat.errors import ConfigError
 
@@ -24,44 +25,50 @@ _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _OWN_LOOPBACK = "localhost,127.0.0.1,::1"
 
 
-def build_environment(
-    inherited: Mapping[str, str],
-    wanted: Iterable[str],
-    *,
-    clean: bool,
-    proxy_url: str | None,
-    own_loopback: bool,
-    kept_sockets: Iterable[str] = (),
-    placeholders: Mapping[str, str] | None = None,
-    trust: Mapping[str, str] | None = None,
-    sandbox: str = "",
-) -> dict[str, str]:
-    """The environment to start the command with. `wanted` are `NAME=VALUE` or `NAME`; `proxy_url` None sets none.
+class Variables(NamedTuple):
+    """What the command's environment is made of; its jail adds what leads to the gateway.
 
-    `sandbox` is the name of the one that it runs in. `placeholders` and `trust` are set whatever else was said: a value
-    by the name of a secret must not get in.
+    `placeholders`, and certificates to trust, are set whatever else was said: a value by the name of a secret must not
+    get in.
     """
-    kept = set(kept_sockets)
-    values = {name: value for name, value in inherited.items() if _is_passed_on(name, value, clean, kept)}
-    for name in (*_PROXY_NAMES, "NO_PROXY"):
-        values.pop(name, None)
-        values.pop(name.lower(), None)
-    if proxy_url is not None:
-        proxies = dict.fromkeys(_PROXY_NAMES, proxy_url) | {"NO_PROXY": _OWN_LOOPBACK if own_loopback else ""}
-        values |= proxies | {name.lower(): value for name, value in proxies.items()}
-    # So that a program, or a prompt, can tell where it is. Nothing of ours takes its settings from these inside.
-    values |= {"EXEAT": "1"} | ({"EXEAT_SANDBOX": sandbox} if sandbox else {})
-    for item in wanted:
-        name, equals, value = item.partition("=")
-        if not name or "\0" in item:
-            raise ConfigError("no variable name", where=f"--env {item!r}", expected="NAME=VALUE or NAME")
-        if equals:
-            values[name] = value
-        elif name in inherited:
-            values[name] = inherited[name]
-        else:
-            raise ConfigError("not set here", where=f"--env {name}", expected="NAME=VALUE, or a NAME that is set")
-    return {**values, **(trust or {}), **(placeholders or {})}
+
+    inherited: Mapping[str, str]
+    wanted: tuple[str, ...] = ()  # NAME=VALUE, or NAME
+    clean: bool = False
+    names_proxy: bool = True
+    placeholders: Mapping[str, str] = {}
+    sandbox: str = ""  # the name of the one that the command runs in
+
+    def build(
+        self,
+        *,
+        proxy_url: str | None,
+        own_loopback: bool,
+        kept_sockets: Iterable[str] = (),
+        trust: Mapping[str, str] | None = None,
+    ) -> dict[str, str]:
+        """`proxy_url` None: the jail leads everything to the gateway anyway. Raises ConfigError."""
+        kept = set(kept_sockets)
+        values = {name: text for name, text in self.inherited.items() if _is_passed_on(name, text, self.clean, kept)}
+        for name in (*_PROXY_NAMES, "NO_PROXY"):
+            values.pop(name, None)
+            values.pop(name.lower(), None)
+        if proxy_url is not None and self.names_proxy:
+            proxies = dict.fromkeys(_PROXY_NAMES, proxy_url) | {"NO_PROXY": _OWN_LOOPBACK if own_loopback else ""}
+            values |= proxies | {name.lower(): value for name, value in proxies.items()}
+        # So that a program, or a prompt, can tell where it is. Nothing of ours takes its settings from these inside.
+        values |= {"EXEAT": "1"} | ({"EXEAT_SANDBOX": self.sandbox} if self.sandbox else {})
+        for item in self.wanted:
+            name, equals, value = item.partition("=")
+            if not name or "\0" in item:
+                raise ConfigError("no variable name", where=f"--env {item!r}", expected="NAME=VALUE or NAME")
+            if equals:
+                values[name] = value
+            elif name in self.inherited:
+                values[name] = self.inherited[name]
+            else:
+                raise ConfigError("not set here", where=f"--env {name}", expected="NAME=VALUE, or a NAME that is set")
+        return {**values, **(trust or {}), **self.placeholders}
 
 
 def _is_passed_on(name: str, value: str, clean: bool, kept_sockets: set[str]) -> bool:

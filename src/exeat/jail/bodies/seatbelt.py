@@ -6,11 +6,14 @@ business, except exeat's own. It is built from values, which must never be able 
 
 from __future__ import annotations
 
+import errno
 import os
-import sys
+import shutil
 from collections.abc import Iterable
 
-from exeat.errors import JailError
+from exeat.errors import ConfigError, JailError
+from exeat.jail.bodies.child import ChildJail
+from exeat.jail.jail import Built, Examination, Spec
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
 
@@ -100,12 +103,45 @@ def wrap_command(profile: str, argv: list[str]) -> list[str]:
     return [SANDBOX_EXEC, "-p", profile, *argv]
 
 
-def why_not() -> JailError | None:
-    """Why this jail cannot be had here; None if it can."""
-    if sys.platform != "darwin":
-        return JailError(
-            "the seatbelt jail needs macOS", detail=f"this is {sys.platform}", fix="--jail netns, or leave --jail out"
+class SeatbeltJail(ChildJail):
+    def build(self, spec: Spec) -> Built:
+        # sandbox-exec has an exit status of its own for what it cannot start: find out before.
+        program = spec.argv[0]
+        found = (
+            program if os.path.dirname(program) else shutil.which(program, path=spec.variables.inherited.get("PATH"))
         )
+        if found is None or not os.path.exists(found):
+            self.give_up(errno.ENOENT)
+        elif os.path.isdir(found) or not os.access(found, os.X_OK):
+            self.give_up(errno.EACCES)
+        return super().build(spec)
+
+    def wrap(self, spec: Spec, port: int) -> list[str]:
+        folders = [path for path in spec.hidden if os.path.isdir(path)]
+        files = [path for path in spec.hidden if path not in folders]
+        try:
+            profile = build_profile(
+                port,
+                unix=map(os.path.realpath, spec.unix),
+                hidden_files=map(os.path.realpath, files),
+                hidden_folders=map(os.path.realpath, folders),
+            )
+        except ValueError as error:
+            raise ConfigError(str(error), where="--unix, --audit or --policy", expected="a plain path") from None
+        return wrap_command(profile, spec.argv)
+
+
+def check_here() -> None:
+    """Raises JailError where there is no Seatbelt."""
     if not os.access(SANDBOX_EXEC, os.X_OK):
-        return JailError("the seatbelt jail needs sandbox-exec", detail=f"there is no {SANDBOX_EXEC}")
-    return None
+        raise JailError("the seatbelt jail needs sandbox-exec", detail=f"there is no {SANDBOX_EXEC}")
+
+
+def open_jail() -> SeatbeltJail:
+    check_here()
+    return SeatbeltJail()
+
+
+def examine() -> Examination:
+    open_jail()
+    return Examination(True, "a Seatbelt profile: the gateway's port is all the network there is")

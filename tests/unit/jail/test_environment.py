@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.run.environment import build_environment
+from exeat.jail.environment import Variables
 
 URL = "http://127.0.0.1:61080"
 
@@ -16,9 +16,8 @@ def build(
     inherited: Mapping[str, str], *wanted: str, clean: bool = False, proxies: bool = False, kept: tuple[str, ...] = ()
 ) -> dict[str, str]:
     """Without the sign that every command gets."""
-    found = build_environment(
-        inherited, wanted, clean=clean, proxy_url=URL if proxies else None, own_loopback=True, kept_sockets=kept
-    )
+    variables = Variables(inherited, wanted, clean)
+    found = variables.build(proxy_url=URL if proxies else None, own_loopback=True, kept_sockets=kept)
     assert found.pop("EXEAT") == "1"
     return found
 
@@ -26,7 +25,7 @@ def build(
 def test_a_command_can_tell_that_it_runs_under_exeat_and_where() -> None:
     def signs(sandbox: str, *wanted: str) -> dict[str, str]:
         given = {"EXEAT": "0", "EXEAT_SANDBOX": "outer", "EXEAT_AUDIT": "x"}
-        return build_environment(given, wanted, clean=True, proxy_url=None, own_loopback=True, sandbox=sandbox)
+        return Variables(given, wanted, clean=True, sandbox=sandbox).build(proxy_url=None, own_loopback=True)
 
     assert signs("work") == {"EXEAT": "1", "EXEAT_SANDBOX": "work"}
     assert signs("") == {"EXEAT": "1"}, "the name of an outer sandbox is not passed on"
@@ -54,7 +53,7 @@ def test_proxies_are_set_in_both_cases_or_not_at_all(name: str) -> None:
 
 
 def test_where_loopback_is_the_hosts_nothing_goes_past_the_proxy() -> None:
-    found = build_environment({"NO_PROXY": "*"}, (), clean=False, proxy_url=URL, own_loopback=False)
+    found = Variables({"NO_PROXY": "*"}).build(proxy_url=URL, own_loopback=False)
     assert found["NO_PROXY"] == found["no_proxy"] == ""
 
 
@@ -99,3 +98,14 @@ def test_the_callers_own_mapping_is_not_changed() -> None:
     given = {"A": "1", "HTTP_PROXY": "x"}
     build(given, "A=2", proxies=True)
     assert given == {"A": "1", "HTTP_PROXY": "x"}
+
+
+def test_who_wants_no_proxy_variables_has_none() -> None:
+    assert "HTTP_PROXY" in Variables({}).build(proxy_url=URL, own_loopback=True)
+    assert Variables({}, names_proxy=False).build(proxy_url=URL, own_loopback=True) == {"EXEAT": "1"}
+
+
+def test_a_placeholder_and_whom_to_trust_beat_what_was_asked_for() -> None:
+    variables = Variables({"KEY": "a"}, ("KEY=b", "CA=b"), placeholders={"KEY": "placeholder"})
+    found = variables.build(proxy_url=None, own_loopback=True, trust={"CA": "/ca"})
+    assert (found["KEY"], found["CA"]) == ("placeholder", "/ca")

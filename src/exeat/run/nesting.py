@@ -6,20 +6,21 @@ import os
 from collections.abc import Iterable, Sequence
 
 from exeat.errors import ConfigError
-from exeat.run.settings import RunSettings
+from exeat.file_policy import FilePolicy
+from exeat.jail.select import Body
 
 _WHERE = "--nest"
 
 
-def refuse_nesting(settings: RunSettings) -> None:
+def refuse_nesting(body: Body, files: FilePolicy) -> None:
     """Raise ConfigError where a sandbox inside is not to be had, or would undo the jail."""
-    if settings.jail not in ("auto", "netns"):
-        raise ConfigError(f"not in the {settings.jail} jail", where=_WHERE, expected="--jail netns")
+    if not body.nests:
+        raise ConfigError(f"not in the {body.kind} jail", where=_WHERE, expected="--jail netns")
     if os.geteuid() == 0:
         # Linux lets root's number into a new user namespace only by a capability (CAP_SETFCAP), so no sandbox would
         # work; and to file systems that can be mounted in one (cgroup2) a program with that number is the real root.
         raise ConfigError("root cannot have it", where=_WHERE, expected="an ordinary user")
-    if settings.files.mode == "host":
+    if files.mode == "host":
         raise ConfigError(
             "with --files host things are hidden by mounts, and a program with namespaces of its own gets past these",
             where=_WHERE,

@@ -15,11 +15,11 @@ import socket
 from contextlib import suppress
 
 from exeat.errors import JailError
+from exeat.jail.jail import Sockets
 from exeat.jail.limits.own_user import FIRST_UID, LAST_UID, is_unused, uid_candidates
 from exeat.jail.net import nftables as nft
-from exeat.jail.net.netlink import keep_users_here, let_users_go
-from exeat.jail.net.network import LOGGED_BYTES, LOGGED_PER_SECOND, Sockets, open_sockets
-from exeat.jail.select import Examination
+from exeat.jail.net.netlink import keep_users_here, let_users_go, open_packet_log
+from exeat.jail.net.network import LOGGED_BYTES, LOGGED_PER_SECOND, open_sockets
 
 PREFIX = "exeat_"
 _TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
@@ -141,8 +141,6 @@ def _has_ipv6_loopback() -> bool:
 
 
 def _open_log(fence: Fence, sockets: Sockets) -> int | None:
-    from exeat.jail.net.netlink import open_packet_log  # noqa: PLC0415
-
     group = _FIRST_LOG_GROUP + fence.uid % _LOG_GROUPS
     try:
         sockets.dropped.append(open_packet_log(group, LOGGED_BYTES))
@@ -252,35 +250,7 @@ def remove_orphans() -> None:
                 pass  # a process that its owner started still holds it
 
 
-def examine_nft() -> Examination:
-    """Can this jail be had? Builds one, starts nothing in it, and takes it away again."""
-    from exeat.jail.bodies.namespaces import NamespaceJail  # noqa: PLC0415
-    from exeat.jail.files.layering import PRIVATE  # noqa: PLC0415
-    from exeat.jail.files.mounts import View  # noqa: PLC0415
-    from exeat.jail.files.silent import silent_mounts  # noqa: PLC0415
-    from exeat.jail.files.view import Layers  # noqa: PLC0415
-    from exeat.jail.limits.landlock import landlock_abi  # noqa: PLC0415
-    from exeat.jail.process.builder import Spec  # noqa: PLC0415
-
-    try:
-        fence = raise_fence(is_trial=True)
-        try:
-            own = (fence.uid, fence.uid)
-            view = View(Layers(limit=64 << 20))
-            view.silent = silent_mounts(PRIVATE)
-            jail = NamespaceJail(Spec([""], {}, "/", view, own_network=False, run_as=own))
-            jail.start_building()
-            try:
-                jail.finish_building()
-                open_fenced_sockets(fence).close()
-            finally:
-                jail.kill()
-        finally:
-            fence.remove()
-    except JailError as error:
-        return Examination(False, f"{error.public}: {error.detail}" if error.detail else error.public, error.fix)
-    finally:
-        with suppress(OSError):  # without the right to it nothing was done either
-            let_users_go(*_TRIAL)
-    unix = "" if landlock_abi() >= 6 else "; no Unix sockets inside, for want of Landlock (6.12)"
-    return Examination(True, f"packet rules around a uid of its own, as root; nothing can listen inside{unix}")
+def end_trial() -> None:
+    """Take away the routes of a trial."""
+    with suppress(OSError):  # without the right to it nothing was done either
+        let_users_go(*_TRIAL)
