@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test test-all-pythons lint bench demo format clean system venv
+.PHONY: help setup test quick test-all-pythons lint bench demo format clean system venv
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -26,6 +26,9 @@ $(STAMP): pyproject.toml
 
 test: setup  ## run all tests
 	@bash scripts/run-tests $(BIN)/python
+
+quick: lint  ## types, style, import directions and unit tests: what to run after each change
+	@bash scripts/run-tests $(BIN)/python tests/unit
 
 test-all-pythons: setup  ## run all tests on each Python that pyproject.toml names and this machine has
 	@$(BIN)/python scripts/test_all_pythons.py

@@ -34,7 +34,7 @@ for line in sys.stdin:
 READ_RULES = """
 import sys, time
 from exeat.policy import build_policy
-from exeat.policy.suffix import load_suffixes
+from exeat.policy.grammar import load_suffixes
 from exeat.sandbox.allowlist import parse_allowlist_file
 load_suffixes()
 text = open(sys.argv[1]).read()

@@ -88,7 +88,7 @@ def test(version: str, python: Path, arguments: list[str]) -> Result:
         # In CI it is a failure if a test cannot be run. Those that become another user cannot be, with this Python.
         environ.pop("CI", None)
         note += " (closed to other users, so tests as another user are skipped)"
-    argv = [str(inside), "-m", "pytest", *arguments] if arguments else ["bash", "scripts/run-tests", str(inside)]
+    argv = ["bash", "scripts/run-tests", str(inside), *arguments]
     counts: dict[str, int] = {}
     with subprocess.Popen(argv, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, errors="replace") as child:
         assert child.stdout is not None

@@ -26,7 +26,7 @@ from exeat.policy import (
     parse_rule,
 )
 from exeat.policy.address import Network
-from exeat.policy.listing import parse_listing
+from exeat.policy.document import parse_listing
 
 if TYPE_CHECKING:
     from exeat.secrets.model import SecretSpec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from examples import demo
 
-from tests.support.running import exeat
+from tests.support.runs.running import exeat
 
 ROOT = Path(demo.__file__).parents[1]
 

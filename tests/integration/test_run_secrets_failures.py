@@ -17,13 +17,13 @@ import pytest
 
 from exeat.errors import ConfigError
 from exeat.sources import RuleSources
-from tests.conftest import StartOrigin
-from tests.support.leak_scan import Needles, gateway_of, hits_in_files
-from tests.support.origin import Handler, Origin
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import Handler, Origin
 from tests.support.programs import Finished
-from tests.support.running import AS_ROOT, NOBODY, Process, exeat, run_argv, wait_gone
-from tests.support.scene import wait_until
-from tests.support.secret_runs import HOST, SOURCES, Hoard, SecretRun, authority, places, tls_echo, workshop
+from tests.support.runs.leak_scan import Needles, gateway_of, hits_in_files
+from tests.support.runs.running import AS_ROOT, NOBODY, Process, exeat, run_argv, wait_gone
+from tests.support.runs.secret_runs import HOST, SOURCES, Hoard, SecretRun, authority, places, tls_echo, workshop
 
 TOKEN = os.urandom(12).hex()
 VALUE = f"live-0000{TOKEN}"
@@ -123,7 +123,11 @@ def test_no_error_about_a_file_shows_a_value(tmp_path: Path, kind: str) -> None:
     assert str(error).startswith(f"{path}:")
 
 
-@pytest.mark.parametrize("text", [VALUE, f'{{"KEY": "{VALUE}"}}', f'{{"KEY": {{"value": "{VALUE}\udcff"}}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [VALUE, f'{{"KEY": "{VALUE}"}}', f'{{"KEY": {{"value": "{VALUE}\udcff"}}}}'],
+    ids=["no JSON", "no table", "no text"],
+)
 def test_a_variable_that_cannot_be_used_is_told_of_without_its_content(text: str) -> None:
     with workshop(None) as folder:
         done = exeat(command=["echo", "ran"], env=places(folder) | {"EXEAT_SECRETS_JSON": text}, cwd=folder)

@@ -25,7 +25,7 @@ _KEPT_KINDS = ("EXEAT_TEST_", "HYPOTHESIS_", "PYTEST_")
 _PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 _DESCRIPTORS = 4_096
 
-# For downloads of test programs: the machine's own settings say where they come from.
+# For downloads and compilers of test programs: the machine's own settings and caches are in it.
 CALLERS_ENVIRONMENT = dict(os.environ)
 
 

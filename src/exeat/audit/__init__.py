@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from exeat.audit.events import EventStream
+    from exeat.audit.batch import EventStream
     from exeat.audit.journal import Journal, open_journal
     from exeat.audit.record import Record, encode_event
     from exeat.audit.rotation import Rotation
 
 _HOMES = {
-    "EventStream": "exeat.audit.events",
+    "EventStream": "exeat.audit.batch",
     "Journal": "exeat.audit.journal",
     "Record": "exeat.audit.record",
     "Rotation": "exeat.audit.rotation",

@@ -11,16 +11,13 @@ import asyncio
 import json
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Self
 
-from exeat.audit.batch import Batch, refuse
-from exeat.audit.events import EventStream
-from exeat.audit.opening import open_sink
+from exeat.audit.batch import Batch, EventStream, Worker, refuse
+from exeat.audit.logfile import open_sink
 from exeat.audit.record import encode_event
 from exeat.audit.rotation import DEFAULT_KEEP, DEFAULT_MAX_BYTES
 from exeat.audit.sink import ContendedError, Sink
-from exeat.audit.worker import Worker
 
 MAX_BACKLOG_LINES = 10_000
 # How much of the backlog is tried at once: while the disk is full, sealing all 10,000 lines for every
@@ -164,9 +161,7 @@ class Journal:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _drain(self, idle: asyncio.Event) -> None:

@@ -4,7 +4,7 @@ One chain per file, whoever writes. Every batch is written under `flock`, after 
 it is not as we left it, its last line tells where the chain stands; if another file has taken its name,
 we follow. Evidence is never deleted: half a line that a crash left is closed off and told of.
 
-A log in reach of what it is about goes on only in files that were there at the start (`exeat.audit.pool`).
+A log in reach of what it is about goes on only in files that were there at the start (`exeat.audit.rotate`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import stat
 import time
 
 from exeat.audit.chain import GENESIS, seal_lines
-from exeat.audit.pool import FilePool, Identity
+from exeat.audit.parts import read_tail
 from exeat.audit.record import encode_event
-from exeat.audit.sink import ContendedError, new_chain, torn_event
-from exeat.audit.tail import read_tail
+from exeat.audit.rotate import FilePool, Identity, begin_next
+from exeat.audit.sink import ContendedError, MemorySink, Sink, StreamSink, new_chain, torn_event
+from exeat.errors import StartError, log_not_opened
 
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 _LOCK_WAIT_S = 5.0
@@ -213,8 +214,6 @@ class LogFile:
     def _begin_next(self, line: bytes) -> int:
         if self._pool is not None:
             return self._pool.begin_next(line)
-        from exeat.audit.rotate import begin_next  # noqa: PLC0415 - with pathlib; files rotate rarely
-
         return begin_next(self._path, line, self._keep)
 
 
@@ -262,3 +261,42 @@ def _acquire(fd: int, *, wait: bool) -> None:
             raise OSError(errno.ETIMEDOUT, f"another process has kept it locked for {_LOCK_WAIT_S:g} s")
         else:
             time.sleep(_LOCK_RETRY_S)
+
+
+_STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
+
+
+def open_sink(target: str | None, *, max_bytes: int, keep: int, in_reach: bool = False) -> Sink:
+    """The sink for `target`: None, `-` for standard output, a file, or a device or pipe as a stream."""
+    if target is None:
+        return MemorySink()
+    if max_bytes < 0 or keep < 1:
+        raise StartError("the audit log needs max_bytes of 0 or more and keep of 1 or more")
+    try:
+        if target in _STANDARD:
+            return StreamSink(os.dup(_STANDARD[target]))
+        if _is_stream(target):
+            return StreamSink(_open_stream(target))
+        return LogFile(target, max_bytes=max_bytes, keep=keep, in_reach=in_reach)
+    except OSError as error:
+        raise log_not_opened(target, error) from error
+
+
+def _is_stream(target: str) -> bool:
+    try:
+        mode = os.lstat(target).st_mode
+    except FileNotFoundError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+def _open_stream(target: str) -> int:
+    """A device or a named pipe. Never blocks: a pipe without a reader is an error at once."""
+    fd = os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    found = os.fstat(fd)
+    is_pipe = stat.S_ISFIFO(found.st_mode)
+    owners = {os.geteuid()} if is_pipe else {os.geteuid(), 0}
+    if not (is_pipe or stat.S_ISCHR(found.st_mode)) or found.st_uid not in owners:
+        os.close(fd)
+        raise OSError(errno.EPERM, f"not a pipe or device of ours (owner uid {found.st_uid})")
+    return fd

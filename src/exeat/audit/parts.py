@@ -1,4 +1,4 @@
-"""A log on disk for those who read it: the file, its rotated parts beside it, and lines as records.
+"""A log on disk for those who read it: the file, its rotated parts, lines as records, and where the file ends.
 
 Nothing here follows a link, waits for a pipe, or believes that a line is what it should be.
 """
@@ -8,14 +8,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+from exeat.audit.chain import GENESIS, parse_line
 from exeat.errors import ConfigError
 
 MAX_LINE_BYTES = 256 * 1024
-"""More than any line that is written; what is longer is no record."""
+"""What is longer is no record: a dozen fields of 300 characters, 12 bytes each at worst, are 43 KB."""
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _ADVICE = {
@@ -44,17 +47,8 @@ class LogPlace(NamedTuple):
         return LogPlace(f"{self.path}.{number}", self.dir_fd) if number else self
 
     def oldest(self) -> int:
-        """The highest number of a rotated part."""
-        folder, slash, name = self.path.rpartition("/")
-        where = self.dir_fd if self.dir_fd is not None else f"{folder}/" if slash else "."
-        try:
-            beside = os.listdir(where)  # noqa: PTH208 - pathlib costs 5 ms
-        except OSError:
-            return 0
-        start = f"{name}."
-        digits = (other[len(start) :] for other in beside if other.startswith(start))
-        # No more than a rotation could ever make: a hostile name must not make us count to it.
-        return max((int(each) for each in digits if each.isascii() and each.isdigit() and len(each) <= 4), default=0)
+        """The highest number of a rotated part; 0 if there is none."""
+        return max(rotated_numbers(self.path, self.dir_fd), default=0)
 
     def identity(self) -> tuple[int, int] | None:
         """Which file has this name now."""
@@ -74,13 +68,7 @@ class Part:
         self.size = size
 
     def read(self, count: int, offset: int) -> bytes:
-        """Exactly these bytes, or fewer where the file ends."""
-        pieces = []
-        while count > 0 and (piece := os.pread(self.descriptor, count, offset)):
-            pieces.append(piece)
-            count -= len(piece)
-            offset += len(piece)
-        return b"".join(pieces)
+        return _read(self.descriptor, count, offset)
 
     def duplicate(self) -> Part:
         return Part(os.dup(self.descriptor), self.identity, self.size)
@@ -95,6 +83,18 @@ class Part:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def rotated_numbers(path: str, dir_fd: int | None = None) -> list[int]:
+    """The numbers of a log's rotated parts, the newest first. No more than a rotation could make: four digits."""
+    folder, slash, name = path.rpartition("/")
+    where = dir_fd if dir_fd is not None else f"{folder}/" if slash else "."
+    try:
+        names = os.listdir(where)
+    except OSError:
+        return []
+    part = re.compile(re.escape(name) + r"\.([1-9][0-9]{0,3})")
+    return sorted(int(found[1]) for each in names if (found := part.fullmatch(each)))
 
 
 def open_part(place: LogPlace) -> Part | None:
@@ -151,3 +151,68 @@ def parse(raw: bytes) -> Line | None:
 
 def _refusal(place: LogPlace, why: str) -> ConfigError:
     return ConfigError(f"cannot read the log {place.path!r}: {why}")
+
+
+_FIRST_LOOK_BYTES = 8 * 1024
+_FURTHEST_LOOK_BYTES = 8 * 1024 * 1024
+_BEGINNING = b'{"seq":1,"chain":"f'
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last whole line, and the bytes after it that are not one.
+
+    `unended` means that only the newline of that line is missing.
+    """
+
+    seq: int
+    chain: str
+    head: str
+    event: str = ""
+    junk: bytes = b""
+    unended: bool = False
+
+
+def read_tail(fd: int, size: int) -> Tail | None:
+    """How a file of `size` bytes ends, or None if it is not a log of ours as far back as we look."""
+    look = _FIRST_LOOK_BYTES
+    while True:
+        start = max(size - look, 0)
+        data = _read(fd, size - start, start)
+        tail = _last_line(data, whole=start == 0)
+        if tail is not None:
+            return tail
+        if start == 0:
+            return Tail(0, "", GENESIS, junk=data) if _begins_a_log(data) else None
+        if look >= _FURTHEST_LOOK_BYTES:
+            return None
+        look *= 8
+
+
+def _last_line(data: bytes, *, whole: bool) -> Tail | None:
+    end = data.rfind(b"\n") + 1
+    if (line := parse_line(data[end:] + b"\n")) is not None and (end or whole):
+        return Tail(line.seq, line.chain, line.stated, line.event, unended=True)
+    while end:
+        begin = data.rfind(b"\n", 0, end - 1) + 1
+        if begin == 0 and not whole:
+            return None  # The look may have begun in the middle of this line.
+        if (line := parse_line(data[begin:end])) is not None:
+            return Tail(line.seq, line.chain, line.stated, line.event, data[end:])
+        end = begin
+    return None
+
+
+def _begins_a_log(data: bytes) -> bool:
+    """A first line that a crash cut short. A file system may also have left its length but only zeros."""
+    return data.startswith(_BEGINNING) or _BEGINNING.startswith(data) or not data.strip(b"\0")
+
+
+def _read(descriptor: int, count: int, offset: int) -> bytes:
+    """Exactly these bytes, or fewer where the file ends."""
+    pieces = []
+    while count > 0 and (piece := os.pread(descriptor, count, offset)):
+        pieces.append(piece)
+        count -= len(piece)
+        offset += len(piece)
+    return b"".join(pieces)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as _quote
 
 MAX_TEXT_CHARS = 300
@@ -42,81 +43,35 @@ def _text(value: str) -> str:
     return _quote(_cut(value))
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Record:
     """One decided request. The gateway fills it in as it learns; it must never hold a secret's value.
 
-    `started` is `time.monotonic()`; `duration_ms` is taken from it when a line needs it and nobody has
-    set it. `secrets` are names only.
+    `started` is `time.monotonic()`; `duration_ms` is taken from it when a line needs it and is not set.
+    `secrets` are names only.
     """
 
-    __slots__ = (
-        "_identity",
-        "_known",
-        "address",
-        "conn",
-        "duration_ms",
-        "host",
-        "jail",
-        "method",
-        "note",
-        "port",
-        "protocol",
-        "reason",
-        "received",
-        "req",
-        "rule",
-        "sandbox",
-        "secrets",
-        "sent",
-        "started",
-        "status",
-        "verdict",
-    )
-
-    def __init__(
-        self,
-        *,
-        conn: int = 0,
-        req: int = 0,
-        sandbox: str = "",
-        jail: str = "",
-        protocol: str = "",
-        method: str = "",
-        host: str = "",
-        port: int = 0,
-        address: str = "",
-        rule: str = "",
-        reason: str = "",
-        verdict: str = "deny",
-        status: int = 0,
-        sent: int = 0,
-        received: int = 0,
-        started: float = 0.0,
-        duration_ms: float = 0.0,
-        secrets: tuple[str, ...] = (),
-        note: str = "",
-    ) -> None:
-        self.conn = conn
-        self.req = req
-        self.sandbox = sandbox
-        self.jail = jail
-        self.protocol = protocol
-        self.method = method
-        self.host = host
-        self.port = port
-        self.address = address
-        self.rule = rule
-        self.reason = reason
-        self.verdict = verdict
-        self.status = status
-        self.sent = sent
-        self.received = received
-        self.started = started
-        self.duration_ms = duration_ms
-        self.secrets = secrets
-        self.note = note
-        self._identity: str | None = None
-        self._known: tuple[object, ...] | None = None
+    conn: int = 0
+    req: int = 0
+    sandbox: str = ""
+    jail: str = ""
+    protocol: str = ""
+    method: str = ""
+    host: str = ""
+    port: int = 0
+    address: str = ""
+    rule: str = ""
+    reason: str = ""
+    verdict: str = "deny"
+    status: int = 0
+    sent: int = 0
+    received: int = 0
+    started: float = 0.0
+    duration_ms: float = 0.0
+    secrets: tuple[str, ...] = ()
+    note: str = ""
+    _identity: str | None = field(default=None, init=False, repr=False)
+    _known: tuple[object, ...] | None = field(default=None, init=False, repr=False)
 
     def encode(self, event: str) -> str:
         """The middle of a `decision` or `end` line.

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from exeat.audit.checker import Verification
 from exeat.audit.parts import LogPlace, open_part, parse
-from exeat.audit.verify import verify_files
+from exeat.audit.verify import Verification, verify_files
 from exeat.errors import ConfigError
 from exeat.policy.replay import Again, Outcome, Recorded
 

@@ -61,7 +61,7 @@ def sandbox_lists(name: str | None) -> tuple[str, ...]:
     """The list of a named sandbox as one more policy file. Raises ConfigError if there is no such sandbox."""
     if name is None:
         return ()
-    from exeat.sandbox.folder import open_sandbox  # noqa: PLC0415 - most checks are without a sandbox
+    from exeat.sandbox.folder import open_sandbox
 
     with open_sandbox(name) as folder:
         return (folder.allowlist_path,)

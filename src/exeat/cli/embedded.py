@@ -44,7 +44,7 @@ def _find_exeat() -> None:
     """Take exeat from where this file is, whatever else is installed, and nothing else from there before others."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     sys.path.insert(0, root)
-    import exeat  # noqa: F401, PLC0415 - from here on its parts are looked for where it was found
+    import exeat  # noqa: F401 - from here on its parts are looked for where it was found
 
     sys.path.pop(0)
     if root not in sys.path:
@@ -72,9 +72,9 @@ def start(arguments: list[str]) -> NoReturn:
         _take_outer_proxy(environ)
     if "--report" in given:
         _report_to(int(given["--report"]), arguments, environ)
-    from argparse import Namespace  # noqa: PLC0415
+    from argparse import Namespace
 
-    from exeat.cli.main import console  # noqa: PLC0415
+    from exeat.cli.main import console
 
     sys.argv[1:] = arguments
     console(Namespace(environ=environ))
@@ -83,9 +83,9 @@ def start(arguments: list[str]) -> NoReturn:
 def _end_with(parent: int) -> None:
     """The program that embeds us is the only one who looks after the command. If it is killed, so are we."""
     if sys.platform == "linux":
-        import signal  # noqa: PLC0415
+        import signal
 
-        from exeat.jail import libc  # noqa: PLC0415 - Linux only
+        from exeat.jail import libc
 
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -120,7 +120,7 @@ def _take_apart() -> Environ:
     """Whoever starts a wrapped command chooses one environment for both. All of it is the command's; what we keep of
     it loads no code. The dynamic loader has read it before us: its variables have had their effect on this process.
     """
-    from exeat.jail.environment import sets_locale_itself  # noqa: PLC0415
+    from exeat.jail.environment import sets_locale_itself
 
     environ = dict(os.environb)
     if environ.get(b"LC_CTYPE") == b"C.UTF-8" and sets_locale_itself():
@@ -142,7 +142,7 @@ def _set_own(own: list[str]) -> None:
 
 
 def _forget_settings(environ: Environ | None) -> None:
-    from exeat.run.gateway_process.scrubbing import scrub_environment  # noqa: PLC0415
+    from exeat.run.gateway_process.scrubbing import scrub_environment
 
     scrub_environment([name for name in _NOT_READ if name in os.environ or name.encode() in (environ or {})], environ)
 
@@ -165,12 +165,12 @@ def _report_to(descriptor: int, arguments: list[str], environ: Environ | None) -
 
     Without that end nothing is known of how the run went, and so it did not go well.
     """
-    import json  # noqa: PLC0415 - when it is needed nothing can be loaded any more
-    from argparse import Namespace  # noqa: PLC0415
+    import json
+    from argparse import Namespace
 
-    from exeat.cli.main import build_parser  # noqa: PLC0415
-    from exeat.errors import ExeatError  # noqa: PLC0415
-    from exeat.run.sealing import is_sealed  # noqa: PLC0415
+    from exeat.cli.main import build_parser
+    from exeat.errors import ExeatError
+    from exeat.run.sealing import is_sealed
 
     os.set_inheritable(descriptor, False)
     report = sys.stderr = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
@@ -205,8 +205,8 @@ def _describe(error: BaseException, is_sealed: Callable[[], bool]) -> dict[str, 
 
 def _examine(jail: str) -> None:
     """Raise JailError if a command could not be put into this jail."""
-    from exeat.errors import JailError  # noqa: PLC0415
-    from exeat.jail.select import choose, examine  # noqa: PLC0415
+    from exeat.errors import JailError
+    from exeat.jail.select import choose, examine
 
     kinds = [body.kind for body in choose(jail)]
     found = [examine(kind) for kind in kinds]

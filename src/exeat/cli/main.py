@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import exeat
-from exeat.cli.help_text import HelpText
-from exeat.cli.parser import CommandParser
+from exeat.cli.parser import CommandParser, HelpText
 from exeat.cli.start import INTERRUPTED, hear_interrupts
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
 
@@ -92,8 +91,8 @@ def build_parser(wanted: str | None = None) -> CommandParser:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.policy_options import add_policy_options  # noqa: PLC0415 - as asked for
-    from exeat.cli.run import add_run_options, run_command  # noqa: PLC0415
+    from exeat.cli.options import add_policy_options
+    from exeat.cli.run import add_run_options, run_command
 
     parser.usage = "exeat run [--allow RULE]... [OPTION...] -- CMD [ARG...]"
     parser.description = (
@@ -116,19 +115,19 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_proxy(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.sandboxes.proxy import add_proxy_actions  # noqa: PLC0415
+    from exeat.cli.proxy.options import add_proxy_actions
 
     add_proxy_actions(parser)
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.layers.files import add_files_actions  # noqa: PLC0415
+    from exeat.cli.files import add_files_actions
 
     add_files_actions(parser)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.policy_options import add_policy_options, policy_sources  # noqa: PLC0415
+    from exeat.cli.options import add_policy_options, policy_sources
 
     parser.description = (
         "Say whether a URL would be allowed, by which rule, and what would have to\n"
@@ -152,7 +151,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     )
 
     def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-        from exeat.cli.check import check, sandbox_lists  # noqa: PLC0415
+        from exeat.cli.check import check, sandbox_lists
 
         loaded = policy_sources(options, *sandbox_lists(options.name)).load()
         return check(loaded.policy, loaded.intercept, options.target, method=options.method, as_json=options.json)
@@ -161,25 +160,25 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.replay import add_replay_options  # noqa: PLC0415
+    from exeat.cli.audit import add_replay_options
 
     add_replay_options(parser)
 
 
 def _add_ui(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.ui import add_ui_options  # noqa: PLC0415
+    from exeat.cli.ui import add_ui_options
 
     add_ui_options(parser)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.serve import add_serve_options  # noqa: PLC0415
+    from exeat.cli.serve import add_serve_options
 
     add_serve_options(parser)
 
 
 def _add_secrets(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.secrets import add_secrets_actions  # noqa: PLC0415
+    from exeat.cli.secrets import add_secrets_actions
 
     parser.description = "Work with secrets files."
     add_secrets_actions(parser)
@@ -201,7 +200,7 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--head", metavar="HASH", help="the hash that the last line must have")
 
     def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-        from exeat.cli.audit import verify_logs  # noqa: PLC0415
+        from exeat.cli.audit import verify_logs
 
         return verify_logs(options.files, options.head)
 
@@ -224,7 +223,7 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-        from exeat.cli.doctor import doctor, doctor_attack  # noqa: PLC0415
+        from exeat.cli.doctor import doctor, doctor_attack
 
         if options.attack:
             return doctor_attack(options.jail, options.groups, nest=options.nest, as_json=options.json)
@@ -234,7 +233,7 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.complete.completion import add_completion_options  # noqa: PLC0415
+    from exeat.cli.complete.completion import add_completion_options
 
     add_completion_options(parser, build_parser)
 

@@ -6,10 +6,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP
-from exeat.audit.settings import rotation_from
-from exeat.cli.file_options import add_file_options, file_settings
-from exeat.cli.policy_options import given_rules
+from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP, rotation_from
+from exeat.cli.options import add_file_options, file_settings, given_rules
 from exeat.errors import ConfigError
 from exeat.file_policy import combine
 from exeat.run.settings import JAILS
@@ -94,8 +92,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """Run what the options say."""
-    from exeat.run.main import run  # noqa: PLC0415 - loaded when it is asked for
-    from exeat.run.settings import RunSettings  # noqa: PLC0415
+    from exeat.run.main import run
+    from exeat.run.settings import RunSettings
 
     argv = options.command[1:] if options.command[:1] == ["--"] else options.command
     _refuse_contradictions(options)
@@ -181,9 +179,9 @@ def _refuse_misplaced(command: list[str]) -> None:
 
 
 def _open_sandbox(options: argparse.Namespace, said: list[FileSettings]) -> SandboxFolder:
-    """The sandbox's folder. What it keeps about files goes to `said`. Raises ConfigError for a list of no use."""
-    from exeat.cli.sandboxes.choice import open_for_run  # noqa: PLC0415 - for sandboxes with a name
-    from exeat.sandbox.file_settings import read_file_settings  # noqa: PLC0415
+    """The sandbox's folder. What it keeps about files goes to `said`."""
+    from exeat.cli.proxy.sandboxes import open_for_run
+    from exeat.sandbox.file_settings import read_file_settings
 
     folder = open_for_run(options.name, new=options.new, empty=options.empty)
     kept = read_file_settings(folder)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from exeat.cli.help_text import HelpText
+from exeat.cli.parser import HelpText
 from exeat.policy.document import POLICY_KEYS, is_json, parse_data, parse_document
 from exeat.policy.host import shown
 from exeat.secrets.model import SecretSpec, ValueSource, Where

@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from exeat.cli.policy_options import add_policy_options, policy_sources
+from exeat.cli.options import add_policy_options, policy_sources
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +34,8 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    from exeat.serve.main import serve  # noqa: PLC0415 - loaded when it is asked for, not for --help
-    from exeat.serve.settings import settings_from  # noqa: PLC0415
+    from exeat.serve.main import serve
+    from exeat.serve.settings import settings_from
 
     settings = settings_from(vars(options), policy_sources(options), os.environ)
     worker = os.environ.get("EXEAT_WORKER_FD")

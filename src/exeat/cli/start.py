@@ -17,7 +17,7 @@ def console() -> None:
     # Whoever starts us may want it ignored; then it stays so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
-    from exeat.cli.main import console as begin  # noqa: PLC0415 - not before Ctrl-C is seen to
+    from exeat.cli.main import console as begin
 
     try:
         begin()

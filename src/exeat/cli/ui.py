@@ -25,7 +25,7 @@ def add_ui_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    from exeat.ui.main import serve_page  # noqa: PLC0415 - loaded when it is asked for, not for --help
+    from exeat.ui.main import serve_page
 
     return serve_page(_port(options.port), on_ready=_say, open_link=_open if options.open else None)
 
@@ -41,7 +41,7 @@ def _say(link: str) -> None:
 
 
 def _open(link: str) -> None:
-    import webbrowser  # noqa: PLC0415 - only for --open
+    import webbrowser
 
     if not webbrowser.open(link):
         print("No browser could be opened: follow the link.", flush=True)

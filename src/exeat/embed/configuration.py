@@ -14,13 +14,13 @@ from exeat.embed.outer_proxy import OuterProxy, parse_outer_proxy
 from exeat.embed.written import Given, Table, Written
 from exeat.errors import ConfigError
 from exeat.file_policy import FileSettings
+from exeat.policy.address import parse_private_network
 from exeat.policy.document import mapped_address, mapped_name
 from exeat.policy.grammar import read_rule
-from exeat.policy.networks import parse_private_network
 from exeat.policy.options import RuleError
 from exeat.policy.rule import Rule, Source
 from exeat.run.settings import JAILS
-from exeat.sandbox.names import check_name
+from exeat.sandbox.folder import check_name
 
 
 @dataclass(frozen=True, slots=True)

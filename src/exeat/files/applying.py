@@ -16,8 +16,8 @@ from exeat.files.changes import HIDDEN, Change, Comparison
 from exeat.files.copying import copy_file
 from exeat.files.real import RealMachine, is_unchanged
 from exeat.files.under import is_in
+from exeat.sandbox.files import remove_tree
 from exeat.sandbox.home import state_home
-from exeat.sandbox.trees import remove_tree
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -17,7 +17,7 @@ from exeat.files.layers import Entry, walk_layers
 from exeat.files.marks import OPAQUE, make_whiteout
 from exeat.files.real import RealMachine
 from exeat.files.under import is_in
-from exeat.sandbox.trees import remove_tree
+from exeat.sandbox.files import remove_tree
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder

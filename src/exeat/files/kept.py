@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from exeat.errors import ExeatError
 from exeat.files.under import is_in
-from exeat.sandbox.files import locked, read_file, write_file
+from exeat.sandbox.files import locked, read_file, remove_tree, write_file
 from exeat.sandbox.folder import LAYERS
 from exeat.sandbox.home import make_folder, open_folder
-from exeat.sandbox.trees import remove_tree
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder

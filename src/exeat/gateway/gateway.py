@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Final, Self
 
 from exeat.audit import EventStream, Rotation, encode_event, open_journal
 from exeat.errors import AuditError, StartError
-from exeat.gateway.counters import Counters
 from exeat.gateway.doors.connection import serve_connection
 from exeat.gateway.doors.dns import DnsDoor
-from exeat.gateway.doors.original import find_destination
+from exeat.gateway.doors.dropped import DropLog
+from exeat.gateway.doors.redirect import find_destination
 from exeat.gateway.doors.synthetic import SyntheticNames
-from exeat.gateway.endpoint import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.resolve import Lookup, Resolver
 from exeat.gateway.gates.session import Session
 from exeat.gateway.limits import Limits
-from exeat.gateway.record.dropped import DropLog
+from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
+from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import Credentials, State
 from exeat.policy import Policy, Rule
-from exeat.wire.reply import encode_reply
+from exeat.wire.http1 import encode_reply
 
 if TYPE_CHECKING:
-    from exeat.gateway.gates.questions import Ask, WhoAsks
+    from exeat.gateway.gates.questions import Answerer, WhoAsks
     from exeat.gateway.tls.interception import Interception
 
 _log = logging.getLogger("exeat")
@@ -72,7 +72,7 @@ class Gateway:
         dns_tcp: Sequence[socket.socket] = (),
         dropped: Sequence[socket.socket] = (),
         interception: Interception | None = None,
-        ask: Ask | None = None,
+        ask: Answerer | None = None,
         ask_timeout_s: float = 30.0,
         who_asks: WhoAsks | None = None,
     ) -> None:
@@ -264,10 +264,10 @@ class Gateway:
             channel.close()
             return
         self._count += 1
-        session = Session(self.state, channel, self._count, destination)
+        session = Session(self.state, channel, self._count)
         self.state.sessions.add(session)
         counters.open_connections += 1
-        session.task = self._loop.create_task(serve_connection(session))
+        session.task = self._loop.create_task(serve_connection(session, destination))
         session.task.add_done_callback(lambda _: self._on_session_end(session))
 
     def _on_session_end(self, session: Session) -> None:

@@ -1,10 +1,10 @@
-"""The limits of a gateway, with their defaults and reasons. Settable in `[limits]` of a policy file."""
+"""What a gateway may spend: its limits, settable in `[limits]` of a policy file, and how they are kept count of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Final
 
 from exeat.errors import ConfigError
 from exeat.policy import Source, parse_size
@@ -63,3 +63,106 @@ def _parse_number(name: str, value: object, source: Source, *, whole: bool) -> f
         return float(value)
     expected = 'a whole number, or a size such as "10MB"' if whole else "a number of seconds"
     raise ConfigError(f"limit {name} has the value {value!r}", where=str(source), expected=expected)
+
+
+# A decoder that only watches is a convenience: all that goes unseen without it is a string that is worth nothing.
+_WATCHING_PART: Final = 32
+_WHOLE_PART: Final = 2
+
+
+class Memory:
+    """Bytes that may be held at a time, by all bodies together: a few bytes of a compressed one can fill a window of
+    16 MB, and whoever sent them need not go on. May be part of a larger memory, which is taken from with it.
+    """
+
+    __slots__ = ("_limit", "_parent", "used")
+
+    def __init__(self, limit: int, parent: Memory | None = None) -> None:
+        self._limit = limit
+        self._parent = parent
+        self.used = 0
+
+    def take(self, size: int) -> bool:
+        """False: there is not so much left, and nothing was taken."""
+        if self.used + size > self._limit or (self._parent is not None and not self._parent.take(size)):
+            return False
+        self.used += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+        if self._parent is not None:
+            self._parent.give_back(size)
+
+    def set_limit(self, limit: int) -> None:
+        """Another limit. What has been taken stays so, even if it is more."""
+        self._limit = limit
+
+    def lend(self) -> Loan:
+        return Loan(self)
+
+
+class Loan:
+    """What one body has of a memory. It is given back at the latest when nobody has the loan any more."""
+
+    __slots__ = ("_memory", "size")
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.size = 0
+
+    def grow_to(self, size: int) -> bool:
+        """Have so much in all, or as much as before if that was more. False: it cannot be had."""
+        more = size - self.size
+        if more <= 0:
+            return True
+        if not self._memory.take(more):
+            return False
+        self.size = size
+        return True
+
+    def close(self) -> None:
+        size, self.size = self.size, 0
+        if size:
+            self._memory.give_back(size)
+
+    __del__ = close
+
+
+class BodyMemory:
+    """The memory of a gateway for bodies, and who may have how much of it."""
+
+    __slots__ = ("unpacking", "watching", "whole")
+
+    def __init__(self, limit: int) -> None:
+        self.unpacking = Memory(limit)  # of what must be unpacked to go on: all that there is
+        self.watching = Memory(limit // _WATCHING_PART, self.unpacking)
+        self.whole = Memory(limit // _WHOLE_PART, self.unpacking)
+
+    def set_limit(self, limit: int) -> None:
+        self.unpacking.set_limit(limit)
+        self.watching.set_limit(limit // _WATCHING_PART)
+        self.whole.set_limit(limit // _WHOLE_PART)
+
+
+class Allowance:
+    """How often a peer may do what costs us more than it costs the peer: a store that fills up again with time."""
+
+    def __init__(self, most: int, per_s: float, now: float) -> None:
+        self._most = most
+        self._per_s = per_s
+        self._left = most
+        self._since = now
+
+    def spend(self, now: float, *, refill: bool = True) -> bool:
+        """Take one. False: there is none left."""
+        if self._left == 0 and refill:
+            self._left = min(self._most, int((now - self._since) * self._per_s))
+            self._since = now
+        if self._left == 0:
+            return False
+        self._left -= 1
+        return True
+
+    def earn(self, more: int) -> None:
+        self._left = min(self._most, self._left + more)

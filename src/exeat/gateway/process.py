@@ -1,10 +1,18 @@
-"""What the process around a gateway needs: a fast loop, and descriptors enough."""
+"""What the process around a gateway needs: a fast loop, descriptors, and how clients are told where it listens."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import resource
 from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Final
+
+from exeat.errors import StartError
+
+if TYPE_CHECKING:
+    from exeat.gateway.state import Credentials
 
 
 def run_in_loop(main: Coroutine[object, object, int]) -> int:
@@ -25,3 +33,35 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
             pass  # some systems report a hard limit that they do not grant
+
+
+_ADVICE: Final = {
+    errno.EACCES: "ports below 1024 are root's: take a higher one, such as 8888, or allow it to all users with\n"
+    "  sysctl net.ipv4.ip_unprivileged_port_start=PORT",
+    errno.EADDRINUSE: "another program has the port: take another, or 0 for any that is free",
+    errno.EADDRNOTAVAIL: "the address is not this machine's",
+}
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> StartError:
+    """The error for an address that cannot be had, with what to do about it."""
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    why = os.strerror(error.errno) if error.errno in _ADVICE else error.strerror or str(error)
+    return StartError(f"cannot listen on {place}: {why}", detail=_ADVICE.get(error.errno or 0, ""))
+
+
+def proxy_url(host: str, port: int, credentials: Credentials | None = None) -> str:
+    """For a client that takes a proxy URL. With credentials it is not fit for a log."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    login = ""
+    if credentials is not None:
+        from urllib.parse import quote  # noqa: PLC0415 - not on the way of a run
+
+        login = f"{quote(credentials.user, safe='')}:{quote(credentials.password, safe='')}@"
+    return f"http://{login}[{host}]:{port}" if ":" in host else f"http://{login}{host}:{port}"
+
+
+def proxy_variables(url: str) -> dict[str, str]:
+    """Proxy variables for a child, in both cases. Empty NO_PROXY: nothing goes round the gateway."""
+    values = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "ALL_PROXY": url, "NO_PROXY": ""}
+    return values | {name.lower(): value for name, value in values.items()}

@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING
 
 from exeat.audit import Journal, Record
 from exeat.errors import HostError, ProtocolError
-from exeat.gateway.counters import Counters
-from exeat.gateway.doors.synthetic import SyntheticNames
-from exeat.gateway.flow.memory import BodyMemory
-from exeat.gateway.flow.pool import Key, Pool, Route
-from exeat.gateway.gates.budget import Budgets
-from exeat.gateway.gates.resolve import Resolver
-from exeat.gateway.http2.pool import Http2Pool
-from exeat.gateway.limits import Limits
+from exeat.gateway.flow.budget import Budgets
+from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
+from exeat.gateway.limits import BodyMemory, Limits
+from exeat.gateway.record.counters import Counters
 from exeat.policy import (
     Decision,
     Host,
@@ -35,7 +31,9 @@ from exeat.policy import (
 from exeat.wire.fields import KnownFields
 
 if TYPE_CHECKING:
+    from exeat.gateway.doors.synthetic import SyntheticNames
     from exeat.gateway.gates.questions import Questions
+    from exeat.gateway.gates.resolve import Resolver
     from exeat.gateway.gates.session import Session
     from exeat.gateway.tls.interception import Interception
     from exeat.secrets.model import Secret
@@ -119,7 +117,7 @@ def _pool_key(key: tuple[str, int], decision: Decision, *, secure: bool) -> Key:
     return (*key, decision.rule.text if decision.rule is not None else "", secure)
 
 
-class Ask:
+class Access:
     """One request or tunnel under way: what was asked, and what was decided under which policy."""
 
     __slots__ = ("answer", "decision", "method", "path", "place", "policy", "prefers_h2", "record", "secure")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from exeat.jail.environment import Variables
     from exeat.jail.files.mounts import View
     from exeat.jail.messages import HostPorts
-    from exeat.trust.files import TrustFiles
+    from exeat.trust.unnamed_file import TrustFiles
 
 
 class OwnTerminal(NamedTuple):

@@ -1,13 +1,13 @@
 """What may be reached: canonical hosts, address classes, rules, and the verdict. Pure values and functions."""
 
-from exeat.policy.address import AddressClass, classify, embedded_ipv4
+from exeat.policy.address import AddressClass, classify, embedded_ipv4, parse_private_network
 from exeat.policy.decide import (
     Decision,
-    Reason,
     Target,
     Verdict,
     address_depends_on_request,
     asks_whether_own,
+    could_allow,
     decide,
     depends_on_request,
     host_addresses,
@@ -15,6 +15,7 @@ from exeat.policy.decide import (
     judge_address,
     known_addresses,
     rule_to_allow,
+    unreachable,
 )
 from exeat.policy.document import (
     PolicyDocument,
@@ -37,12 +38,11 @@ from exeat.policy.host import (
     split_authority,
     unmapped,
 )
-from exeat.policy.networks import parse_private_network
 from exeat.policy.options import parse_size
 from exeat.policy.path import canonical_path
 from exeat.policy.policy import HostMapping, Policy, build_policy
-from exeat.policy.reach import could_allow, unreachable
 from exeat.policy.rule import Pattern, Rule, Scope, Source
+from exeat.reasons import Reason
 
 __all__ = [
     "LOCALHOST",

@@ -11,32 +11,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 
-from exeat.policy.address import AddressClass, classify, holds_no_public
+from exeat.policy.address import AddressClass, classify, declared, holds_no_public
 from exeat.policy.host import LOCALHOST, LOOPBACK, Address, Host, Name, unmapped
-from exeat.policy.networks import declared
 from exeat.policy.path import is_canonical_path, path_matches
 from exeat.policy.policy import IP, Policy, address_forms
-from exeat.policy.rule import WEB_PORTS, Rule, Scope
+from exeat.policy.rule import WEB_PORTS, Ports, Rule, Scope
+from exeat.reasons import PolicyReason, Reason
 
 
 class Verdict(StrEnum):
     ALLOW = "allow"
     DENY = "deny"
-
-
-class Reason(StrEnum):
-    """Why. Written to audit records, so the values are stable."""
-
-    ALLOWED = "allowed"
-    NOT_LISTED = "not-listed"
-    ADDRESS_NOT_LISTED = "address-not-listed"
-    PORT_NOT_LISTED = "port-not-listed"
-    METHOD_NOT_LISTED = "method-not-listed"
-    PATH_NOT_LISTED = "path-not-listed"
-    NEEDS_INTERCEPTION = "needs-interception"
-    PRIVATE_ADDRESS = "private-address"
-    OWN_ADDRESS = "own-address"
-    DENIED_BY_RULE = "denied-by-rule"
 
 
 # How far a rule got before it failed to fit: the rule that got furthest gives the reason.
@@ -77,7 +62,7 @@ class Decision:
 
     verdict: Verdict
     rule: Rule | None
-    reason: Reason
+    reason: PolicyReason
 
     @property
     def allowed(self) -> bool:
@@ -92,7 +77,7 @@ def decide(policy: Policy, target: Target) -> Decision:
     near: Rule | None = None
     implied: Rule | None = None
     covered = False  # by a rule that somebody wrote, for this host and port
-    reason = Reason.ADDRESS_NOT_LISTED if isinstance(target.host, Address) else Reason.NOT_LISTED
+    reason: PolicyReason = Reason.ADDRESS_NOT_LISTED if isinstance(target.host, Address) else Reason.NOT_LISTED
     for rule in _allowing(policy, target.host):
         fit = _fit(rule, target)
         if fit is Reason.ALLOWED:
@@ -139,7 +124,7 @@ def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *,
             continue
         if _fit(rule, target) is Reason.ALLOWED:
             return Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
-    reason = Reason.OWN_ADDRESS if own and asks_whether_own(policy, ip) else Reason.PRIVATE_ADDRESS
+    reason: PolicyReason = Reason.OWN_ADDRESS if own and asks_whether_own(policy, ip) else Reason.PRIVATE_ADDRESS
     return Decision(Verdict.DENY, decision.rule, reason)
 
 
@@ -253,7 +238,7 @@ def _is_denied_request(rule: Rule, target: Target) -> bool:
     return any(path_matches(pattern, path) for pattern in rule.paths)
 
 
-def _fit(rule: Rule, target: Target) -> Reason:
+def _fit(rule: Rule, target: Target) -> PolicyReason:
     """ALLOWED if the rule, whose pattern covers the host, fits the rest of the target; else what is missing."""
     if not rule.has_port(target.port):
         return Reason.PORT_NOT_LISTED
@@ -285,3 +270,40 @@ def rule_to_allow(target: Target) -> str:
     """The shortest rule that would allow the target's host and port. For an inside address add ` private`."""
     web = any(low <= target.port <= high for low, high in WEB_PORTS)
     return target.host.authority if web else f"{target.host.authority}:{target.port}"
+
+
+def could_allow(policy: Policy, name: Name) -> bool:
+    """Whether there is a port on which some request or tunnel to this name could be allowed.
+
+    Never False for a name that `decide` allows somewhere. It can be True for one that it allows nowhere:
+    deny rules that look at methods or paths are left out, because what they leave cannot be told without a
+    request. So True is no permission; every connection is still decided on its own.
+    """
+    denied = _denied_ports(policy, name)
+    return any(_has_port_outside(rule.ports, denied) for rule in policy.allows.for_name(name.text))
+
+
+def unreachable(policy: Policy, name: Name) -> Decision:
+    """The denial to put on record for a name that could not be allowed: asked on a port where a rule came closest."""
+    nearest: Iterator[Rule] = policy.allows.for_name(name.text)
+    port = next((rule.ports[0][0] for rule in nearest), 443)
+    return decide(policy, Target(name, port))
+
+
+def _denied_ports(policy: Policy, name: Name) -> Ports:
+    """The ports on which the name is denied whatever is asked, in order of their start."""
+    rules = policy.denies.for_name(name.text)
+    return tuple(sorted(ports for rule in rules if not rule.conditional for ports in rule.ports))
+
+
+def _has_port_outside(ports: Ports, denied: Ports) -> bool:
+    """Whether any port is left when the denied ones, in order of their start, are taken away."""
+    for low, high in ports:
+        free = low  # the lowest port of this range that may still be free
+        for first, last in denied:
+            if first > free:
+                break
+            free = max(free, last + 1)
+        if free <= high:
+            return True
+    return False

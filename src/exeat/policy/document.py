@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from exeat.errors import ConfigError, HostError
-from exeat.policy.address import Network
+from exeat.policy.address import Network, parse_private_network
 from exeat.policy.grammar import parse_rule, read_rule
 from exeat.policy.host import Address, Name, configured_host, shown
-from exeat.policy.networks import parse_private_network
 from exeat.policy.options import RuleError
 from exeat.policy.policy import IP, HostMapping
 from exeat.policy.rule import Rule, Source
@@ -22,6 +21,7 @@ from exeat.policy.rule import Rule, Source
 if TYPE_CHECKING:
     from exeat.file_policy import FileSettings
     from exeat.policy.positions import Place, Places, Positions
+
 
 MAX_DOCUMENT = 8 * 1024 * 1024  # characters
 
@@ -312,3 +312,45 @@ def kind(value: object) -> str:
             return "a table"
         case _:
             return "a date or time"
+
+
+MAX_LISTING = 8 * 1024 * 1024  # characters
+
+_LINE_FEED = "\n"
+_BLANKS = " \t\r"
+_COMMENT = re.compile(r"[ \t]#")
+# A carriage return only before a line feed; no escape codes that recolour or hide a line when it is shown.
+_CONTROL_IN_LISTING = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]|\r(?!\n)")
+
+
+def parse_listing(text: str, filename: str) -> tuple[Rule, ...]:
+    """The rules of a list, in order, each with its line. Raises ConfigError with file:line:column."""
+    if len(text) > MAX_LISTING:
+        raise ConfigError("the file is over 8 MiB", where=filename, expected="an allowlist, one rule a line")
+    if bad := _CONTROL_IN_LISTING.search(text):
+        start = text.rfind(_LINE_FEED, 0, bad.start()) + 1
+        raise ConfigError(
+            f"the file contains the character {shown(bad[0])}",
+            where=f"{filename}:{text.count(_LINE_FEED, 0, start) + 1}:{bad.start() - start + 1}",
+            expected="plain text, one rule a line",
+        )
+    rules = []
+    for number, line in enumerate(text.removeprefix("\ufeff").split(_LINE_FEED), 1):
+        rule = rule_part(line) if "#" in line else line.strip(_BLANKS)
+        if rule:
+            try:
+                rules.append(read_rule(rule, Source(filename, number)))
+            except RuleError as fault:
+                column = line.index(rule) + fault.offset + 1
+                raise ConfigError(
+                    fault.public, where=f"{filename}:{number}:{column}", expected=fault.expected
+                ) from None
+    return tuple(rules)
+
+
+def rule_part(line: str) -> str:
+    """What is left of a line without its comment and the blanks around it; "" if it has no rule."""
+    if line.lstrip(_BLANKS).startswith("#"):
+        return ""
+    comment = _COMMENT.search(line)
+    return (line[: comment.start()] if comment else line).strip(_BLANKS)

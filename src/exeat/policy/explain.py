@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from exeat.policy.decide import Decision, Reason, Target, decide, rule_to_allow
+from exeat.policy.decide import Decision, Target, decide, rule_to_allow
 from exeat.policy.host import Name, shown
 from exeat.policy.policy import Policy
+from exeat.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)

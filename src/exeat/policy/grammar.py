@@ -6,14 +6,15 @@ a wider rule than it says.
 
 from __future__ import annotations
 
+import encodings.punycode  # noqa: F401 - no codec can be loaded once imports are sealed
 import re
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
 
 from exeat.errors import ConfigError, HostError
 from exeat.policy.host import Address, Name, configured_host, parse_ipv6, parse_port, shown
 from exeat.policy.options import Options, RuleError, read_option
 from exeat.policy.rule import ALL_PORTS, WEB_PORTS, Pattern, Ports, Rule, Scope, Source, plain_rule
-from exeat.policy.suffix import is_public_suffix
 
 MAX_RULE = 1000  # characters; keeps every later step small
 
@@ -251,3 +252,39 @@ def _url_as_rule(head: str) -> str:
     host = authority.rpartition("@")[2]
     rule = host if re.search(r":[0-9]+$", host) else host + ports
     return ascii(f"{rule} paths=/{path}" if slash and path else rule)[1:-1]
+
+
+def is_public_suffix(name: str) -> bool:
+    """Whether `name` (canonical) is a public suffix: ICANN and private sections, unknown TLDs included."""
+    if "." not in name:
+        return True  # every top-level domain is one, listed or not: no need to load the list
+    if "xn--" in name:
+        name = _decoded(name)
+    entries = load_suffixes()
+    # An entry `*.name` makes everything one label below it public, and the name itself with it: everybody's names are
+    # one label further down. `!name` is an exception from that.
+    return (
+        name in entries
+        or f"*.{name}" in entries
+        or (f"*.{name.partition('.')[2]}" in entries and f"!{name}" not in entries)
+    )
+
+
+@lru_cache(maxsize=1)
+def load_suffixes() -> frozenset[str]:
+    """The entries of the list, in lower case and Unicode. 7 ms, so only where there are wildcards, and once.
+
+    A process that is to read no file later, because somebody may have changed it meanwhile, calls this before.
+    """
+    from publicsuffixlist import PSLFILE  # noqa: PLC0415
+
+    with open(PSLFILE, encoding="utf-8") as file:
+        lines = file.read().lower().split("\n")
+    # As its format says: comments are whole lines, and a line is read up to its first blank.
+    return frozenset(line.split(None, 1)[0] for line in lines if line and not line.isspace() and line[:2] != "//")
+
+
+def _decoded(name: str) -> str:
+    """The name as the list has it. It is canonical, so every label that starts with xn-- can be read."""
+    labels = name.split(".")
+    return ".".join(each[4:].encode().decode("punycode") if each.startswith("xn--") else each for each in labels)

@@ -13,18 +13,15 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from exeat.errors import HostError
-from exeat.policy.decide import Decision, Reason, Target, Verdict, decide, judge_address, known_addresses
+from exeat.policy.decide import Decision, Target, Verdict, could_allow, decide, judge_address, known_addresses
 from exeat.policy.host import LOCALHOST, LOOPBACK, Host, Name, canonical_host
 from exeat.policy.policy import IP, Policy, address_forms
-from exeat.policy.reach import could_allow
 from exeat.policy.rule import Rule
+from exeat.reasons import POLICY_DENIALS, Reason
 
-INTERCEPTED: Final = "intercepted"  # a tunnel that was let through to be looked into: each request in it is on record
-_SNI_MISMATCH: Final = "sni-mismatch"
 _TUNNEL: Final = "CONNECT"
 _LOOKUP: Final = "dns"
 _INSIDE_TLS: Final = ("/https", "/h2")
-_DENIALS: Final = frozenset(reason for reason in Reason if reason is not Reason.ALLOWED)
 
 
 class Recorded(NamedTuple):
@@ -77,7 +74,7 @@ _OTHER: Final = Again(Outcome.OTHER)
 
 def judge_again(policy: Policy, recorded: Recorded, *, intercepts: bool = True) -> Again:
     """What `policy` makes of a recorded decision. `intercepts`: TLS is looked into where rules ask for it."""
-    by_policy = recorded.allowed or recorded.reason in _DENIALS or recorded.reason == _SNI_MISMATCH
+    by_policy = recorded.allowed or recorded.reason in POLICY_DENIALS or recorded.reason == Reason.SNI_MISMATCH
     if not by_policy or (recorded.reason == Reason.OWN_ADDRESS and not recorded.rule):
         return _OTHER  # the last one: a loop through the gateway itself, which nothing can allow
     try:
@@ -90,8 +87,8 @@ def judge_again(policy: Policy, recorded: Recorded, *, intercepts: bool = True) 
     if not 1 <= recorded.port <= 65535:
         return _OTHER
     intercepts = intercepts and recorded.jailed
-    if recorded.policy == policy.digest and recorded.reason not in (Reason.NEEDS_INTERCEPTION, INTERCEPTED):
-        return _SAME if recorded.reason != _SNI_MISMATCH else _OTHER
+    if recorded.policy == policy.digest and recorded.reason not in (Reason.NEEDS_INTERCEPTION, Reason.INTERCEPTED):
+        return _SAME if recorded.reason != Reason.SNI_MISMATCH else _OTHER
     if recorded.method == _TUNNEL:
         return _judge_tunnel(policy, Target(host, recorded.port), recorded, address, intercepts=intercepts)
     if not intercepts and recorded.protocol.endswith(_INSIDE_TLS):
@@ -113,11 +110,11 @@ def _look_up_again(policy: Policy, host: Host, recorded: Recorded) -> Again:
 def _judge_tunnel(policy: Policy, target: Target, recorded: Recorded, address: IP | None, *, intercepts: bool) -> Again:
     decision = _verdict(policy, target, recorded, address)
     if decision.reason is Reason.NEEDS_INTERCEPTION and intercepts:
-        if recorded.reason == INTERCEPTED:
+        if recorded.reason == Reason.INTERCEPTED:
             return _SAME
         return _unknown(Unknown.TUNNEL, decision.rule)
     mismatch_passes = decision.rule is not None and decision.rule.allow_sni_mismatch
-    if recorded.reason == _SNI_MISMATCH:
+    if recorded.reason == Reason.SNI_MISMATCH:
         return _compared(recorded, decision) if decision.allowed and mismatch_passes else _OTHER
     if recorded.allowed and decision.allowed and not mismatch_passes and _had_option(recorded, "allow_sni_mismatch"):
         return _unknown(Unknown.TLS_NAME, decision.rule)

@@ -1,7 +1,7 @@
 """The run's audit log as files: there before the jail is built, so that they can be hidden, and the same at the end.
 
 What is made later could not be hidden in time. So the file that the log goes on in when it is full is made first, and
-`exeat.audit.pool` never makes another. It goes again if it was not needed and no other run counts on it.
+`exeat.audit.rotate` never makes another. It goes again if it was not needed and no other run counts on it.
 """
 
 from __future__ import annotations

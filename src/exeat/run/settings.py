@@ -13,7 +13,7 @@ from exeat.jail.select import AUTO, BODIES, Hides
 if TYPE_CHECKING:
     from exeat.jail.messages import HostPorts
     from exeat.sandbox.folder import SandboxFolder
-    from exeat.trust.files import TrustFiles
+    from exeat.trust.unnamed_file import TrustFiles
 
 JAILS = (AUTO, *BODIES)
 

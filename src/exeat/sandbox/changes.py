@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from exeat.policy.covering import (
+from exeat.policy.grammar import parse_rule
+from exeat.policy.rule import (
+    ALL_PORTS,
+    WEB_PORTS,
+    Rule,
+    Scope,
+    Source,
     allows_all_of,
     covers,
     denial_covers,
@@ -21,11 +27,9 @@ from exeat.policy.covering import (
     ports_meet,
     ports_without,
 )
-from exeat.policy.grammar import parse_rule
-from exeat.policy.rule import ALL_PORTS, WEB_PORTS, Rule, Scope, Source
-from exeat.sandbox.allowlist import Allowlist, default_allowlist
-from exeat.sandbox.folder import SandboxFolder
-from exeat.sandbox.store import forget_placeholders, replace_allowlist, update_allowlist
+from exeat.sandbox.allowlist import Allowlist, replace_allowlist, update_allowlist
+from exeat.sandbox.folder import SandboxFolder, default_allowlist
+from exeat.sandbox.placeholders import forget_placeholders
 from exeat.sandbox.typed import Typed, read_allow, read_block
 
 _MAX_SAID: Final = 5

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 from exeat.errors import ConfigError
 from exeat.file_policy import FileSettings, as_toml, combine
-from exeat.sandbox.files import locked, read_file, remove_file, write_file
-from exeat.sandbox.folder import FILES, FRESH_FILES, LOCK, SandboxFolder
+from exeat.sandbox.files import read_file, remove_file, write_file
+from exeat.sandbox.folder import FILES, FRESH_FILES, SandboxFolder
 
 _MAX_BYTES = 1024 * 1024
 _LISTS = ("write", "read_only", "hide", "show")
@@ -33,7 +33,7 @@ def update_file_settings(
 ) -> FileSettings:
     """Keep what `change` makes of what is kept, or with `reset` of nothing. ConfigError: nothing was changed."""
     path = settings_path(folder)
-    with locked(folder.descriptor, LOCK, f"{folder.path}/{LOCK}"):
+    with folder.locked():
         before = None if reset else read_file_settings(folder)
         after = change(before or FileSettings(path))
         combine(FileSettings(), [after])  # one that no run could have is not kept

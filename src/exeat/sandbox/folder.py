@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from types import TracebackType
+from contextlib import AbstractContextManager
 
 from exeat.errors import ConfigError
 from exeat.policy.host import shown
-from exeat.sandbox.allowlist import default_allowlist
-from exeat.sandbox.files import file_fault, locked, write_file
+from exeat.sandbox.files import file_fault, locked, remove_tree, write_file
 from exeat.sandbox.home import make_folder, open_folder, open_home, ownership_fault, refusal, state_home
-from exeat.sandbox.names import check_name, is_name
-from exeat.sandbox.trees import remove_tree
 
 ALLOWLIST = "allowlist.txt"
 FRESH = ".allowlist.tmp"  # the next allowlist, until it is complete
@@ -77,12 +74,14 @@ class SandboxFolder:
             os.close(self.descriptor)
             self.descriptor = -1
 
+    def locked(self) -> AbstractContextManager[None]:
+        """Be the only one who changes what it keeps."""
+        return locked(self.descriptor, LOCK, f"{self.path}/{LOCK}")
+
     def __enter__(self) -> SandboxFolder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -115,6 +114,12 @@ def open_sandbox(name: str, *, create: bool = False, empty: bool = False) -> San
         folder.close()
         raise
     return folder
+
+
+def default_allowlist() -> str:
+    """The list that a new sandbox starts with, as it ships in the package."""
+    with open(f"{__file__.rpartition('/')[0]}/default-allowlist.txt", encoding="utf-8", newline="") as file:
+        return file.read()
 
 
 def list_sandboxes() -> list[str]:
@@ -241,3 +246,23 @@ def _names(within: int) -> list[str]:
             and entry.is_dir(follow_symlinks=False)
             and not ownership_fault(entry.stat(follow_symlinks=False))
         )
+
+
+DEFAULT_NAME = "default"
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+
+
+def check_name(text: str, where: str = "--name") -> str:
+    """The name itself, if it is one. `fullmatch`: with `$`, a name could end in a newline."""
+    if not _NAME.fullmatch(text):
+        raise ConfigError(
+            f"{shown(text)} is not a name for a sandbox",
+            where=where,
+            expected="1 to 40 of a-z, 0-9 and -, and the first is not a -: my-project",
+        )
+    return text
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None

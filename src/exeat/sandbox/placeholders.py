@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
-from exeat.sandbox.files import locked, read_file, write_file
-from exeat.sandbox.folder import FRESH_PLACEHOLDERS, LOCK, PLACEHOLDERS, SandboxFolder
+from exeat.sandbox.files import read_file, remove_file, write_file
+from exeat.sandbox.folder import FRESH_PLACEHOLDERS, PLACEHOLDERS, SandboxFolder
 
 _MAX_BYTES = 8 * 1024 * 1024
 
@@ -30,7 +30,7 @@ class KeptPlaceholders:
         One that was kept for another shape is forgotten; secrets that this run does not have are left alone.
         """
         path = f"{self._folder.path}/{PLACEHOLDERS}"
-        with locked(self._folder.descriptor, LOCK, f"{self._folder.path}/{LOCK}"):
+        with self._folder.locked():
             kept = self._read(path)
             known = {
                 name: text.encode("ascii", "replace")
@@ -52,3 +52,9 @@ class KeptPlaceholders:
         except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError):
             return {}
         return entries
+
+
+def forget_placeholders(folder: SandboxFolder) -> None:
+    """The next run makes up new ones. Commands that run keep theirs."""
+    with folder.locked():
+        remove_file(folder.descriptor, PLACEHOLDERS)

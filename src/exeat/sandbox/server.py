@@ -1,4 +1,4 @@
-"""The end of the control socket that is in the gateway's process. It answers its own user and nobody else."""
+"""The end of the control socket that is in the gateway's process. It answers its own user only."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from exeat.errors import ExeatError, StartError
 from exeat.sandbox.control import MAX_MESSAGE, MAX_SOCKETS, reachable_path, socket_name
-from exeat.sandbox.files import locked
-from exeat.sandbox.folder import LOCK, SandboxFolder
+from exeat.sandbox.folder import SandboxFolder
 
 _log = logging.getLogger("exeat")
 _PATIENCE_S: Final = 5.0
@@ -114,10 +113,10 @@ def _is_ours(connection: socket.socket) -> bool:
 
 def _take_socket(folder: SandboxFolder) -> tuple[str, socket.socket]:
     """The first name that no running command has. Under a lock: two that start at once must not take the same."""
-    with locked(folder.descriptor, LOCK, f"{folder.path}/{LOCK}"):
+    with folder.locked():
         for number in range(1, MAX_SOCKETS + 1):
             name = socket_name(number)
-            path = reachable_path(folder.descriptor, folder.path, name)
+            path = reachable_path(folder, name)
             if not _is_taken(path):
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder.descriptor)

@@ -9,10 +9,9 @@ import re
 from typing import NamedTuple
 
 from exeat.errors import ConfigError
-from exeat.policy.grammar import parse_rule
+from exeat.policy.grammar import is_public_suffix, parse_rule
 from exeat.policy.host import shown
 from exeat.policy.rule import Rule, Scope, Source
-from exeat.policy.suffix import is_public_suffix
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)")
 _SCP = re.compile(r"[A-Za-z0-9._-]+@([A-Za-z0-9.-]+)(:.*)?")  # git@github.com:owner/repository

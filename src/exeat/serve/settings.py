@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from exeat.audit.rotation import DEFAULT_ROTATION, Rotation
-from exeat.audit.settings import rotation_from
+from exeat.audit.rotation import DEFAULT_ROTATION, Rotation, rotation_from
 from exeat.errors import ConfigError, HostError
 from exeat.policy import parse_port
 from exeat.sources import RuleSources

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from exeat.errors import StartError
-from exeat.gateway.endpoint import cannot_listen
+from exeat.gateway.process import cannot_listen
 from exeat.serve.admin import open_admin
 from exeat.serve.metrics import Snapshot, take_snapshot
 from exeat.serve.settings import ServeSettings

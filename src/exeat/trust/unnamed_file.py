@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 _NOEXEC_SEAL = 0x0008  # MFD_NOEXEC_SEAL, Linux 6.3: where vm.memfd_noexec is 2, no other kind can be had
 _PIPE_HOLDS = 4_096  # at least so much fits into a pipe before anybody reads
@@ -72,3 +73,15 @@ def _write_all(descriptor: int, content: bytes) -> None:
     left = memoryview(content)
     while left:
         left = left[os.write(descriptor, left) :]
+
+
+class TrustFiles(NamedTuple):
+    """What a command is to trust, as open files on their way from the gateway's process into the jail.
+
+    Descriptors: the roots with ours, ours alone, and both as a Java key store. All of it is public.
+    """
+
+    bundle: int
+    own: int
+    java: int
+    subject_hash: str

@@ -8,10 +8,10 @@ from typing import Final
 from exeat.errors import ConfigError
 from exeat.policy import Source, parse_rule
 from exeat.policy.rule import Scope
-from exeat.sandbox import changes, client
-from exeat.sandbox.beside import look_beside
+from exeat.sandbox import changes, control
+from exeat.sandbox.allowlist import read_allowlist, update_allowlist
+from exeat.sandbox.control import look_beside
 from exeat.sandbox.folder import open_sandbox
-from exeat.sandbox.store import read_allowlist, update_allowlist
 from exeat.ui.changed_files import list_files, show_file
 
 Asked = Mapping[str, object]
@@ -57,7 +57,7 @@ def remove(asked: Asked) -> Said:
 
 def answer(asked: Asked) -> Said:
     """Answer a question that waits."""
-    said = client.answer(
+    said = control.answer(
         _text(asked, "sandbox"), _text(asked, "id"), allow=_flag(asked, "allow"), always=_flag(asked, "always")
     )
     return {"said": [said]}
@@ -85,7 +85,7 @@ ACTIONS: Final[Mapping[str, Callable[[Asked], Said]]] = {
 
 def _came_of(change: changes.Change, name: str, problems: Sequence[str] = ()) -> Said:
     """Running commands are told even if the list is as before: one that could not be told then is told now."""
-    told = client.tell(name)
+    told = control.tell(name)
     return {
         "said": list(change.said),
         "still": list(change.still),

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from exeat.audit.reading import Follower, read_last
 from exeat.errors import ConfigError, ExeatError
-from exeat.sandbox import client
-from exeat.sandbox.folder import AUDIT, SandboxFolder, open_sandbox
-from exeat.sandbox.names import check_name
+from exeat.sandbox import control
+from exeat.sandbox.folder import AUDIT, SandboxFolder, check_name, open_sandbox
 from exeat.ui.look import Lists, Shown, look_at, look_at_all, questions
 from exeat.ui.rows import is_shown, row_of
 
@@ -69,7 +68,7 @@ class Watch:
 
     def _look_at_sandbox(self, name: str) -> list[Shown]:
         try:
-            commands = client.running(name)
+            commands = control.running(name)
         except ExeatError:  # look_at says what is wrong
             commands = []
         if any(command.pending for command in commands):

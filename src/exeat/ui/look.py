@@ -8,9 +8,9 @@ from typing import Final
 from exeat.errors import ExeatError
 from exeat.files.kept import layer_numbers
 from exeat.policy.rule import Rule
-from exeat.sandbox import client
+from exeat.sandbox import control
+from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.folder import SandboxFolder, list_sandboxes, open_sandbox
-from exeat.sandbox.store import read_allowlist
 
 MAX_RULES: Final = 1_000  # that are sent; of a longer list the page shows the end, where new rules go, and says so
 
@@ -41,7 +41,7 @@ def look_at_all(lists: Lists) -> list[Shown]:
     for name in list_sandboxes():
         try:
             with open_sandbox(name) as folder:
-                commands = client.running(name)
+                commands = control.running(name)
                 shown: Shown = {
                     "rules": len(lists.rules(folder)),
                     "running": len(commands),
@@ -58,7 +58,7 @@ def look_at_all(lists: Lists) -> list[Shown]:
     return found
 
 
-def look_at(name: str, lists: Lists, commands: list[client.Running]) -> Shown:
+def look_at(name: str, lists: Lists, commands: list[control.Running]) -> Shown:
     """One sandbox: what runs in it, and its list."""
     try:
         with open_sandbox(name) as folder:
@@ -79,7 +79,7 @@ def look_at(name: str, lists: Lists, commands: list[client.Running]) -> Shown:
 
 def questions(name: str) -> list[Shown]:
     """What waits for an answer."""
-    return [{"sandbox": name, **question._asdict()} for question in client.pending(name)]
+    return [{"sandbox": name, **question._asdict()} for question in control.pending(name)]
 
 
 def _said(error: ExeatError | OSError) -> str:

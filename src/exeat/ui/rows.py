@@ -10,7 +10,6 @@ from exeat.policy import (
     LOCALHOST,
     Address,
     AddressClass,
-    Reason,
     Source,
     Target,
     classify,
@@ -18,10 +17,9 @@ from exeat.policy import (
     rule_to_allow,
 )
 from exeat.policy.host import Name, canonical_host
+from exeat.reasons import LISTABLE
 
 _MAX_TEXT: Final = 301  # the log's own limit, mark included
-# A rule helps only where none says anything about the place. What a rule denies or limits is for its owner to change.
-_HELPED_BY_A_RULE: Final = (Reason.NOT_LISTED, Reason.ADDRESS_NOT_LISTED, Reason.PORT_NOT_LISTED)
 
 
 class Offer(NamedTuple):
@@ -57,7 +55,7 @@ def is_shown(record: dict[str, Any]) -> bool:
 def _decision(record: dict[str, Any], *, ended: bool) -> dict[str, object]:
     host, port, reason = _text(record, "host"), _number(record, "port"), _text(record, "reason")
     allowed = record.get("verdict") == "allow"
-    offer = offers(host, port) if not allowed and reason in _HELPED_BY_A_RULE else _NO_OFFER
+    offer = offers(host, port) if not allowed and reason in LISTABLE else _NO_OFFER
     return {
         # An allowed request has two lines. The second takes the place of the first.
         "request": f"{_number(record, 'conn')}.{_number(record, 'req')}",

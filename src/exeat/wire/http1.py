@@ -1,4 +1,4 @@
-"""HTTP/1 heads: llhttp reads them, we judge them.
+"""HTTP/1 heads: llhttp reads them, we judge them. Request targets, our own answers, and what might be HTTP at all.
 
 A head is handed over whole, up to and including its empty line, so that nothing here depends on how
 the bytes arrived. llhttp gives the grammar; on top of it every ambiguity that two HTTP readers could
@@ -13,7 +13,6 @@ from typing import Final
 
 from exeat.errors import ProtocolError
 from exeat.wire.fields import Fields, KnownFields, read_fields
-from exeat.wire.target import encode_target
 
 # llhttp also takes RTSP/ and ICE/, several spaces, an empty line in front, and controls in a reason.
 # The registered methods that clients use. One that we do not know may have a framing that we do not know.
@@ -162,3 +161,147 @@ def _parse_response_head(
 def encode_head(first_line: bytes, passed: bytes, extra: bytes = b"") -> bytes:
     """A head to send on: lines that were judged, and lines of our own, each of these ending in CRLF."""
     return b"%b%b\r\n%b\r\n" % (first_line, passed, extra)
+
+
+# Request targets
+
+# `urllib.parse.urlsplit` finds a host in most of the URLs that a browser must reject, so one pattern decides.
+# No "@" and no "\" in the authority: that is how one reader sees good.test and another evil.test.
+_ABSOLUTE: Final = re.compile(rb"[hH][tT][tT][pP]://([!$&'()*+,\-.0-9:;=A-Z\[\]_a-z~]+)((?:[/?][!\"$-~]*)?)")
+_BEYOND_ASCII: Final = re.compile(rb"[\x80-\xff]")
+_ORIGIN: Final = re.compile(rb"/[!\"$-~]*")
+
+
+def encode_target(target: bytes) -> bytes:
+    """A request target that may hold UTF-8 as it is, which curl and others send, with that percent-encoded.
+
+    Raises ProtocolError for other bytes: as what they would be read is anybody's guess.
+    """
+    try:
+        target.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ProtocolError("the request target is not UTF-8; percent-encode it") from None
+    return _BEYOND_ASCII.sub(lambda found: b"%%%02X" % found[0][0], target)
+
+
+def parse_absolute_target(target: bytes, method: bytes) -> tuple[bytes, bytes]:
+    """`http://authority/path?query` as (authority, what to send as the request target)."""
+    matched = _ABSOLUTE.fullmatch(target)
+    if matched is None:
+        if target[:8].lower() == b"https://":
+            raise ProtocolError("https URLs go through CONNECT, not through a plain proxy request")
+        if target[:6].lower() == b"ftp://":
+            raise ProtocolError(
+                "ftp URLs do not go through this proxy: take https, or allow the host with all its ports (HOST:*) "
+                "and start the program without ALL_PROXY and ftp_proxy"
+            )
+        if target[:1] == b"/":
+            raise ProtocolError("this is a proxy: the request target must be an absolute http:// URL")
+        raise ProtocolError("malformed request target")
+    rest = matched[2]
+    if not rest:
+        rest = b"*" if method == b"OPTIONS" else b"/"
+    elif rest[:1] == b"?":
+        rest = b"/" + rest
+    return matched[1], rest
+
+
+def check_origin_target(target: bytes, method: bytes) -> bytes:
+    """The origin-form target of a request inside a tunnel, where the host is settled already."""
+    if _ORIGIN.fullmatch(target) or (target == b"*" and method == b"OPTIONS"):
+        return target
+    raise ProtocolError("malformed request target")
+
+
+# Our own answers
+
+_REASONS: Final = {
+    400: "Bad Request",
+    403: "Forbidden",
+    405: "Method Not Allowed",
+    407: "Proxy Authentication Required",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    414: "URI Too Long",
+    415: "Unsupported Media Type",
+    417: "Expectation Failed",
+    421: "Misdirected Request",
+    431: "Request Header Fields Too Large",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+}
+ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+def encode_reply(status: int, sentence: str, *, error: str, close: bool = True, body: bool = True) -> bytes:
+    """A complete response, without internals. `sentence` may be read by the sandbox. No body for HEAD.
+
+    `error` is the type in Proxy-Status (RFC 9209): clients tell by it our refusal from one of the server.
+    """
+    text = f"exeat: {_printable(sentence)}\n".encode("ascii")
+    extra = ""
+    if status == 407:
+        extra = 'Proxy-Authenticate: Basic realm="exeat"\r\n'
+    elif status == 405:
+        extra = "Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, CONNECT\r\n"
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
+        f'Proxy-Status: exeat; error={error}; details="{_quoted(sentence)}"\r\n'
+        f"{extra}"
+        "Content-Type: text/plain; charset=utf-8\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
+        f"Content-Length: {len(text)}\r\n"
+        f"Connection: {'close' if close else 'keep-alive'}\r\n"
+        "\r\n"
+    )
+    return head.encode("ascii") + (text if body else b"")
+
+
+def _printable(sentence: str) -> str:
+    """ASCII without controls: the sentence may quote what an attacker sent."""
+    return "".join(char if " " <= char <= "~" else "?" for char in sentence)
+
+
+def _quoted(sentence: str) -> str:
+    """The inside of a structured-field string (RFC 8941 section 3.3.3)."""
+    return _printable(sentence).replace("\\", "\\\\").replace('"', '\\"')
+
+
+# Could these first bytes be a request? Asked where any protocol may pass: a server of several names could otherwise be
+# asked for another one in a way that only it understands. So what counts is not what is well formed but what the most
+# forgiving server reads; the parser then refuses it.
+
+MAX_SNIFFED: Final = 8_192  # RFC 9112 section 3 asks for request lines of 8,000 at least
+# What follows is in frames, so nothing can be read here. To be recognised whole: it begins like a request of version 1.
+_HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+# Clients that wait for an answer without ever ending a line: XMPP, JSON. No server takes these for a method.
+_OTHERS: Final = re.compile(rb"<\?xml |<stream:stream |\{")
+
+# A blank is what Python's `split` takes for one, and servers that are written with it. A carriage return may stand
+# alone; behind the method of HTTP/0.9 it is no blank, since a line that ends there has no target.
+_GAP: Final = rb"\t\x0b\x0c\x1c-\x20\x85\xa0"
+_BLANK: Final = rb"\r" + _GAP
+_TEXT: Final = rb"\t\x0b-\r\x1c-\x7e\x80-\xff"
+# Behind a word in capitals some servers take any byte in a target. Other words begin binary protocols, too.
+_WORDS: Final = (rb"[A-Z_-]++[%b][^\n]*" % _BLANK, rb"[!-~]++[%b][%b]*" % (_BLANK, _TEXT))
+# These methods are enough: no version needs to follow (HTTP/0.9), or it may be that of RTSP, which Node takes.
+_OLD_METHODS: Final = rb"(?:GET|HEAD|POST|PUT|PATCH|DELETE)[%b]" % _GAP
+_VERSION: Final = rb"?(?i:HTTP)/"
+_REQUEST: Final = re.compile(
+    rb"[\n%b]*+(?:%b|%b%b|%b%b)" % (_BLANK, _OLD_METHODS, _WORDS[0], _VERSION, _WORDS[1], _VERSION)
+)
+_BEGINNING: Final = re.compile(rb"[\n%b]*+(?:%b+|%b+|[!-~]++)?" % (_BLANK, *_WORDS))
+
+
+def sniff_request(data: bytes) -> bool | None:
+    """Might a server read these first bytes as HTTP/1 or 0.9? None: too early to tell; that ends at MAX_SNIFFED."""
+    if _HTTP2_PREFACE.startswith(data[: len(_HTTP2_PREFACE)]):
+        return False if len(data) >= len(_HTTP2_PREFACE) else None
+    if _OTHERS.match(data):
+        return False
+    if _REQUEST.match(data, 0, MAX_SNIFFED):
+        return True
+    if not _BEGINNING.fullmatch(data, 0, MAX_SNIFFED):
+        return False
+    return None if len(data) < MAX_SNIFFED else True

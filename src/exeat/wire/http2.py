@@ -16,8 +16,7 @@ from hpack import NeverIndexedHeaderTuple
 from exeat.errors import ProtocolError
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
 from exeat.wire.fields import Headers
-from exeat.wire.http1 import parse_request_head, parse_response_head
-from exeat.wire.target import check_origin_target
+from exeat.wire.http1 import check_origin_target, parse_request_head, parse_response_head
 
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[!-~\x80-\xff])?)?")

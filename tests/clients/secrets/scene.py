@@ -15,12 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from exeat.trust.variables import trust_variables
+from exeat.trust.places import trust_variables
 from tests.clients.jail.scene import SOMEBODY
 from tests.clients.secrets.clients import CLIENTS, HOSTS, Client, Program, Site
 from tests.clients.secrets.servers import PROGRAMS, VALUE, Upstream, host_of
 from tests.support.programs import Finished, bare_environment, run
-from tests.support.running import PYTHON, run_argv
+from tests.support.runs.running import PYTHON, run_argv
 
 TIMEOUT_S = 100
 TRUST_VARIABLES = sorted(trust_variables("", ""))

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from exeat.run.asks.prompt import Question, Screen, question_lines
+from exeat.run.asks.prompt import Screen, ShownQuestion, question_lines
 from exeat.run.asks.questioner import Questioner
-from tests.threats.control.tiny_terminal import TinyTerminal
+from tests.support.clients.tiny_terminal import TinyTerminal
 
 # So long that the first row ends with it: what is left for the second says nothing.
 HOST = "files." + "x" * 45 + ".evil.test"
@@ -40,8 +40,8 @@ TRICKS = {
 KINDS = {"plain": {}, "raw": {"is_raw": True}, "full": {"is_full": True}}
 
 
-def question(number: int = 1, host: str = HOST, *, can_store: bool = True) -> Question:
-    return Question(number, host, 443, host, inside=False, wait_s=30.0, can_store=can_store)
+def question(number: int = 1, host: str = HOST, *, can_store: bool = True) -> ShownQuestion:
+    return ShownQuestion(number, host, 443, host, inside=False, wait_s=30.0, can_store=can_store)
 
 
 def shown_after(trick: bytes, kind: str) -> str:

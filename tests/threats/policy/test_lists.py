@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from exeat.cli.sandboxes.rules import allow_rules, block_rules
+from exeat.cli.proxy.rules import allow_rules, block_rules
 from exeat.policy import Address, Name, Target, build_policy, decide, judge_address, parse_rule
 from exeat.policy.rule import Source
-from exeat.sandbox.client import running
+from exeat.sandbox.allowlist import read_allowlist
+from exeat.sandbox.control import running
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 from exeat.sandbox.server import ControlServer
-from exeat.sandbox.store import read_allowlist
 
 
 @pytest.fixture

@@ -10,20 +10,17 @@ import sys
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from exeat.audit import logfile
 from exeat.audit.journal import open_journal
 from exeat.audit.logfile import LogFile
-from exeat.audit.record import encode_event
-from exeat.audit.rotate import older_files
+from exeat.audit.parts import rotated_numbers
 from exeat.audit.sink import ContendedError
 from exeat.audit.verify import verify_files
 from exeat.errors import StartError
-
-POLICY = ',"policy":"p"'
+from tests.unit.audit.log_files import POLICY, put, read
 
 
 @pytest.fixture
@@ -37,18 +34,10 @@ def open_file(path: str, *, max_bytes: int = 0, keep: int = 8) -> LogFile:
     return file
 
 
-def put(file: LogFile, *events: str, **fields: int) -> None:
-    file.write([encode_event(event, **fields) + POLICY for event in events], wait=True)
-
-
 def write_once(path: str, *events: str) -> None:
     file = open_file(path)
     put(file, *events)
     file.close()
-
-
-def read(path: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path).read_bytes().splitlines()]
 
 
 WRITER = """
@@ -114,7 +103,7 @@ def test_processes_that_share_a_file_make_one_chain(path: str) -> None:
 def test_rotation_under_concurrent_writers_loses_nothing(path: str) -> None:
     """Nobody writes into a file after it was left, nobody starts a chain in a gap between two."""
     run_writers(path, writers=3, count=300, max_bytes=20_000)
-    files = [*older_files(Path(path)), Path(path)]
+    files = [Path(f"{path}.{number}") for number in reversed(rotated_numbers(path))] + [Path(path)]
     assert len(files) > 5
     found = verify_files([path])
     assert found.problems == ()
@@ -130,7 +119,7 @@ def test_rotation_keeps_the_number_asked_for_and_continues_the_chain(path: str) 
     for i in range(40):
         put(file, "x", n=i)
     file.close()
-    assert [other.name for other in older_files(Path(path))] == ["audit.jsonl.2", "audit.jsonl.1"]
+    assert rotated_numbers(path) == [1, 2]
     assert read(path)[0]["event"] == "rotate"
     assert read(path + ".1")[-1]["event"] == "rotated"
     assert read(path)[0]["previous"] == read(path + ".1")[-1]["hash"]
@@ -146,7 +135,7 @@ def test_a_smaller_keep_removes_what_is_too_much(path: str) -> None:
         for _ in range(30):
             put(file, "x")
         file.close()
-    assert len(older_files(Path(path))) == 2
+    assert len(rotated_numbers(path)) == 2
     assert verify_files([path]).ok
 
 
@@ -160,7 +149,7 @@ def test_a_crash_in_the_middle_of_rotation_repeats_no_line(path: str) -> None:
     put(file, "x")
     put(file, "y")
     file.close()
-    assert len(older_files(Path(path))) >= 1
+    assert len(rotated_numbers(path)) >= 1
     found = verify_files([path])
     assert found.ok
     assert not found.continues
@@ -169,10 +158,10 @@ def test_a_crash_in_the_middle_of_rotation_repeats_no_line(path: str) -> None:
 def test_when_rotation_is_impossible_the_log_goes_on_and_says_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system without hard links costs the size limit, not the log."""
 
-    def no_links(self: Path, target: Path) -> None:
+    def no_links(source: str, target: str) -> None:
         raise PermissionError(1, "no hard links here")
 
-    monkeypatch.setattr(Path, "hardlink_to", no_links)
+    monkeypatch.setattr(os, "link", no_links)
     file = open_file(path, max_bytes=300)
     for _ in range(4):
         put(file, "x")

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exeat.audit.chain import GENESIS, seal, seal_lines
-from exeat.audit.checker import Verification, verify_lines
 from exeat.audit.record import Record, encode_event
 from exeat.audit.sink import torn_event
-from exeat.audit.verify import describe, verify_files
+from exeat.audit.verify import Verification, describe, verify_files, verify_lines
 
 CHAIN = "f" + "1" * 16
 POLICY = ',"policy":"p"'
@@ -134,7 +133,11 @@ def torn_log(fragment: bytes) -> list[bytes]:
     return [*LOG[:3], *(part + b"\n" for part in fragment.split(b"\n")), *rest]
 
 
-@pytest.mark.parametrize("fragment", [LOG[3][:50], b"\0" * 400, LOG[3][:70] + b"\n" + LOG[3][:20], b"{"])
+@pytest.mark.parametrize(
+    "fragment",
+    [LOG[3][:50], b"\0" * 400, LOG[3][:70] + b"\n" + LOG[3][:20], b"{"],
+    ids=["short", "zeros", "two", "least"],
+)
 def test_a_torn_line_is_a_warning_when_the_next_line_accounts_for_it(fragment: bytes) -> None:
     """A crash leaves half a line; the writer that came after said how long it is and what it holds."""
     found = verify_lines(torn_log(fragment))

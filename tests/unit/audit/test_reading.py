@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from exeat.audit import following, parts
+from exeat.audit import parts, reading
 from exeat.audit.logfile import LogFile
 from exeat.audit.parts import MAX_LINE_BYTES, LogPlace, open_part
-from exeat.audit.reading import Follower, last_lines, lines_since, read_last, read_since, stamp
+from exeat.audit.reading import Follower, last_lines, lines_since, read_last, stamp
 from exeat.audit.record import encode_event
 from exeat.errors import ConfigError
 
@@ -38,6 +38,10 @@ def line(number: int, event: str = "e", at: float | None = None, **fields: Any) 
 
 def numbers(records: list[dict[str, Any]]) -> list[int]:
     return [record["seq"] for record in records]
+
+
+def read_since(path: str, since: float) -> list[dict[str, Any]]:
+    return [each.record for each in lines_since(LogPlace(path), since)]
 
 
 def add(path: str, data: bytes) -> None:
@@ -72,7 +76,7 @@ def test_last_is_what_a_full_read_would_give(path: str, size: int) -> None:
     assert (
         read_last(path, 3, lambda record: record["seq"] % 7 == 0) == [r for r in everything if r["seq"] % 7 == 0][-3:]
     )
-    assert list(read_since(path, 0)) == everything
+    assert read_since(path, 0) == everything
     assert read_last(path, 0) == []
 
 
@@ -86,7 +90,7 @@ def test_last_rows_of_a_large_log_cost_little(path: str, monkeypatch: pytest.Mon
     assert numbers(read_last(path, 40)) == list(range(59_960, 60_000))
     assert counted.bytes < 200_000
     counted.bytes = 0
-    assert numbers(list(read_since(path, T0 + 59_980))) == list(range(59_980, 60_000))
+    assert numbers(read_since(path, T0 + 59_980)) == list(range(59_980, 60_000))
     assert counted.bytes < 1_000_000
 
 
@@ -116,7 +120,7 @@ def test_what_is_no_record_is_passed_over(path: str) -> None:
     Path(path).write_bytes(data + b'{"event":"half","seq":99}')
     expected = list(range(len(junk)))
     assert numbers(read_last(path, 100)) == expected
-    assert numbers(list(read_since(path, 0))) == expected
+    assert numbers(read_since(path, 0)) == expected
     with Follower(path, from_end=False) as follower:
         assert numbers(follower.read_new()) == expected
 
@@ -130,8 +134,8 @@ def test_rotated_parts_belong_to_the_log(path: str) -> None:
     os.link(path + ".1", path + ".3")
     assert numbers(read_last(path, 15)) == list(range(25, 40))
     assert numbers(read_last(path, 100)) == list(range(40))
-    assert numbers(list(read_since(path, T0 + 17))) == list(range(17, 40))
-    assert numbers(list(read_since(path, 0))) == list(range(40))
+    assert numbers(read_since(path, T0 + 17)) == list(range(17, 40))
+    assert numbers(read_since(path, 0)) == list(range(40))
 
 
 def test_since_finds_the_place(path: str) -> None:
@@ -141,7 +145,7 @@ def test_since_finds_the_place(path: str) -> None:
     Path(path).write_bytes(b"".join(line(number, at=at, x="x" * 300) for number, at in enumerate(moments)))
     for since in (0.0, T0 - 100.0, T0 + 1.5, T0 + 6000.0, T0 + 11_990.25, T0 + 50_000.0):
         expected = [number for number, at in enumerate(moments) if stamp(at) >= stamp(since)]
-        assert numbers(list(read_since(path, since))) == expected
+        assert numbers(read_since(path, since)) == expected
 
 
 def test_a_record_without_a_time_is_shown(path: str) -> None:
@@ -149,13 +153,13 @@ def test_a_record_without_a_time_is_shown(path: str) -> None:
     Path(path).write_bytes(
         b"".join(b'{"event":"x","seq":%d,"time":%b}\n' % (n, t) for n, t in enumerate([b"3", b'"no"']))
     )
-    assert numbers(list(read_since(path, T0))) == [0, 1]
+    assert numbers(read_since(path, T0)) == [0, 1]
 
 
 def test_a_log_that_is_not_there_is_empty(path: str) -> None:
     """No run yet is no error."""
     assert read_last(path, 5) == []
-    assert list(read_since(path, 0)) == []
+    assert read_since(path, 0) == []
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder", "socket", "device"])
@@ -174,7 +178,7 @@ def test_only_regular_files_are_read(path: str, kind: str, tmp_path: Path) -> No
             sock.bind(path)
     else:
         where = "/dev/null"
-    for attempt in (lambda: read_last(where, 1), lambda: list(read_since(where, 0)), lambda: Follower(where)):
+    for attempt in (lambda: read_last(where, 1), lambda: read_since(where, 0), lambda: Follower(where)):
         with pytest.raises(ConfigError, match="cannot read the log"):
             attempt()
 
@@ -302,14 +306,14 @@ def test_follower_goes_with_a_moved_file(path: str, monkeypatch: pytest.MonkeyPa
         add(path, line(3))
         add(path + ".bak", line(2))
         seen = numbers(follower.read_new())
-        monkeypatch.setattr(following, "_LAST_LINES_S", 0.0)
+        monkeypatch.setattr(reading, "_LAST_LINES_S", 0.0)
         seen += numbers(follower.read_new())
         assert seen == [2, 3]
 
 
 def test_follower_is_bounded(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One look takes a bounded amount and says that there is more; a line without an end does not fill the memory."""
-    monkeypatch.setattr(following, "_MOST_BYTES", 600_000)
+    monkeypatch.setattr(reading, "_MOST_BYTES", 600_000)
     with Follower(path) as follower:
         add(path, b"".join(line(number, x="x" * 1000) for number in range(1500)))
         seen = numbers(follower.read_new())
@@ -330,7 +334,7 @@ def test_follower_is_bounded(path: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_follower_refuses_what_takes_the_name(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe in the log's place is an error, not an endless wait."""
-    monkeypatch.setattr(following, "_LAST_LINES_S", 0.0)
+    monkeypatch.setattr(reading, "_LAST_LINES_S", 0.0)
     Path(path).write_bytes(line(1))
     with Follower(path) as follower:
         os.unlink(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import threading
@@ -57,7 +58,7 @@ def running_command(name: str, answers: dict[str, Any], *, number: int = 1) -> I
     """Something runs in the sandbox, which is there already, and answers so."""
     command = Command({"status": STATUS, **answers})
     with open_sandbox(name) as folder, socket.socket(socket.AF_UNIX) as listener:
-        path = reachable_path(folder.descriptor, folder.path, socket_name(number))
+        path = reachable_path(folder, socket_name(number))
         listener.bind(path)
         listener.listen()
         thread = threading.Thread(target=command.serve, args=(listener,), daemon=True)
@@ -66,3 +67,10 @@ def running_command(name: str, answers: dict[str, Any], *, number: int = 1) -> I
         with socket.socket(socket.AF_UNIX) as last:  # nothing is sent: it ends
             last.connect(path)
         thread.join(10)
+
+
+class Person(io.StringIO):
+    """Somebody at a terminal, and what they type."""
+
+    def isatty(self) -> bool:
+        return True

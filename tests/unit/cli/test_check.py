@@ -242,7 +242,7 @@ def test_audit_verify_tells_an_intact_log_from_a_changed_one(
 
 def test_help_of_serve_names_every_variable(capsys: pytest.CaptureFixture[str]) -> None:
     """B8: what the settings read, the help tells."""
-    from exeat.cli import policy_options
+    from exeat.cli import options
     from exeat.cli import serve as module
     from exeat.serve import settings
 
@@ -251,7 +251,7 @@ def test_help_of_serve_names_every_variable(capsys: pytest.CaptureFixture[str]) 
     text = capsys.readouterr().out
     import re
 
-    source = "".join(Path(str(each.__file__)).read_text() for each in (settings, policy_options, module))
+    source = "".join(Path(str(each.__file__)).read_text() for each in (settings, options, module))
     not_for_serve = {"EXEAT_WORKER_FD", "EXEAT_SECRETS_JSON"}  # between processes of ours; for `run`
     read = set(re.findall(r'"((?:EXEAT|PROXY)_[A-Z_]+)"', source)) - not_for_serve
     missing = [name for name in sorted(read) if name not in text]

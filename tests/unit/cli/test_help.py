@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.cli.help_text import HelpText
 from exeat.cli.main import build_parser, main
+from exeat.cli.parser import HelpText
 
 
 def parsers(

@@ -25,8 +25,7 @@ from exeat.audit.reading import stamp
 from exeat.audit.record import Record, encode_event
 from exeat.cli.logs.choice import Backwards, Live, rows_of, rows_since
 from exeat.cli.logs.log import add_log_options, show_log
-from exeat.cli.logs.rows import ALLOWED, BLOCKED, CLOSED, EVENT, Row, human, request_row
-from exeat.cli.logs.since import parse_since, utc_seconds
+from exeat.cli.logs.rows import ALLOWED, BLOCKED, CLOSED, EVENT, Row, human, parse_since, request_row, utc_seconds
 from exeat.cli.logs.table import Table
 from exeat.errors import ConfigError
 from exeat.sandbox.folder import SandboxFolder, open_sandbox

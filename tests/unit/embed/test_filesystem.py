@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from exeat.cli.file_options import file_settings
 from exeat.cli.main import build_parser
+from exeat.cli.options import file_settings
 from exeat.embed.command_line import run_options
 from exeat.embed.configuration import read_configuration
 from exeat.embed.sandbox_manager import SandboxManager

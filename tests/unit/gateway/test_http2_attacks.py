@@ -279,7 +279,7 @@ def test_floods_of_frames_that_carry_nothing_end_the_connection(frame: bytes, na
 
 @pytest.mark.parametrize("is_heard", [True, False])
 def test_time_makes_up_for_pings_only_if_the_answers_are_read(is_heard: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exeat.gateway.http2.intake._CHATTER_PER_S", 1e9)
+    monkeypatch.setattr("exeat.gateway.http2.frames._CHATTER_PER_S", 1e9)
 
     async def main() -> None:
         async with world(never) as (made, _):

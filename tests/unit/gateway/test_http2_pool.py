@@ -5,9 +5,8 @@ from __future__ import annotations
 from ipaddress import IPv4Address
 from typing import cast
 
-from exeat.gateway.flow.pool import Key, Route
+from exeat.gateway.flow.pool import Http2Pool, Key, Route
 from exeat.gateway.http2.back import Http2Upstream
-from exeat.gateway.http2.pool import Http2Pool
 
 ROUTE = Route("192.0.2.1", (IPv4Address("192.0.2.1"),))
 

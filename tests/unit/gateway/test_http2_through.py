@@ -12,12 +12,12 @@ import h2.events
 import pytest
 from h2.errors import ErrorCodes
 
-from exeat.gateway.counters import Counters
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.resolve import IPAddress
 from exeat.gateway.http2.back import Http2Upstream
 from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.limits import Limits
+from exeat.gateway.record.counters import Counters
 from tests.unit.gateway.http2_peers import Message, Origin, Peer, Pipe, World, run, world
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exeat.gateway.flow.memory import BodyMemory, Loan, Memory
+from exeat.gateway.limits import BodyMemory, Loan, Memory
 
 
 def test_no_more_than_there_is() -> None:

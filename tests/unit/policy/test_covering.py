@@ -7,7 +7,10 @@ from itertools import product
 import pytest
 
 from exeat.policy import Source, Target, build_policy, canonical_host, decide, parse_rule
-from exeat.policy.covering import (
+from exeat.policy.rule import (
+    ALL_PORTS,
+    WEB_PORTS,
+    Rule,
     allows_all_of,
     covers,
     denial_covers,
@@ -18,7 +21,6 @@ from exeat.policy.covering import (
     ports_meet,
     ports_without,
 )
-from exeat.policy.rule import ALL_PORTS, WEB_PORTS, Rule
 
 HOSTS = [
     "test", "a.test", "b.a.test", "c.b.a.test", "x.a.test", "ba.test", "b.test", "other.name",

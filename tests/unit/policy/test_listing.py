@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ConfigError
 from exeat.policy import grammar
-from exeat.policy.listing import MAX_LISTING, parse_listing
+from exeat.policy.document import MAX_LISTING, parse_listing
 from exeat.policy.options import RuleError
 from exeat.policy.rule import Rule, Source
 from exeat.sources import RuleSources, load_document

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import get_args
 
 import pytest
 
@@ -21,6 +22,7 @@ from exeat.policy import (
     rule_to_allow,
 )
 from exeat.policy.explain import describe, explain
+from exeat.reasons import PolicyReason
 
 POLICY = build_policy(
     parse_document(
@@ -66,8 +68,8 @@ def test_target_text() -> None:
     assert explain(POLICY, asked).target == "GET good.test:80/a\\n"
 
 
-@pytest.mark.parametrize("reason", list(Reason))
-def test_every_reason_has_words(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", get_args(PolicyReason))
+def test_every_reason_has_words(reason: PolicyReason) -> None:
     """No reason falls through, and no sentence carries a raw control character."""
     rule = parse_rule("good.test", Source("x"))
     decision = Decision(Verdict.ALLOW if reason is Reason.ALLOWED else Verdict.DENY, rule, reason)

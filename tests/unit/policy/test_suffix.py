@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from publicsuffixlist import PublicSuffixList
 
-from exeat.policy.suffix import is_public_suffix, load_suffixes
+from exeat.policy.grammar import is_public_suffix, load_suffixes
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from exeat.policy import (
     parse_rule,
     rule_to_allow,
 )
-from exeat.policy.listing import parse_listing
+from exeat.policy.document import parse_listing
 from exeat.run.learn import learning
 from exeat.run.learn.learning import Learning
 

@@ -8,8 +8,8 @@ import pytest
 
 from exeat.run.asks.prompt import (
     Key,
-    Question,
     Screen,
+    ShownQuestion,
     answered_line,
     key_of,
     question_lines,
@@ -19,7 +19,7 @@ from exeat.run.asks.prompt import (
     write_answer,
 )
 
-NAMED = Question(3, "api.x.test", 443, "api.x.test", inside=False, wait_s=30.0, can_store=True)
+NAMED = ShownQuestion(3, "api.x.test", 443, "api.x.test", inside=False, wait_s=30.0, can_store=True)
 UNNAMED = NAMED._replace(can_store=False)
 
 

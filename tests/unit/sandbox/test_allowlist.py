@@ -6,9 +6,10 @@ import pytest
 
 from exeat.errors import ConfigError
 from exeat.policy import Source, parse_rule
+from exeat.policy.grammar import is_public_suffix
 from exeat.policy.rule import Rule, Scope
-from exeat.policy.suffix import is_public_suffix
-from exeat.sandbox.allowlist import default_allowlist, parse_allowlist_file
+from exeat.sandbox.allowlist import parse_allowlist_file
+from exeat.sandbox.folder import default_allowlist
 
 TEXT = "# mine \n\n  a.test   # why\nb.test\n\n# end"
 

@@ -21,12 +21,10 @@ from exeat.policy import (
     judge_address,
     parse_rule,
 )
-from exeat.policy.covering import denial_covers, ports_meet
-from exeat.policy.rule import Rule
-from exeat.sandbox.allowlist import default_allowlist
+from exeat.policy.rule import Rule, denial_covers, ports_meet
+from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.changes import Change, allow, block, reset, store_rule
-from exeat.sandbox.folder import SandboxFolder
-from exeat.sandbox.store import read_allowlist
+from exeat.sandbox.folder import SandboxFolder, default_allowlist
 from exeat.sandbox.typed import read_allow
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from exeat.errors import ExeatError, StartError
-from exeat.sandbox import client, server
+from exeat.sandbox import control, server
 from exeat.sandbox.control import MAX_SOCKETS, socket_name, socket_number
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 from exeat.sandbox.server import ControlServer
@@ -66,7 +66,7 @@ class Served:
     async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         self.requests.append(request)
         if (request["run"], request["number"]) != ("ab12", 9):
-            raise ExeatError("there is no such question any more")
+            raise ExeatError("this question is no longer open")
         return {"said": "done"}
 
     async def _fail(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -116,14 +116,14 @@ def test_names_and_numbers() -> None:
 
 def test_what_a_client_hears(served: Served) -> None:
     """Through a path that is longer than a socket's name may be."""
-    assert client.running("box") == [client.Running(7, "agent", "now", "netns", "ask", 1, 2, ("a.test",), 3, 4, 5)]
-    assert client.tell("box") == client.Told(1, 2, ("a note",), ())
-    assert client.pending("box") == [client.Pending("1-ab12-9", "a.test", 443, "a.test", 1, 3.0, False, "agent")]
-    assert client.answer("box", "1-ab12-9", allow=True, always=False) == "done"
+    assert control.running("box") == [control.Running(7, "agent", "now", "netns", "ask", 1, 2, ("a.test",), 3, 4, 5)]
+    assert control.tell("box") == control.Told(1, 2, ("a note",), ())
+    assert control.pending("box") == [control.Pending("1-ab12-9", "a.test", 443, "a.test", 1, 3.0, False, "agent")]
+    assert control.answer("box", "1-ab12-9", allow=True, always=False) == "done"
     assert served.requests == [{"op": "answer", "allow": True, "always": False, "run": "ab12", "number": 9}]
     for unknown in ("1-ab12-8", "2-ab12-9", "1-9", "9", "", "1-", "-9", "x-y", "1-ab13-9", "1--9", "\u0661-ab12-9"):
-        with pytest.raises(ExeatError, match="no such question"):
-            client.answer("box", unknown, allow=True, always=False)
+        with pytest.raises(ExeatError, match="no longer open"):
+            control.answer("box", unknown, allow=True, always=False)
 
 
 def test_the_socket_is_its_owners_alone(served: Served, folder: SandboxFolder) -> None:
@@ -142,29 +142,29 @@ def test_what_is_not_a_request(data: bytes, served: Served, folder: SandboxFolde
     said = ask(folder, data)
     assert said == b"" or json.loads(said)["ok"] is False
     assert b"private" not in said
-    assert len(client.running("box")) == 1
+    assert len(control.running("box")) == 1
 
 
 def test_somebody_who_says_nothing_does_not_keep_others_waiting(served: Served, folder: SandboxFolder) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(f"/proc/self/fd/{folder.descriptor}/control.sock")
-        assert client.tell("box").taken == 1
+        assert control.tell("box").taken == 1
 
 
 def test_two_at_the_same_time(served: Served, folder: SandboxFolder) -> None:
     """Each has a socket, and a change reaches both. The second's name is free again when it ends."""
     second = Served(folder)
-    assert client.tell("box") == client.Told(2, 4, ("a note",), ())
-    assert [each.id for each in client.pending("box")] == ["1-ab12-9", "2-ab12-9"]
+    assert control.tell("box") == control.Told(2, 4, ("a note",), ())
+    assert [each.id for each in control.pending("box")] == ["1-ab12-9", "2-ab12-9"]
     second.close()
-    assert client.tell("box").taken == 1
+    assert control.tell("box").taken == 1
     assert sorted(os.listdir(folder.descriptor)) == ["allowlist.txt", "control.sock", "lock"]  # noqa: PTH208
 
 
 def test_a_socket_that_was_left_behind(folder: SandboxFolder) -> None:
     """By a command that was killed: nobody is there, the client takes it away, and so does the next command."""
     path = f"/proc/self/fd/{folder.descriptor}/control.sock"
-    for use in (lambda: client.running("box"), lambda: Served(folder).close()):
+    for use in (lambda: control.running("box"), lambda: Served(folder).close()):
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(path)
         assert "control.sock" in os.listdir(folder.descriptor)  # noqa: PTH208
@@ -186,7 +186,7 @@ def test_what_is_no_socket_is_not_spoken_to(kind: str, folder: SandboxFolder, tm
             os.mkfifo(place)
         else:
             place.symlink_to(tmp_path / "s")
-        assert client.running("box") == []
+        assert control.running("box") == []
         other.setblocking(False)
         with pytest.raises(BlockingIOError):
             other.accept()
@@ -202,5 +202,5 @@ def test_there_is_an_end_to_it(folder: SandboxFolder, monkeypatch: pytest.Monkey
 
 
 def test_a_sandbox_that_is_not_there_runs_nothing(folder: SandboxFolder) -> None:
-    assert client.running("other") == []
-    assert client.tell("other") == client.Told(0, 0, (), ())
+    assert control.running("other") == []
+    assert control.tell("other") == control.Told(0, 0, (), ())

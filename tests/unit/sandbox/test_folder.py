@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.sandbox.allowlist import default_allowlist
-from exeat.sandbox.folder import NoSandboxError, list_sandboxes, open_sandbox, remove_sandbox
-from exeat.sandbox.store import read_allowlist
-from tests.support.running import AS_ROOT, NOBODY
+from exeat.sandbox.allowlist import read_allowlist
+from exeat.sandbox.folder import NoSandboxError, default_allowlist, list_sandboxes, open_sandbox, remove_sandbox
+from tests.support.runs.running import AS_ROOT, NOBODY
 
 
 def names(path: Path) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.sandbox.names import DEFAULT_NAME, check_name
+from exeat.sandbox.folder import DEFAULT_NAME, check_name
 
 REFUSED = [
     "", "../../etc", "..", ".", "a/b", "/a", "-rf", "-", "a\nb", "a\n", "$(id)", "a b", "A", "Default", "a.b", "a_b",

@@ -14,9 +14,8 @@ import pytest
 
 from exeat.errors import ConfigError, ExeatError
 from exeat.sandbox import files
-from exeat.sandbox.allowlist import Allowlist
+from exeat.sandbox.allowlist import MAX_BYTES, Allowlist, read_allowlist, replace_allowlist, update_allowlist
 from exeat.sandbox.folder import SandboxFolder, open_sandbox, remove_sandbox
-from exeat.sandbox.store import MAX_BYTES, read_allowlist, replace_allowlist, update_allowlist
 
 _ALLOW = """
 import sys

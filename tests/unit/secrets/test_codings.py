@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
 from exeat.secrets.stream.codings import KNOWN, Decoder, make_decoder
-from tests.support.packing import make_encoder
+from tests.support.origins.packing import make_encoder
 from tests.unit.wire.mutation import Mutation, cut, cut_points, mutate, mutations
 
 if sys.version_info >= (3, 14):
@@ -227,7 +227,9 @@ def test_a_large_body_that_is_no_bomb_is_read(coding: bytes) -> None:
     assert read == 12 * len(text) > 16 * MIB
 
 
-@pytest.mark.parametrize(("coding", "empty"), [(b"gzip", gzip.compress(b"")), (b"zstd", zstd.compress(b""))])
+@pytest.mark.parametrize(
+    ("coding", "empty"), [(b"gzip", gzip.compress(b"")), (b"zstd", zstd.compress(b""))], ids=["gzip", "zstd"]
+)
 def test_members_without_content_are_limited(coding: bytes, empty: bytes) -> None:
     """Each costs a new decoder: bytes that give none must not buy any amount of work."""
     assert unpacked(decoder_for(coding), [empty * 64]) == b""

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
-from exeat.gateway.flow.memory import Memory
+from exeat.gateway.limits import Memory
 from exeat.secrets.misuse import MisuseError
 from exeat.secrets.model import Where
 from exeat.secrets.request.body import BodyFilter
 from exeat.secrets.stream.codings import KNOWN
 from exeat.secrets.treatment import Treatment
 from exeat.secrets.vault import Vault
-from tests.support.packing import make_encoder
+from tests.support.origins.packing import make_encoder
 from tests.unit.secrets.samples import VALUE, make_secret, request, response, through, treat
 from tests.unit.wire.mutation import cut, cut_points
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from exeat.trust.authority import Authority
+from exeat.trust.places import trust_variables
 from exeat.trust.store import java_key_store
-from exeat.trust.variables import trust_variables
 
 
 def test_every_program_is_given_the_bundle() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exeat.errors import ProtocolError
-from exeat.wire.http1 import encode_head, parse_request_head, parse_response_head
-from exeat.wire.sniffing import sniff_request
+from exeat.wire.http1 import encode_head, parse_request_head, parse_response_head, sniff_request
 
 WEBSOCKET_KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 

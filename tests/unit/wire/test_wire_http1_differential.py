@@ -21,11 +21,11 @@ from exeat.wire.http1 import (
     RequestHead,
     ResponseHead,
     encode_head,
+    encode_target,
     parse_request_head,
     parse_response_head,
+    sniff_request,
 )
-from exeat.wire.sniffing import sniff_request
-from exeat.wire.target import encode_target
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 T = TypeVar("T")

@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import exeat
-from exeat.wire.http1 import parse_response_head
-from exeat.wire.reply import ESTABLISHED, encode_reply
+from exeat.wire.http1 import ESTABLISHED, encode_reply, parse_response_head
 
 STATUSES = [400, 403, 405, 407, 408, 413, 414, 415, 417, 421, 431, 502, 503, 504]
 # RFC 9209 section 2.1 and RFC 8941 section 3.3.3: one item, two parameters, a string that is closed where it should.

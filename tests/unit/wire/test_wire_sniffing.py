@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
-from exeat.wire.http1 import parse_request_head
-from exeat.wire.sniffing import MAX_SNIFFED, sniff_request
+from exeat.wire.http1 import MAX_SNIFFED, parse_request_head, sniff_request
 from tests.unit.wire.mutation import cut, cut_points
 
 TABLE: dict[bytes, bool | None] = {

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
-from exeat.wire.target import check_origin_target, encode_target, parse_absolute_target
+from exeat.wire.http1 import check_origin_target, encode_target, parse_absolute_target
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 

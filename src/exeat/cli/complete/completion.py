@@ -67,14 +67,14 @@ def add_completion_options(
 def script_for(shell: str, places: Sequence[Place]) -> str:
     """The script."""
     if shell == "bash":
-        from exeat.cli.complete.bash import bash_script  # noqa: PLC0415 - one of them is enough
+        from exeat.cli.complete.bash import bash_script
 
         return bash_script(places)
     if shell == "zsh":
-        from exeat.cli.complete.zsh import zsh_script  # noqa: PLC0415
+        from exeat.cli.complete.zsh import zsh_script
 
         return zsh_script(places)
-    from exeat.cli.complete.fish import fish_script  # noqa: PLC0415
+    from exeat.cli.complete.fish import fish_script
 
     return fish_script(places)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from exeat.audit.reading import Line
+from exeat.audit.parts import Line
 from exeat.cli.logs.rows import CLOSED, Row, event_row, is_allowed, is_request, is_trouble, request_row
 
 _MOST_OPEN = 50_000

@@ -40,7 +40,7 @@ def show_log(options: argparse.Namespace, folder: SandboxFolder) -> int:
 
     Raises ConfigError for a log that must not be read, and BrokenPipeError when the reader of the output has left.
     """
-    from exeat.cli.logs.view import LogView, Wish  # noqa: PLC0415 - only when a log is shown
+    from exeat.cli.logs.view import LogView, Wish
 
     if sys.stdout is None:
         raise ConfigError("standard output is closed: there is nowhere to show the log")

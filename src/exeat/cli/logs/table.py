@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from exeat.cli.logs.rows import ALLOWED, BLOCKED, CLOSED, EVENT, TROUBLE, Row
 from exeat.cli.screen import DIM, GREEN, RED, YELLOW, coloured
+from exeat.reasons import Reason
 
 _COLOURS = {ALLOWED: GREEN, BLOCKED: f"1;{RED}", CLOSED: DIM, EVENT: DIM, TROUBLE: YELLOW}
 _VERDICT = max(len(ALLOWED), len(BLOCKED), len(CLOSED))
@@ -16,7 +17,7 @@ _STATUS = 4
 _NARROWEST = 30
 _NO_ROOM_FOR_BYTES = 76
 _ROOM_FOR_GAPS = 100
-_SHORT_REASON = len("address-not-listed")
+_SHORT_REASON = len(Reason.ADDRESS_NOT_LISTED)
 _WIDEST = 60
 """Where nothing is cut: a column is no wider than this, and what is longer pushes the rest to the right."""
 

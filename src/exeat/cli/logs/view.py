@@ -12,12 +12,11 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from exeat.audit.parts import LogPlace, Part
-from exeat.audit.reading import FURTHEST_LOOK_BYTES, Follower, Line, last_lines, lines_since
+from exeat.audit.parts import Line, LogPlace, Part
+from exeat.audit.reading import FURTHEST_LOOK_BYTES, Follower, last_lines, lines_since
 from exeat.cli.logs.choice import Backwards, Live, is_chosen, is_surely_allowed, rows_of, rows_since
 from exeat.cli.logs.log import DEFAULT_LINES, FOLLOW_AFTER_LINES
-from exeat.cli.logs.rows import Row
-from exeat.cli.logs.since import parse_since
+from exeat.cli.logs.rows import Row, parse_since
 from exeat.cli.logs.table import Table
 from exeat.cli.screen import has_colours
 
@@ -148,7 +147,7 @@ def _raw(line: Line) -> str:
     text = line.raw.decode("utf-8", "replace")
     if text.isascii() and text.isprintable():
         return text
-    import json  # noqa: PLC0415 - loaded by then; named here for the one odd line
+    import json
 
     return json.dumps(line.record, separators=(",", ":")).replace("\x7f", "\\u007f")
 

@@ -1,25 +1,44 @@
-"""The way of a connection, from where it was meant to go or from its first byte: which door, and how it ends."""
+"""The way of a connection: which door it takes, what comes through a tunnel, and how it ends.
+
+Inside a tunnel there is plain HTTP, or HTTP inside TLS that ends here and begins again towards the server. The
+certificate shown is for the name that the tunnel was authorised for and no other. Every request is decided on its own,
+and goes out over TLS of our own, to a server whose certificate was checked.
+"""
 
 from __future__ import annotations
 
 import logging
+import ssl
 
 from exeat.gateway.doors.http import serve_http
-from exeat.gateway.doors.intercept import serve_inner
-from exeat.gateway.doors.redirect import serve_redirected
+from exeat.gateway.doors.redirect import Destination, serve_redirected
 from exeat.gateway.doors.socks import serve_socks
+from exeat.gateway.doors.tunnel import Inner
 from exeat.gateway.gates.session import Session
+from exeat.gateway.refusal import CERTIFICATE_REFUSED
+from exeat.gateway.tls.layer import secure_channel
 from exeat.wire import socks5
 
 _log = logging.getLogger("exeat")
+# What clients say when they do not like a certificate (RFC 8446 section 6.2).
+_CERT_ALERTS = (
+    "UNKNOWN_CA",
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_UNKNOWN",
+    "CERTIFICATE_EXPIRED",
+    "UNSUPPORTED_CERT",
+)
 
 
-async def serve_connection(session: Session) -> None:
-    """Serve one client to its end. Whatever happens here stays here: other connections never notice."""
+async def serve_connection(session: Session, destination: Destination | None) -> None:
+    """Serve one client to its end; `destination` is where a redirected one was meant to go.
+
+    Whatever happens here stays here: other connections never notice.
+    """
     client = session.client
     try:
-        if session.destination is not None:
-            await serve_redirected(session, session.destination, serve_inner)
+        if destination is not None:
+            await serve_redirected(session, destination, serve_inner)
             return
         session.watch(session.state.limits.first_byte_s, client.close)
         if not client.buffer and not await client.more():
@@ -37,3 +56,49 @@ async def serve_connection(session: Session) -> None:
         client.close()
         if session.upstream is not None:
             session.upstream.abort()
+
+
+async def serve_inner(session: Session, inner: Inner) -> None:
+    """Serve what comes through a tunnel, to its end."""
+    if inner.record is None:
+        await serve_http(session, inner.place, f"{inner.door}/http")
+        return
+    note = ""
+    try:
+        note = await _serve_tls(session, inner)
+    finally:
+        session.finish(inner.record, inner.record.status, 0, 0, note)
+
+
+async def _serve_tls(session: Session, inner: Inner) -> str:
+    """Gives a note for the record of the tunnel, if it came to nothing."""
+    state, client, place = session.state, session.client, inner.place
+    interception = state.interception
+    assert interception is not None, "only an interception makes places that are looked into"
+    session.watch(state.limits.head_s, client.abort)
+    try:
+        context = await interception.server_context(place.host, place.key)
+        protocol = await secure_channel(client, context, server_side=True)
+    except ssl.SSLError as error:
+        from exeat.trust.roots import handshake_reason  # noqa: PLC0415 - loaded with the interception
+
+        reason = handshake_reason(error) or "TLS failed"
+        client.close()
+        if any(alert in reason for alert in _CERT_ALERTS):
+            state.counters.block(place.host_text, place.port, CERTIFICATE_REFUSED)
+            return f"the client refused our certificate: {reason}"
+        return f"no TLS with the client: {reason}"
+    except OSError:
+        return "the client left before TLS began"
+    if protocol == "h2":
+        from exeat.gateway.doors.http2 import serve_http2  # noqa: PLC0415 - loaded with the interception
+
+        door = f"{inner.door}/h2"
+
+        async def serve(stream: Session) -> None:
+            await serve_http(stream, place, door, secure=True, prefers_h2=True)
+
+        await serve_http2(session, serve, place, door)
+    else:
+        await serve_http(session, place, f"{inner.door}/https", secure=True)
+    return ""

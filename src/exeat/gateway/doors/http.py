@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ProtocolError
 from exeat.gateway.doors.tunnel import Inner, serve_tunnel, serve_unopened
+from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.exchange import Exchange
-from exeat.gateway.flow.outgoing import is_repeatable
 from exeat.gateway.flow.relay import Tunnel
+from exeat.gateway.flow.upload import is_repeatable
 from exeat.gateway.gates.admission import (
     admit_interception,
     deny,
@@ -20,16 +21,13 @@ from exeat.gateway.gates.admission import (
     refuse_credentials,
     reopen_upstream,
 )
-from exeat.gateway.gates.budget import Budget
-from exeat.gateway.gates.refusal import SECRET_IN_RESPONSE, Refusal
 from exeat.gateway.gates.session import Session
 from exeat.gateway.gates.treating import UNTREATED, Treated, refuse_misuse, treat
-from exeat.gateway.state import Ask, Place, State
-from exeat.gateway.tls.upstream import explain_break
+from exeat.gateway.gates.upstream import explain_break
+from exeat.gateway.refusal import SECRET_IN_RESPONSE, Refusal
+from exeat.gateway.state import Access, Place, State
 from exeat.policy import is_same_host
-from exeat.wire.http1 import RequestHead
-from exeat.wire.reply import ESTABLISHED
-from exeat.wire.target import check_origin_target, parse_absolute_target
+from exeat.wire.http1 import ESTABLISHED, RequestHead, check_origin_target, parse_absolute_target
 
 if TYPE_CHECKING:
     from exeat.secrets.treatment import Treatment
@@ -124,11 +122,11 @@ async def _serve_request(door: _Door, head: RequestHead) -> bool:
         return False
     if not decision.allowed:
         return await _refuse(session, head, deny(state, record, place, decision))
-    ask = Ask(record, place, decision, head.method, path, secure=secure, prefers_h2=prefers_h2)
+    access = Access(record, place, decision, head.method, path, secure=secure, prefers_h2=prefers_h2)
     treated = UNTREATED
     if state.interception is not None:
         try:
-            outcome = await treat(session, ask, head)
+            outcome = await treat(session, access, head)
         except ProtocolError as error:
             malformed(state, record, error)
             await _answer_bad(session, error)
@@ -136,10 +134,10 @@ async def _serve_request(door: _Door, head: RequestHead) -> bool:
         if isinstance(outcome, Refusal):
             return await _refuse(session, head, outcome)
         treated = outcome
-    upstream = await open_upstream(state, ask, reuse=True, repeatable=is_repeatable(head))
+    upstream = await open_upstream(state, access, reuse=True, repeatable=is_repeatable(head))
     if isinstance(upstream, Refusal):
         return await _refuse(session, head, upstream, read=treated.body is not None)
-    return await _exchange(session, head, ask, upstream, treated)
+    return await _exchange(session, head, access, upstream, treated)
 
 
 async def _refuse(session: Session, head: RequestHead, refusal: Refusal, *, read: bool = False) -> bool:
@@ -151,45 +149,45 @@ async def _refuse(session: Session, head: RequestHead, refusal: Refusal, *, read
     return keep
 
 
-async def _exchange(session: Session, head: RequestHead, ask: Ask, upstream: Channel, treated: Treated) -> bool:
+async def _exchange(session: Session, head: RequestHead, access: Access, upstream: Channel, treated: Treated) -> bool:
     treatment = treated.treatment
     state, client = session.state, session.client
     limits = state.limits
-    budget = state.budgets.of(ask.decision.rule)
+    budget = state.budgets.of(access.decision.rule)
     while True:
         reused = upstream.sent > 0
         sent, received = upstream.sent, upstream.received
         session.upstream = upstream
         exchange = Exchange(client, upstream, head, limits, treatment, state.memory, state.known_fields)
-        session.begin(ask, exchange.stop)
+        session.begin(access, exchange.stop)
         session.watch(limits.response_s, exchange.expire, exchange.patience)
-        exchange.start(ask.path, ask.authority, budget, treated.body)
+        exchange.start(access.path, access.authority, budget, treated.body)
         await exchange.done
         if not (exchange.failure is not None and reused and exchange.may_retry()):
             break
-        fresh = await reopen_upstream(state, ask)
+        fresh = await reopen_upstream(state, access)
         if isinstance(fresh, Refusal):
             session.live = session.stop_transfer = session.upstream = None
             return await _refuse(session, head, fresh, read=treated.body is not None)
         upstream = fresh
     sent, received = upstream.sent - sent, upstream.received - received
     if treatment is not None:
-        ask.record.secrets = treatment.names  # the body may have brought more
+        access.record.secrets = treatment.names  # the body may have brought more
         if exchange.misused:
-            refusal = refuse_misuse(state, ask, exchange.misused)
+            refusal = refuse_misuse(state, access, exchange.misused)
             exchange.failure = refusal if exchange.failure is not None else None
-    if exchange.failure is not None and ask.secure and exchange.broken_by is not None and not (reused or received):
-        exchange.failure = explain_break(exchange.broken_by, ask, exchange.failure, upstream)
+    if exchange.failure is not None and access.secure and exchange.broken_by is not None and not (reused or received):
+        exchange.failure = explain_break(exchange.broken_by, access, exchange.failure, upstream)
     if exchange.upgraded is not None:
         sent, received, note = await _relay_upgraded(session, upstream, exchange, budget, sent, received, treatment)
-        session.finish(ask.record, 101, sent, received, note)
+        session.finish(access.record, 101, sent, received, note)
         return False
     session.upstream = None
-    if exchange.reuse_upstream and ask.policy is not state.policy:
+    if exchange.reuse_upstream and access.policy is not state.policy:
         upstream.close()  # it goes where the policy of then led
     elif exchange.reuse_upstream:
-        state.pool.give(ask.pool_key, upstream, ask.route)
-    session.finish(ask.record, exchange.status, sent, received, exchange.note)
+        state.pool.give(access.pool_key, upstream, access.route)
+    session.finish(access.record, exchange.status, sent, received, exchange.note)
     if exchange.failure is not None:
         session.reply(exchange.failure, close=True, head_only=head.method == b"HEAD")
     if not exchange.keep_client or session.draining:
@@ -246,8 +244,8 @@ async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
         return None
     if not place.decision.allowed:
         place = await session.settle(place)
-    ask = Ask(record, place, place.decision)
-    upstream = await (admit_interception(state, ask) if place.is_intercepted else open_upstream(state, ask))
+    access = Access(record, place, place.decision)
+    upstream = await (admit_interception(state, access) if place.is_intercepted else open_upstream(state, access))
     if isinstance(upstream, Refusal):
         # Closed even though the request was well formed: bytes sent ahead were meant for the tunnel.
         session.reply(upstream, close=True)
@@ -256,8 +254,8 @@ async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
     session.client.write(ESTABLISHED)
     if upstream is None:
         record.status = 200
-        return await serve_unopened(session, ask, "connect")
-    return await serve_tunnel(session, ask, upstream, 200, "connect")
+        return await serve_unopened(session, access, "connect")
+    return await serve_tunnel(session, access, upstream, 200, "connect")
 
 
 def _same_host(state: State, host_header: bytes, place: Place) -> bool:

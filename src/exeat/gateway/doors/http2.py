@@ -12,11 +12,11 @@ from h2.errors import ErrorCodes
 from h2.events import RequestReceived
 
 from exeat.errors import ProtocolError
-from exeat.gateway.flow.allowance import Allowance
 from exeat.gateway.gates.admission import malformed
 from exeat.gateway.gates.session import Session
 from exeat.gateway.http2.link import MAX_STREAMS, Link
 from exeat.gateway.http2.stream import Stream
+from exeat.gateway.limits import Allowance
 from exeat.gateway.state import Place
 from exeat.wire.http2 import ResponseReader, request_text
 from exeat.wire.http2_frames import Http2Error

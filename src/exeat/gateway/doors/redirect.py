@@ -10,13 +10,20 @@ own, and to one that speaks none we know the connection breaks.
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import re
+import socket
+import sys
+from asyncio import BaseTransport
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from exeat.errors import ProtocolError
 from exeat.gateway.doors.http import serve_http
-from exeat.gateway.doors.original import NOWHERE, Destination
 from exeat.gateway.doors.tunnel import (
     INTERCEPT,
     RELAY,
@@ -40,11 +47,11 @@ from exeat.gateway.gates.admission import (
     malformed,
     open_upstream,
 )
-from exeat.gateway.gates.refusal import Refusal
 from exeat.gateway.gates.session import Session
-from exeat.gateway.state import Ask, Place, State
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.state import Access, Place, State
 from exeat.policy import LOCALHOST, LOOPBACK, Address, Reason
-from exeat.wire.sniffing import sniff_request
+from exeat.wire.http1 import sniff_request
 
 ServeInner = Callable[[Session, Inner], Awaitable[None]]
 PROTOCOL: Final = "redirect"
@@ -176,12 +183,12 @@ async def _serve_at_once(session: Session, place: Place) -> Inner | None:
     state = session.state
     record = session.new_record(PROTOCOL, "CONNECT")
     record.host, record.port = place.key
-    ask = Ask(record, place, place.decision)
-    upstream = await open_upstream(state, ask)
+    access = Access(record, place, place.decision)
+    upstream = await open_upstream(state, access)
     if isinstance(upstream, Refusal):
         await _answer(session, await _listen(session, patient=False), upstream)
         return None
-    return await serve_tunnel(session, ask, upstream, 0, PROTOCOL)
+    return await serve_tunnel(session, access, upstream, 0, PROTOCOL)
 
 
 async def _serve_judged(session: Session, place: Place, first: First) -> Inner | None:
@@ -192,10 +199,10 @@ async def _serve_judged(session: Session, place: Place, first: First) -> Inner |
     record = session.new_record(PROTOCOL_HTTP if is_http else PROTOCOL, _method(session) if is_http else "CONNECT")
     record.host, record.port = place.key
     record.note = first.fault
-    ask = Ask(record, place, decision)
+    access = Access(record, place, decision)
     verdict = judge_first(first, place)
     if verdict == INTERCEPT:
-        refusal = await admit_interception(state, ask)
+        refusal = await admit_interception(state, access)
         if refusal is None:
             return Inner(place, PROTOCOL, record)
         await _answer(session, first, refusal)
@@ -208,11 +215,11 @@ async def _serve_judged(session: Session, place: Place, first: First) -> Inner |
         deny_inside(state, record, verdict)
         await _answer(session, first, Refusal(403, f"{place} takes TLS only", "http_request_denied"))
         return None
-    upstream = await open_upstream(state, ask)
+    upstream = await open_upstream(state, access)
     if isinstance(upstream, Refusal):
         await _answer(session, first, upstream)
         return None
-    await relay_judged(session, ask, upstream, 0, first)
+    await relay_judged(session, access, upstream, 0, first)
     return None
 
 
@@ -243,3 +250,61 @@ async def _answer(session: Session, first: First, refusal: Refusal) -> None:
     else:
         # An orderly end would look like a server that had nothing to say.
         client.reset()
+
+
+_log = logging.getLogger("exeat")
+# linux/netfilter_ipv4.h and netfilter_ipv6/ip6_tables.h: the same number for both families.
+_SO_ORIGINAL_DST: Final = 80
+_LEVELS: Final = {socket.AF_INET: socket.IPPROTO_IP, socket.AF_INET6: socket.IPPROTO_IPV6}
+_SOCKADDR_BYTES: Final = 28  # a sockaddr_in6; a sockaddr_in is shorter
+# No such connection is tracked, or nothing here tracks connections at all: then nobody has redirected it.
+_NOT_REDIRECTED: Final = (errno.ENOENT, errno.ENOPROTOOPT)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What a client called connect() with."""
+
+    ip: IPv4Address | IPv6Address
+    port: int
+
+
+# Redirected or not, the kernel would not say where to. Never to be taken for a connection to ourselves.
+NOWHERE: Final = Destination(IPv4Address(0), 0)
+
+
+def find_destination(transport: BaseTransport) -> Destination | None:
+    """The original destination of an accepted connection. None: it is ourselves, so the client wants a proxy."""
+    offered = transport.get_extra_info("socket")
+    try:
+        # The loops offer a stand-in for the socket; uvloop's duplicates the descriptor for each question.
+        sock = socket.socket(offered.family, socket.SOCK_STREAM, 0, offered.fileno())
+        try:
+            ours = sock.getsockname()
+            found = parse_sockaddr(sock.getsockopt(_LEVELS[offered.family], _SO_ORIGINAL_DST, _SOCKADDR_BYTES))
+        finally:
+            sock.detach()
+    except (OSError, KeyError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in _NOT_REDIRECTED:
+            return None
+        _log.warning("the original destination of a connection is unknown: %r", error)
+        return NOWHERE
+    return None if found == _listener(ours[0], ours[1]) else found
+
+
+@lru_cache(maxsize=64)
+def _listener(host: str, port: int) -> Destination:
+    return Destination(ip_address(host.partition("%")[0]), port)
+
+
+# A program comes back to the same few places; reading an address afresh costs about 3 us.
+@lru_cache(maxsize=1_024)
+def parse_sockaddr(raw: bytes) -> Destination:
+    """A sockaddr_in or sockaddr_in6 as the kernel writes it. ValueError if it is neither."""
+    family = int.from_bytes(raw[:2], sys.byteorder)
+    port = int.from_bytes(raw[2:4])
+    if family == socket.AF_INET and len(raw) >= 16:
+        return Destination(IPv4Address(raw[4:8]), port)
+    if family == socket.AF_INET6 and len(raw) >= 28:
+        return Destination(IPv6Address(raw[8:24]), port)  # without its zone: an address of this link is denied anyway
+    raise ValueError(f"no address in {raw.hex()}")

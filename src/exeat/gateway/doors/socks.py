@@ -9,9 +9,9 @@ from exeat.audit import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.doors.tunnel import Inner, serve_tunnel, serve_unopened
 from exeat.gateway.gates.admission import admit_interception, malformed, open_upstream, refuse_credentials
-from exeat.gateway.gates.refusal import Refusal
 from exeat.gateway.gates.session import Session
-from exeat.gateway.state import Ask
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.state import Access
 from exeat.wire import socks5
 
 Parsed = TypeVar("Parsed")
@@ -37,16 +37,16 @@ async def serve_socks(session: Session) -> Inner | None:
         return None
     if not place.decision.allowed:
         place = await session.settle(place)
-    ask = Ask(record, place, place.decision)
-    upstream = await (admit_interception(state, ask) if place.is_intercepted else open_upstream(state, ask))
+    access = Access(record, place, place.decision)
+    upstream = await (admit_interception(state, access) if place.is_intercepted else open_upstream(state, access))
     if isinstance(upstream, Refusal):
         client.write(socks5.encode_reply(upstream.socks_reply))
         await session.linger()
         return None
     client.write(socks5.encode_reply(socks5.Reply.SUCCEEDED))
     if upstream is None:
-        return await serve_unopened(session, ask, "socks5")
-    return await serve_tunnel(session, ask, upstream, 0, "socks5")
+        return await serve_unopened(session, access, "socks5")
+    return await serve_tunnel(session, access, upstream, 0, "socks5")
 
 
 async def _greet(session: Session, record: Record) -> bool:

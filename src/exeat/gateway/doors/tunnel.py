@@ -16,11 +16,11 @@ from exeat.errors import HostError, ProtocolError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.relay import Tunnel
 from exeat.gateway.gates.admission import deny_inside
-from exeat.gateway.gates.refusal import WRONG_HOST
 from exeat.gateway.gates.session import Session
-from exeat.gateway.state import Ask, Place
+from exeat.gateway.refusal import WRONG_HOST
+from exeat.gateway.state import Access, Place
 from exeat.policy import LOCALHOST, Address, canonical_host, is_same_host
-from exeat.wire.sniffing import sniff_request
+from exeat.wire.http1 import sniff_request
 from exeat.wire.tls import HANDSHAKE, asks_for_second_hello, find_second_hello, parse_client_hello
 
 WEB_PORTS: Final = (80, 443)  # whoever connects to one of these speaks first
@@ -116,12 +116,12 @@ def judge_first(first: First, place: Place) -> str:
             return "not-http" if place.port == 80 else RELAY
 
 
-async def serve_unopened(session: Session, ask: Ask, door: str) -> Inner | None:
+async def serve_unopened(session: Session, access: Access, door: str) -> Inner | None:
     """A tunnel to an intercepted place, on record already. Nothing is dialled for it: its first bytes decide."""
-    state, client, record = session.state, session.client, ask.record
+    state, client, record = session.state, session.client, access.record
     session.watch(state.limits.head_s, client.close)
-    first = await read_first(client, tls_only=ask.place.port == 443)
-    place = state.find(ask.place.where, 0)  # the policy may have changed meanwhile
+    first = await read_first(client, tls_only=access.place.port == 443)
+    place = state.find(access.place.where, 0)  # the policy may have changed meanwhile
     verdict = judge_first(first, place)
     if verdict == INTERCEPT and place.is_intercepted:
         return Inner(place, door, record)
@@ -140,13 +140,13 @@ async def serve_unopened(session: Session, ask: Ask, door: str) -> Inner | None:
     return None
 
 
-async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: int, door: str) -> Inner | None:
+async def serve_tunnel(session: Session, access: Access, upstream: Channel, status: int, door: str) -> Inner | None:
     """Relay a tunnel to its end. If requests are to be served inside, says so, and the upstream goes to the pool."""
     state, client = session.state, session.client
-    record, place = ask.record, ask.place
+    record, place = access.record, access.place
     session.upstream = upstream
     tunnel = Tunnel(client, upstream, state.budgets.of(place.decision.rule))
-    session.begin(ask, tunnel.stop)
+    session.begin(access, tunnel.stop)
     web = place.port in WEB_PORTS
     if web:
         session.watch(state.limits.head_s, lambda: tunnel.stop("timeout"))
@@ -164,8 +164,8 @@ async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: in
             record.status = status
             return Inner(place, door, record)
         session.finish(record, status, upstream.sent, upstream.received, "")
-        if ask.policy is state.policy:
-            state.pool.give(ask.pool_key, upstream, ask.route)
+        if access.policy is state.policy:
+            state.pool.give(access.pool_key, upstream, access.route)
         else:
             upstream.close()
         return Inner(place, door)
@@ -174,26 +174,26 @@ async def serve_tunnel(session: Session, ask: Ask, upstream: Channel, status: in
         session.watch_idle(tunnel.stop)
         if web:
             tunnel.open_down()
-        await _open_up(session, ask, tunnel, first)
+        await _open_up(session, access, tunnel, first)
     else:
         deny_inside(state, record, verdict)
         tunnel.refuse(verdict, TLS_ACCESS_DENIED if client.buffer[:1] == b"\x16" else b"")
     await tunnel.done
-    _finish(session, ask, tunnel, upstream, status)
+    _finish(session, access, tunnel, upstream, status)
     return None
 
 
-async def relay_judged(session: Session, ask: Ask, upstream: Channel, status: int, first: First) -> None:
+async def relay_judged(session: Session, access: Access, upstream: Channel, status: int, first: First) -> None:
     """Relay a tunnel whose first bytes were judged before anything was dialled."""
     session.upstream = upstream
-    tunnel = Tunnel(session.client, upstream, session.state.budgets.of(ask.decision.rule))
+    tunnel = Tunnel(session.client, upstream, session.state.budgets.of(access.decision.rule))
     _watch_for_secrets(session, tunnel, first)
-    session.begin(ask, tunnel.stop)
+    session.begin(access, tunnel.stop)
     session.watch_idle(tunnel.stop)
     tunnel.open_down()
-    await _open_up(session, ask, tunnel, first)
+    await _open_up(session, access, tunnel, first)
     await tunnel.done
-    _finish(session, ask, tunnel, upstream, status)
+    _finish(session, access, tunnel, upstream, status)
 
 
 class _ServerHello:
@@ -219,7 +219,7 @@ class _ServerHello:
         self._client.wake()
 
 
-async def _open_up(session: Session, ask: Ask, tunnel: Tunnel, first: First) -> None:
+async def _open_up(session: Session, access: Access, tunnel: Tunnel, first: First) -> None:
     """Let the client's bytes out. After a TLS hello that waits for the server's, and a second hello is judged too."""
     if first.speech is Speech.TLS:
         client = session.client
@@ -231,24 +231,24 @@ async def _open_up(session: Session, ask: Ask, tunnel: Tunnel, first: First) -> 
             await client.stirred()
         if client.closed:
             client.buffer = b""
-        elif answer.asks_again and (refused := await _judge_second(client, ask, tunnel)):
-            deny_inside(session.state, ask.record, refused)
+        elif answer.asks_again and (refused := await _judge_second(client, access, tunnel)):
+            deny_inside(session.state, access.record, refused)
             tunnel.refuse(refused, TLS_ACCESS_DENIED)
             return
     tunnel.open_up()
 
 
-async def _judge_second(client: Channel, ask: Ask, tunnel: Tunnel) -> str:
+async def _judge_second(client: Channel, access: Access, tunnel: Tunnel) -> str:
     """The client has been asked for a second hello: the reason to refuse it, or nothing."""
     while True:
         try:
             size, hello = find_second_hello(client.buffer)
         except ProtocolError as error:
-            ask.record.note = error.public
+            access.record.note = error.public
             return "malformed"
         tunnel.send_up(size)
         if hello is not None:
-            return "" if _agrees(hello.server_name, ask.place) else "sni-mismatch"
+            return "" if _agrees(hello.server_name, access.place) else "sni-mismatch"
         if not await client.more():
             return "cut-off" if client.buffer and not client.closed else ""
 
@@ -260,11 +260,11 @@ def _watch_for_secrets(session: Session, tunnel: Tunnel, first: First) -> None:
         tunnel.watch_up(interception.vault.placeholder_detector(), WRONG_HOST)
 
 
-def _finish(session: Session, ask: Ask, tunnel: Tunnel, upstream: Channel, status: int) -> None:
+def _finish(session: Session, access: Access, tunnel: Tunnel, upstream: Channel, status: int) -> None:
     if tunnel.seen:
-        ask.record.secrets = tunnel.seen
-        deny_inside(session.state, ask.record, WRONG_HOST)
-    session.finish(ask.record, status, upstream.sent, upstream.received, tunnel.note)
+        access.record.secrets = tunnel.seen
+        deny_inside(session.state, access.record, WRONG_HOST)
+    session.finish(access.record, status, upstream.sent, upstream.received, tunnel.note)
 
 
 def _agrees(server_name: str | None, place: Place) -> bool:

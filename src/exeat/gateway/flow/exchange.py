@@ -11,15 +11,20 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError, ProtocolError
+from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.download import Download
-from exeat.gateway.flow.memory import BodyMemory
-from exeat.gateway.flow.outgoing import NotProcessed, encode_request, is_body_read, is_repeatable, websocket_accept
-from exeat.gateway.flow.pacing import Pacer
-from exeat.gateway.flow.upload import OVER_BUDGET, Upload
-from exeat.gateway.gates.budget import Budget
-from exeat.gateway.gates.refusal import WRONG_HOST, Refusal, refuse_response
-from exeat.gateway.limits import Limits
+from exeat.gateway.flow.download import Download, Pacer
+from exeat.gateway.flow.upload import (
+    OVER_BUDGET,
+    NotProcessed,
+    Upload,
+    encode_request,
+    is_body_read,
+    is_repeatable,
+    websocket_accept,
+)
+from exeat.gateway.limits import BodyMemory, Limits
+from exeat.gateway.refusal import WRONG_HOST, Refusal, refuse_response
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
 from exeat.wire.fields import KnownFields
 from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head

@@ -9,9 +9,9 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
+from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.splice import Splice
-from exeat.gateway.gates.budget import Budget
 
 if TYPE_CHECKING:
     from exeat.secrets.misuse import Detector

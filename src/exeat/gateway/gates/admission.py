@@ -12,11 +12,11 @@ from exeat.audit import Record
 from exeat.errors import AuditError, ProtocolError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.dial import DialError, dial
-from exeat.gateway.gates.refusal import Refusal
 from exeat.gateway.gates.resolve import IPAddress, ResolveError, is_own_address
+from exeat.gateway.gates.upstream import DIFFERENT_HTTP, ProtocolRefused, secure_upstream
 from exeat.gateway.record.blocked import is_failure
-from exeat.gateway.state import Ask, Place, State
-from exeat.gateway.tls.upstream import DIFFERENT_HTTP, ProtocolRefused, secure_upstream
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.state import Access, Place, State
 from exeat.policy import (
     Address,
     AddressClass,
@@ -96,7 +96,7 @@ async def find_addresses(state: State, place: Place) -> Sequence[IPAddress]:
 
 
 def judge_addresses(
-    state: State, ask: Ask, place: Place, decision: Decision, addresses: Sequence[IPAddress]
+    state: State, access: Access, place: Place, decision: Decision, addresses: Sequence[IPAddress]
 ) -> tuple[Decision, IPAddress] | None:
     """The first address that must not be connected to, if any. One bad address condemns the whole answer:
     a mixed set is what DNS rebinding looks like.
@@ -107,7 +107,7 @@ def judge_addresses(
     now = state.loop.time()
     if place.cleared == addresses and place.cleared_rule is decision.rule and now < place.cleared_until:
         return None
-    target = ask.target
+    target = access.target
     for ip in addresses:
         own = asks_whether_own(state.policy, ip) and is_own_address(ip)
         judged = judge_address(state.policy, decision, target, ip, own=own)
@@ -124,25 +124,25 @@ def _is_here(ip: IPAddress) -> bool:
     return classify(ip) in (AddressClass.LOOPBACK, AddressClass.UNSPECIFIED) or is_own_address(ip)
 
 
-def still_allowed(state: State, ask: Ask) -> bool:
+def still_allowed(state: State, access: Access) -> bool:
     """Would what is under way be allowed by the policy of this moment too?"""
-    place = state.find(ask.place.where, 0)
+    place = state.find(access.place.where, 0)
     decision = place.decision
-    if ask.method:
+    if access.method:
         try:
-            decision, path = judge_request(state, place, ask.method, ask.path)
+            decision, path = judge_request(state, place, access.method, access.path)
         except ProtocolError:
             return False
-        if path != ask.path:
+        if path != access.path:
             return False  # what is judged now is not what was sent
     if not decision.allowed:
         return False
-    return judge_addresses(state, ask, place, decision, ask.answer) is None
+    return judge_addresses(state, access, place, decision, access.answer) is None
 
 
-async def commit(state: State, ask: Ask, reason: str = "") -> Refusal | None:
+async def commit(state: State, access: Access, reason: str = "") -> Refusal | None:
     """Write the record of what is allowed; without it it is refused. `reason`: another than the decision's."""
-    record, decision = ask.record, ask.decision
+    record, decision = access.record, access.decision
     record.verdict = "allow"
     record.reason = reason or decision.reason
     record.rule = decision.rule.text if decision.rule is not None else ""
@@ -155,23 +155,25 @@ async def commit(state: State, ask: Ask, reason: str = "") -> Refusal | None:
     return None
 
 
-async def admit_interception(state: State, ask: Ask) -> Refusal | None:
+async def admit_interception(state: State, access: Access) -> Refusal | None:
     """The record of a tunnel to be looked into: nothing is dialled for it, and each request is decided anew."""
-    return await commit(state, ask, "intercepted")
+    return await commit(state, access, "intercepted")
 
 
-async def open_upstream(state: State, ask: Ask, *, reuse: bool = False, repeatable: bool = False) -> Channel | Refusal:
+async def open_upstream(
+    state: State, access: Access, *, reuse: bool = False, repeatable: bool = False
+) -> Channel | Refusal:
     """All gates for a connection to a place. A Refusal that comes back has been recorded.
 
     `reuse`: an idle connection will do. `repeatable`: if that turns out to be closed, the request can be sent again.
     """
-    record, place, decision = ask.record, ask.place, ask.decision
+    record, place, decision = access.record, access.place, access.decision
     if not decision.allowed:
         return deny(state, record, place, decision)
-    channel = _take_kept(state, ask, repeatable=repeatable) if reuse else None
+    channel = _take_kept(state, access, repeatable=repeatable) if reuse else None
     if channel is not None:
         try:
-            failure = await commit(state, ask)
+            failure = await commit(state, access)
         except BaseException:
             channel.abort()
             raise
@@ -179,103 +181,105 @@ async def open_upstream(state: State, ask: Ask, *, reuse: bool = False, repeatab
             channel.close()
             return failure
         if not (channel.eof or channel.buffer):
-            return _unless_revoked(state, ask, channel)
+            return _unless_revoked(state, access, channel)
         channel.abort()  # its server has spoken or left while the record was written
-        return await reopen_upstream(state, ask)
+        return await reopen_upstream(state, access)
     if state.journal.failing:
         # The record first, then: a name must not leave in a DNS query that nobody will ever read of.
-        failure = await commit(state, ask)
-        return failure or await reopen_upstream(state, ask)
+        failure = await commit(state, access)
+        return failure or await reopen_upstream(state, access)
     try:
         addresses = await find_addresses(state, place)
     except ResolveError as error:
-        failure = await commit(state, ask)
+        failure = await commit(state, access)
         return failure or end(state, record, _unresolved(error))
-    refused = judge_addresses(state, ask, place, decision, addresses)
+    refused = judge_addresses(state, access, place, decision, addresses)
     if refused is not None:
         return deny(state, record, place, *refused)
-    ask.answer = addresses
+    access.answer = addresses
     if len(addresses) == 1:
         record.address = str(addresses[0])
-    failure = await commit(state, ask)
+    failure = await commit(state, access)
     if failure is not None:
         return failure
-    return await _dial(state, ask, addresses)
+    return await _dial(state, access, addresses)
 
 
-def _take_kept(state: State, ask: Ask, *, repeatable: bool) -> Channel | None:
+def _take_kept(state: State, access: Access, *, repeatable: bool) -> Channel | None:
     """A connection that an earlier request has left, if this one may go where it leads."""
-    taken = state.pool.take(ask.pool_key, must_be_open=not repeatable)
-    if taken is None and ask.secure:
-        taken = state.http2_pool.take(ask.pool_key)
+    taken = state.pool.take(access.pool_key, must_be_open=not repeatable)
+    if taken is None and access.secure:
+        taken = state.http2_pool.take(access.pool_key)
     if taken is None:
         return None
     channel, (address, answer) = taken
-    if judge_addresses(state, ask, ask.place, ask.decision, answer) is not None:
+    if judge_addresses(state, access, access.place, access.decision, answer) is not None:
         channel.abort()  # whether the request may go elsewhere is to be seen
         return None
-    ask.record.address, ask.answer = address, answer
+    access.record.address, access.answer = address, answer
     return channel
 
 
-async def reopen_upstream(state: State, ask: Ask) -> Channel | Refusal:
+async def reopen_upstream(state: State, access: Access) -> Channel | Refusal:
     """A fresh connection for a request that is on record already: a kept one turned out to be closed, for example."""
-    record, place = ask.record, ask.place
-    if state.policy is not ask.policy and not still_allowed(state, ask):
-        return _revoked(state, ask)
+    record, place = access.record, access.place
+    if state.policy is not access.policy and not still_allowed(state, access):
+        return _revoked(state, access)
     try:
         addresses = await find_addresses(state, place)
     except ResolveError as error:
         return end(state, record, _unresolved(error))
-    refused = judge_addresses(state, ask, place, ask.decision, addresses)
+    refused = judge_addresses(state, access, place, access.decision, addresses)
     if refused is not None:
         judged, ip = refused
         record.address = str(ip)
         deny_inside(state, record, judged.reason)
         return end(state, record, Refusal(403, _denial_sentence(place, judged), _denial_error(judged)))
-    ask.answer = addresses
-    return await _dial(state, ask, addresses)
+    access.answer = addresses
+    return await _dial(state, access, addresses)
 
 
-async def _dial(state: State, ask: Ask, addresses: Sequence[IPAddress], *, again: bool = True) -> Channel | Refusal:
+async def _dial(
+    state: State, access: Access, addresses: Sequence[IPAddress], *, again: bool = True
+) -> Channel | Refusal:
     """Connect, over TLS of our own if need be. `again`: if this version of HTTP will not do, another may be offered."""
-    record, place = ask.record, ask.place
-    if state.policy is not ask.policy and not still_allowed(state, ask):
-        return _revoked(state, ask)
+    record, place = access.record, access.place
+    if state.policy is not access.policy and not still_allowed(state, access):
+        return _revoked(state, access)
     try:
         channel, ip = await dial(state.loop, addresses, place.port, state.limits.connect_s)
     except DialError as error:
         status = 504 if error.timed_out else 503 if error.kind == "connection_limit_reached" else 502
         return end(state, record, Refusal(status, f"{place}: {error.public}", error.kind))
     record.address = str(ip)
-    if ask.secure:
+    if access.secure:
         assert state.interception is not None
         spoken = state.interception.spoken
-        offer = spoken.offer(place.key, prefers_h2=ask.prefers_h2)
+        offer = spoken.offer(place.key, prefers_h2=access.prefers_h2)
         try:
-            secured = await secure_upstream(state, ask, channel, offer)
+            secured = await secure_upstream(state, access, channel, offer)
         except ProtocolRefused:
             spoken.refused(place.key, offer)
             if again:
-                return await _dial(state, ask, addresses, again=False)
+                return await _dial(state, access, addresses, again=False)
             secured = DIFFERENT_HTTP
         if isinstance(secured, Refusal):
             return end(state, record, secured)
         channel = secured
-    return _unless_revoked(state, ask, channel)
+    return _unless_revoked(state, access, channel)
 
 
-def _unless_revoked(state: State, ask: Ask, channel: Channel) -> Channel | Refusal:
+def _unless_revoked(state: State, access: Access, channel: Channel) -> Channel | Refusal:
     """The last gate: the policy may have changed at any of the waits before."""
-    if state.policy is ask.policy or still_allowed(state, ask):
+    if state.policy is access.policy or still_allowed(state, access):
         return channel
     channel.abort()
-    return _revoked(state, ask)
+    return _revoked(state, access)
 
 
-def _revoked(state: State, ask: Ask) -> Refusal:
-    deny_inside(state, ask.record, "revoked")
-    return end(state, ask.record, Refusal(403, f"{ask.place} is no longer allowed", "http_request_denied"))
+def _revoked(state: State, access: Access) -> Refusal:
+    deny_inside(state, access.record, "revoked")
+    return end(state, access.record, Refusal(403, f"{access.place} is no longer allowed", "http_request_denied"))
 
 
 def _unresolved(error: ResolveError) -> Refusal:

@@ -17,12 +17,12 @@ from exeat.policy import (
     Address,
     AddressClass,
     Decision,
-    Reason,
     Rule,
     Source,
     classify,
     parse_rule,
 )
+from exeat.reasons import LISTABLE
 
 if TYPE_CHECKING:
     from exeat.gateway.gates.session import Session
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("exeat")
 
-# What no rule says anything about. Whatever a rule denies, or allows only in part, is not a matter of opinion.
-ASKABLE: Final = (Reason.NOT_LISTED, Reason.ADDRESS_NOT_LISTED, Reason.PORT_NOT_LISTED)
 # A program may ask for any number of hosts; beyond this many open questions they are denied as without a question.
 MAX_OPEN: Final = 256
 _MAX_REFUSED: Final = 10_000
@@ -60,7 +58,7 @@ class Answer(NamedTuple):
     by: str
 
 
-Ask = Callable[[Question], Awaitable["bool | Answer"]]
+Answerer = Callable[[Question], Awaitable["bool | Answer"]]
 Grant = Callable[[Rule, str], None]
 WhoAsks = Callable[[object], str]  # a client's address, as its transport has it -> the name of its program, or ""
 
@@ -79,7 +77,7 @@ class _Open:
 class Questions:
     """The questions of one gateway."""
 
-    def __init__(self, ask: Ask, wait_s: float, grant: Grant, who_asks: WhoAsks | None = None) -> None:
+    def __init__(self, ask: Answerer, wait_s: float, grant: Grant, who_asks: WhoAsks | None = None) -> None:
         self._ask = ask
         self._who_asks = who_asks
         self._wait_s = wait_s
@@ -90,7 +88,7 @@ class Questions:
 
     def may_ask(self, decision: Decision) -> bool:
         """Is this a denial that somebody could turn into a yes?"""
-        return decision.reason in ASKABLE
+        return decision.reason in LISTABLE
 
     def waiting(self, question: Question) -> int:
         """How many connections wait for an answer."""

@@ -12,14 +12,12 @@ from typing import Final
 
 from exeat.audit import Record
 from exeat.errors import ProtocolError
-from exeat.gateway.doors.original import Destination
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.admission import still_allowed
-from exeat.gateway.gates.refusal import Refusal
 from exeat.gateway.record.blocked import is_failure
-from exeat.gateway.state import Ask, Place, State
-from exeat.wire.http1 import RequestHead, check_request_line, parse_request_head
-from exeat.wire.reply import encode_reply
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.state import Access, Place, State
+from exeat.wire.http1 import RequestHead, check_request_line, encode_reply, parse_request_head
 
 _EMPTY_LINES: Final = re.compile(rb"(?:\r\n){1,64}")
 _MAX_EMPTY_BYTES: Final = 128  # before a request; whoever sends more of them means no request
@@ -37,7 +35,6 @@ class Session:
         "_moved",
         "_patience",
         "client",
-        "destination",
         "draining",
         "live",
         "number",
@@ -53,18 +50,16 @@ class Session:
         state: State,
         client: Channel,
         number: int,
-        destination: Destination | None = None,
         requests: Iterator[int] | None = None,
     ) -> None:
         self.state = state
         self.client = client
         self.number = number
-        self.destination = destination  # where a redirected connection was meant to go
         self.upstream: Channel | None = None
         self.task: asyncio.Task[None] | None = None
         self.draining = False
         # The request or tunnel under way, to be judged again when the policy changes, and how to end it.
-        self.live: Ask | None = None
+        self.live: Access | None = None
         self.stop_transfer: Callable[[str], None] | None = None
         self.requests = requests or itertools.count(1)  # shared by the streams of one HTTP/2 connection
         self._deadline = math.inf
@@ -194,9 +189,9 @@ class Session:
 
     # Ending
 
-    def begin(self, ask: Ask, stop: Callable[[str], None]) -> None:
+    def begin(self, access: Access, stop: Callable[[str], None]) -> None:
         """A transfer starts, which `stop` ends."""
-        self.live = ask
+        self.live = access
         self.stop_transfer = stop
 
     def finish(self, record: Record, status: int, sent: int, received: int, note: str) -> None:

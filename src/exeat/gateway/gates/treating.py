@@ -9,11 +9,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ProtocolError
-from exeat.gateway.flow.memory import Loan
 from exeat.gateway.gates.admission import deny_inside
-from exeat.gateway.gates.refusal import WRONG_HOST, Refusal
 from exeat.gateway.gates.session import Session
-from exeat.gateway.state import Ask, State
+from exeat.gateway.limits import Loan
+from exeat.gateway.refusal import WRONG_HOST, Refusal
+from exeat.gateway.state import Access, State
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody
 from exeat.wire.http1 import RequestHead
 
@@ -38,7 +38,7 @@ class Treated(NamedTuple):
 UNTREATED: Final = Treated()
 
 
-async def treat(session: Session, ask: Ask, head: RequestHead) -> Treated | Refusal:
+async def treat(session: Session, access: Access, head: RequestHead) -> Treated | Refusal:
     """What secrets make of a request. A refusal has been recorded. Raises ProtocolError if it cannot be treated."""
     state = session.state
     interception = state.interception
@@ -47,12 +47,14 @@ async def treat(session: Session, ask: Ask, head: RequestHead) -> Treated | Refu
     from exeat.secrets.misuse import Misuse, MisuseError  # noqa: PLC0415 - loaded with the interception
     from exeat.secrets.treatment import treat_request  # noqa: PLC0415
 
-    bound = ask.place.bound if ask.secure else ()
-    treated = treat_request(interception.vault, bound, head, ask.path, secure=ask.secure, authority=ask.authority)
+    bound = access.place.bound if access.secure else ()
+    treated = treat_request(
+        interception.vault, bound, head, access.path, secure=access.secure, authority=access.authority
+    )
     if treated is None:
         return UNTREATED
     if isinstance(treated, Misuse):
-        return refuse_misuse(state, ask, treated.names)
+        return refuse_misuse(state, access, treated.names)
     body: bytes | None = None
     loan: Loan | None = None
     if treated.whole_body:
@@ -60,9 +62,9 @@ async def treat(session: Session, ask: Ask, head: RequestHead) -> Treated | Refu
         try:
             body = await _seal(treated, await _read_whole_body(session, head, treated.whole_body, loan))
         except MisuseError as error:
-            return refuse_misuse(state, ask, error.names)
+            return refuse_misuse(state, access, error.names)
         _hold(loan, body)  # a value may be longer than what stood for it
-    ask.record.secrets = treated.names
+    access.record.secrets = treated.names
     return Treated(treated, body, loan)
 
 
@@ -74,14 +76,14 @@ async def _seal(treated: Treatment, body: bytes) -> bytes:
     return b"".join(parts)
 
 
-def refuse_misuse(state: State, ask: Ask, names: tuple[str, ...]) -> Refusal:
+def refuse_misuse(state: State, access: Access, names: tuple[str, ...]) -> Refusal:
     """A placeholder on its way to where its secret must not go."""
-    record = ask.record
+    record = access.record
     record.secrets = names
-    record.rule = ask.decision.rule.text if ask.decision.rule is not None else ""
+    record.rule = access.decision.rule.text if access.decision.rule is not None else ""
     deny_inside(state, record, WRONG_HOST)
-    over = "" if ask.secure else " over plain HTTP"
-    return Refusal(403, f"{', '.join(names)} must not be sent to {ask.place}{over}", "http_request_denied")
+    over = "" if access.secure else " over plain HTTP"
+    return Refusal(403, f"{', '.join(names)} must not be sent to {access.place}{over}", "http_request_denied")
 
 
 async def _read_whole_body(session: Session, head: RequestHead, most: int, loan: Loan) -> bytes:

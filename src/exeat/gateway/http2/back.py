@@ -9,12 +9,12 @@ from h2.errors import ErrorCodes
 from h2.events import InformationalResponseReceived, ResponseReceived
 from h2.exceptions import NoAvailableStreamIDError
 
-from exeat.gateway.counters import Counters
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.outgoing import NotProcessed
+from exeat.gateway.flow.upload import NotProcessed
 from exeat.gateway.http2.link import MAX_STREAMS, Link
 from exeat.gateway.http2.stream import Stream
 from exeat.gateway.limits import Limits
+from exeat.gateway.record.counters import Counters
 from exeat.wire.http2 import RequestReader, response_text
 
 _CLOSE_S: Final = 2.0  # for the last bytes, a goodbye at most

@@ -29,12 +29,11 @@ from h2.exceptions import StreamClosedError
 from h2.settings import SettingCodes
 
 from exeat.errors import ProtocolError
-from exeat.gateway.counters import Counters
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.outgoing import NotProcessed
-from exeat.gateway.http2.intake import Intake, PeerLeaves, StreamMalformed
-from exeat.gateway.http2.outlet import Outlet
+from exeat.gateway.flow.upload import NotProcessed
+from exeat.gateway.http2.frames import Intake, Outlet, PeerLeaves, StreamMalformed
 from exeat.gateway.http2.stream import Stream
+from exeat.gateway.record.counters import Counters
 from exeat.wire.http2 import check_trailers
 from exeat.wire.http2_frames import Http2Error, encode_goaway, encode_reset
 

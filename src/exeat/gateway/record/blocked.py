@@ -10,29 +10,11 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from exeat.errors import HostError
-from exeat.gateway.counters import OTHER_HOSTS, Counters
-from exeat.gateway.gates.refusal import CERTIFICATE_REFUSED, SECRET_IN_RESPONSE, WRONG_HOST
-from exeat.policy import Policy, Reason, Target, decide, rule_to_allow, split_authority
+from exeat.gateway.record.counters import OTHER_HOSTS, Counters
+from exeat.policy import Policy, Target, decide, rule_to_allow, split_authority
+from exeat.reasons import INSIDE, LISTABLE, Ending, Reason, in_words
 
 _UNKNOWN_PORT = 443  # of a name that was only looked up: the rule for it then covers the web ports
-_LISTABLE = (Reason.NOT_LISTED, Reason.ADDRESS_NOT_LISTED, Reason.PORT_NOT_LISTED)
-_INSIDE = (Reason.PRIVATE_ADDRESS, Reason.OWN_ADDRESS)
-_SNI_MISMATCH = "sni-mismatch"
-_OTHER_WORDS: dict[str, str] = {
-    "protocol-not-carried": "only TCP and DNS are carried",
-    Reason.DENIED_BY_RULE: "denied by a rule",
-    Reason.METHOD_NOT_LISTED: "not with this method",
-    Reason.PATH_NOT_LISTED: "not with this path",
-    CERTIFICATE_REFUSED: "the program does not trust exeat's certificate; no-intercept on the rule leaves it alone",
-    SECRET_IN_RESPONSE: "the server sent a secret back over a WebSocket, where it cannot be taken out",
-    WRONG_HOST: "a placeholder was sent where its secret may not go",
-    Reason.NEEDS_INTERCEPTION: "limited to methods or paths, which cannot be judged inside a tunnel",
-    "audit-failed": "the audit log could not be written",
-    "not-tls": "only TLS goes there",
-    "not-http": "only HTTP goes there",
-    "revoked": "the rules no longer allow it",
-    "unknown-address": "an address that stands for no name any more",
-}
 # How what was allowed can fail: what the gateway calls it, what the summary calls it, and words.
 _FAILURES: Final[dict[str, tuple[str, str]]] = {
     "dns_error": ("does-not-resolve", "the name does not resolve"),
@@ -40,17 +22,17 @@ _FAILURES: Final[dict[str, tuple[str, str]]] = {
     "connection_refused": ("refused", "the server refused the connection"),
     "destination_ip_unroutable": ("unreachable", "the server is not reachable"),
     "connection_timeout": ("timeout", "the server did not answer in time"),
-    "timeout": ("timeout", "the server did not answer in time"),
+    Ending.TIMEOUT: ("timeout", "the server did not answer in time"),
     "connection_limit_reached": ("gateway-limit", "the gateway is out of connections"),
     "connection_terminated": ("reset", "the server broke the connection off"),
-    "upstream-reset": ("reset", "the server broke the connection off"),
-    "upstream-lost": ("reset", "the server broke the connection off"),
-    "upstream-closed-early": ("reset", "the server broke the connection off"),
+    Ending.UPSTREAM_RESET: ("reset", "the server broke the connection off"),
+    Ending.UPSTREAM_LOST: ("reset", "the server broke the connection off"),
+    Ending.UPSTREAM_CLOSED_EARLY: ("reset", "the server broke the connection off"),
     "tls_certificate_error": ("certificate", "its certificate is not trusted; --upstream-ca FILE adds roots"),
     "tls_protocol_error": ("tls", "TLS with the server failed"),
-    "upload-budget-spent": ("budget-spent", "max_upload is spent"),
-    "bad-response": ("bad-response", "the server's response is malformed"),
-    "out-of-memory": ("gateway-limit", "max_body_memory is spent"),
+    Ending.UPLOAD_BUDGET_SPENT: ("budget-spent", "max_upload is spent"),
+    Ending.BAD_RESPONSE: ("bad-response", "the server's response is malformed"),
+    Ending.OUT_OF_MEMORY: ("gateway-limit", "max_body_memory is spent"),
 }
 _REVERSE = (".in-addr.arpa", ".ip6.arpa")
 
@@ -135,25 +117,25 @@ def _printable(text: str) -> str:
 
 def _advise(host: str, port: int, reason: str, policy: Policy, kept: KeptList) -> tuple[str, str]:
     """The rule that would let it through, if one can, and what to say."""
-    if port and reason in (*_LISTABLE, *_INSIDE) and _is_loopback(host):
+    if port and reason in LISTABLE | INSIDE and _is_loopback(host):
         return f"localhost:{port}", f"--allow localhost:{port}"
     try:
         target = Target(split_authority(f"[{host}]" if ":" in host else host)[0], port or _UNKNOWN_PORT)
     except HostError:
-        return "", _OTHER_WORDS.get(reason, reason)
+        return "", in_words(reason)
     rule = rule_to_allow(target)
-    if reason in _LISTABLE:
+    if reason in LISTABLE:
         advice = f"--allow '{rule}'" if "[" in rule else f"--allow {rule}"  # a shell would take [...] for a pattern
         # Of a name that was only looked up, nobody knows what it was wanted for.
         return rule, advice if port else f"{advice}; if it is not web: --allow {rule}:PORT"
-    if reason in _INSIDE:
+    if reason in INSIDE:
         return f"{rule} private", f'--allow "{rule} private"'
-    if reason == _SNI_MISMATCH:
+    if reason == Reason.SNI_MISMATCH:
         rule = f"{rule} allow_sni_mismatch"
         return rule, f'the TLS inside names another host; to let it: --allow "{rule}"'
     if reason == Reason.DENIED_BY_RULE:
         return "", _name_denial(target, policy, kept)
-    return "", _OTHER_WORDS.get(reason, reason)
+    return "", in_words(reason)
 
 
 def _is_loopback(host: str) -> bool:
@@ -170,7 +152,7 @@ def _name_denial(target: Target, policy: Policy, kept: KeptList) -> str:
     decision = decide(policy, target)
     if decision.reason is not Reason.DENIED_BY_RULE or decision.rule is None:
         # Not the name itself then but its address, or a policy that has changed since.
-        return _OTHER_WORDS[Reason.DENIED_BY_RULE]
+        return in_words(Reason.DENIED_BY_RULE)
     said = _printable(f'denied by "{decision.rule.text}" ({decision.rule.source})')
     if kept.sandbox and decision.rule.source.name == kept.path:
         said += f"; exeat proxy allow {target.host.authority} --name {kept.sandbox} takes it back"

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from exeat.audit import Record
-from exeat.gateway.state import State
+
+if TYPE_CHECKING:
+    from exeat.gateway.state import State
 
 DNS: Final = "dns"
 _REPEAT_S: Final = 5.0

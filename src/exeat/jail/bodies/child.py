@@ -19,7 +19,7 @@ from exeat.jail.jail import Built, Company, Ended, Sockets, Spec
 from exeat.jail.messages import ExecFailed, Stopped, open_channel, receive, send
 from exeat.jail.process.command import become, lead, places_of
 from exeat.jail.signals import restore_signals
-from exeat.trust.files import TrustFiles
+from exeat.trust.unnamed_file import TrustFiles
 
 _BACKLOG = 4_096
 _USER = "exeat"
@@ -156,7 +156,7 @@ class TrustFolder:
     def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
         if not self._path:
             return {}
-        from exeat.trust.variables import trust_variables  # noqa: PLC0415
+        from exeat.trust.places import trust_variables  # noqa: PLC0415
 
         bundle, own, java = (f"{self._path}/{name}" for name in _TRUST_NAMES)
         return trust_variables(bundle, java, inherited, own=own)

@@ -171,7 +171,7 @@ def mounted_trust(spec: Spec) -> dict[str, str]:
     """Variables for certificates that are mounted in the jail. Java's store is put in the place of its own."""
     if spec.trust is None:
         return {}
-    from exeat.trust.variables import trust_variables  # noqa: PLC0415 - only where there is something to trust
+    from exeat.trust.places import trust_variables  # noqa: PLC0415 - only where there is something to trust
 
     return trust_variables(BUNDLE, own=OWN_CERTIFICATE)
 

@@ -16,7 +16,7 @@ from exeat.jail.files.holding import Holdings
 from exeat.jail.files.kernelfs import read_only
 from exeat.jail.files.view import Layers, enter_view, forget_host
 from exeat.jail.libc import MS_BIND, MS_MOVE, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
-from exeat.trust.files import TrustFiles
+from exeat.trust.unnamed_file import TrustFiles
 
 # Not state but links to programs (NixOS).
 _KEPT_IN_RUN = ("current-system", "booted-system", "opengl-driver", "opengl-driver-32")

@@ -34,7 +34,7 @@ _REPORT = re.compile(
 )
 
 
-class Question(NamedTuple):
+class ShownQuestion(NamedTuple):
     """As it comes from the gateway."""
 
     number: int
@@ -63,7 +63,7 @@ class Key(NamedTuple):
 class Packet(NamedTuple):
     """What the gateway says: a question, or the number of one that is settled."""
 
-    question: Question | None
+    question: ShownQuestion | None
     gone: int | None
 
 
@@ -73,7 +73,7 @@ def read_packet(data: bytes) -> Packet | None:
         said = json.loads(data)
         if "gone" in said:
             return Packet(None, int(said["gone"]))
-        question = Question(
+        question = ShownQuestion(
             int(said["ask"]),
             str(said["host"]),
             int(said["port"]),
@@ -88,11 +88,11 @@ def read_packet(data: bytes) -> Packet | None:
     return Packet(question, None)
 
 
-def write_answer(question: Question, key: Key) -> bytes:
+def write_answer(question: ShownQuestion, key: Key) -> bytes:
     return json.dumps({"answer": question.number, "allow": key.allow, "always": key.always}).encode()
 
 
-def key_of(data: bytes, question: Question) -> Key | None:
+def key_of(data: bytes, question: ShownQuestion) -> Key | None:
     """The meaning of what was typed at once; None if it is no answer."""
     if data in _INTERRUPTS:
         return Key(allow=False, passed_on=data)
@@ -136,7 +136,7 @@ def visible(text: str) -> str:
     return shown if len(shown) <= _MAX_TEXT else f"...{shown[-_MAX_TEXT:]}"
 
 
-def question_lines(question: Question, left_s: float, note: str = "") -> list[str]:
+def question_lines(question: ShownQuestion, left_s: float, note: str = "") -> list[str]:
     """The question. The last line says which keys there are."""
     lines = [f"exeat: allow {question.place}?  ({max(round(left_s), 0)} s)"]
     if question.program:
@@ -151,13 +151,13 @@ def question_lines(question: Question, left_s: float, note: str = "") -> list[st
     return lines
 
 
-def keys_line(question: Question) -> str:
+def keys_line(question: ShownQuestion) -> str:
     if question.can_store:
         return "[y]es, this run  [a]lways  [n]o  n[e]ver"
     return "[y]es, this run  [n]o"
 
 
-def answered_line(question: Question, key: Key) -> str:
+def answered_line(question: ShownQuestion, key: Key) -> str:
     how = "always" if key.always else "for this run"
     if key.allow:
         return f"exeat: {question.place} is allowed {how}"

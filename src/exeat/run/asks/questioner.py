@@ -14,8 +14,8 @@ import time
 from exeat.run.asks.packets import receive_packet
 from exeat.run.asks.prompt import (
     Key,
-    Question,
     Screen,
+    ShownQuestion,
     answered_line,
     is_control,
     is_stop,
@@ -38,7 +38,7 @@ _NEARLY_S = 0.5
 class _Asked:
     """The question that is on the screen."""
 
-    def __init__(self, question: Question, until: float, screen: Screen) -> None:
+    def __init__(self, question: ShownQuestion, until: float, screen: Screen) -> None:
         self.question = question
         self.until = until
         self.screen = screen
@@ -56,7 +56,7 @@ class Questioner:
         self._channel: socket.socket | None = channel
         self._shown = shown
         self._to_command = to_command
-        self._waiting: list[tuple[Question, float]] = []  # and until when
+        self._waiting: list[tuple[ShownQuestion, float]] = []  # and until when
         self._asked: _Asked | None = None
         self._noticed = 0  # the last question that was announced in the background
         self._note = ""

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from exeat.audit import Journal, encode_event
 from exeat.errors import ExeatError
-from exeat.gateway.tls.interception import Intercept, Interception
-from exeat.gateway.tls.spoken import HTTP1
+from exeat.gateway.tls.interception import HTTP1, Intercept, Interception
 from exeat.jail.environment import decoded
 from exeat.jail.messages import Prepared, send
 from exeat.policy import Name, Pattern, Policy, Reason, Rule, Scope, Target, decide, is_exempt

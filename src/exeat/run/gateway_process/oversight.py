@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from exeat.errors import ConfigError, ExeatError
-from exeat.gateway.gates.questions import Answer, Ask, Question
+from exeat.gateway.gates.questions import Answer, Answerer, Question
 from exeat.gateway.gateway import Gateway
 from exeat.run.asks.asking import CONTROL, PROGRAM, TERMINAL, Panel
 from exeat.run.gateway_process.stored import StoredRules
@@ -40,7 +40,7 @@ class Oversight:
                 self._panel.listen(asked, PROGRAM if settings.ask_fd >= 0 else TERMINAL)
 
     @property
-    def ask(self) -> Ask | None:
+    def ask(self) -> Answerer | None:
         """Whom the gateway asks. None: nobody can be asked, so what no rule lists is simply denied."""
         if self._settings.learn:
             return self._let_through

@@ -32,7 +32,7 @@ from exeat.jail.messages import (
 from exeat.run.gateway_process.scrubbing import ClosedMemory, scrub_environment
 from exeat.run.outcome import UNKNOWN, Outcome
 from exeat.run.settings import Preparations
-from exeat.trust.files import TrustFiles
+from exeat.trust.unnamed_file import TrustFiles
 
 if TYPE_CHECKING:
     from exeat.jail.jail import Built

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 from exeat.audit import encode_event
 from exeat.errors import ConfigError
 from exeat.policy import LOCALHOST, Policy, Rule, Source, parse_rule
-from exeat.policy.suffix import load_suffixes
+from exeat.policy.grammar import load_suffixes
+from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.changes import store_rule
 from exeat.sandbox.folder import SandboxFolder
-from exeat.sandbox.store import read_allowlist
 
 if TYPE_CHECKING:
     from exeat.gateway.gateway import Gateway

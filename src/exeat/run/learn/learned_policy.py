@@ -30,27 +30,15 @@ from exeat.policy import (
     decide,
     parse_rule,
 )
-from exeat.policy.address import Network
-from exeat.policy.networks import declared
+from exeat.policy.address import Network, declared
 from exeat.policy.policy import IP
+from exeat.reasons import in_words
 from exeat.run.learn.learned_rules import IsOwn, Line, Reached, denials, port_groups, tightest
 
 _HERE: Final = Source("learned")
 _MAX_COMMAND: Final = 200
 _MAX_SHOWN: Final = 253
 _MAX_REFUSED_LINES: Final = 50
-_WORDS: Final = {
-    Reason.NOT_LISTED: "no rule lists it",
-    Reason.ADDRESS_NOT_LISTED: "no rule lists it",
-    Reason.PORT_NOT_LISTED: "no rule lists the port",
-    Reason.METHOD_NOT_LISTED: "not with this method",
-    Reason.PATH_NOT_LISTED: "not with this path",
-    Reason.NEEDS_INTERCEPTION: "requests are judged, and the tunnel hides them",
-    Reason.OWN_ADDRESS: "leads to this machine",
-    "protocol-not-carried": "only TCP and DNS are carried",
-    "sni-mismatch": "TLS asked for another name",
-    "secret-to-wrong-host": "a placeholder was sent where its secret may not go",
-}
 
 
 Refused = tuple[str, int, str, str, str]  # host, port, reason, address, rule
@@ -224,12 +212,12 @@ def _why(host: str, reason: str, address: str, rule: str) -> str:
     try:
         found = canonical_host(host)
     except HostError:
-        return _WORDS.get(reason, _safe(reason))
+        return in_words(reason)
     if found == LOCALHOST:
         return "the host itself"
     if isinstance(found, Address) and classify(found.ip) is not AddressClass.PUBLIC:
         return f"an address that is not public ({classify(found.ip)})"
-    return _WORDS.get(reason, _safe(reason))
+    return in_words(reason)
 
 
 def _place(host: str, port: int) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from exeat.audit.record import CUT_MARK, MAX_TEXT_CHARS
 from exeat.errors import HostError
 from exeat.policy import Host, Name, Policy, Rule, canonical_host
-from exeat.policy.replay import INTERCEPTED
+from exeat.reasons import Reason
 from exeat.run.learn.learned_policy import Learned, write_policy
 from exeat.run.learn.learned_rules import Reached
 
@@ -98,7 +98,7 @@ class Learning:
                 return  # not from a gateway of ours
             places[where] = reached
         # A tunnel that is looked into is not what went out: its requests are, and they have lines of their own.
-        reached.requests += event["reason"] != INTERCEPTED
+        reached.requests += event["reason"] != Reason.INTERCEPTED
         _note_address(reached, event["address"])
         text = event["rule"]
         if text in self._granted:

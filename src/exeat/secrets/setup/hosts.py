@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from exeat.policy import Pattern, Rule, Scope, Source
-from exeat.policy.grammar import read_rule
+from exeat.policy.grammar import is_public_suffix, read_rule
 from exeat.policy.host import shown
 from exeat.policy.options import RuleError
 from exeat.policy.rule import WEB_PORTS, Ports
-from exeat.policy.suffix import is_public_suffix
 
 MAX_HOSTS: Final = 100  # of one secret
 HTTPS_PORTS: Final[Ports] = ((443, 443),)  # what a host without a port means here

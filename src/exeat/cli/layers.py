@@ -1,0 +1,171 @@
+"""`exeat files diff`: changes as lines. Everything in them may have been chosen by those who are locked in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from exeat.cli.screen import GREEN, RED, YELLOW, aligned, coloured, confirmed, counted, has_colours, plain, say
+from exeat.errors import ConfigError, ExeatError
+from exeat.files.applying import apply, objection, plan
+from exeat.files.changes import Change, Comparison
+from exeat.files.folding import forget
+from exeat.files.kept import layer_numbers
+from exeat.files.overview import Row, rows_of, totals
+from exeat.files.text import NotShownError, text_diff
+from exeat.files.under import full_path, is_in
+from exeat.policy.host import shown
+from exeat.sandbox.folder import SandboxFolder, open_sandbox
+
+_LETTERS: Final = {"added": ("A", GREEN), "changed": ("M", YELLOW), "removed": ("D", RED)}
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
+
+
+def show_differences(name: str, paths: Sequence[str], *, text: bool, every: bool, as_json: bool) -> int:
+    """Print what has changed in a sandbox."""
+    with open_sandbox(name) as folder, Comparison(folder) as comparison:
+        changes = comparison.changes()
+        chosen = choose(changes, paths) if paths else changes
+        if text:
+            _print_texts(comparison, chosen)
+            return 0
+        rows = rows_of(comparison.real, chosen, every=every or bool(paths))
+        if as_json:
+            _print_json(name, chosen, rows)
+        elif not chosen:
+            say(f'nothing that a command changed outside its project is kept in the sandbox "{name}"')
+        else:
+            print_rows(rows)
+            say(summary(chosen))
+    return 0
+
+
+def choose(changes: Sequence[Change], paths: Sequence[str]) -> list[Change]:
+    """Changes at these paths, as they were typed, and below them. Raises ConfigError for one without any."""
+    wanted = []
+    for typed in paths:
+        path = full_path(typed)
+        if not any(is_in(change.path, [path]) for change in changes):
+            raise ConfigError(f"no change is kept at {shown(path)}", where="PATH", expected="a path that diff lists")
+        wanted.append(path)
+    return [change for change in changes if is_in(change.path, wanted)]
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    lines = aligned([(_LETTERS[row.kind][0], _sizes(row), _name(row)) for row in rows], right=frozenset({1}))
+    colours = has_colours(sys.stdout)
+    for row, line in zip(rows, lines, strict=True):
+        say(coloured(line, _LETTERS[row.kind][1]) if colours else line)
+
+
+def summary(changes: Sequence[Change]) -> str:
+    found = totals(changes)
+    return f"{found.added:,} added, {found.changed:,} changed, {found.removed:,} removed ({in_units(found.bytes)})"
+
+
+def in_units(size: int) -> str:
+    """`1.5 MB`."""
+    value = float(size)
+    for unit in _UNITS:
+        if value < 1000 or unit == _UNITS[-1]:
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def _name(row: Row) -> str:
+    notes = [counted(row.files, "file")] if row.files is not None else []
+    notes += [plain(row.note)] if row.note else []
+    return plain(row.path) + (f"  ({'; '.join(notes)})" if notes else "")
+
+
+def _sizes(row: Row) -> str:
+    sizes = [in_units(size) for size in (row.size_before, row.size) if size is not None]
+    return " -> ".join(sizes)
+
+
+def _print_texts(comparison: Comparison, changes: Sequence[Change]) -> None:
+    colours = has_colours(sys.stdout)
+    for change in changes:
+        if change.what == "folder":
+            continue
+        try:
+            lines = text_diff(comparison.real, change)
+        except NotShownError as error:
+            say(f"{plain(change.path)}: not shown: {plain(str(error))}")
+            continue
+        for line in lines:
+            harmless = "\t".join(map(plain, line.split("\t")))
+            colour = {"+": GREEN, "-": RED}.get(line[:1]) if colours else None
+            say(coloured(harmless, colour) if colour else harmless)
+
+
+def _print_json(name: str, changes: Sequence[Change], rows: Sequence[Row]) -> None:
+    import json
+
+    listed = [row._asdict() for row in rows]
+    print(json.dumps({"sandbox": name, "totals": totals(changes)._asdict(), "changes": listed}, indent=2))
+
+
+def apply_paths(name: str, paths: Sequence[str], *, every: bool, yes: bool) -> int:
+    """Copy changes to the machine, once it has been said what that overwrites."""
+    if bool(paths) == every:
+        raise ConfigError("say what to apply", where="exeat files apply", expected="PATH..., or --all for everything")
+    with open_sandbox(name) as folder, Comparison(folder) as comparison:
+        if paths:
+            choose(comparison.changes(), paths)  # says so if there is nothing at one of them
+        changes = plan(comparison, [full_path(path) for path in paths])
+        refused = [(change, why) for change in changes if (why := objection(change))]
+        for change, why in refused:
+            say(f"exeat: left: {plain(change.path)}: {plain(why)}", error=True)
+        left_paths = {change.path for change, _ in refused}
+        wanted = [change for change in changes if change.path not in left_paths]
+        if not wanted:
+            say("nothing to apply")
+            return 1
+        _name_what_goes(comparison, wanted)
+        if not confirmed(f"this writes to your machine, outside any sandbox: {summary(wanted)}", yes=yes):
+            return 1
+        failed = list(apply(comparison, wanted))
+        for left in failed:
+            say(f"exeat: left: {plain(left.path)}: {plain(left.why)}", error=True)
+    say(f"applied {counted(len(wanted) - len(failed), 'change')}")
+    return 1 if failed or refused else 0
+
+
+def _name_what_goes(comparison: Comparison, changes: Sequence[Change]) -> None:
+    """First of all what is lost by it, then what is new."""
+    lost = [change for change in changes if change.before is not None]
+    new = [change for change in changes if change.before is None]
+    for heading, group in (("overwritten or removed:", lost), ("added:", new)):
+        if group:
+            say(heading)
+            print_rows(rows_of(comparison.real, group, every=True))
+
+
+def discard_paths(name: str, paths: Sequence[str], *, yes: bool) -> int:
+    """Forget changes. The machine's own files are not touched."""
+    with open_sandbox(name) as folder:
+        if not layer_numbers(folder):
+            say(f'nothing is kept in the sandbox "{name}"')
+            return 1
+        try:
+            what = _show_what_is_kept(folder, paths)
+        except (ExeatError, OSError) as error:
+            if paths or isinstance(error, ConfigError):
+                raise
+            what = f"all that it keeps ({error.public if isinstance(error, ExeatError) else error.strerror})"
+        if not confirmed(f'the sandbox "{name}" forgets {what}', yes=yes):
+            return 1
+        forget(folder, [full_path(path) for path in paths])
+    say("forgotten")
+    return 0
+
+
+def _show_what_is_kept(folder: SandboxFolder, paths: Sequence[str]) -> str:
+    with Comparison(folder) as comparison:
+        changes = comparison.changes()
+        chosen = choose(changes, paths) if paths else changes
+        print_rows(rows_of(comparison.real, chosen, every=False))
+        return f"this: {summary(chosen)}"

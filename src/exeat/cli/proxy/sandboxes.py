@@ -1,0 +1,223 @@
+"""`exeat proxy ls|rm`: sandboxes as a whole."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from exeat.cli.screen import GREEN, aligned, coloured, confirmed, counted, has_colours, in_ascii, plain, say
+from exeat.errors import ConfigError, ExeatError
+from exeat.files.kept import layer_numbers
+from exeat.sandbox.allowlist import read_allowlist
+from exeat.sandbox.folder import (
+    AUDIT,
+    NoSandboxError,
+    SandboxFolder,
+    check_name,
+    list_sandboxes,
+    open_sandbox,
+    remove_sandbox,
+)
+
+if TYPE_CHECKING:
+    from exeat.sandbox.control import Running
+    from exeat.sandbox.folder import SandboxFolder
+
+
+_HEADINGS = ("NAME", "STATE", "RULES", "RECORDS", "ALLOWED", "BLOCKED", "OPEN", "PENDING")
+_NUMBERS = frozenset(range(2, 8))
+
+
+class _Seen(NamedTuple):
+    """A sandbox now. None is what could not be found out; `problem` says why."""
+
+    name: str
+    path: str
+    rules: int | None
+    records: int | None
+    running: list[Running]
+    problem: str = ""
+
+    @property
+    def state(self) -> str:
+        if not self.running:
+            return "idle"
+        kinds = dict.fromkeys(", ".join(filter(None, (each.jail, each.mode))) for each in self.running)
+        many = f"{len(self.running)} " if len(self.running) > 1 else ""
+        return f"{many}running: {in_ascii('; '.join(kinds))}"
+
+    def total(self, field: str) -> int:
+        return sum(getattr(each, field) for each in self.running)
+
+
+def list_names() -> int:
+    """Names alone, for scripts and for Tab."""
+    for name in list_sandboxes():
+        print(name)
+    return 0
+
+
+def list_all(only: str | None, *, as_json: bool) -> int:
+    """Print all sandboxes, or one. 1 if something is wrong with one of them."""
+    if only is not None:
+        open_sandbox(only).close()  # says so if there is no such sandbox
+    seen = [_look(name) for name in ([only] if only is not None else list_sandboxes())]
+    if as_json:
+        import json
+
+        print(json.dumps([_as_dict(each) for each in seen], indent=2))
+    elif not seen:
+        say("there are no sandboxes; exeat proxy create --name NAME makes one")
+    else:
+        _print_table(seen)
+    for each in seen:
+        if each.problem:
+            say(f"exeat: {plain(each.problem)}", error=True)
+    return 1 if any(each.problem for each in seen) else 0
+
+
+def remove(name: str, *, yes: bool) -> int:
+    """Remove a sandbox. Never one in which something runs: it would go on without its list and its log."""
+    with open_sandbox(name) as folder:
+        _refuse_if_running(name)
+        records = counted(_records(folder) or 0, "line of log", "lines of log")
+        kept = ", and the files that its commands changed (exeat files diff)" if layer_numbers(folder) else ""
+        what = f'this removes the sandbox "{name}", its list and its log ({records}) in {plain(folder.path)}{kept}'
+    if not confirmed(what, yes=yes):
+        return 1
+    _refuse_if_running(name)  # it took a while to answer
+    remove_sandbox(name)
+    say(f'removed the sandbox "{name}"')
+    return 0
+
+
+def _refuse_if_running(name: str) -> None:
+    from exeat.sandbox.control import running
+
+    if found := running(name):  # one that hangs is there all the same
+        commands = ", ".join(
+            f"pid {each.pid} ({in_ascii(each.command)})" if each.pid else each.command for each in found
+        )
+        raise ExeatError(f'a command runs in the sandbox "{name}": {commands}', detail="end it first")
+
+
+def _look(name: str) -> _Seen:
+    from exeat.sandbox.allowlist import read_allowlist
+    from exeat.sandbox.control import running
+
+    try:
+        with open_sandbox(name) as folder:
+            try:
+                rules, problem = len(read_allowlist(folder).rules), ""
+            except ConfigError as error:
+                rules, problem = None, _first_line(error)
+            return _Seen(name, folder.path, rules, _records(folder), running(name), problem)
+    except ConfigError as error:
+        return _Seen(name, "", None, None, [], _first_line(error))
+
+
+def _records(folder: SandboxFolder) -> int | None:
+    """The number of the last line of the log. The log is not read: it may be large. None: it is no log of ours."""
+    from exeat.audit.parts import read_tail
+
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(AUDIT, flags, dir_fd=folder.descriptor)
+    except FileNotFoundError:
+        return 0
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        tail = read_tail(descriptor, found.st_size)
+        return None if tail is None else tail.seq
+    finally:
+        os.close(descriptor)
+
+
+def _first_line(error: ConfigError) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _print_table(seen: list[_Seen]) -> None:
+    rows: list[tuple[str, ...]] = [_HEADINGS]
+    for each in seen:
+        now = ("allowed", "denied", "open_connections", "pending")
+        counts = [f"{each.total(field):,}" if each.running else "-" for field in now]
+        rows.append((each.name, each.state, _number(each.rules), _number(each.records), *counts))
+    lines = aligned(rows, right=_NUMBERS)
+    colours = has_colours(sys.stdout)
+    say(lines[0])
+    for each, line in zip(seen, lines[1:], strict=True):
+        say(coloured(line, GREEN) if colours and each.running else line)
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _as_dict(each: _Seen) -> dict[str, object]:
+    return {
+        "name": each.name,
+        "path": each.path or None,
+        "state": "running" if each.running else "idle",
+        "rules": each.rules,
+        "records": each.records,
+        "allowed": each.total("allowed"),
+        "denied": each.total("denied"),
+        "open_connections": each.total("open_connections"),
+        "pending": each.total("pending"),
+        "running": [one._asdict() for one in each.running],
+        "problem": each.problem or None,
+    }
+
+
+def open_for_run(name: str, *, new: bool, empty: bool) -> SandboxFolder:
+    """Open it; `new` or `empty` make it if it is not there, as does a person who says yes. Raises ConfigError."""
+    check_name(name)
+    try:
+        folder = open_sandbox(name, create=new or empty, empty=empty)
+    except NoSandboxError as missing:
+        if not _is_person_here() or not _wants_it(missing):
+            raise
+        folder = open_sandbox(name, create=True)
+    if empty and not folder.was_created:
+        try:
+            _refuse_rules(folder)
+        except BaseException:
+            folder.close()
+            raise
+    return folder
+
+
+def _refuse_rules(folder: SandboxFolder) -> None:
+    """An --empty that has no effect would be believed to have one."""
+    rules = len(read_allowlist(folder).rules)
+    if rules:
+        raise ConfigError(
+            f"the sandbox {folder.name} is there already, and its list has {rules} rule{'s' if rules > 1 else ''}",
+            where="--empty",
+            expected=f"no --empty, or exeat proxy reset --empty --name {folder.name} first",
+        )
+
+
+def _is_person_here() -> bool:
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def _wants_it(missing: NoSandboxError) -> bool:
+    from exeat.policy.document import parse_listing
+    from exeat.sandbox.folder import default_allowlist
+
+    rules = len(parse_listing(default_allowlist(), ""))
+    others = f" ({missing.others})" if missing.others else ""
+    question = f"Make it, with the list of {rules} rules that exeat comes with? [y/N] "
+    print(f"exeat: there is no sandbox {missing.name} yet{others}.\n{question}", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        print(file=sys.stderr)  # Ctrl-D leaves the cursor behind the question
+    return answer.strip().lower() in ("y", "yes")
