@@ -158,9 +158,9 @@ class Asked(NamedTuple):
     port: int
     rule: str
     inside: bool
-    program: str
     wait_s: float
     can_store: bool
+    program: str = ""  # what the one calls itself that wants to know
 
 
 class Settled(NamedTuple):

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from exeat.run.asks.prompt import Screen, ShownQuestion, question_lines
+from exeat.jail.messages import Asked
+from exeat.run.asks.prompt import Screen, question_lines
 from exeat.run.asks.questioner import Questioner
 from tests.support.clients.tiny_terminal import TinyTerminal
 
@@ -40,8 +41,8 @@ TRICKS = {
 KINDS = {"plain": {}, "raw": {"is_raw": True}, "full": {"is_full": True}}
 
 
-def question(number: int = 1, host: str = HOST, *, can_store: bool = True) -> ShownQuestion:
-    return ShownQuestion(number, host, 443, host, inside=False, wait_s=30.0, can_store=can_store)
+def question(number: int = 1, host: str = HOST, *, can_store: bool = True) -> Asked:
+    return Asked(number, host, 443, host, inside=False, wait_s=30.0, can_store=can_store)
 
 
 def shown_after(trick: bytes, kind: str) -> str:

@@ -166,7 +166,7 @@ def test_descriptors_that_nobody_asked_for_are_not_taken() -> None:
 
 def test_what_a_question_and_rules_look_like() -> None:
     """For those who change a field: the other end is another process, but always of the same exeat."""
-    asked = Asked(1, "a.test", 443, "a.test", False, "curl", 30.0, True)
-    assert encode(asked) == b"Qi1:1s6:a.testi3:443s6:a.testt1:0s4:curlf4:30.0t1:1"
+    asked = Asked(1, "a.test", 443, "a.test", False, 30.0, True, "curl")
+    assert encode(asked) == b"Qi1:1s6:a.testi3:443s6:a.testt1:0f4:30.0t1:1s4:curl"
     read = RulesRead(((b"\x7f\0\0\1", 1, 2),), ((None, True),), ("said",), False)
     assert encode(read) == b"R(1:(3:b4:\x7f\0\0\1i1:1i1:2(1:(2:n0:t1:1(1:s4:saidt1:0"

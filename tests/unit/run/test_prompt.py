@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+from exeat.jail.messages import Asked
 from exeat.run.asks.prompt import (
     Key,
     Screen,
-    ShownQuestion,
     answered_line,
     key_of,
     question_lines,
-    read_packet,
     split_reports,
     visible,
-    write_answer,
 )
 
-NAMED = ShownQuestion(3, "api.x.test", 443, "api.x.test", inside=False, wait_s=30.0, can_store=True)
+NAMED = Asked(3, "api.x.test", 443, "api.x.test", inside=False, wait_s=30.0, can_store=True)
 UNNAMED = NAMED._replace(can_store=False)
-
-
-def packet(**changes: object) -> bytes:
-    said = {"ask": 3, "host": "api.x.test", "port": 443, "rule": "api.x.test", "inside": False}
-    return json.dumps(said | {"wait_s": 30.0, "can_store": True} | changes).encode()
-
-
-def test_what_the_gateway_says_is_read() -> None:
-    found = read_packet(packet())
-    assert found is not None
-    assert found.question == NAMED
-    gone = read_packet(b'{"gone": 3}')
-    assert gone is not None
-    assert gone.gone == 3
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"ask": 1}', packet(port="x"), b"[" * 100_000, b"\xff"])
-def test_what_is_no_message_is_nothing(data: bytes) -> None:
-    assert read_packet(data) is None
-
-
-def test_what_is_not_known_to_be_outside_is_inside() -> None:
-    found = read_packet(packet(inside=None))
-    assert found is not None
-    assert found.question is not None
-    assert found.question.inside
 
 
 @pytest.mark.parametrize(
@@ -70,9 +40,6 @@ def test_what_is_not_known_to_be_outside_is_inside() -> None:
 )
 def test_one_key_is_one_answer(data: bytes, key: Key | None) -> None:
     assert key_of(data, NAMED) == key
-    if key is not None:
-        expected = {"answer": 3, "allow": key.allow, "always": key.always}
-        assert json.loads(write_answer(NAMED, key)) == expected
 
 
 def test_without_a_list_nothing_is_for_always() -> None:
