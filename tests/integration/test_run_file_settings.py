@@ -26,6 +26,7 @@ def tell(bodies, jail, plan, terminal):
     raise JailError("as far as this")
 
 exeat.run.lifecycle._build_first = tell
+exeat.run.lifecycle.refuse_nesting = lambda body, files: None  # root has no sandboxes inside
 sys.exit(main(["run", *sys.argv[1:], "--", "true"]))
 """
 NOTHING_SAID: dict[str, Any] = {

@@ -35,6 +35,15 @@ def test_other_jails_have_none(jail: str) -> None:
         refuse_what_it_lacks(BODIES[jail], plan)
 
 
+def test_what_a_policy_file_asks_for_is_refused_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(RunSettings(["true"]), Preparations(files=(FileSettings(nest=True),)))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    refuse_what_it_lacks(BODIES["netns"], plan)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(ConfigError, match="root cannot have it"):
+        refuse_what_it_lacks(BODIES["netns"], plan)
+
+
 def test_files_of_the_host_and_nest_are_a_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ConfigError, match="--files host"):

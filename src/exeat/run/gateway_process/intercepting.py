@@ -38,12 +38,6 @@ if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
 
 
-# Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
-NEEDED_LATER = (
-    "exeat.gateway.doors.http2", "exeat.gateway.http2.back", "exeat.secrets.treatment", "exeat.trust.roots",
-    "subprocess", "json",
-)  # fmt: skip
-
 # A value of so many bytes is no other variable's by chance, or no part of one.
 _WHOLE, _PART = 8, 16
 
@@ -66,6 +60,7 @@ class Intercepting:
         # No command that fetches a value has any use for what holds others.
         self._environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
         self._loaded = loaded
+        self._renewals: list[asyncio.Task[None]] = []
         self.secrets: tuple[Secret, ...] = ()
         if loaded.secrets:
             self.secrets = fetch(loaded.secrets, self._environ, _settle(folder, loaded.secrets))
@@ -107,16 +102,19 @@ class Intercepting:
         mode = Intercept(self._loaded.intercept)
         return Interception(mode, Vault(self.secrets), Contexts(self._authority), self._trust.context)
 
-    def end_renewals(self, renewals: Sequence[asyncio.Task[None]]) -> None:
+    def start_renewals(self, journal: Journal) -> None:
+        """Secrets that do not last: their command is run again in the background, and requests take the new value."""
+        placeholders = {each.name: each.placeholder for each in self.secrets}
+        self._renewals = [
+            asyncio.create_task(_renew(secret, after_s, self._environ, placeholders, journal))
+            for secret, after_s in renewal_plan(self.secrets)
+        ]
+
+    def end_renewals(self) -> None:
         """Nobody waits for them any more, nor for the commands that they have started."""
-        for renewal in renewals:
+        for renewal in self._renewals:
             renewal.cancel()
         end_commands()
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """As it was at the start: for commands that renew a secret."""
-        return self._environ
 
 
 def _settle(folder: SandboxFolder | None, secrets: Sequence[SecretSpec]) -> Settle | None:
@@ -182,15 +180,6 @@ def _note(policy: Policy, rule: Rule) -> str:
 
 
 _RETRY_S = 30.0  # after a failure, unless the next turn comes sooner
-
-
-def start_renewals(secrets: Sequence[Secret], environ: Mapping[str, str], journal: Journal) -> list[asyncio.Task[None]]:
-    """One task for each secret that is to be renewed."""
-    placeholders = {each.name: each.placeholder for each in secrets}
-    return [
-        asyncio.create_task(_renew(secret, after_s, environ, placeholders, journal))
-        for secret, after_s in renewal_plan(secrets)
-    ]
 
 
 async def _renew(

@@ -14,7 +14,7 @@ from exeat.gateway.record.blocked import KeptList
 from exeat.jail.messages import Over, Serve, Word, receive, send
 from exeat.run.gateway_process.facts import tell_outcome
 from exeat.run.gateway_process.rules import ReadRules
-from exeat.run.sealing import seal_imports
+from exeat.run.sealing import GATEWAY, INTERCEPTION, ROTATION, seal_imports
 from exeat.run.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from exeat.run.gateway_process.intercepting import Intercepting
     from exeat.run.gateway_process.oversight import Oversight
 
-# Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
-_NEEDED_LATER = (
-    "aiohappyeyeballs", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.punycode",
-    "encodings.utf_8", "idna", "idna.uts46data", "json", "hashlib", "traceback",
-)  # fmt: skip
-_NEEDED_TO_ROTATE = ("pathlib", "exeat.audit.rotate")
 _MAX_HANDED = 16
 _SETTLE_S = 0.5
 
@@ -108,13 +102,15 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, over.set)
     load_system_resolver()
-    renewals = _begin_interception(gateway, intercepting) if intercepting is not None else []
-    seal_imports(_NEEDED_LATER if rotation.in_reach or settings.audit is None else (*_NEEDED_LATER, *_NEEDED_TO_ROTATE))
+    if intercepting is not None:
+        intercepting.start_renewals(gateway.state.journal)
+    rotates = settings.audit is not None and not rotation.in_reach
+    seal_imports((*GATEWAY, *(ROTATION if rotates else ()), *(INTERCEPTION if intercepting is not None else ())))
     send(control, Word.READY)
     await over.wait()
     loop.remove_reader(control.fileno())
     if intercepting is not None:
-        intercepting.end_renewals(renewals)
+        intercepting.end_renewals()
     if oversight is not None:
         oversight.stop_asking()
     await gateway.settle(_SETTLE_S)
@@ -131,14 +127,3 @@ def _program_finder(init: int) -> WhoAsks:
     from exeat.run.gateway_process.who_asks import ProgramFinder  # noqa: PLC0415 - for those who ask
 
     return ProgramFinder(init).find
-
-
-def _begin_interception(gateway: Gateway, intercepting: Intercepting) -> list[asyncio.Task[None]]:
-    """Load what is loaded late otherwise, and renew the secrets that are to be renewed."""
-    from importlib import import_module  # noqa: PLC0415
-
-    from exeat.run.gateway_process.intercepting import NEEDED_LATER, start_renewals  # noqa: PLC0415
-
-    for name in NEEDED_LATER:
-        import_module(name)
-    return start_renewals(intercepting.secrets, intercepting.environ, gateway.state.journal)
