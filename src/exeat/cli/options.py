@@ -70,7 +70,7 @@ def policy_sources(options: argparse.Namespace, *more_files: str) -> RuleSources
     from exeat.sources import RuleSources
 
     given = given_rules(options, *more_files)
-    return RuleSources(**given._asdict(), env_secrets=os.environ.get("EXEAT_SECRETS_JSON", ""))
+    return RuleSources(**given.as_dict(), env_secrets=os.environ.get("EXEAT_SECRETS_JSON", ""))
 
 
 _SENTENCE = (

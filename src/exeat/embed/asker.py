@@ -53,7 +53,9 @@ class Asker:
             case Settled(number) if number in self._open:
                 self._open[number].cancel()
             case Asked():
-                question = Question(*message[:5], message.program)
+                question = Question(
+                    message.number, message.host, message.port, message.rule, message.inside, message.program
+                )
                 task = self._open[question.number] = self._loop.create_task(self._settle(question))
                 task.add_done_callback(lambda _: self._open.pop(question.number, None))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from exeat.errors import ConfigError
+from exeat.values import Value
 
 _KEPT_WHEN_CLEAN = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PWD",
@@ -25,7 +25,7 @@ _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _OWN_LOOPBACK = "localhost,127.0.0.1,::1"
 
 
-class Variables(NamedTuple):
+class Variables(Value):
     """What the command's environment is made of; its jail adds what leads to the gateway.
 
     `placeholders`, and certificates to trust, are set whatever else was said: a value by the name of a secret must not

@@ -6,7 +6,9 @@ A body (`exeat.jail.bodies`) is one way to make such a place. `exeat run` knows 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from exeat.values import Value
 
 if TYPE_CHECKING:
     import socket
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
     from exeat.trust.unnamed_file import TrustFiles
 
 
-class OwnTerminal(NamedTuple):
+class OwnTerminal(Value):
     """A terminal for the command, kept apart from its caller's by somebody in between."""
 
     descriptor: int
     hidden: int  # the device number of the caller's, which the command must not reach by any name
 
 
-class Spec(NamedTuple):
+class Spec(Value):
     """What to run and how: everything that is decided before the jail is built, whatever its body."""
 
     argv: list[str]
@@ -65,7 +67,7 @@ class Sockets:
             each.close()
 
 
-class Built(NamedTuple):
+class Built(Value):
     """What stands, for those who look after it. The sockets are the receiver's to close, and so are descriptors."""
 
     sockets: Sockets
@@ -75,7 +77,7 @@ class Built(NamedTuple):
     layers: int = -1  # a descriptor of what the command's view is made of, if it has one
 
 
-class Ended(NamedTuple):
+class Ended(Value):
     """`status` is an exit status as a shell counts it; `note` is for the user, if there is something to say."""
 
     status: int
@@ -127,7 +129,7 @@ class Jail(Protocol):
         """End what still runs, and leave nothing behind."""
 
 
-class Examination(NamedTuple):
+class Examination(Value):
     """Can this kind of jail be had, and if not: why, and what would help."""
 
     ok: bool

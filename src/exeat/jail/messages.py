@@ -14,10 +14,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from types import GenericAlias
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from exeat.errors import ExeatError
 from exeat.trust.unnamed_file import file_in_memory
+from exeat.values import Value
 
 _MAX_PACKET: Final = 60_000
 _MAX_DEPTH: Final = 6
@@ -46,14 +47,14 @@ class Word(Enum):
 # From the builder and from init to the runner
 
 
-class InitStarted(NamedTuple):
+class InitStarted(Value):
     """The builder leaves. With descriptors: so many namespaces, then that of the layers if there is one."""
 
     pid: int  # as the runner sees it
     namespaces: int
 
 
-class Failed(NamedTuple):
+class Failed(Value):
     """There will be no jail: what was done, and what the kernel said to it."""
 
     step: str
@@ -61,45 +62,45 @@ class Failed(NamedTuple):
     reason: str
 
 
-class ExecFailed(NamedTuple):
+class ExecFailed(Value):
     """The command could not be started."""
 
     number: int
     reason: str
 
 
-class Stopped(NamedTuple):
+class Stopped(Value):
     signal: int
 
 
-class StreamMoved(NamedTuple):
+class StreamMoved(Value):
     """A standard stream was read up to this place of its file."""
 
     stream: int
     position: int
 
 
-class Exited(NamedTuple):
+class Exited(Value):
     """The command has ended, with this wait status."""
 
     status: int
 
 
-class NestingRefused(NamedTuple):
+class NestingRefused(Value):
     program: str
 
 
 # From the runner to init
 
 
-class PassSignal(NamedTuple):
+class PassSignal(Value):
     number: int
 
 
 # Between the runner and the gateway process
 
 
-class RulesRead(NamedTuple):
+class RulesRead(Value):
     """The rules can be used. `is_prepared`: `Prepared` comes next; there are secrets, or TLS is looked into."""
 
     to_host: tuple[HostPorts, ...]  # loopback places that they list: they mean the host's, not the jail's own
@@ -108,7 +109,7 @@ class RulesRead(NamedTuple):
     is_prepared: bool
 
 
-class Prepared(NamedTuple):
+class Prepared(Value):
     """The secrets are fetched. Never a value, and all else that follows from one. With descriptors of certificates."""
 
     placeholders: tuple[tuple[str, str], ...]  # variables to set
@@ -118,7 +119,7 @@ class Prepared(NamedTuple):
     subject_hash: str  # of the certificate that the command is to trust
 
 
-class Serve(NamedTuple):
+class Serve(Value):
     """From the runner, with the jail's sockets: one word for each of them (tcp, udp, dns, log)."""
 
     jail: str
@@ -128,18 +129,18 @@ class Serve(NamedTuple):
     kinds: tuple[str, ...]
 
 
-class BadRules(NamedTuple):
+class BadRules(Value):
     public: str
     where: str
     expected: str
 
 
-class NotStarted(NamedTuple):
+class NotStarted(Value):
     public: str
     detail: str
 
 
-class Over(NamedTuple):
+class Over(Value):
     """What a run came to, as far as the gateway has seen it; `exeat.run.outcome` says what the fields mean."""
 
     denied: tuple[Row, ...]
@@ -152,7 +153,7 @@ class Over(NamedTuple):
 # Between the gateway process and whoever answers what no rule does
 
 
-class Asked(NamedTuple):
+class Asked(Value):
     number: int
     host: str
     port: int
@@ -163,13 +164,13 @@ class Asked(NamedTuple):
     program: str = ""  # what the one calls itself that wants to know
 
 
-class Settled(NamedTuple):
+class Settled(Value):
     """A question that needs no answer any more."""
 
     number: int
 
 
-class Answered(NamedTuple):
+class Answered(Value):
     number: int
     allow: bool
     always: bool
@@ -239,7 +240,7 @@ def decode(data: bytes) -> Message:
         annotations = tuple(kind.__annotations__.values())
         if len(fields) != len(annotations) or not all(map(_fits, fields, annotations)):
             raise ValueError
-        message: Message = kind._make(fields)
+        message: Message = kind(*fields)
     except (ValueError, IndexError):
         raise ExeatError("a process of the run said what is not understood", detail=repr(data[:40])) from None
     return message

@@ -9,10 +9,11 @@ import os
 import sys
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from exeat.errors import JailError
 from exeat.jail.jail import Examination
+from exeat.values import Value
 
 if TYPE_CHECKING:
     from exeat.jail.jail import Jail
@@ -26,7 +27,7 @@ class Hides(Enum):
     NOTHING = "the command has the files of its caller"
 
 
-class Body(NamedTuple):
+class Body(Value):
     """What can be said about a kind of jail without loading it."""
 
     kind: str

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
 
 from exeat.errors import ConfigError, JailError
 from exeat.file_policy import FilePolicy
@@ -21,9 +20,10 @@ from exeat.run.nesting import advice_on_nesting, refuse_nesting
 from exeat.run.outcome import GATEWAY_GONE, Outcome, announce, print_summary, say
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import FilesSeen, Plan, Preparations, RunSettings, make_plan
+from exeat.values import Value
 
 
-class Finished(NamedTuple):
+class Finished(Value):
     """`status` is the exit status for our own process."""
 
     status: int
@@ -32,7 +32,7 @@ class Finished(NamedTuple):
     files_seen: FilesSeen
 
 
-class _Standing(NamedTuple):
+class _Standing(Value):
     """A jail ready to be released."""
 
     body: Body

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_ROTATION, Rotation
 from exeat.file_policy import FilePolicy, FileSettings, combine
 from exeat.jail.select import AUTO, BODIES, Hides
+from exeat.values import Value
 
 if TYPE_CHECKING:
     from exeat.jail.messages import HostPorts
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 JAILS = (AUTO, *BODIES)
 
 
-class GivenRules(NamedTuple):
+class GivenRules(Value):
     """What a user gave about rules, unread: for `exeat.sources.RuleSources`, which takes 40 ms to load.
 
     Without the secrets of the environment, which the runner has no copy of.
@@ -36,7 +37,7 @@ class GivenRules(NamedTuple):
     intercept: str = ""
 
 
-class RunSettings(NamedTuple):
+class RunSettings(Value):
     """The options of one run, read but not acted upon."""
 
     argv: list[str]
@@ -88,7 +89,7 @@ class RunSettings(NamedTuple):
         return "learn" if self.learn else "ask" if self.ask else ""
 
 
-class Preparations(NamedTuple):
+class Preparations(Value):
     """What follows from the rules for the command: variables, files to hide, whom to trust. For the user: what to say.
 
     The gateway process alone reads policy files, since they may hold secrets.
@@ -102,7 +103,7 @@ class Preparations(NamedTuple):
     trust: TrustFiles | None = None
 
 
-class Plan(NamedTuple):
+class Plan(Value):
     """All that is known when the rules are read and the secrets fetched, before the jail is built."""
 
     settings: RunSettings
@@ -117,7 +118,7 @@ def make_plan(settings: RunSettings, prepared: Preparations, log_files: tuple[st
     return Plan(settings, combine(options, (*others, *prepared.files)), prepared, log_files)
 
 
-class FilesSeen(NamedTuple):
+class FilesSeen(Value):
     """What a command did to files, by full paths. `changed`: in its layer; `is_complete`: that is all of it.
 
     `tried`: what it looked for that is hidden from it, as far as that is known.

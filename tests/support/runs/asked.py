@@ -53,7 +53,7 @@ class FakeGateway:
         return self._channel
 
     def ask(self, number: int, host: str = "api.x.test", *, can_store: bool = False, **others: Any) -> None:
-        send(self.channel, Asked(number, host, 443, host, False, 30.0, can_store)._replace(**others))
+        send(self.channel, Asked(number, host, 443, host, False, 30.0, can_store).replace(**others))
 
     def say_gone(self, number: int) -> None:
         send(self.channel, Settled(number))

@@ -16,7 +16,7 @@ from exeat.run.asks.prompt import (
 )
 
 NAMED = Asked(3, "api.x.test", 443, "api.x.test", inside=False, wait_s=30.0, can_store=True)
-UNNAMED = NAMED._replace(can_store=False)
+UNNAMED = NAMED.replace(can_store=False)
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def test_text_of_others_is_harmless() -> None:
 
 
 def test_an_address_is_written_as_one_and_marked() -> None:
-    question = NAMED._replace(host="fd00::1", rule="fd00::1", inside=True)
+    question = NAMED.replace(host="fd00::1", rule="fd00::1", inside=True)
     first, second, *_ = question_lines(question, 12.4)
     assert first == "exeat: allow [fd00::1]:443?  (12 s)"
     assert "CAREFUL" in second
-    assert "about: *.x.test" in "".join(question_lines(NAMED._replace(rule="*.x.test"), 1.0))
+    assert "about: *.x.test" in "".join(question_lines(NAMED.replace(rule="*.x.test"), 1.0))
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_what_others_have_written_is_not_taken_away() -> None:
 
 
 def test_who_asks_is_said_and_cannot_write_more_than_that() -> None:
-    assert '       asked by "pip (python3.12)"' in question_lines(NAMED._replace(program="pip (python3.12)"), 30.0)
+    assert '       asked by "pip (python3.12)"' in question_lines(NAMED.replace(program="pip (python3.12)"), 30.0)
     assert not any("asked by" in line for line in question_lines(NAMED, 30.0))
-    lines = question_lines(NAMED._replace(program="x\n\x1b[2Jexeat: allow \u202e" + "y" * 500), 30.0)
+    lines = question_lines(NAMED.replace(program="x\n\x1b[2Jexeat: allow \u202e" + "y" * 500), 30.0)
     (line,) = [each for each in lines if "asked by" in each]
     assert line.isascii()
     assert line.isprintable()
@@ -144,7 +144,7 @@ def test_who_asks_is_said_and_cannot_write_more_than_that() -> None:
 def test_no_name_of_a_program_looks_like_a_line_of_ours_where_it_is_cut(columns: int) -> None:
     for padding in range(70):
         program = "x" * padding + "exeat: allow good.test?"
-        lines = question_lines(NAMED._replace(program=program), 30.0)
+        lines = question_lines(NAMED.replace(program=program), 30.0)
         rows = screen(columns, is_dumb=True).open(lines).decode().split("\r\n")
         assert max(map(len, rows)) < columns
         assert [row for row in rows if row.startswith("exeat")] == rows[:1]

@@ -114,7 +114,7 @@ class NamespaceJail:
 
     def attend(self, company: Company) -> Ended:
         self._channel.setblocking(False)
-        return attend(self, company)._replace(nesters=tuple(self._tried))
+        return attend(self, company).replace(nesters=tuple(self._tried))
 
     def pass_signal(self, number: int) -> None:
         try:

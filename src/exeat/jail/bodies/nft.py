@@ -46,7 +46,7 @@ def _environment(spec: Spec, uid: int) -> dict[str, str]:
     """The caller's, with the user's own folders. No proxy variables: the gateway takes redirected connections only."""
     own = {"HOME": HOME, "TMPDIR": TMPDIR, "USER": NAME, "LOGNAME": NAME, "XDG_RUNTIME_DIR": f"/run/user/{uid}"}
     kept = {name: value for name, value in spec.variables.inherited.items() if name not in _CALLERS_FOLDERS}
-    variables = spec.variables._replace(inherited=kept | own)
+    variables = spec.variables.replace(inherited=kept | own)
     return variables.build(proxy_url=None, own_loopback=False, kept_sockets=spec.unix, trust=mounted_trust(spec))
 
 

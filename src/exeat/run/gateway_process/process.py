@@ -83,7 +83,7 @@ class GatewayProcess:
                 assert isinstance(prepared, Prepared)
                 scrub_environment(prepared.dropped, self._settings.environ)
             bundle, own, java = received
-            found = found._replace(
+            found = found.replace(
                 placeholders=dict(prepared.placeholders),
                 hidden=prepared.hidden,
                 said=found.said + prepared.said,

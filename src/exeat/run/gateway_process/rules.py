@@ -32,7 +32,7 @@ class ReadRules(NamedTuple):
 def read_rules(settings: RunSettings, control: socket.socket) -> ReadRules:
     """Raises ConfigError for rules that cannot be used."""
     _keep_to_itself()  # from here on there may be values in memory
-    sources = RuleSources(**settings.rules._asdict(), env_secrets=os.environ.get("EXEAT_SECRETS_JSON", ""))
+    sources = RuleSources(**settings.rules.as_dict(), env_secrets=os.environ.get("EXEAT_SECRETS_JSON", ""))
     loaded = sources.load()
     stored: StoredRules | None = None
     if settings.folder is not None:
