@@ -14,7 +14,7 @@ from exeat.errors import ExeatError
 from exeat.jail.messages import Row
 
 if TYPE_CHECKING:
-    from exeat.run.learn.learn_out import LearnOut
+    from exeat.run.learn.file_at_end import LearnOut
     from exeat.run.settings import Preparations
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from exeat.files.hints import name_hidden_keys
 from exeat.jail.environment import inherited_environment
 from exeat.jail.files.mounts import BLANK, PINS
 from exeat.jail.files.view import read_notes
@@ -11,6 +10,7 @@ from exeat.jail.process.descriptors import ways_out
 from exeat.run.command_files import CommandFiles
 from exeat.run.files.held_places import HeldPlaces
 from exeat.run.files.hidden_files import working_directory
+from exeat.run.files.hints import name_hidden_keys
 from exeat.run.files.layer_end import end_layer
 from exeat.run.files.own_code import advice_on_installing, warning_of_second_names
 from exeat.run.files.project_guard import ProjectGuard

@@ -40,8 +40,8 @@ from exeat.gateway.gates.resolve import load_system_resolver
 load_system_resolver()
 """
 _RUNNER = """
-import exeat.run.main, exeat.run.lifecycle, exeat.run.viewed_files, exeat.run.asks.prompter, exeat.run.learn.learn_out
-import exeat.run.learn.learned_files, exeat.files.saving, exeat.trust.places
+import exeat.run.main, exeat.run.lifecycle, exeat.run.viewed_files, exeat.run.asks.prompter, exeat.run.learn.file_at_end
+import exeat.run.learn.files, exeat.files.layers.saving, exeat.trust.places
 import exeat.jail.bodies.netns, exeat.jail.bodies.nft, exeat.jail.bodies.env
 """
 _INIT = "import exeat.jail.process.builder, exeat.jail.files.truststore, exeat.jail.limits.own_user"

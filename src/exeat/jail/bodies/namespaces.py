@@ -180,7 +180,7 @@ def try_out(jail: Jail) -> None:
     """Build one and start nothing in it. Raises JailError."""
     from exeat.jail.environment import Variables  # noqa: PLC0415
     from exeat.jail.files.layering import PRIVATE  # noqa: PLC0415
-    from exeat.jail.files.silent import silent_mounts  # noqa: PLC0415
+    from exeat.jail.files.mounttable import silent_mounts  # noqa: PLC0415
     from exeat.jail.files.view import Layers  # noqa: PLC0415
 
     layers = Layers(limit=64 << 20)

@@ -8,7 +8,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from exeat.audit import Journal, encode_event
+from exeat.audit.journal import Journal
+from exeat.audit.record import encode_event
 from exeat.errors import ExeatError
 from exeat.gateway.tls.interception import HTTP1, Intercept, Interception
 from exeat.jail.environment import decoded

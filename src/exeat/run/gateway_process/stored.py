@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from exeat.audit import encode_event
+from exeat.audit.record import encode_event
 from exeat.errors import ConfigError
 from exeat.policy import LOCALHOST, Policy, Rule, Source, parse_rule
 from exeat.policy.grammar import load_suffixes
