@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exeat.jail.select import Hides
 from exeat.run.settings import FilesSeen, Plan
 
 if TYPE_CHECKING:
@@ -54,11 +53,11 @@ class CommandFiles:
         """May be called more than once."""
 
 
-class _ByPath(CommandFiles):
+class FilesByPath(CommandFiles):
     """The jail refuses some names, whether or not there is a file."""
 
     def __init__(self, plan: Plan) -> None:
-        from exeat.run.files.hidden_files import find_hidden, own_files  # noqa: PLC0415 - macOS only
+        from exeat.run.files.hidden_files import find_hidden, own_files  # macOS only
 
         super().__init__(plan)
         self.hidden = (*(entry.path for entry in find_hidden(plan, own_files(plan))), *self._logs_to_come())
@@ -69,15 +68,3 @@ class _ByPath(CommandFiles):
             return []
         keep = self.plan.settings.audit_rotation.keep
         return [f"{log}.next", *(f"{log}.{number}" for number in range(1, keep + 2))]
-
-
-def open_files(hides: Hides, plan: Plan) -> CommandFiles:
-    match hides:
-        case Hides.BY_MOUNTS:
-            from exeat.run.viewed_files import ViewedFiles  # noqa: PLC0415 - Linux only
-
-            return ViewedFiles(plan)
-        case Hides.BY_PATH:
-            return _ByPath(plan)
-        case Hides.NOTHING:
-            return CommandFiles(plan)

@@ -14,7 +14,7 @@ from exeat.jail.jail import Built, Ended, Jail, OwnTerminal, Spec
 from exeat.jail.select import Body, Hides, choose, open_jail
 from exeat.jail.signals import STOPPING, SignalSource, remember_signals, waiting_end
 from exeat.run.asks.terminal import Terminal
-from exeat.run.command_files import CommandFiles, open_files
+from exeat.run.command_files import CommandFiles, FilesByPath
 from exeat.run.gateway_process.process import GatewayProcess
 from exeat.run.nesting import advice_on_nesting, refuse_nesting
 from exeat.run.outcome import GATEWAY_GONE, Outcome, announce, print_summary, say
@@ -113,7 +113,7 @@ def _build_first(bodies: list[Body], jail: Jail, plan: Plan, terminal: Terminal)
 
 def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
     settings, prepared = plan.settings, plan.prepared
-    files = open_files(body.hides, plan)
+    files = _open_files(body.hides, plan)
     try:
         inherited = inherited_environment(settings.environ)
         built = jail.build(
@@ -144,6 +144,18 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
         files.close()
         raise
     return _Standing(body, jail, built, files)
+
+
+def _open_files(hides: Hides, plan: Plan) -> CommandFiles:
+    match hides:
+        case Hides.BY_MOUNTS:
+            from exeat.run.viewed_files import ViewedFiles  # Linux only
+
+            return ViewedFiles(plan)
+        case Hides.BY_PATH:
+            return FilesByPath(plan)
+        case Hides.NOTHING:
+            return CommandFiles(plan)
 
 
 def _run_to_the_end(standing: _Standing, gateway: GatewayProcess, terminal: Terminal, signals: SignalSource) -> Ended:

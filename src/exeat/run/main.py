@@ -54,7 +54,7 @@ def _run(settings: RunSettings) -> int:
             say("--ask: there is neither a terminal nor a --name, so nobody can be asked; what no rule lists is denied")
         try:
             # From here on two processes load code at the same time.
-            from exeat.run.lifecycle import run_in_jail  # noqa: PLC0415
+            from exeat.run.lifecycle import run_in_jail
 
             finished = run_in_jail(settings, gateway, tuple(log.files))
         finally:
@@ -82,7 +82,7 @@ def _learn_files(settings: RunSettings) -> Callable[[str, FilePolicy, FilesSeen]
     """What adds to a learned policy what there is to say about files. Loads it now: later nothing can be."""
     if not settings.learn:
         return lambda text, files, seen: text
-    from exeat.run.learn.files import find_surroundings, with_files  # noqa: PLC0415 - for runs that learn
+    from exeat.run.learn.files import find_surroundings, with_files  # for runs that learn
 
     around = find_surroundings(inherited_environment(settings.environ))
     form = "txt" if (settings.learn_out or "").endswith(".txt") else "toml"
@@ -93,7 +93,7 @@ def _open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | No
     """Those that are written when the run is over. One that cannot be is an error before anything starts."""
     if settings.learn_out is None and settings.summary_json in (None, "-"):
         return None, None
-    from exeat.run.learn.file_at_end import LearnOut, SummaryOut  # noqa: PLC0415 - for runs that write them
+    from exeat.run.learn.file_at_end import LearnOut, SummaryOut  # for runs that write them
 
     log = settings.audit or ""
     logs = (log, *(f"{log}.{number}" for number in range(1, settings.spare_logs + 1)))

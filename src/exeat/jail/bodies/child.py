@@ -145,7 +145,7 @@ class TrustFolder:
             ) from None
 
     def _fill(self, trust: TrustFiles) -> None:
-        import tempfile  # noqa: PLC0415 - for runs that look into TLS
+        import tempfile  # for runs that look into TLS
 
         self._path = tempfile.mkdtemp(prefix="exeat-")
         for name, descriptor in zip(_TRUST_NAMES, (trust.bundle, trust.own, trust.java), strict=True):
@@ -156,7 +156,7 @@ class TrustFolder:
     def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
         if not self._path:
             return {}
-        from exeat.trust.places import trust_variables  # noqa: PLC0415
+        from exeat.trust.places import trust_variables
 
         bundle, own, java = (f"{self._path}/{name}" for name in _TRUST_NAMES)
         return trust_variables(bundle, java, inherited, own=own)

@@ -171,17 +171,17 @@ def mounted_trust(spec: Spec) -> dict[str, str]:
     """Variables for certificates that are mounted in the jail. Java's store is put in the place of its own."""
     if spec.trust is None:
         return {}
-    from exeat.trust.places import trust_variables  # noqa: PLC0415 - only where there is something to trust
+    from exeat.trust.places import trust_variables  # only where there is something to trust
 
     return trust_variables(BUNDLE, own=OWN_CERTIFICATE)
 
 
 def try_out(jail: Jail) -> None:
     """Build one and start nothing in it. Raises JailError."""
-    from exeat.jail.environment import Variables  # noqa: PLC0415
-    from exeat.jail.files.layering import PRIVATE  # noqa: PLC0415
-    from exeat.jail.files.mounttable import silent_mounts  # noqa: PLC0415
-    from exeat.jail.files.view import Layers  # noqa: PLC0415
+    from exeat.jail.environment import Variables
+    from exeat.jail.files.layering import PRIVATE
+    from exeat.jail.files.mounttable import silent_mounts
+    from exeat.jail.files.view import Layers
 
     layers = Layers(limit=64 << 20)
     layers.is_trial = True

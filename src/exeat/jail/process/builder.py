@@ -70,9 +70,9 @@ def _build(place: Place, control: socket.socket) -> None:
 def _load_no_more_code(place: Place) -> None:
     """In the view lies what earlier runs have left, where exeat's own code is, too. The command may change it later."""
     if place.view.trust is not None:
-        import exeat.jail.files.truststore  # noqa: PLC0415 - for runs that look into TLS
+        import exeat.jail.files.truststore  # for runs that look into TLS
     if place.run_as is not None:
-        import exeat.jail.limits.own_user  # noqa: F401, PLC0415 - root's jail only
+        import exeat.jail.limits.own_user  # noqa: F401 - root's jail only
     sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
 
 
@@ -93,7 +93,7 @@ def _make_view(place: Place, dead_sockets: list[str], *, uid: int, own_users: bo
     if spec.terminal is not None:
         kernelfs.hide_terminals_elsewhere(mounts.BLANK)
     if place.run_as is not None:
-        from exeat.jail.limits.own_user import furnish  # noqa: PLC0415 - root's jail only; loaded by now
+        from exeat.jail.limits.own_user import furnish  # root's jail only; loaded by now
 
         furnish(*place.run_as)
     return layers

@@ -64,7 +64,7 @@ class Terminal:
         if not self.exists:
             asking.close()  # nobody will be asked here
             return
-        from exeat.run.asks.prompter import Prompter  # noqa: PLC0415 - for those who are asked
+        from exeat.run.asks.prompter import Prompter  # for those who are asked
 
         self._prompter = Prompter(self._descriptor, asking)
 

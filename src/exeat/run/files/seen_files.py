@@ -146,9 +146,9 @@ def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
 
 def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
     """What earlier runs in the sandbox have left."""
-    from exeat.files.layers.folding import fold_layers  # noqa: PLC0415 - for sandboxes with a name
-    from exeat.files.layers.kept import kept_bytes, kept_layers, seen_before  # noqa: PLC0415
-    from exeat.files.layers.saving import save_layer  # noqa: PLC0415
+    from exeat.files.layers.folding import fold_layers  # for sandboxes with a name
+    from exeat.files.layers.kept import kept_bytes, kept_layers, seen_before
+    from exeat.files.layers.saving import save_layer
 
     seen.save = save_layer
     fold_layers(folder)

@@ -121,7 +121,7 @@ class Intercepting:
 def _settle(folder: SandboxFolder | None, secrets: Sequence[SecretSpec]) -> Settle | None:
     if folder is None:
         return None
-    from exeat.sandbox.placeholders import KeptPlaceholders  # noqa: PLC0415 - for sandboxes with a name
+    from exeat.sandbox.placeholders import KeptPlaceholders  # for sandboxes with a name
 
     return KeptPlaceholders(folder, {each.name: each.shape for each in secrets if not each.placeholder}).settle
 

@@ -171,7 +171,7 @@ def _open_questions(settings: RunSettings) -> tuple[socket.socket | None, socket
             ) from None
     if not (settings.ask and settings.ask_here):
         return None, None
-    from exeat.run.asks.terminal import is_at_hand  # noqa: PLC0415 - for those who ask
+    from exeat.run.asks.terminal import is_at_hand  # for those who ask
 
     return open_channel() if is_at_hand() else (None, None)
 
@@ -189,16 +189,16 @@ def _live(
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         signal.signal(signal.SIGTERM, _leave)
         if sys.platform == "linux":  # elsewhere the end of the control socket is all there is
-            from exeat.jail import libc  # noqa: PLC0415 - Linux only
+            from exeat.jail import libc  # Linux only
 
             libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
                 os._exit(1)
         # 40 ms, in which the runner loads what it needs itself; then 80 ms, in which the jail is built.
-        from exeat.run.gateway_process.rules import read_rules  # noqa: PLC0415
+        from exeat.run.gateway_process.rules import read_rules
 
         rules = read_rules(settings, control)
-        from exeat.run.gateway_process.serving import serve_run  # noqa: PLC0415
+        from exeat.run.gateway_process.serving import serve_run
 
         serve_run(settings, rules, control, asked)
         status = 0

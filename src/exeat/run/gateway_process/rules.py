@@ -36,7 +36,7 @@ def read_rules(settings: RunSettings, control: socket.socket) -> ReadRules:
     loaded = sources.load()
     stored: StoredRules | None = None
     if settings.folder is not None:
-        from exeat.run.gateway_process.stored import StoredRules  # noqa: PLC0415 - for sandboxes with a name
+        from exeat.run.gateway_process.stored import StoredRules  # for sandboxes with a name
 
         stored = StoredRules(settings.folder, loaded.policy)
         loaded = loaded._replace(policy=stored.policy)
@@ -52,7 +52,7 @@ def _keep_to_itself() -> None:
     """No core dump, and no other process that looks into this one's memory."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
-        from exeat.jail.limits.privileges import hide_memory  # noqa: PLC0415 - Linux only
+        from exeat.jail.limits.privileges import hide_memory  # Linux only
 
         hide_memory()
 

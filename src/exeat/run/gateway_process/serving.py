@@ -35,7 +35,7 @@ def serve_run(
     """
     intercepting: Intercepting | None = None
     if rules.looks_inside:
-        from exeat.run.gateway_process.intercepting import Intercepting  # noqa: PLC0415 - takes 100 ms to load
+        from exeat.run.gateway_process.intercepting import Intercepting  # takes 100 ms to load
 
         intercepting = Intercepting(rules.loaded, settings.upstream_ca, settings.environ, settings.folder)
         intercepting.tell(control)
@@ -72,7 +72,7 @@ async def _serve(
     loaded, stored = rules.loaded, rules.stored
     oversight: Oversight | None = None
     if stored is not None or settings.mode:
-        from exeat.run.gateway_process.oversight import Oversight  # noqa: PLC0415 - for sandboxes with a name, and those who ask
+        from exeat.run.gateway_process.oversight import Oversight  # for sandboxes with a name, and those who ask
 
         oversight = Oversight(settings, stored, asked)
     # That of a sandbox is out of the command's reach, and without a jail there is nothing to be hidden from.
@@ -124,6 +124,6 @@ async def _serve(
 
 
 def _program_finder(init: int) -> WhoAsks:
-    from exeat.run.gateway_process.who_asks import ProgramFinder  # noqa: PLC0415 - for those who ask
+    from exeat.run.gateway_process.who_asks import ProgramFinder  # for those who ask
 
     return ProgramFinder(init).find
