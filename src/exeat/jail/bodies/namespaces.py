@@ -7,26 +7,11 @@ import signal
 import socket
 
 from exeat.errors import JailError
-from exeat.jail import libc
+from exeat.jail import libc, messages
 from exeat.jail.attending import attend, how_it_ended
 from exeat.jail.explain import explain_failure
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE, View
 from exeat.jail.jail import Company, Ended, Jail, Sockets, Spec
-from exeat.jail.messages import (
-    ExecFailed,
-    Exited,
-    Failed,
-    InitStarted,
-    Message,
-    NestingRefused,
-    PassSignal,
-    Stopped,
-    StreamMoved,
-    Word,
-    open_channel,
-    receive,
-    send,
-)
 from exeat.jail.net.network import DNS_PORT
 from exeat.jail.process.builder import build
 from exeat.jail.process.place import Place
@@ -42,7 +27,7 @@ class NamespaceJail:
         self._builder = 0
         self._init = 0
         self._program = ""
-        self._not_started: ExecFailed | None = None
+        self._not_started: messages.ExecFailed | None = None
         self._tried: list[str] = []  # programs that were refused a user namespace
         self.namespaces: tuple[int, ...] = ()
         self.layers = -1
@@ -67,7 +52,7 @@ class NamespaceJail:
         To be called with one thread only.
         """
         self._program = place.spec.argv[0]
-        ours, theirs = open_channel()
+        ours, theirs = messages.open_channel()
         # The builder leaves when it is done; its child, init, then becomes ours.
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
         self._builder = os.fork()
@@ -88,15 +73,15 @@ class NamespaceJail:
     def _await_init(self, sockets: Sockets) -> None:
         is_ready = False
         while not (is_ready and self._init):
-            message, received = receive(self._channel, _MAX_DESCRIPTORS)
+            message, received = messages.receive(self._channel, _MAX_DESCRIPTORS)
             match message:
-                case Word.SOCKETS:
+                case messages.Word.SOCKETS:
                     _sort_out(received, sockets)
-                case InitStarted(pid, count):
+                case messages.InitStarted(pid, count):
                     self._init = pid
                     self.namespaces = tuple(received[:count])
                     self.layers = received[count] if len(received) > count else -1
-                case Word.READY:
+                case messages.Word.READY:
                     is_ready = True
                 case _:
                     raise _explain(message, "the jail could not be built", "its builder ended without a word")
@@ -105,9 +90,9 @@ class NamespaceJail:
 
     def release(self) -> None:
         try:
-            send(self._channel, Word.GO)
+            messages.send(self._channel, messages.Word.GO)
         except ConnectionError:
-            message, _ = receive(self._channel)  # init has gone before its time, and may have said why
+            message, _ = messages.receive(self._channel)  # init has gone before its time, and may have said why
             raise _explain(
                 message, "the jail has ended before the command could start", "its init ended without a word"
             ) from None
@@ -118,27 +103,27 @@ class NamespaceJail:
 
     def pass_signal(self, number: int) -> None:
         try:
-            send(self._channel, PassSignal(number))
+            messages.send(self._channel, messages.PassSignal(number))
         except OSError:
             pass  # it has ended; the news is on its way
 
-    def receive(self) -> Stopped | Ended | None:
+    def receive(self) -> messages.Stopped | Ended | None:
         while True:
             try:
-                message, _ = receive(self._channel)
+                message, _ = messages.receive(self._channel)
             except BlockingIOError:
                 return None
             match message:
-                case Stopped():
+                case messages.Stopped():
                     return message
-                case StreamMoved(stream, position):
+                case messages.StreamMoved(stream, position):
                     # The caller's own stream goes on where the command stopped, as if it had been the same.
                     os.lseek(stream, position, os.SEEK_SET)
-                case Exited(status):
+                case messages.Exited(status):
                     return self._ended(status)
-                case ExecFailed():
+                case messages.ExecFailed():
                     self._not_started = message
-                case NestingRefused(program):
+                case messages.NestingRefused(program):
                     self._tried.append(program)
                 case None:
                     # Init was killed from outside: so was everything in the jail.
@@ -193,8 +178,8 @@ def try_out(jail: Jail) -> None:
         jail.close()
 
 
-def _explain(message: Message | None, public: str, detail: str) -> JailError:
-    return explain_failure(*message) if isinstance(message, Failed) else JailError(public, detail=detail)
+def _explain(message: messages.Message | None, public: str, detail: str) -> JailError:
+    return explain_failure(*message) if isinstance(message, messages.Failed) else JailError(public, detail=detail)
 
 
 def _sort_out(received: list[int], sockets: Sockets) -> None:

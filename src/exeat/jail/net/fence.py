@@ -164,16 +164,16 @@ def _chains(uid: int, tcp_port: int, dns_port: int, log_group: int | None) -> li
     rules: list[nft.Rule] = []
     for protocol, port in ((_TCP, tcp_port), (_TCP, dns_port), (_UDP, dns_port)):
         for address in _LOOPBACK:
-            to_gateway = _daddr(address) + nft.l4proto(protocol) + nft.dport(port)
+            to_gateway = nft.daddr(address) + nft.l4proto(protocol) + nft.dport(port)
             # By redirection only, which is this uid's alone: others would use the gateway as a proxy. Not by uid,
             # since the last packets of a closed socket have none.
             rules.append(nft.rule(to_gateway, nft.ct_status_dnat(), nft.verdict(nft.ACCEPT)))
             rules.append(nft.rule(to_gateway, nft.verdict(nft.DROP)))
             # A strange source address would have the gateway's answers leave the machine.
-            from_gateway = _saddr(address) + nft.l4proto(protocol) + nft.sport(port)
+            from_gateway = nft.saddr(address) + nft.l4proto(protocol) + nft.sport(port)
             rules.append(nft.rule(nft.leaves_loopback(), from_gateway, nft.verdict(nft.DROP)))
     for address, icmp in zip(_LOOPBACK, (_ICMP, _ICMPV6), strict=True):
-        rules.append(nft.rule(nft.leaves_loopback(), _saddr(address), nft.l4proto(icmp), nft.verdict(nft.DROP)))
+        rules.append(nft.rule(nft.leaves_loopback(), nft.saddr(address), nft.l4proto(icmp), nft.verdict(nft.DROP)))
     for icmp, kind, code in ((_ICMP, 3, 3), (_ICMPV6, 1, 4)):  # "port unreachable"
         closed = nft.l4proto(icmp) + nft.icmp_kind(kind, code)
         rules.append(nft.rule(nft.leaves_loopback(), closed, nft.verdict(nft.DROP)))
@@ -189,8 +189,8 @@ def _last_walls(uid: int) -> list[nft.Chain]:
     rules = [
         nft.rule(leaves, nft.meta_skuid(uid), nft.verdict(nft.DROP)),
         # Its sockets have loopback addresses, also those that are closed and have no owner.
-        nft.rule(leaves, nft.ip_saddr(b"\x7f"), nft.verdict(nft.DROP)),
-        nft.rule(leaves, nft.ip6_saddr(_LOOPBACK[1]), nft.verdict(nft.DROP)),
+        nft.rule(leaves, nft.saddr(b"\x7f"), nft.verdict(nft.DROP)),
+        nft.rule(leaves, nft.saddr(_LOOPBACK[1]), nft.verdict(nft.DROP)),
     ]
     # Where source routing is on, a packet could be told to leave again after it has come in by loopback.
     turned = [nft.rule(nft.comes_from_loopback(), leaves, nft.verdict(nft.DROP))]
@@ -198,14 +198,6 @@ def _last_walls(uid: int) -> list[nft.Chain]:
         nft.Chain("leaving", "filter", nft.PRIORITY_LAST, nft.ACCEPT, rules, hook=nft.POSTROUTING),
         nft.Chain("turned", "filter", nft.PRIORITY_FILTER, nft.ACCEPT, turned, hook=nft.FORWARD),
     ]
-
-
-def _daddr(address: bytes) -> bytes:
-    return nft.ip_daddr(address) if len(address) == 4 else nft.ip6_daddr(address)
-
-
-def _saddr(address: bytes) -> bytes:
-    return nft.ip_saddr(address) if len(address) == 4 else nft.ip6_saddr(address)
 
 
 # Names of tables say whose they are: uid, process number, its start, the PID namespace in which it has that number.

@@ -12,19 +12,8 @@ from collections.abc import Sequence
 
 from exeat.jail.jail import Sockets
 from exeat.jail.messages import HostPorts
+from exeat.jail.net import netlink
 from exeat.jail.net import nftables as nft
-from exeat.jail.net.netlink import (
-    LOOPBACK_INDEX,
-    NETLINK_ROUTE,
-    NLM_F_CREATE,
-    NLM_F_EXCL,
-    Netlink,
-    attribute,
-    make_everything_local,
-    nested,
-    open_packet_log,
-    text,
-)
 
 TABLE = "exeat"
 # Above the ephemeral range (32768-60999) and below nothing that is commonly used.
@@ -84,13 +73,13 @@ def build_network(to_host: Sequence[HostPorts]) -> Sockets:
     Loopback addresses are the jail's own, except for the ports in `to_host`, which the gateway is to decide on.
     """
     ipv6 = has_ipv6()
-    make_everything_local(ipv6=ipv6)
+    netlink.make_everything_local(ipv6=ipv6)
     look_connected(ipv6=ipv6)
     _reuse_ports()
     log = [nft.rule(nft.limit(LOGGED_PER_SECOND), nft.log(_LOG_GROUP, LOGGED_BYTES))]
     try:
         nft.install(TABLE, _chains(to_host, log))
-        dropped = [open_packet_log(_LOG_GROUP, LOGGED_BYTES)]
+        dropped = [netlink.open_packet_log(_LOG_GROUP, LOGGED_BYTES)]
     except OSError:
         # No nfnetlink_log in this kernel. What is dropped stays dropped; it is only not told.
         nft.install(TABLE, _chains(to_host, []))
@@ -112,20 +101,14 @@ def _reuse_ports() -> None:
         pass  # slower, and only for such programs
 
 
-def _daddr(address: bytes) -> bytes:
-    return nft.ip_daddr(address) if len(address) == 4 else nft.ip6_daddr(address)
-
-
 def _chains(to_host: Sequence[HostPorts], log: list[nft.Rule]) -> list[nft.Chain]:
-    own_loopback = [
-        nft.ip_daddr(b"\x7f"), nft.ip6_daddr(b"\0" * 15 + b"\x01"), nft.ip_daddr(OWN_IPV4), nft.ip6_daddr(OWN_IPV6)
-    ]  # fmt: skip
+    own_loopback = [nft.daddr(each) for each in (b"\x7f", bytes(15) + b"\1", OWN_IPV4, OWN_IPV6)]
     nat = [
         # DNS first: the name server in resolv.conf may well have a loopback address.
         nft.rule(nft.l4proto(_UDP), nft.dport(53), nft.redirect(DNS_PORT)),
         nft.rule(nft.l4proto(_TCP), nft.dport(53), nft.redirect(DNS_PORT)),
         *(
-            nft.rule(_daddr(address), nft.l4proto(_TCP), nft.dports(low, high), nft.redirect(GATEWAY_PORT))
+            nft.rule(nft.daddr(address), nft.l4proto(_TCP), nft.dports(low, high), nft.redirect(GATEWAY_PORT))
             for address, low, high in to_host
         ),
         # What the jail's own processes say to each other is theirs.
@@ -168,8 +151,8 @@ def look_connected(*, ipv6: bool) -> None:
     (AI_ADDRCONFIG as c-ares and aria2 read it). Others look for a link (Chromium: `navigator.onLine`). Neither leads
     anywhere.
     """
-    with Netlink(NETLINK_ROUTE) as link:
-        index = LOOPBACK_INDEX
+    with netlink.Netlink(netlink.NETLINK_ROUTE) as link:
+        index = netlink.LOOPBACK_INDEX
         try:
             index = _join_two_ends(link, ipv6=ipv6)
         except OSError:
@@ -177,17 +160,17 @@ def look_connected(*, ipv6: bool) -> None:
         try:
             _add_address(link, socket.AF_INET, OWN_IPV4, index)  # a link without one does not count for Chromium
             if ipv6:
-                _add_address(link, socket.AF_INET6, OWN_IPV6, LOOPBACK_INDEX)
+                _add_address(link, socket.AF_INET6, OWN_IPV6, netlink.LOOPBACK_INDEX)
         except OSError:
             pass  # such programs find no family then, as without this
 
 
-def _join_two_ends(link: Netlink, *, ipv6: bool) -> int:
+def _join_two_ends(link: netlink.Netlink, *, ipv6: bool) -> int:
     """A cable with both ends in here; the index of one. No route leads to it, so nothing is ever sent on it."""
-    ours, theirs = (_interface(0) + text(_IFLA_IFNAME, name) for name in _LINKS)
-    pair = nested(_INFO_DATA, attribute(_VETH_PEER, theirs))
-    kind = nested(_IFLA_LINKINFO, text(_INFO_KIND, "veth"), pair)
-    link.request(_RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, ours + kind)
+    ours, theirs = (_interface(0) + netlink.text(_IFLA_IFNAME, name) for name in _LINKS)
+    pair = netlink.nested(_INFO_DATA, netlink.attribute(_VETH_PEER, theirs))
+    kind = netlink.nested(_IFLA_LINKINFO, netlink.text(_INFO_KIND, "veth"), pair)
+    link.request(_RTM_NEWLINK, netlink.NLM_F_CREATE | netlink.NLM_F_EXCL, ours + kind)
     for name in _LINKS:
         if ipv6:
             # Otherwise the kernel itself would ask for routers and neighbours there, and be told no on record.
@@ -197,10 +180,10 @@ def _join_two_ends(link: Netlink, *, ipv6: bool) -> int:
     return socket.if_nametoindex(_LINKS[0])
 
 
-def _add_address(link: Netlink, family: int, address: bytes, index: int) -> None:
+def _add_address(link: netlink.Netlink, family: int, address: bytes, index: int) -> None:
     header = struct.pack("=BBBBI", family, len(address) * 8, 0, _SCOPE_GLOBAL, index)
-    payload = header + attribute(_IFA_LOCAL, address) + attribute(_IFA_ADDRESS, address)
-    link.request(_RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, payload)
+    payload = header + netlink.attribute(_IFA_LOCAL, address) + netlink.attribute(_IFA_ADDRESS, address)
+    link.request(_RTM_NEWADDR, netlink.NLM_F_CREATE | netlink.NLM_F_EXCL, payload)
 
 
 def _interface(index: int, flags: int = 0) -> bytes:

@@ -15,22 +15,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NoReturn
 
-from exeat.jail import libc
+from exeat.jail import libc, messages
 from exeat.jail.files import kernelfs
 from exeat.jail.jail import OwnTerminal
 from exeat.jail.limits import nesting, privileges
 from exeat.jail.limits.nesting import Attempts
-from exeat.jail.messages import (
-    ExecFailed,
-    Exited,
-    NestingRefused,
-    PassSignal,
-    Stopped,
-    StreamMoved,
-    Word,
-    receive,
-    send,
-)
 from exeat.jail.process import descriptors
 from exeat.jail.process.command import become
 from exeat.jail.process.place import Place, Step, report
@@ -51,14 +40,14 @@ def live_as_init(place: Place, control: socket.socket, positions: dict[int, int]
         signals = open_signalfd([signal.SIGCHLD, *FOR_COMMAND])
         if spec.terminal is not None:
             _lead_session(spec.terminal)
-        send(control, Word.READY)
+        messages.send(control, messages.Word.READY)
         # The word to go comes when the builder is gone and the runner is our parent, not before.
-        if receive(control)[0] is not Word.GO:
+        if messages.receive(control)[0] is not messages.Word.GO:
             os._exit(1)
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         if _is_gone(control):
             os._exit(1)
-        attempts = Attempts(lambda name: send(control, NestingRefused(name)))
+        attempts = Attempts(lambda name: messages.send(control, messages.NestingRefused(name)))
         command = os.fork()
         if command == 0:
             _become_command(place, control, attempts)
@@ -124,7 +113,7 @@ def _become_command(place: Place, control: socket.socket, attempts: Attempts) ->
         nesting.install_filter(attempts, place.nesting, unix_sockets=unix_sockets, shared_network=shared_network)
         become(place.paths, spec.argv, place.environ)
     except OSError as error:
-        send(control, ExecFailed(error.errno or 0, error.strerror or str(error)))
+        messages.send(control, messages.ExecFailed(error.errno or 0, error.strerror or str(error)))
     except BaseException as problem:
         report(control, "exec", problem)
     os._exit(127)
@@ -166,10 +155,10 @@ class _Watch:
             if self._signals in ready:
                 self._take_signals()
             if self._control.fileno() in ready:
-                match receive(self._control)[0]:
+                match messages.receive(self._control)[0]:
                     case None:
                         os._exit(1)  # the runner is gone
-                    case PassSignal(number):
+                    case messages.PassSignal(number):
                         self._pass(number)
 
     def _take_signals(self) -> None:
@@ -211,11 +200,11 @@ class _Watch:
                 continue
             if os.WIFSTOPPED(status):
                 self._freezer.freeze()
-                send(self._control, Stopped(os.WSTOPSIG(status)))
+                messages.send(self._control, messages.Stopped(os.WSTOPSIG(status)))
             else:
                 for stream, position in descriptors.moved(self._positions).items():
-                    send(self._control, StreamMoved(stream, position))
-                send(self._control, Exited(status))
+                    messages.send(self._control, messages.StreamMoved(stream, position))
+                messages.send(self._control, messages.Exited(status))
                 os._exit(0)
 
 

@@ -12,23 +12,11 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from exeat.errors import ConfigError, ExeatError, StartError
 from exeat.file_policy import FileSettings
-from exeat.jail.messages import (
-    BadRules,
-    Message,
-    NotStarted,
-    Over,
-    Prepared,
-    RulesRead,
-    Serve,
-    Word,
-    open_channel,
-    receive,
-    send,
-)
+from exeat.jail import messages
 from exeat.run.gateway_process.scrubbing import ClosedMemory, scrub_environment
 from exeat.run.outcome import UNKNOWN, Outcome
 from exeat.run.settings import Preparations
@@ -38,6 +26,7 @@ if TYPE_CHECKING:
     from exeat.jail.jail import Built
     from exeat.run.settings import RunSettings
 
+T = TypeVar("T")
 _MAX_FILES = 3
 _STOP_S = 10.0
 _LEAVE_S = 1.0
@@ -49,7 +38,7 @@ class GatewayProcess:
 
     def __init__(self, settings: RunSettings) -> None:
         """Fork. To be called with one thread, and with the standard streams open."""
-        ours, theirs = open_channel()
+        ours, theirs = messages.open_channel()
         self._settings = settings
         self._is_prepared = False
         self.asking, asked = _open_questions(settings)  # where it asks about what no rule lists, for the terminal
@@ -73,14 +62,12 @@ class GatewayProcess:
 
         From here on this process no longer has what its variables held of secrets.
         """
-        rules = self._expect(RulesRead)[0]
-        assert isinstance(rules, RulesRead)
+        rules, _ = self._expect(messages.RulesRead)
         files = tuple(FileSettings._make(fields) for fields in rules.files)
         found = Preparations(rules.to_host, files, said=rules.said)
         if rules.is_prepared:
             with ClosedMemory():
-                prepared, received = self._expect(Prepared)
-                assert isinstance(prepared, Prepared)
+                prepared, received = self._expect(messages.Prepared)
                 scrub_environment(prepared.dropped, self._settings.environ)
             bundle, own, java = received
             found = found.replace(
@@ -104,13 +91,13 @@ class GatewayProcess:
         ]  # fmt: skip
         user, password = built.credentials or ("", "")
         try:
-            message = Serve(jail, user, password, built.init, tuple(kinds))
-            send(self.socket, message, [each.fileno() for each in sockets.all()])
+            message = messages.Serve(jail, user, password, built.init, tuple(kinds))
+            messages.send(self.socket, message, [each.fileno() for each in sockets.all()])
         except ConnectionError:
             pass  # it has ended, and may have said why
         finally:
             sockets.close()
-        self._expect(Word)  # READY
+        self._expect(messages.Word)  # READY
 
     def stop(self) -> Outcome:
         """End it. Returns what was blocked and what failed; nothing if it has died before."""
@@ -118,22 +105,20 @@ class GatewayProcess:
         try:
             self.socket.settimeout(_STOP_S)
             self.socket.shutdown(socket.SHUT_WR)
-            over, _ = self._expect(Over)
-            if isinstance(over, Over):
-                outcome = Outcome(*over)
+            outcome = Outcome(*self._expect(messages.Over)[0])
         except (OSError, ExeatError):
             pass
         self.kill()
         return outcome
 
-    def _expect(self, kind: type) -> tuple[Message, list[int]]:
-        message, received = receive(self.socket, _MAX_FILES)
+    def _expect(self, kind: type[T]) -> tuple[T, list[int]]:
+        message, received = messages.receive(self.socket, _MAX_FILES)
         match message:
-            case BadRules(public, where, expected):
+            case messages.BadRules(public, where, expected):
                 raise ConfigError(public, where=where, expected=expected)
-            case NotStarted(public, detail):
+            case messages.NotStarted(public, detail):
                 raise StartError(public, detail=detail)
-            case _ if message is not None and isinstance(message, kind):
+            case _ if isinstance(message, kind):
                 return message, received
         raise StartError("the gateway has ended before it began")
 
@@ -173,7 +158,7 @@ def _open_questions(settings: RunSettings) -> tuple[socket.socket | None, socket
         return None, None
     from exeat.run.asks.terminal import is_at_hand  # for those who ask
 
-    return open_channel() if is_at_hand() else (None, None)
+    return messages.open_channel() if is_at_hand() else (None, None)
 
 
 def _live(
@@ -203,11 +188,11 @@ def _live(
         serve_run(settings, rules, control, asked)
         status = 0
     except ConfigError as error:
-        _tell(control, BadRules(error.public, error.where, error.expected))
+        _tell(control, messages.BadRules(error.public, error.where, error.expected))
     except ExeatError as error:
-        _tell(control, NotStarted(error.public, error.detail))
+        _tell(control, messages.NotStarted(error.public, error.detail))
     except BaseException as error:
-        _tell(control, NotStarted("the gateway could not start", f"{type(error).__name__}: {error}"))
+        _tell(control, messages.NotStarted("the gateway could not start", f"{type(error).__name__}: {error}"))
     finally:
         os._exit(status)
 
@@ -217,9 +202,9 @@ def _leave(number: int, frame: object) -> NoReturn:
     raise SystemExit
 
 
-def _tell(control: socket.socket, message: Message) -> None:
+def _tell(control: socket.socket, message: messages.Message) -> None:
     try:
         control.setblocking(True)
-        send(control, message)
+        messages.send(control, message)
     except OSError:
         pass  # nobody is left to be told
