@@ -14,7 +14,7 @@ import pytest
 from exeat.errors import ExeatError
 from exeat.jail.limits.seccomp import ALLOW, KILL_PROCESS, NUMBERS, build_filter
 from tests.support.programs import give_up
-from tests.unit.jail.filter_program import ARCH, HIGH, MACHINES, Verdict, run
+from tests.unit.jail.limits.filter_program import ARCH, HIGH, MACHINES, Verdict, run
 
 FOREIGN = {"x86_64": 0x40000003, "aarch64": 0x40000028}  # i386, arm
 
