@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from exeat.jail import libc
-from exeat.jail.limits import privileges
 from exeat.jail.limits.privileges import landlock_abi, scope_abstract_sockets
 from tests.unit.jail.forked import UIDS, attempt
 
@@ -132,7 +131,7 @@ def _answer(number: int) -> Callable[..., int]:
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP])
 def test_a_kernel_without_it_offers_version_0(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(privileges.libc, "syscall", _answer(number))
+    monkeypatch.setattr(libc, "syscall", _answer(number))
     assert landlock_abi() == 0
     assert not scope_abstract_sockets()
 
@@ -144,12 +143,12 @@ def test_an_older_kernel_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(args)
         return 5
 
-    monkeypatch.setattr(privileges.libc, "syscall", syscall)
+    monkeypatch.setattr(libc, "syscall", syscall)
     assert not scope_abstract_sockets()
     assert asked == [(444, None, 0, 1)]
 
 
 def test_any_other_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(privileges.libc, "syscall", _answer(errno.EPERM))
+    monkeypatch.setattr(libc, "syscall", _answer(errno.EPERM))
     with pytest.raises(PermissionError):
         scope_abstract_sockets()
