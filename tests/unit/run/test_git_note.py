@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.run.files.git_note import note_on_repository
+from exeat.run.files.project_guard import note_on_repository
 from tests.unit.files.test_project import git_folder, make
 
 

@@ -25,6 +25,17 @@ _ASKED = KeyLine("", "asked for")
 _IDENTITY = KeyLine("", "SSH keys")
 _RUNTIME = "what programs that run share with each other"
 _MOST_HOMES = 16  # that are looked through; of all others, which only root could read, nothing is left
+_OF_KERNEL = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "mqueue", "nsfs", "securityfs", "tracefs", "debugfs")
+# Where signing in would leave a key that is not there yet. A command can ask its user to do that, and wait. Not all of
+# the list: each costs every run a system call or two. Without those that only the program itself would make that a run
+# was started for, and histories.
+LATER = (
+    ".aws", ".azure", ".boto", ".databrickscfg", ".git-credentials", ".gnupg", ".kube", ".netrc", ".npmrc", ".pgpass",
+    ".pypirc", ".ssh", ".vault-token", ".config/gcloud", ".config/gh", ".config/git/credentials", ".config/glab-cli",
+    ".config/hub", ".config/rclone", ".cargo/credentials.toml", ".claude/.credentials.json", ".codex/auth.json",
+    ".docker/config.json", ".gem/credentials", ".cache/huggingface/token", ".local/share/keyrings",
+    ".terraform.d/credentials.tfrc.json",
+)  # fmt: skip
 
 
 class HiddenPath(NamedTuple):
@@ -42,7 +53,6 @@ class HiddenPath(NamedTuple):
 
 
 Found = dict[str, HiddenPath]
-_OF_KERNEL = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "mqueue", "nsfs", "securityfs", "tracefs", "debugfs")
 
 
 def hidden_paths(
@@ -142,18 +152,6 @@ def _keep_part(names: set[str], hidden: Found) -> int:
                 hidden[place] = entry._replace(keep=(*entry.keep, name[len(place) + 1 :]))
                 count += 1
     return count
-
-
-# Where signing in would leave a key that is not there yet. A command can ask its user to do that, and wait. Not all of
-# the list: each costs every run a system call or two. Without those that only the program itself would make that a run
-# was started for, and histories.
-LATER = (
-    ".aws", ".azure", ".boto", ".databrickscfg", ".git-credentials", ".gnupg", ".kube", ".netrc", ".npmrc", ".pgpass",
-    ".pypirc", ".ssh", ".vault-token", ".config/gcloud", ".config/gh", ".config/git/credentials", ".config/glab-cli",
-    ".config/hub", ".config/rclone", ".cargo/credentials.toml", ".claude/.credentials.json", ".codex/auth.json",
-    ".docker/config.json", ".gem/credentials", ".cache/huggingface/token", ".local/share/keyrings",
-    ".terraform.d/credentials.tfrc.json",
-)  # fmt: skip
 
 
 def later_paths(home: str, hidden: Iterable[HiddenPath], policy: FilePolicy) -> list[HiddenPath]:

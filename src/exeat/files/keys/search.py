@@ -20,6 +20,12 @@ _MOVED = {
 }
 _MOST_LINKS = 1000  # names that are looked at in one hidden folder
 _MOST_NAMES = 2_000
+_MOST_BYTES = 256 << 10
+_MARKS = (b"passw", b"smtppass", b"secret", b"token", b"authorization", b"_auth", b"apikey", b"api_key", b"api-key")
+_NO_MARKS = (b"libsecret", b"secretservice")  # where Git finds secrets, in ~/.gitconfig
+_ENDS_OF_HOST = b"/ \t\r\n\"'<>"
+_LONGEST_NAME = 19  # in front of a host's @; tokens are longer
+_NAMES_A_KEY = ("identityfile", "certificatefile")
 
 
 class Search:
@@ -179,13 +185,6 @@ def _can_hold(path: str, mode: int, line: KeyLine) -> bool:
     return not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode)
 
 
-_MOST_BYTES = 256 << 10
-_MARKS = (b"passw", b"smtppass", b"secret", b"token", b"authorization", b"_auth", b"apikey", b"api_key", b"api-key")
-_NO_MARKS = (b"libsecret", b"secretservice")  # where Git finds secrets, in ~/.gitconfig
-_ENDS_OF_HOST = b"/ \t\r\n\"'<>"
-_LONGEST_NAME = 19  # in front of a host's @; tokens are longer
-
-
 def holds_secret(path: str) -> bool:
     """Is there a word that goes with secrets, or a URL with more than a user's name? If it cannot be read, too."""
     try:
@@ -208,9 +207,6 @@ def _names_more_than_user(rest: bytes) -> bool:
     end = min((found for mark in _ENDS_OF_HOST if (found := rest.find(mark)) >= 0), default=len(rest))
     user, at, _ = rest[:end].rpartition(b"@")
     return bool(at) and (b":" in user or len(user) > _LONGEST_NAME)
-
-
-_NAMES_A_KEY = ("identityfile", "certificatefile")
 
 
 def named_identities(home: str) -> Iterator[str]:

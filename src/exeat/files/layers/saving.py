@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ExeatError
-from exeat.files.layers.kept import BLOCK, Facts, NewLayer, kept_bytes
-from exeat.files.layers.making import LayerTree, copy_file
+from exeat.files.layers.kept import BLOCK, Facts, LayerTree, NewLayer, copy_file, kept_bytes
 from exeat.files.layers.upper import Folder, Part, count_changes, folders_of, is_empty, is_too_far, joined, open_within
 from exeat.jail.files.trees import genuine_marks, is_whiteout, make_whiteout, opaque_mark
 from exeat.paths import DIRECTORY, using

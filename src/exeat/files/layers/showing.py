@@ -7,8 +7,11 @@ import stat
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from exeat.files.layers.comparing import Change, Kind
-from exeat.files.layers.real import RealMachine
+from exeat.files.layers.comparing import Change, Kind, RealMachine
+
+# The command wrote one of the two, and comparing lines takes time that grows with their square.
+MAX_BYTES: Final = 256 * 1024
+MAX_LINES: Final = 5_000
 
 
 class Row(NamedTuple):
@@ -79,11 +82,6 @@ def _row(change: Change) -> Row:
     size = change.size if is_file and change.entry is not None else None
     before = change.size_before if change.before is not None and change.what != "folder" else None
     return Row(change.kind, change.path, size, before, None, note)
-
-
-# The command wrote one of the two, and comparing lines takes time that grows with their square.
-MAX_BYTES: Final = 256 * 1024
-MAX_LINES: Final = 5_000
 
 
 class NotShownError(Exception):

@@ -11,9 +11,8 @@ import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from exeat.jail.files.devices import OwnDevices
 from exeat.jail.files.holding import Holdings
-from exeat.jail.files.kernelfs import read_only
+from exeat.jail.files.kernelfs import OwnDevices, read_only
 from exeat.jail.files.view import Layers, enter_view, forget_host
 from exeat.jail.libc import MS_BIND, MS_MOVE, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
 from exeat.trust.unnamed_file import TrustFiles

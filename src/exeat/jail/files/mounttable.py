@@ -11,6 +11,10 @@ from typing import Final, NamedTuple
 from exeat.paths import is_inside
 
 MOUNTS = "/proc/self/mountinfo"
+# Behind these there is a program that may not answer. All of FUSE's begin with its name.
+_OTHERS: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "coda", "ncpfs", "virtiofs"))
+_FUSE: Final = ("fuse", "fuseblk", "fuse.")
+_PATIENCE_MS: Final = 5_000  # for each
 
 
 class Mount(NamedTuple):
@@ -54,12 +58,6 @@ def unescaped(field: str) -> str:
         return field
     first, *parts = field.split("\\")
     return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in parts)
-
-
-# Behind these there is a program that may not answer. All of FUSE's begin with its name.
-_OTHERS: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "coda", "ncpfs", "virtiofs"))
-_FUSE: Final = ("fuse", "fuseblk", "fuse.")
-_PATIENCE_MS: Final = 5_000  # for each
 
 
 def silent_mounts(without: Sequence[str]) -> list[str]:

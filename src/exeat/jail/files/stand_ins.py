@@ -27,6 +27,12 @@ _COPIED_IN_ALL: Final = 64 << 20
 _COPIED_FILES: Final = 2_000
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAKE: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+# No user has folders there, or not at this depth.
+_SYSTEMS: Final = frozenset((
+    "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "lost+found", "nix", "proc", "root", "run", "sbin",
+    "snap", "sys", "tmp", "usr", "var",
+))  # fmt: skip
+_MAX_LOOKS: Final = 500
 
 
 class Inside(NamedTuple):
@@ -107,14 +113,6 @@ class Skeletons:
         self._files += 1
         self._bytes += size
         return self._files <= _COPIED_FILES and self._bytes <= _COPIED_IN_ALL
-
-
-# No user has folders there, or not at this depth.
-_SYSTEMS: Final = frozenset((
-    "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "lost+found", "nix", "proc", "root", "run", "sbin",
-    "snap", "sys", "tmp", "usr", "var",
-))  # fmt: skip
-_MAX_LOOKS: Final = 500
 
 
 def take_over_ways(mask: str, folders: Iterable[str]) -> None:

@@ -12,8 +12,8 @@ from exeat.files.keys.hidden import OWN_FILES, HiddenPath, later_paths
 from exeat.files.keys.masking import build_mask
 from exeat.files.layers.on_disk import LOOK_EVERY_S, DiskLayer, needs_disk
 from exeat.files.named_paths import RealPaths, check_paths
-from exeat.jail.files.devices import is_device, is_terminal_of_host
 from exeat.jail.files.holding import Place, places_on_way
+from exeat.jail.files.kernelfs import is_device, is_terminal_of_host
 from exeat.jail.files.layering import PRIVATE, is_private
 from exeat.jail.files.mounts import View
 from exeat.jail.files.mounttable import silent_mounts
@@ -21,7 +21,6 @@ from exeat.jail.files.shared_sockets import find_sockets
 from exeat.jail.files.trees import usual_modes
 from exeat.jail.files.view import Layers
 from exeat.paths import full_path, is_below, is_in, is_socket, links_on_way, outermost, up_from
-from exeat.run.files.git_note import note_on_repository
 from exeat.run.files.hidden_files import (
     find_hidden,
     make_own_folders,
@@ -32,7 +31,7 @@ from exeat.run.files.hidden_files import (
     working_directory,
 )
 from exeat.run.files.own_code import OwnCode
-from exeat.run.files.project_guard import guard_projects
+from exeat.run.files.project_guard import guard_projects, note_on_repository
 from exeat.run.gateway_process.preparations import NOTHING, Preparations
 from exeat.run.jails.nested import refuse_covers
 from exeat.run.settings import RunSettings
