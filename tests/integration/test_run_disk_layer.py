@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import OLD_KERNEL, USER, Machine, machine_of
-from tests.support.redirected import require
-from tests.support.running import AS_ROOT, as_user, environment
+from tests.support.gateways.redirected import require
+from tests.support.jails.machines import OLD_KERNEL, USER, Machine, machine_of
+from tests.support.runs.running import AS_ROOT, as_user, environment
 
 pytestmark = AS_ROOT
 

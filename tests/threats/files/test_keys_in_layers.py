@@ -13,7 +13,7 @@ from exeat.files.layers.folding import fold_layers
 from exeat.files.layers.kept import layer_numbers
 from exeat.sandbox.folder import open_sandbox
 from tests.support.programs import Finished
-from tests.support.running import BY_USER, environment, exeat, folder_of, python
+from tests.support.runs.running import BY_USER, environment, exeat, folder_of, python
 
 
 class Person:

@@ -18,7 +18,7 @@ from exeat.files.layers.showing import rows_of
 from exeat.files.layers.upper import count_changes
 from exeat.jail.files import mounts
 from exeat.sandbox.folder import open_sandbox
-from tests.unit.files.conftest import Machine, machine  # noqa: F401 - a fixture
+from tests.support.fixtures.layers import Machine
 
 _LONG = "d" * 250
 
@@ -87,7 +87,7 @@ def test_many_new_folders_are_listed_without_copying_the_list_for_each(every: bo
     assert changes.copied <= 2000
 
 
-def test_a_folder_that_is_closed_outside_locks_nobody_out_of_the_list(machine: Machine) -> None:  # noqa: F811
+def test_a_folder_that_is_closed_outside_locks_nobody_out_of_the_list(machine: Machine) -> None:
     """The command opens it in its layer. What is in the real one cannot be looked at, and that is no reason to fail."""
     machine.do("mkdir -m 000 closed; mkdir half; mkdir half/in; chmod 400 half")
     assert machine.run("chmod 700 closed; echo 1 > closed/new; chmod 700 half; rm -r half")["status"] == 0

@@ -12,7 +12,7 @@ import pytest
 from exeat.cli.main import main
 from exeat.cli.screen import has_colours, in_ascii, plain
 from exeat.sandbox.folder import list_sandboxes
-from tests.unit.cli.sandboxes import STATUS, running_command
+from tests.unit.cli.sandboxes import STATUS, Person, running_command
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +27,6 @@ def work(home: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     assert main(["proxy", "create", "--name", "work", "--empty"]) == 0
     capsys.readouterr()
     return home / "sandboxes" / "work" / "allowlist.txt"
-
-
-class Person(io.StringIO):
-    """Somebody at a terminal, and what they type."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_create_makes_a_sandbox_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

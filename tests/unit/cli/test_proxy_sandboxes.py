@@ -14,8 +14,7 @@ import pytest
 from exeat.audit import Record, encode_event, open_journal
 from exeat.cli.main import main
 from exeat.sandbox.folder import list_sandboxes
-from tests.unit.cli.sandboxes import STATUS, running_command
-from tests.unit.cli.test_proxy_rules import Person
+from tests.unit.cli.sandboxes import STATUS, Person, running_command
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from tests.unit.files.conftest import Machine
+from tests.support.fixtures.layers import Machine
 
 
 def test_chosen_paths_are_copied_and_nothing_else(machine: Machine) -> None:

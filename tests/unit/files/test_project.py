@@ -10,21 +10,7 @@ import pytest
 from exeat.files.project import protected
 from exeat.files.project.git_folder import find_git_folder, read_settings
 from exeat.files.project.protected import NAMES, Protected, find_protected
-
-
-def make(path: Path, text: str = "") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
-
-
-def git_folder(path: Path, config: str = "", *, hooks: bool = True) -> Path:
-    """As `git init` makes one, as far as it matters."""
-    for name in ("objects", "refs", *(["hooks"] if hooks else ())):
-        (path / name).mkdir(parents=True)
-    make(path / "HEAD", "ref: refs/heads/main\n")
-    make(path / "config", config)
-    return path
+from tests.unit.files.repositories import git_folder, make
 
 
 def names(paths: tuple[str, ...], root: Path) -> set[str]:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.unit.files.conftest import Machine
+from tests.support.fixtures.layers import Machine
 
 _FOLDERS = ["d1", "d2", "d1/d3", "d2/d4", "d1/d3/d5"]
 _FILES = [f"{folder}/f{number}" for folder in (".", *_FOLDERS) for number in (1, 2)]

@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from tests.support.running import AS_ROOT
-from tests.unit.files.conftest import Machine
+from tests.support.fixtures.layers import Machine
+from tests.support.runs.running import AS_ROOT
 
 
 def test_the_next_run_sees_what_the_last_one_wrote_and_removed(machine: Machine) -> None:

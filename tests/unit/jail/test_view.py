@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.redirected import require
+from tests.support.gateways.redirected import require
 from tests.unit.jail.forked import UIDS
 
 _ENTER = """
