@@ -12,7 +12,7 @@ from exeat.errors import ConfigError
 from exeat.files.keys.hidden import OWN_FILES, HiddenPath
 from exeat.files.named_paths import RealPaths, check_paths
 from exeat.policy.files import FilePolicy
-from tests.unit.files.layered import write
+from tests.unit.files.keys.layered import write
 
 
 @pytest.fixture
