@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exeat.errors import ConfigError
+from exeat.file_policy import VIEW
 from exeat.files.keys.hidden import HiddenPath, hidden_paths
-from exeat.policy.files import VIEW
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
+from exeat.file_policy import FilePolicy
 from exeat.files.keys.hidden import OWN_FILES, HiddenPath
 from exeat.files.named_paths import RealPaths, check_paths
-from exeat.policy.files import FilePolicy
 from tests.unit.files.keys.layered import write
 
 

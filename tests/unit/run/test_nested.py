@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.policy.files import FilePolicy
+from exeat.file_policy import FilePolicy
 from exeat.run.jails.dispatch import run_in_jail
 from exeat.run.jails.nested import advice_on_nesting, refuse_covers, refuse_nesting
 from exeat.run.settings import RunSettings

@@ -155,7 +155,7 @@ def _keep_part(names: set[str], hidden: Found) -> int:
 
 
 def later_paths(home: str, hidden: Iterable[HiddenPath], policy: FilePolicy) -> list[HiddenPath]:
-    """What is to be in the mask besides `hidden`, should a program outside make it meanwhile.
+    """What the mask has in addition to `hidden`, should a program outside make it meanwhile.
 
     It is not there, so nothing else can be done with it.
     """

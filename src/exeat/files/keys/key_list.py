@@ -33,34 +33,26 @@ def parse_key_list(text: str, begins: Container[str] | None = None) -> list[KeyL
     `begins`: what a path must begin with to be of interest, such as `~/.aws`, `~/.config/gh`, `$KUBECONFIG` or `/etc`.
     A run, which waits for this, is spared the other hundreds.
     """
-    lines = text.split("\n")
-    if begins is None:
-        wanted = [number for number, line in enumerate(lines) if line[:1] not in ("", "#", "[", " ")]
-    else:
-        # Up to the name in the home directory or in a full folder. In comments that is nothing that a path begins with.
-        wanted = [
-            number
-            for number, line in enumerate(lines)
-            if line[: f"{line}/".find("/", 15 if line[:15] == _SHARE else 10 if line.startswith(FULL_FOLDERS) else 2)]
-            in begins
-        ]
-    headings = [number for number, line in enumerate(lines) if line[:1] == "["]
-    found, at = [], 0
-    for number in wanted:
-        while at + 1 < len(headings) and headings[at + 1] < number:
-            at += 1
-        found.append(_read(lines, number, headings[at]))
+    found: list[KeyLine] = []
+    why, is_wanted = "", False
+    for line in text.split("\n"):
+        if line.startswith("    "):
+            if is_wanted:
+                found[-1] = _with_condition(found[-1], line.strip())
+        elif line.startswith("["):
+            why = line[1:-1]
+        elif line and line[0] != "#":
+            is_wanted = begins is None or _beginning(line) in begins
+            if is_wanted and line[0] not in "~/$":
+                raise ValueError(f"keys.txt: {line!r} is no path")
+            if is_wanted:
+                found.append(KeyLine(line, why.removeprefix("root: "), only_root=why.startswith("root: ")))
     return found
 
 
-def _read(lines: list[str], number: int, heading: int) -> KeyLine:
-    if lines[number][0] not in "~/$":
-        raise ValueError(f"keys.txt: {lines[number]!r} is no path")
-    why = lines[heading][1:-1]
-    read = KeyLine(lines[number], why.removeprefix("root: "), only_root=why.startswith("root: "))
-    while (number := number + 1) < len(lines) and lines[number].startswith("    "):
-        read = _with_condition(read, lines[number].strip())
-    return read
+def _beginning(line: str) -> str:
+    """Up to the name in the home directory or in a full folder."""
+    return line[: f"{line}/".find("/", 15 if line[:15] == _SHARE else 10 if line.startswith(FULL_FOLDERS) else 2)]
 
 
 def _with_condition(read: KeyLine, condition: str) -> KeyLine:

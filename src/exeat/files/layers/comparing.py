@@ -1,6 +1,7 @@
 """What the layers of a sandbox would change on this machine: added, changed and removed paths.
 
-The real machine is reached step by step: no part of a way is a link, whoever turns one into one meanwhile.
+The real machine is reached step by step: no part of a way is a link, even if a program turns one
+into one meanwhile.
 """
 
 from __future__ import annotations

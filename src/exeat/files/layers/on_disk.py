@@ -49,7 +49,7 @@ class DiskLayer:
         try:
             os.makedirs(everything, 0o700, exist_ok=True)
             self._all = os.open(everything, DIRECTORY)
-            fcntl.flock(self._all, fcntl.LOCK_EX)  # nobody takes the new folder for one that was left
+            fcntl.flock(self._all, fcntl.LOCK_EX)  # no run takes the new folder for one that was left
             _remove_abandoned(self._all)
             os.mkdir(name, 0o700, dir_fd=self._all)
             # Held as long as this process lives: whoever gets the lock knows that the run is over.

@@ -44,12 +44,7 @@ class Saved(NamedTuple):
 
 
 def save_layer(
-    folder: SandboxFolder,
-    parts: Sequence[Part],
-    limit: int,
-    *,
-    hidden: Sequence[str] = (),
-    began: float | None = None,
+    folder: SandboxFolder, parts: Sequence[Part], limit: int, hidden: Sequence[str] = (), began: float | None = None
 ) -> Saved:
     """Keep all that is in the uppers, up to `limit` bytes with what is kept already. Raises ExeatError: nothing is.
 

@@ -179,7 +179,7 @@ def _own_hosts() -> str:
 
 
 def _copy_ssh_configs() -> None:
-    """Files of root appear as nobody's in a user namespace, and ssh refuses settings of strangers: give it copies."""
+    """Files of root belong to `nobody` in a user namespace, and ssh refuses settings of others: it gets copies."""
     try:
         names = sorted(name for name in os.listdir(_SSH_CONFIGS) if name.endswith(".conf"))
     except OSError:

@@ -1,4 +1,4 @@
-"""Tells when something comes to be, or is no longer, at some paths, whoever does it."""
+"""Tells when something appears at, or disappears from, some paths, no matter which program does it."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def genuine_marks(folder: str | int) -> Sequence[str]:
     """Those that only an overlay sets in a layer, not a command. `folder` is one of ours.
 
     Where we may set the second, it is the overlay's, and the first is an attribute like any other. Where the first is
-    the overlay's, the kernel gives the command's own another name.
+    the overlay's, the kernel renames the command's own.
     """
     return OPAQUE[1:] if can_be_marked(folder, "trusted") else OPAQUE
 

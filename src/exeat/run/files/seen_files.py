@@ -60,7 +60,7 @@ class SeenFiles:
         self.disk = disk
         self.save: SaveLayer | None = None
         self.covered: list[str] = []  # what is hidden though earlier runs have left something there
-        self.kept: list[int] = []  # descriptors of the layers of earlier runs, which nobody changes while they are open
+        self.kept: list[int] = []  # descriptors of the layers of earlier runs, unchanged while they are open
 
     @property
     def look_every_ms(self) -> float | None:

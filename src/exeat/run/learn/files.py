@@ -1,7 +1,7 @@
 """`[files]` of a policy that is learned: what was given, and the folders that the command would have changed.
 
 A command needs none of these to work: what it writes elsewhere goes to its layer. So a folder is proposed only if it
-holds plain data as far as can be told from its path. All else is named in comments, for somebody to decide: what
+holds plain data as far as can be told from its path. All else is named in comments, for a person to decide: what
 programs outside go by, what runs there, and keys. Paths are the command's choice; none of them may end a comment or a
 string.
 

@@ -87,7 +87,7 @@ def _lines(places: Iterable[Reached], policy: Policy, is_own: IsOwn) -> Iterator
 
 
 def _exact(host: Host, port: int, given: Rule | None) -> Rule:
-    """A rule for this place alone, with what the given one says beside its host and ports."""
+    """A rule for this place alone, with all that the given one says apart from its host and ports."""
     match host:
         case Name(name):
             pattern = Pattern(Scope.EXACT, name)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from exeat.file_policy import FilePolicy
 from exeat.files.keys.hidden import LATER, hidden_paths, later_paths
 from exeat.files.keys.key_list import load_key_list
-from exeat.policy.files import FilePolicy
 from tests.unit.files.keys.layered import UIDS, give, home_of, see, write
 
 
