@@ -29,13 +29,12 @@ _NAMES_A_KEY = ("identityfile", "certificatefile")
 
 
 class Search:
-    """For one home directory, given without links. Remembers what folders hold and where they lead."""
+    """For one home directory, given without links. Remembers where folders lead."""
 
     def __init__(self, home: str, environ: Mapping[str, str], uid: int) -> None:
         self._home = home.rstrip("/")  # "" is /
         self._environ = environ
         self._uid = uid
-        self._names: dict[str, frozenset[str] | None] = {}
         self._real = {"": "", home: home}
         self._moved = [
             (usual, base.rstrip("/"))
@@ -48,7 +47,7 @@ class Search:
         begins = {"/tmp", *(f"${name}" for name in self._environ)}  # noqa: S108
         folders = [("~/", self._home), *((usual, self._home + usual[1:-1]) for usual in FULL_FOLDERS), *self._moved]
         for usual, folder in folders:
-            names = self._names_in(folder or "/")
+            names = _few_names(folder or "/")
             if names is None:
                 return None
             if usual in ("~/", *FULL_FOLDERS):
@@ -139,11 +138,6 @@ class Search:
             here = f"{self._real_folder(above)}/{name}"
             self._real[path] = os.path.realpath(here) if os.path.islink(here) else here
         return self._real[path]
-
-    def _names_in(self, folder: str) -> frozenset[str] | None:
-        if folder not in self._names:
-            self._names[folder] = _few_names(folder)
-        return self._names[folder]
 
     def _matching(self, path: str) -> Iterator[str]:
         before, star, _ = path.partition("*")

@@ -60,8 +60,11 @@ def own_files(settings: RunSettings, prepared: Preparations = NOTHING) -> list[s
     log = (settings.audit, *settings.log_files)
     written = (*dict.fromkeys(log), settings.learn_out, settings.summary_json)
     files = (*written, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
-    for path in prepared.hidden:
-        _refuse_second_name(path)
+    for path in filter(_has_second_name, prepared.hidden):  # only names that are known can be hidden
+        raise StartError(
+            f"{path!r} holds a secret and has a second name (a hard link), by which the command could read it",
+            detail="remove the other name, or name a file that has one",
+        )
     found = [os.path.abspath(path) for path in files if path and _can_be_hidden(path)]
     folders = own_folders()
     if any(is_below(working_directory(), os.path.realpath(folder)) for folder in folders):
@@ -75,21 +78,11 @@ def own_files(settings: RunSettings, prepared: Preparations = NOTHING) -> list[s
 
 def refuse_second_names(paths: Iterable[str]) -> None:
     """Of what decides about the command, or tells of it, in folders that it changes. Raises StartError."""
-    for path in paths:
-        if _has_second_name(path):
-            raise StartError(
-                f"{path!r} decides about the command, or tells of it, and has a second name (a hard link), by which "
-                "the command could change it",
-                detail="remove the other name, or keep the file outside of the folders that the command changes",
-            )
-
-
-def _refuse_second_name(path: str) -> None:
-    """Of a file with a value in it: only names that are known can be hidden."""
-    if _has_second_name(path):
+    for path in filter(_has_second_name, paths):
         raise StartError(
-            f"{path!r} holds a secret and has a second name (a hard link), by which the command could read it",
-            detail="remove the other name, or name a file that has one",
+            f"{path!r} decides about the command, or tells of it, and has a second name (a hard link), by which "
+            "the command could change it",
+            detail="remove the other name, or keep the file outside of the folders that the command changes",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from itertools import product
 from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, StartError
@@ -102,7 +103,7 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
     hidden = find_hidden(settings, own)
     _refuse_own_sockets(settings.unix, hidden)
     named = check_paths(settings.files, hidden, home=home, here=working_directory(), state=_state())
-    view = _choose_layers(settings, named, home) if settings.files.mode == "view" else _choose_host(settings)
+    view = View(_choose_layers(settings, named, home), settings.unix)
     if make_own_folders(view.shared):
         hidden = find_hidden(settings, own)
     notes = _protect(view, settings, named, home)
@@ -134,13 +135,12 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
 
 def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
     """What is shared for real is looked through. Elsewhere such a mount can be left out."""
-    for point in silent:
-        for path in shared:
-            if is_below(point, os.path.abspath(os.path.expanduser(path))):
-                raise StartError(
-                    f"what is mounted at {point!r} does not answer, and the command is to have it",
-                    detail=f"it is in {path}; unmount it (umount -l), or start in another folder",
-                )
+    for point, path in product(silent, shared):
+        if is_below(point, os.path.abspath(os.path.expanduser(path))):
+            raise StartError(
+                f"what is mounted at {point!r} does not answer, and the command is to have it",
+                detail=f"it is in {path}; unmount it (umount -l), or start in another folder",
+            )
 
 
 def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
@@ -168,8 +168,11 @@ def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> 
         layers.fill_cover = fill
 
 
-def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> View:
+def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> Layers | None:
     policy, here = settings.files, working_directory()
+    if policy.mode == "host":
+        say(_HOST_WARNING)
+        return None
     real = list(named.write)
     why = why_not_shared(here, home_directories(home, os.environ, os.geteuid()))
     if not why:
@@ -177,12 +180,7 @@ def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> View:
     elif not settings.quiet and not is_in(here, real):
         say(note_on_working_directory(why))
     own_folders = [home, "/var/tmp", os.path.realpath(os.environ.get("TMPDIR", "/tmp"))]  # noqa: S108
-    return View(Layers(outermost(real), limit=policy.layer_bytes, own_folders=own_folders), settings.unix)
-
-
-def _choose_host(settings: RunSettings) -> View:
-    say(_HOST_WARNING)
-    return View(None, settings.unix)
+    return Layers(outermost(real), limit=policy.layer_bytes, own_folders=own_folders)
 
 
 def _state() -> str:
@@ -195,13 +193,10 @@ def _state() -> str:
 def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None:
     """Where there are layers, by a mask; where it is shared for real, by a cover. `later`: what is not there yet."""
     view.not_there = [entry.path for entry in hidden]
-    covered = tuple(
-        Place(
-            place.root, place.path, tuple(name for name in entry.keep if f"{entry.path}/{name}" not in view.not_there)
-        )
-        for entry in hidden
-        for place in _in_shared(view, [entry.path])
-    )
+    covered = []
+    for entry in hidden:
+        keep = tuple(name for name in entry.keep if f"{entry.path}/{name}" not in view.not_there)
+        covered += [place._replace(keep=keep) for place in _in_shared(view, [entry.path])]
     paths = {place.path for place in covered}
     # What lies in a folder that is covered is not there any more, so nothing can be put over it.
     outer = tuple(place for place in covered if paths.isdisjoint(up_from(os.path.dirname(place.path))))
