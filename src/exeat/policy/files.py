@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from exeat.errors import ConfigError
 from exeat.file_policy import LISTS, MAX_LAYER_BYTES, MIN_LAYER_BYTES, FileSettings, FilesMode
 from exeat.policy.document import kind
 from exeat.policy.host import shown
@@ -87,4 +86,4 @@ class _Reader:
         return value
 
     def fail(self, public: str, *path: str | int, expected: str, at_key: bool = False) -> NoReturn:
-        raise ConfigError(public, where=str(self._where(*path, key=at_key)), expected=expected)
+        raise self._where.fault(public, *path, expected=expected, at_key=at_key)
