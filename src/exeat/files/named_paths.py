@@ -50,12 +50,12 @@ def check_paths(
 def _existing(option: str, text: str, home: str) -> str:
     where = f"{option} {text}"
     if not text or "\0" in text:
-        raise ConfigError("is no path", where=where, expected="a file or folder")
+        raise ConfigError("is not a path", where=where, expected="a file or folder")
     path = os.path.realpath(full_path(text, home))
     of_the_jail = next((folder for folder in _OF_THE_JAIL if is_below(path, folder)), "")
     if of_the_jail and not is_below(path, _REMOVABLE):
         raise ConfigError(
-            f"{of_the_jail} is the jail's own, not that of the machine",
+            f"{of_the_jail} is the jail's own there, not the machine's",
             where=where,
             expected=_INSTEAD.get(of_the_jail, "another path"),
         )
@@ -78,7 +78,7 @@ def _refuse_unwritable(path: str, where: str, state: str) -> None:
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         raise ConfigError("is on a file system that is mounted read-only", where=where, expected="another path")
     if os.path.isfile(path) and not os.access(path, os.W_OK):
-        raise ConfigError("may not be written to by you", where=where, expected="a file of yours")
+        raise ConfigError("is not writable for you", where=where, expected="a file of yours")
 
 
 def _refuse_hidden(path: str, where: str, hidden: list[HiddenPath]) -> None:

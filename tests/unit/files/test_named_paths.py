@@ -54,7 +54,7 @@ def test_paths_become_full_and_without_links(home: Path, monkeypatch: pytest.Mon
     [
         ("~/nothing", "does not exist"),
         ("~/data/file/below", "does not exist"),
-        ("", "is no path"),
+        ("", "is not a path"),
         ("/proc/self", "jail's own"),
         ("/sys", "jail's own"),
         ("/dev/null", "jail's own"),

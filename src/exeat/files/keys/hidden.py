@@ -134,7 +134,7 @@ def _show(paths: Iterable[str], home: str, listed: Found, asked: Found) -> None:
             raise ConfigError("does not exist", where=f"--show {text}", expected="a path that is hidden")
         names = {place_of(path), os.path.realpath(path)}
         if names & asked.keys():
-            raise ConfigError("is to be hidden and shown", where=f"--show {text}", expected="one of the two")
+            raise ConfigError("is both hidden and shown", where=f"--show {text}", expected="one of the two")
         shown = [place for place in listed if is_in(place, names)]
         for place in shown:
             del listed[place]

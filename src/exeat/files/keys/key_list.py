@@ -44,7 +44,7 @@ def parse_key_list(text: str, begins: Container[str] | None = None) -> list[KeyL
         elif line and line[0] != "#":
             is_wanted = begins is None or _beginning(line) in begins
             if is_wanted and line[0] not in "~/$":
-                raise ValueError(f"keys.txt: {line!r} is no path")
+                raise ValueError(f"keys.txt: {line!r} is not a path")
             if is_wanted:
                 found.append(KeyLine(line, why.removeprefix("root: "), only_root=why.startswith("root: ")))
     return found

@@ -172,7 +172,7 @@ class _Copies:
         self._bytes += size
         if self._files > _MOST_FILES or self._bytes > _MOST_BYTES:
             raise JailError(
-                "too much is to be shown of a hidden folder",
-                detail=f"each file is copied: at most {_MOST_FILES} and {_MOST_BYTES >> 20} MB, which ended at {here}",
+                "too much of a hidden folder would be shown",
+                detail=f"each file is copied, at most {_MOST_FILES} of them and {_MOST_BYTES >> 20} MB; {here} is beyond that",
                 fix="--show the whole folder, or fewer files of it",
             )

@@ -93,7 +93,7 @@ def _fold(folder: SandboxFolder, layers: int, trees: Sequence[tuple[int, int]], 
                 began_ns = min(facts.began_ns for facts in known)
                 layer.keep(Facts(folded.bytes, folded.files, began_ns, hidden, tuple(sorted(always))))
     except OSError as error:
-        raise ExeatError(f"the layers cannot be made one: {error.strerror or error}", detail=str(error)) from None
+        raise ExeatError(f"the layers cannot be merged: {error.strerror or error}", detail=str(error)) from None
     _remove(layers, trees)
 
 

@@ -61,7 +61,7 @@ class DiskLayer:
                 raise OSError(errno.EOPNOTSUPP, "no attributes there")
         except OSError as error:
             raise JailError(
-                "there is no place for what the command writes",
+                "there is no room for what the command writes",
                 detail=f"{self.path}: {error.strerror}",
                 fix="EXEAT_HOME names another folder, on a disk of this machine (ext4, xfs or btrfs)",
             ) from None
@@ -69,7 +69,7 @@ class DiskLayer:
         self._next_look = 0.0
         if self._limit < _LEAST:
             self.remove()
-            raise JailError("there is no place for what the command writes", detail=f"the disk of {self.path} is full")
+            raise JailError("there is no room for what the command writes", detail=f"the disk of {self.path} is full")
 
     def is_full(self) -> bool:
         """Has the command written more than it may? To be asked often."""

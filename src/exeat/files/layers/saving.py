@@ -27,7 +27,7 @@ MAX_ENTRIES: Final = 500_000
 MAX_PATH_BYTES_KEPT: Final = 128 << 20  # of a layer: whoever lists it has all of its paths in memory
 MAX_NAMED: Final = 8
 _TOO_MANY: Final = f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files and folders"
-_TOO_LONG: Final = "what the command wrote is not kept: its paths are too long for so many"
+_TOO_LONG: Final = "what the command wrote is not kept: too many of its paths are long"
 # Of one file: file systems differ in what names, links and sizes they take.
 _NOT_HERE: Final = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ)
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY

@@ -52,7 +52,7 @@ def working_directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise ConfigError("the working directory does not exist any more", where="exeat run", expected="cd") from None
+        raise ConfigError("the working directory no longer exists", where="exeat run", expected="cd") from None
 
 
 def own_files(settings: RunSettings, prepared: Preparations = NOTHING) -> list[str]:
@@ -80,7 +80,7 @@ def refuse_second_names(paths: Iterable[str]) -> None:
     """Of what decides about the command, or tells of it, in folders that it changes. Raises StartError."""
     for path in filter(_has_second_name, paths):
         raise StartError(
-            f"{path!r} decides about the command, or tells of it, and has a second name (a hard link), by which "
+            f"{path!r} controls or records the command, and has a second name (a hard link), by which "
             "the command could change it",
             detail="remove the other name, or keep the file outside of the folders that the command changes",
         )
@@ -153,6 +153,6 @@ class HiddenWays:
             self._known.add(target)
             root = root_of(target, roots)
             if not root:
-                raise JailError(f"{name} leads to another file now, which cannot be hidden any more", detail=target)
+                raise JailError(f"{name} now leads to another file, which can no longer be hidden", detail=target)
             new.append((root, target))
         return new

@@ -65,7 +65,7 @@ def _look_at(project: str, writable: Collection[str], home: str) -> Protected:
         return find_protected(project, writable=writable, home=home)
     except OSError as error:
         raise ConfigError(
-            "what is to be protected in this folder cannot be found", where=project, expected=str(error.strerror)
+            "cannot find what to protect in this folder", where=project, expected=str(error.strerror)
         ) from None
 
 
@@ -123,7 +123,7 @@ class ProjectGuard:
         if is_open:
             self._follow()
         if is_open and (why := hold_again(self._holdings, self._roots, self._namespaces, *self._own)):
-            raise JailError("a file was replaced while the command ran, and cannot be protected any more", detail=why)
+            raise JailError("a file was replaced while the command ran, and can no longer be protected", detail=why)
 
     def _follow(self) -> None:
         """A link may lead to another file now."""
@@ -142,11 +142,11 @@ class ProjectGuard:
             return
         if path in self._fatal:
             raise JailError(
-                f"the command made {path}, with which git takes its settings from wherever that says",
+                f"the command made {path}, which makes git read its settings from elsewhere",
                 detail=f"it is now {self._blocked[path]}",
             )
         if self._failed:
-            raise JailError("what programs outside would act on cannot be taken out of their way", detail=path)
+            raise JailError("cannot rename a file that programs outside would act on", detail=path)
         if len(self._blocked) > _MAX_BLOCKED:
             raise JailError("the command keeps making files that programs outside would act on", detail=path)
 
@@ -181,7 +181,7 @@ class ProjectGuard:
             if path in self._forbidden
         ]
         if again := len(self._blocked) - len(lines):
-            lines.append(f"that was done {again} times more, with other names at the end ({BLOCKED}-...)")
+            lines.append(f"this happened {again} more times, with other names at the end ({BLOCKED}-...)")
         if lines:
             lines.append("such files make programs run outside: look at them before you use them")
         lines += [

@@ -68,11 +68,11 @@ def write_policy(
         now = decide(policy, Target(place.host, place.port))
         if now.reason is Reason.DENIED_BY_RULE:
             where = _place(place.host.text, place.port)
-            notes.append(f"{where} was reached, and is denied by now: {_safe(str(now.rule))}")
+            notes.append(f"{where} was reached, and is denied now: {_safe(str(now.rule))}")
         else:
             reached.append(place)
     notes += [
-        f"{_place(place.host.text, place.port)} was allowed by a rule that is not known any more: {_safe(text)}"
+        f"{_place(place.host.text, place.port)} was allowed by a rule that no longer exists: {_safe(text)}"
         for place in reached
         for text, rule in place.rules.items()
         if rule is None
