@@ -173,6 +173,6 @@ class _Copies:
         if self._files > _MOST_FILES or self._bytes > _MOST_BYTES:
             raise JailError(
                 "too much of a hidden folder would be shown",
-                detail=f"each file is copied, at most {_MOST_FILES} of them and {_MOST_BYTES >> 20} MB; {here} is beyond that",
+                detail=f"each is copied, at most {_MOST_FILES} files and {_MOST_BYTES >> 20} MB; {here} is beyond that",
                 fix="--show the whole folder, or fewer files of it",
             )
