@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 MAX_ENTRIES: Final = 500_000
 MAX_PATH_BYTES_KEPT: Final = 128 << 20  # of a layer: whoever lists it has all of its paths in memory
 MAX_NAMED: Final = 8
-_TOO_MANY: Final = f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files and folders"
-_TOO_LONG: Final = "what the command wrote is not kept: too many of its paths are long"
 # Of one file: file systems differ in what names, links and sizes they take.
 _NOT_HERE: Final = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ)
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -55,7 +53,8 @@ def save_layer(
     if not filled:
         return Saved()
     if not count_changes(filled, MAX_ENTRIES).is_complete:
-        raise ExeatError(_TOO_MANY)  # before the disk is filled with half of them
+        # Before the disk is filled with half of them.
+        raise ExeatError(f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files and folders")
     try:
         with NewLayer(folder) as layer:
             saver = _Saver(layer.tree, limit - kept_bytes(folder), limit)
@@ -93,7 +92,7 @@ class _Saver(LayerTree):
         super().__init__(tree)
         self._room = room
         self._limit = limit
-        self._entries = self._path_bytes = 0
+        self._path_bytes = 0
         self._linked: dict[tuple[int, int], str] = {}
         self._marks = genuine_marks(tree)
         self.left_out: list[str] = []
@@ -139,14 +138,11 @@ class _Saver(LayerTree):
             raise NotADirectoryError(errno.ENOTDIR, "a folder on the way to another was replaced", name)
 
     def _add_entry(self, path: str, name: str, found: os.stat_result, folder: Folder, within: int) -> None:
-        self._entries += 1
-        if self._entries > MAX_ENTRIES:
-            raise ExeatError(_TOO_MANY)
         self._take(BLOCK)
         full = joined(path, name)
         self._path_bytes += len(full)
         if self._path_bytes > MAX_PATH_BYTES_KEPT:
-            raise ExeatError(_TOO_LONG)
+            raise ExeatError("what the command wrote is not kept: too many of its paths are long")
         if is_too_far(full):
             self._leave_out(full)
             return

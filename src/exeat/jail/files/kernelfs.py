@@ -13,6 +13,7 @@ import resource
 import stat
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 
 from exeat.jail.files.mounttable import MountTable
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REMOUNT, mount, syscall
@@ -158,12 +159,13 @@ class OwnDevices:
     def __init__(self, named: Iterable[str], hidden: int = 0) -> None:
         """`hidden` is the number of a device that is not shown, whatever else is asked for."""
         self._terminal = terminal = _own_terminal()
+        number = _number_of(terminal)
         wanted = [
             *(f"{DEV}/{name}" for name in _HARMLESS),
             *_computing(),
             *(path for path in named if path not in _OWN),
         ]
-        if terminal and not _number_of(terminal):
+        if terminal and not number:
             wanted.append(terminal)  # a console: its name is all that is missing, the command has it open already
         self._has_queues, self._has_terminals = (os.path.isdir(f"{DEV}/{name}") for name in ("mqueue", "pts"))
         self._shown = {
@@ -171,8 +173,7 @@ class OwnDevices:
             for path in wanted
             if is_device(path) and os.lstat(path).st_rdev != hidden
         }
-        has_number = terminal and _number_of(terminal)
-        self._held = os.open(terminal, os.O_PATH | os.O_CLOEXEC) if has_number else -1
+        self._held = os.open(terminal, os.O_PATH | os.O_CLOEXEC) if number else -1
 
     def put(self) -> int:
         """Fill the jail's own /dev. Returns a descriptor to be kept open, for its terminal; -1 if there is none."""
@@ -198,10 +199,8 @@ def _computing() -> list[str]:
     found = []
     for beginning in _COMPUTING:
         folder, _, name = f"{DEV}/{beginning}".rpartition("/")
-        try:
+        with suppress(OSError):  # most machines have none of them
             found += [f"{folder}/{each}" for each in os.listdir(folder) if each.startswith(name)]
-        except OSError:
-            continue  # most machines have none of them
     return found
 
 
@@ -245,10 +244,7 @@ def _number_of(terminal: str) -> str:
 
 def _own_terminal() -> str:
     """The path of the terminal on a standard stream, "" if there is none that has one."""
-    for stream in (0, 1, 2):
-        try:
-            if os.isatty(stream):
-                return os.ttyname(stream)
-        except OSError:
-            continue
+    for stream in filter(os.isatty, (0, 1, 2)):
+        with suppress(OSError):
+            return os.ttyname(stream)
     return ""

@@ -214,12 +214,9 @@ class Machine:
 
     def _show_copy(self, folder: str) -> None:
         known = {names_of(path[len(folder) :])[0] for path in self._known if is_inside(path, folder)}
-        if self._kinds.get(folder) == _AUTOFS:
-            own, inside = self._skeletons.copy_named(folder, known, self._mode_of)
-            self._put_layer(folder, own, 0o755)
-        else:
-            own, inside = self._skeletons.copy(folder, known, self._mode_of)
-            self._put_layer(folder, own)
+        is_auto = self._kinds.get(folder) == _AUTOFS
+        own, inside = self._skeletons.copy(folder, known, self._mode_of, may_list=not is_auto)
+        self._put_layer(folder, own, 0o755 if is_auto else -1)
         for path in inside.folders:
             if path != self._apart:
                 self._show_mount(path)

@@ -28,13 +28,7 @@ _CHUNK = 1 << 20
 
 
 def mount_trust(
-    own_folder: str,
-    bundle_fd: int,
-    java_fd: int,
-    ca_fd: int,
-    ca_hash: str,
-    environ: Mapping[str, str],
-    argv0: str,
+    own_folder: str, bundle_fd: int, java_fd: int, ca_fd: int, ca_hash: str, environ: Mapping[str, str], argv0: str
 ) -> None:
     """Put the files into a folder of the jail's own, which can still be written, and over all that they replace.
 
