@@ -14,8 +14,7 @@ from typing import NamedTuple
 from exeat.errors import ConfigError
 from exeat.file_policy import FilePolicy
 from exeat.files.homes import home_directories, is_needed, runtime_folder
-from exeat.files.keys.key_list import KeyLine, load_key_list
-from exeat.files.keys.search import Search, named_identities
+from exeat.files.keys.search import KeyLine, Search, load_key_list, named_identities
 from exeat.jail.files.mounttable import Mount, MountTable, unescaped
 from exeat.paths import full_path, is_below, is_in, is_inside, place_of
 

@@ -1,4 +1,7 @@
-"""Looks for what the lines of the key list mean on this machine."""
+"""The list of keys that ships with exeat, `keys.txt`, and what its lines mean on this machine.
+
+How the lines are written is said at the top of the list.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import os
 import stat
 from collections.abc import Container, Iterator, Mapping
 from itertools import islice
+from typing import NamedTuple
 
 from exeat.errors import ConfigError
 from exeat.files.homes import is_needed, is_of_system
-from exeat.files.keys.key_list import FULL_FOLDERS, KeyLine
 from exeat.paths import full_path, is_below, look, name_matches
 
 _MOVED = {
@@ -26,6 +29,68 @@ _NO_MARKS = (b"libsecret", b"secretservice")  # where Git finds secrets, in ~/.g
 _ENDS_OF_HOST = b"/ \t\r\n\"'<>"
 _LONGEST_NAME = 19  # in front of a host's @; tokens are longer
 _NAMES_A_KEY = ("identityfile", "certificatefile")
+_SHARE = "~/.local/share/"
+FULL_FOLDERS = ("~/.config/", "~/.cache/", _SHARE)  # much of the list is in these
+
+
+class KeyLine(NamedTuple):
+    """A line of the list. `path` is as it is written there: it begins with ~/, / or $NAME."""
+
+    path: str
+    why: str
+    keeps: tuple[str, ...] = ()  # names in the folder that stay
+    program: str = ""  # the command that needs it
+    used_by: tuple[str, ...] = ()  # commands that will miss it
+    only_if_secret: bool = False
+    only_root: bool = False
+
+
+def load_key_list(begins: Container[str] | None = None) -> list[KeyLine]:
+    """The list as it ships. `begins` is as for `parse_key_list`."""
+    with open(f"{__file__.rpartition('/')[0]}/keys.txt", encoding="utf-8") as file:
+        return parse_key_list(file.read(), begins)
+
+
+def parse_key_list(text: str, begins: Container[str] | None = None) -> list[KeyLine]:
+    """The lines of a list. ValueError for one that says nothing.
+
+    `begins`: what a path must begin with to be of interest, such as `~/.aws`, `~/.config/gh`, `$KUBECONFIG` or `/etc`.
+    A run, which waits for this, is spared the other hundreds.
+    """
+    found: list[KeyLine] = []
+    why, is_wanted = "", False
+    for line in text.split("\n"):
+        if line.startswith("    "):
+            if is_wanted:
+                found[-1] = _with_condition(found[-1], line.strip())
+        elif line.startswith("["):
+            why = line[1:-1]
+        elif line and line[0] != "#":
+            is_wanted = begins is None or _beginning(line) in begins
+            if is_wanted and line[0] not in "~/$":
+                raise ValueError(f"keys.txt: {line!r} is not a path")
+            if is_wanted:
+                found.append(KeyLine(line, why.removeprefix("root: "), only_root=why.startswith("root: ")))
+    return found
+
+
+def _beginning(line: str) -> str:
+    """Up to the name in the home directory or in a full folder."""
+    return line[: f"{line}/".find("/", 15 if line[:15] == _SHARE else 10 if line.startswith(FULL_FOLDERS) else 2)]
+
+
+def _with_condition(read: KeyLine, condition: str) -> KeyLine:
+    word, _, rest = condition.partition(": ")
+    names = tuple(rest.split(", "))
+    if condition == "if it holds a secret":
+        return read._replace(only_if_secret=True)
+    if word == "keeps" and rest:
+        return read._replace(keeps=names)
+    if word == "for" and rest and len(names) == 1:
+        return read._replace(program=rest, used_by=names)
+    if word == "used by" and rest:
+        return read._replace(used_by=names)
+    raise ValueError(f"keys.txt: {condition!r} says nothing about {read.path}")
 
 
 class Search:

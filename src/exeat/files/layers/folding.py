@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError
-from exeat.files.layers.comparing import RealMachine
+from exeat.files.layers.comparing import Entry, RealMachine, walk_layers
 from exeat.files.layers.kept import (
     BLOCK,
     UNFINISHED,
@@ -23,7 +23,6 @@ from exeat.files.layers.kept import (
     read_facts,
     turn,
 )
-from exeat.files.layers.reading import Entry, walk_layers
 from exeat.jail.files.trees import OPAQUE, make_whiteout
 from exeat.paths import is_in, is_inside, opened, using
 from exeat.sandbox.files import remove_tree
