@@ -128,10 +128,8 @@ class _Copies:
             here = f"{path}/{name}"
             if here in self._hidden:
                 continue
-            try:
+            with suppress(FileNotFoundError, PermissionError):  # the command could not have read it either
                 self._add_one(source, target, here, name, rest)
-            except (FileNotFoundError, PermissionError):
-                continue  # the command could not have read it either
 
     def _add_one(self, source: int, target: int, here: str, name: str, rest: list[str]) -> None:
         real = os.lstat(name, dir_fd=source)

@@ -10,15 +10,12 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from exeat.files.layers.kept import kept_facts, kept_layers
 from exeat.jail.files.trees import is_whiteout, opaque_mark, open_in
 from exeat.paths import is_below, is_in, look, opened, using
-
-if TYPE_CHECKING:
-    from exeat.sandbox.folder import SandboxFolder
-
+from exeat.sandbox.folder import SandboxFolder
 
 Kind = Literal["added", "changed", "removed"]
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from exeat.errors import ExeatError
 from exeat.files.layers.comparing import Entry, RealMachine, walk_layers
@@ -26,9 +26,7 @@ from exeat.files.layers.kept import (
 from exeat.jail.files.trees import OPAQUE, make_whiteout
 from exeat.paths import is_in, is_inside, opened, using
 from exeat.sandbox.files import remove_tree
-
-if TYPE_CHECKING:
-    from exeat.sandbox.folder import SandboxFolder
+from exeat.sandbox.folder import SandboxFolder
 
 MAX_LAYERS: Final = 8
 

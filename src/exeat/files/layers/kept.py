@@ -11,17 +11,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from exeat.errors import ExeatError
 from exeat.paths import DIRECTORY, is_in, opened, using
 from exeat.sandbox.files import locked, read_file, remove_tree, write_file
-from exeat.sandbox.folder import LAYERS
+from exeat.sandbox.folder import LAYERS, SandboxFolder
 from exeat.sandbox.home import make_folder, open_folder
-
-if TYPE_CHECKING:
-    from exeat.sandbox.folder import SandboxFolder
-
 
 TREE: Final = "tree"
 BLOCK: Final = 4096  # that an entry takes at least

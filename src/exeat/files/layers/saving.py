@@ -12,16 +12,14 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from exeat.errors import ExeatError
 from exeat.files.layers.kept import BLOCK, Facts, LayerTree, NewLayer, copy_file, kept_bytes
 from exeat.files.layers.upper import Folder, Part, count_changes, folders_of, is_empty, is_too_far, joined, open_within
 from exeat.jail.files.trees import genuine_marks, is_whiteout, make_whiteout, opaque_mark
 from exeat.paths import DIRECTORY, using
-
-if TYPE_CHECKING:
-    from exeat.sandbox.folder import SandboxFolder
+from exeat.sandbox.folder import SandboxFolder
 
 MAX_ENTRIES: Final = 500_000
 MAX_PATH_BYTES_KEPT: Final = 128 << 20  # of a layer: whoever lists it has all of its paths in memory

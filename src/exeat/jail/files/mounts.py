@@ -169,12 +169,9 @@ def _write(path: str, content: str, mode: int = 0o644) -> None:
 def _own_hosts() -> str:
     """The host's own loopback names. All others are answered by the resolver, so that they have one meaning."""
     lines = ["127.0.0.1 localhost\n", "::1 localhost ip6-localhost ip6-loopback\n"]
-    try:
-        with open("/etc/hosts", errors="surrogateescape") as hosts:
-            own = ("127.", "::1 ", "::1\t")
-            lines += [f"{line.rstrip()}\n" for line in hosts if line.strip().startswith(own)]
-    except OSError:
-        pass
+    with suppress(OSError), open("/etc/hosts", errors="surrogateescape") as hosts:
+        own = ("127.", "::1 ", "::1\t")
+        lines += [f"{line.rstrip()}\n" for line in hosts if line.strip().startswith(own)]
     return "".join(lines)
 
 
@@ -189,10 +186,8 @@ def _copy_ssh_configs() -> None:
     copies = f"{_OWN}/ssh_config.d"
     os.mkdir(copies, 0o755)
     for name in names:
-        try:
-            with open(f"{_SSH_CONFIGS}/{name}", errors="surrogateescape") as file:
-                if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    _write(f"{copies}/{name}", file.read())
-        except OSError:
-            continue  # not readable for ssh either
+        # What cannot be read here, ssh cannot read either.
+        with suppress(OSError), open(f"{_SSH_CONFIGS}/{name}", errors="surrogateescape") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                _write(f"{copies}/{name}", file.read())
     mount(copies, _SSH_CONFIGS, None, MS_BIND)

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from exeat.paths import is_inside
@@ -108,11 +109,9 @@ def _look(points: list[str], writing: int) -> None:
         os.dup2(writing, 0)
         os.closerange(1, 1 << 20)
         for point in points:
-            try:
+            with suppress(OSError):  # if it says no, that is an answer
                 os.statvfs(point)
                 os.stat(point)
-            except OSError:
-                pass  # it says no, and that is an answer
             os.write(0, b".")
     finally:
         os._exit(0)

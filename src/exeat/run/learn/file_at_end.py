@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from exeat.errors import ConfigError, StartError
 from exeat.paths import look, opened
@@ -66,13 +66,10 @@ class FileAtEnd:
         if not self._is_new:
             return
         self._is_new = False
-        try:
-            with self._opened() as place:
-                found = look(self._name, place)
-                if found is not None and stat.S_ISREG(found.st_mode) and found.st_size == 0:
-                    os.unlink(self._name, dir_fd=place)
-        except (OSError, StartError):
-            pass  # it is not where it was, so it is not ours to remove
+        with suppress(OSError, StartError), self._opened() as place:  # else it is elsewhere, and not ours to remove
+            found = look(self._name, place)
+            if found is not None and stat.S_ISREG(found.st_mode) and found.st_size == 0:
+                os.unlink(self._name, dir_fd=place)
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
