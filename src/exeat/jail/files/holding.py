@@ -16,6 +16,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -177,10 +178,8 @@ def _is_open(place: Place, reach: Reach) -> bool:
         way = _Way(place, reach)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    try:
+    with closing(way):
         return way.is_link or not os.statvfs(way.what_is_seen()).f_flag & os.ST_RDONLY
-    finally:
-        way.close()
 
 
 def _empty(way: _Way, keep: Iterable[str]) -> None:
