@@ -9,8 +9,8 @@ import asyncio
 
 import pytest
 
-from tests.unit.gateway.http2_peers import run
-from tests.unit.gateway.test_http2_back import open_stream, upstream
+from tests.unit.gateway.http2.peers import run
+from tests.unit.gateway.http2.test_back import open_stream, upstream
 
 FRAMES = 100  # more than are taken in one turn
 

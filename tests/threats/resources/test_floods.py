@@ -26,8 +26,8 @@ from tests.support.origin import OK, Origin
 from tests.support.raw_origin import RawOrigin, keep_silent
 from tests.support.scene import wait_until
 from tests.threats.resources.pressure import HOSTS, ask, flood, most_between_turns
-from tests.unit.gateway.http2_peers import Pipe, run
-from tests.unit.gateway.test_http2_back import upstream
+from tests.unit.gateway.http2.peers import Pipe, run
+from tests.unit.gateway.http2.test_back import upstream
 
 pytest_plugins = ["tests.support.intercepted_fixtures"]
 

@@ -20,7 +20,7 @@ from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES
 from exeat.gateway.limits import Limits
 from exeat.gateway.record.counters import Counters
-from tests.unit.gateway.http2_peers import Headers, Message, Peer, Pipe, run
+from tests.unit.gateway.http2.peers import Headers, Message, Peer, Pipe, run
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 GET = b"GET /a HTTP/1.1\r\nHost: good.test:444\r\nAccept: */*\r\nX-Api-Key: k\r\n\r\n"
