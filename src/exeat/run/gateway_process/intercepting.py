@@ -20,7 +20,7 @@ from exeat.secrets.vault import Vault
 from exeat.sources import Loaded
 from exeat.trust.authority import Authority, Contexts
 from exeat.trust.roots import UpstreamTrust, find_caller_roots, find_system_roots
-from exeat.trust.store import certificates_of, combined_bundle, java_key_store, subject_hash
+from exeat.trust.store import certificates_of, combined_bundle, java_key_store
 from exeat.trust.unnamed_file import TrustFiles, file_in_memory
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Intercepting:
             file_in_memory(bundle),
             file_in_memory(combined_bundle(added, own)),
             file_in_memory(java_key_store(certificates_of(bundle))),
-            subject_hash(self._authority.certificate_der),
+            self._authority.subject_hash,
         )
         return Preparations(
             {each.name: each.placeholder.decode("ascii") for each in self.secrets},
