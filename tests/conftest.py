@@ -1,22 +1,21 @@
-"""Fixtures shared by all tests. Nothing here reaches beyond loopback."""
+"""How the tests are started. Their fixtures are in tests/support/fixtures."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from tests.support.gate import Gate
-from tests.support.origin import Handler, Origin
 from tests.support.own_network import take_own_network
-from tests.support.redirected import Namespace, Namespaces, require
 from tests.support.starting import start_alike, take_late_imports
 
-StartGate = Callable[..., Gate]
-StartOrigin = Callable[..., Origin]
+pytest_plugins = [
+    "tests.support.fixtures.gateways",
+    "tests.support.fixtures.layers",
+    "tests.support.fixtures.programs",
+    "tests.support.fixtures.stage",
+]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,51 +39,3 @@ def _nothing_is_imported_late() -> Iterator[None]:
     yield
     late = take_late_imports()
     assert not late, f"imported when nothing can be any more:\n{late}"
-
-
-@pytest.fixture(scope="session")
-def namespaces() -> Iterator[Namespaces]:
-    """Network namespaces, each made when a test first needs one."""
-    made = Namespaces()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def start_gate(tmp_path: Path, namespaces: Namespaces) -> Iterator[StartGate]:
-    """Start gateways that are stopped, and whose logs are checked, when the test ends.
-
-    `redirected`: it serves a namespace as well, `gate.inside`.
-    """
-    gates: list[Gate] = []
-    taken: list[Namespace] = []
-
-    def start(*, redirected: bool = False, **settings: Any) -> Gate:
-        if redirected:
-            require()
-            taken.append(namespaces.take())
-            settings["inside"] = taken[-1]
-        gate = Gate(tmp_path / f"audit-{len(gates)}.jsonl", **settings)
-        gates.append(gate)
-        return gate
-
-    yield start
-    for gate in gates:
-        gate.close()
-    for namespace in taken:
-        namespaces.give_back(namespace)
-    assert [gate.gateway.counters.internal_errors for gate in gates] == [0] * len(gates)
-
-
-@pytest.fixture
-def start_origin() -> Iterator[StartOrigin]:
-    origins: list[Origin] = []
-
-    def start(handler: Handler | None = None, **settings: Any) -> Origin:
-        origin = Origin(handler, **settings)
-        origins.append(origin)
-        return origin
-
-    yield start
-    for origin in origins:
-        origin.close()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.gate import Gate
+from tests.support.gateways.gate import Gate
+from tests.support.origins.web import Request
 from tests.support.programs import Finished, run
-from tests.support.web import Request
 
 HOSTS: Final = {"good.test": "127.0.0.1", "evil.test": "127.0.0.1"}
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import Authority, SetScene
 from tests.clients.scene import HOSTS, Scene
-from tests.conftest import StartGate
+from tests.support.fixtures.gateways import StartGate
+from tests.support.fixtures.programs import SetScene
+from tests.support.origins.tls_echo import Certificates
+from tests.support.origins.web import HELLO, Reply, Request, hello
 from tests.support.programs import need
-from tests.support.web import HELLO, Reply, Request, hello
 
 
 @pytest.fixture(autouse=True)
@@ -220,7 +221,7 @@ def test_proxy_with_credentials(set_scene: SetScene, scheme: str, door: str, pro
     assert len(scene.requests) == 1
 
 
-def test_http2_in_a_tunnel(h2_port: int, start_gate: StartGate, env: dict[str, str], authority: Authority) -> None:
+def test_http2_in_a_tunnel(h2_port: int, start_gate: StartGate, env: dict[str, str], authority: Certificates) -> None:
     """What is agreed on inside TLS is none of the gateway's business: HTTP/2 passes, to an allowed host."""
     gate = start_gate(allow=[f"good.test:{h2_port}"], hosts=HOSTS)
     scene = Scene(gate, "https", h2_port, [], env, authority.ca)

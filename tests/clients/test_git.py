@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import SetScene
 from tests.clients.scene import Scene
-from tests.support.git_backend import FIRST_FILE, git, git_backend, git_environment, make_repository
+from tests.support.fixtures.programs import SetScene
+from tests.support.origins.git import FIRST_FILE, git, git_backend, git_environment, make_repository
 from tests.support.programs import need
 
 WAYS = pytest.mark.parametrize("scheme", ["http", "https"])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import SetScene
-from tests.support.web import HELLO
+from tests.support.fixtures.programs import SetScene
+from tests.support.origins.web import HELLO
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import SetScene
 from tests.clients.scene import Scene
-from tests.support.package_index import index, install, pip_environment
+from tests.support.fixtures.programs import SetScene
+from tests.support.origins.packages import index, install, pip_environment
 from tests.support.programs import need_module
 
 

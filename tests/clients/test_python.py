@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from tests.clients.conftest import HERE, SetScene
 from tests.clients.scene import Scene
-from tests.support.web import HELLO
+from tests.support.fixtures.programs import HERE, SetScene
+from tests.support.origins.web import HELLO
 
 SCHEMES = pytest.mark.parametrize(
     ("scheme", "protocol"), [("http", "http"), ("https", "connect")], ids=["http", "https"]

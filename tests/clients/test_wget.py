@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.conftest import SetScene
+from tests.support.fixtures.programs import SetScene
+from tests.support.origins.web import HELLO
 from tests.support.programs import need
-from tests.support.web import HELLO
 
 
 @pytest.mark.parametrize(("scheme", "protocol"), [("http", "http"), ("https", "connect")], ids=["http", "https"])

@@ -14,9 +14,9 @@ import pytest
 from exeat.gateway.gates import questions
 from exeat.gateway.gates.questions import Answer, Question
 from exeat.sources import make_policy
-from tests.conftest import StartGate, StartOrigin
-from tests.support.gate import Gate, read_all, read_until
-from tests.support.scene import wait_until
+from tests.support.fixtures.gateways import StartGate, StartOrigin
+from tests.support.gateways.gate import Gate, read_all, read_until
+from tests.support.gateways.scene import wait_until
 
 HOSTS = dict.fromkeys(("good.test", "other.test"), "127.0.0.1")
 

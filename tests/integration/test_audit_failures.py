@@ -17,15 +17,14 @@ from exeat.audit.verify import verify_files
 from exeat.errors import StartError
 from exeat.gateway.gateway import Gateway
 from exeat.sources import make_policy
-from tests.conftest import StartGate
-from tests.integration.conftest import StartRawOrigin, StartServing
-from tests.support.answers import assert_refused
-from tests.support.doors import connect_dial, read_reply, socks_dial
-from tests.support.gate import LoopThread, read_until
+from tests.support.clients.answers import assert_refused
+from tests.support.fixtures.gateways import StartGate, StartRawOrigin, StartServing
+from tests.support.gateways.doors import connect_dial, read_reply, socks_dial
+from tests.support.gateways.gate import LoopThread, read_until
+from tests.support.gateways.scene import wait_until
+from tests.support.gateways.serving import HOSTS, Serving
+from tests.support.origins.raw import PING, PONG
 from tests.support.programs import give_up
-from tests.support.raw_origin import PING, PONG
-from tests.support.scene import wait_until
-from tests.support.serving import HOSTS, Serving
 
 
 def assert_refused_by_every_door(serving: Serving, port: int) -> None:

@@ -13,15 +13,13 @@ from collections.abc import Callable
 import uvloop
 
 from exeat.gateway.flow.channel import Channel
-from tests.conftest import StartGate, StartOrigin
-from tests.support.answers import parse_answer, reset
-from tests.support.gate import read_until
-from tests.support.intercepted import StartIntercepted
-from tests.support.origin import Origin
-from tests.support.raw_origin import RawOrigin
-from tests.support.scene import wait_until
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.answers import parse_answer, reset
+from tests.support.fixtures.gateways import StartGate, StartOrigin
+from tests.support.gateways.gate import read_until
+from tests.support.gateways.intercepted import StartIntercepted
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import Origin
+from tests.support.origins.raw import RawOrigin
 
 HOSTS = {"good.test": "127.0.0.1"}
 TOO_LARGE = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 5\r\nConnection: close\r\n\r\nlarge"

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from exeat.gateway.limits import Limits
-from tests.conftest import StartGate, StartOrigin
-from tests.integration.conftest import StartServing
-from tests.support.answers import assert_refused, parse_answer, parse_answers, read_to_end, reset, send_anyway
-from tests.support.doors import connect_dial, read_exactly, read_reply, socks_dial
-from tests.support.gate import Gate, read_all, read_until
-from tests.support.origin import OK, Handler, Origin, answering
-from tests.support.scene import wait_until
-from tests.support.serving import HOSTS as SERVE_HOSTS
+from tests.support.clients.answers import assert_refused, parse_answer, parse_answers, read_to_end, reset, send_anyway
+from tests.support.fixtures.gateways import StartGate, StartOrigin, StartServing
+from tests.support.gateways.doors import connect_dial, read_exactly, read_reply, socks_dial
+from tests.support.gateways.gate import Gate, read_all, read_until
+from tests.support.gateways.scene import wait_until
+from tests.support.gateways.serving import HOSTS as SERVE_HOSTS
+from tests.support.origins.plain import OK, Handler, Origin, answering
 
 pytestmark = pytest.mark.usefixtures("quick_sweep")
 

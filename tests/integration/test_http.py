@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 
-from tests.conftest import StartGate, StartOrigin
-from tests.support.gate import read_all, read_until
-from tests.support.origin import OK, Origin, answering
+from tests.support.fixtures.gateways import StartGate, StartOrigin
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.origins.plain import OK, Origin, answering
 
 
 def get(origin: Origin, path: str = "/", host: str = "good.test", extra: str = "") -> bytes:

@@ -12,16 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.support import tls_peers
-from tests.support.answers import parse_answer, reset
-from tests.support.doors import connect_dial, read_reply, socks_dial
-from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest, read_to_any_end
-from tests.support.origin import OK
-from tests.support.raw_origin import RawHandler, RawOrigin
-from tests.support.scene import wait_until
-from tests.threats.framing.test_plain_http import receive_body
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.answers import parse_answer, reset
+from tests.support.gateways.doors import connect_dial, read_reply, socks_dial
+from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest, read_to_any_end
+from tests.support.gateways.scene import wait_until
+from tests.support.origins import tls
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawHandler, RawOrigin, receive_body
 
 REAL = VALUE.encode()
 GET = b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"
@@ -101,13 +98,13 @@ def test_garbage_inside_the_servers_tls_shows(start_intercepted: StartIntercepte
 
 def test_a_refused_upload_leaves_the_connection_usable(start_intercepted: StartIntercepted) -> None:
     """A body that was read whole before the server turned out to be bad: the next request is not taken for it."""
-    scene = start_intercepted(secrets=SECRETS, context=tls_peers.expired(), handler=receive_body)
+    scene = start_intercepted(secrets=SECRETS, context=tls.expired(), handler=receive_body)
     body = b"k=" + scene.placeholder()
     post = b"POST / HTTP/1.1\r\nHost: good.test\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     with scene.open() as conn:
         conn.sendall(post)
         assert read_reply(conn).status == 502
-        scene.origin.context = tls_peers.server_context()
+        scene.origin.context = tls.server_context()
         conn.sendall(post + GET)
         assert [read_reply(conn).status, read_reply(conn).status] == [200, 200]
     assert scene.origin.everything.count(b"k=" + REAL) == 1
@@ -264,8 +261,8 @@ def test_an_international_name(door: str, start_intercepted: StartIntercepted) -
 def test_an_ipv6_address(door: str, start_intercepted: StartIntercepted) -> None:
     """Brackets in the authority, none in the certificate; no server name is sent for an address."""
     scene = start_intercepted(["[::1]:443 methods=GET"])
-    context = tls_peers.server_context(tls_peers.trusted_authority().issue_cert("::1"))
-    origin = tls_peers.TlsOrigin(context=context, host="::1")
+    context = tls.server_context(tls.trusted_authority().issue_cert("::1"))
+    origin = tls.TlsOrigin(context=context, host="::1")
     scene.dials.ports[443] = origin.port
     try:
         with scene.open("[::1]", door=door, name="::1") as conn:
@@ -329,7 +326,7 @@ def test_a_value_is_found_however_the_coding_is_written(
         origin.read(conn, raw)
         conn.sendall(response)
         if framing == "until the end":
-            tls_peers.say_goodbye(conn)
+            tls.say_goodbye(conn)
         else:
             origin.read(conn, raw)
 

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.answers import parse_answer, reset
-from tests.support.doors import read_reply
-from tests.support.intercepted import DOORS, Intercepted, StartIntercepted, answering, read_rest, read_until
-from tests.support.raw_origin import RawOrigin
-from tests.support.scene import wait_until
-from tests.support.tls_peers import say_goodbye
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.answers import parse_answer, reset
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, answering, read_rest, read_until
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.raw import RawOrigin
+from tests.support.origins.tls import say_goodbye
 
 GET = b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: good.test\r\n"

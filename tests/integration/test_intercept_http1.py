@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from exeat.gateway.limits import Limits
-from tests.support import tls_peers
-from tests.support.answers import parse_answer, parse_answers
-from tests.support.doors import read_reply
-from tests.support.intercepted import DOORS, Intercepted, StartIntercepted, answering, read_rest, read_until
-from tests.support.origin import OK
-from tests.support.raw_origin import RawOrigin
-from tests.support.tls_peers import say_goodbye
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.answers import parse_answer, parse_answers
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, answering, read_rest, read_until
+from tests.support.origins import tls
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin
+from tests.support.origins.tls import say_goodbye
 
 GET = b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: good.test\r\n"
@@ -343,7 +341,7 @@ def test_an_upload_budget_holds_inside(start_intercepted: StartIntercepted) -> N
 
 def test_the_roots_of_the_client_do_not_matter_to_the_server(start_intercepted: StartIntercepted) -> None:
     """What the server sees is our TLS: of version 1.2 at least, with the name that was judged."""
-    scene = start_intercepted(context=tls_peers.server_context(alpn=["h2", "http/1.1"]))
+    scene = start_intercepted(context=tls.server_context(alpn=["h2", "http/1.1"]))
     context = scene.trust(alpn=["http/1.1"])
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with scene.open(context=context) as conn:

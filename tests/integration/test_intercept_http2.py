@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 
 from exeat.gateway.tls.interception import HTTP1
-from tests.support import tls_peers
-from tests.support.answers import parse_answers
-from tests.support.doors import read_reply
-from tests.support.http2_wire import Answer, Asked, Http2Client, Http2Server, refuse_without, refuse_without_h2
-from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
-from tests.support.scene import wait_until
-from tests.threats.framing.test_plain_http import PATHS
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.answers import parse_answers
+from tests.support.clients.http2 import Answer, Asked, Http2Client, Http2Server, refuse_without, refuse_without_h2
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
+from tests.support.gateways.scene import wait_until
+from tests.support.origins import tls
+from tests.threats.framing.cases import PATHS
 
 REAL = VALUE.encode()
 MB = 1_000_000
@@ -35,7 +33,7 @@ http2_servers = pytest.mark.parametrize("offer", ["h2 and http/1.1", "h2 only"])
 def start(
     start_intercepted: StartIntercepted, server: Http2Server, offer: str = "h2 and http/1.1", **settings: Any
 ) -> Intercepted:
-    scene = start_intercepted(handler=server, context=tls_peers.server_context(alpn=OFFERS[offer]), **settings)
+    scene = start_intercepted(handler=server, context=tls.server_context(alpn=OFFERS[offer]), **settings)
     if offer == "h2 only":
         scene.origin.before = refuse_without_h2
     return scene
@@ -106,7 +104,7 @@ def test_a_server_that_changes_its_mind(client: str, refuses: bool, start_interc
         return refuses and refuse_without(b"\x08http/1.1", conn)
 
     for offer, before in ((["h2"], refuse_without_h2), (["http/1.1"], refuse_h2), (["h2"], refuse_without_h2)):
-        scene.origin.context = tls_peers.server_context(alpn=offer)
+        scene.origin.context = tls.server_context(alpn=offer)
         scene.origin.before = before
         scene.change(["good.test private methods=GET"])  # so that no connection is kept
         if client == "h2":
@@ -128,9 +126,7 @@ def test_bodies_arrive_whole(size: int, offer: str, start_intercepted: StartInte
     body = body[:size]
     server = Http2Server(lambda asked: Answer(body=bytes(asked.body)))
     if offer in ("http/1.1", "nothing"):
-        scene = start_intercepted(
-            handler=echo_http1, context=tls_peers.server_context(alpn=OFFERS[offer]), secrets=SECRETS
-        )
+        scene = start_intercepted(handler=echo_http1, context=tls.server_context(alpn=OFFERS[offer]), secrets=SECRETS)
     else:
         scene = start(start_intercepted, server, offer, secrets=SECRETS)
     client = open_client(scene)
@@ -173,7 +169,7 @@ def test_many_streams_at_once(offer: str, start_intercepted: StartIntercepted) -
     if "h2" in OFFERS[offer]:
         scene = start(start_intercepted, server, offer)
     else:
-        scene = start_intercepted(handler=paths, context=tls_peers.server_context(alpn=OFFERS[offer]))
+        scene = start_intercepted(handler=paths, context=tls.server_context(alpn=OFFERS[offer]))
     client = open_client(scene)
     with client.conn:
         streams = {client.begin(path=b"/%d" % number): b"/%d" % number for number in range(60)}
@@ -529,7 +525,7 @@ def test_a_server_that_leaves_in_the_middle(start_intercepted: StartIntercepted)
 def test_c5_holds_for_http_2(client: str, start_intercepted: StartIntercepted) -> None:
     """A server that cannot be verified is a 502 on the stream, with the words for it."""
     server = Http2Server()
-    scene = start_intercepted(handler=server, context=tls_peers.expired(), secrets=SECRETS)
+    scene = start_intercepted(handler=server, context=tls.expired(), secrets=SECRETS)
     scene.origin.context.set_alpn_protocols(["h2"])
     if client == "h2":
         peer = open_client(scene)

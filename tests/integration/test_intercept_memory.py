@@ -14,15 +14,13 @@ import brotli
 import pytest
 
 from exeat.gateway.limits import Limits
-from tests.support import tls_peers
-from tests.support.answers import Answer, parse_answer, parse_answers
-from tests.support.http2_wire import Answer as Http2Answer
-from tests.support.http2_wire import Http2Client, Http2Server
-from tests.support.intercepted import VALUE, Intercepted, StartIntercepted, answering, read_rest, read_until
-from tests.support.raw_origin import RawHandler, RawOrigin
-from tests.support.scene import wait_until
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.answers import Answer, parse_answer, parse_answers
+from tests.support.clients.http2 import Answer as Http2Answer
+from tests.support.clients.http2 import Http2Client, Http2Server
+from tests.support.gateways.intercepted import VALUE, Intercepted, StartIntercepted, answering, read_rest, read_until
+from tests.support.gateways.scene import wait_until
+from tests.support.origins import tls
+from tests.support.origins.raw import RawHandler, RawOrigin
 
 REAL = VALUE.encode()
 MIB = 1 << 20
@@ -85,7 +83,7 @@ def test_a_large_body_comes_whole_over_http2(start_intercepted: StartIntercepted
     """And other streams have theirs meanwhile."""
     body = CODINGS[b"br"](PLAIN)
     server = Http2Server(lambda _: Http2Answer([(b":status", b"200"), (b"content-encoding", b"br")], body))
-    scene = start_intercepted(secrets=SECRETS, handler=server, context=tls_peers.server_context(alpn=["h2"]))
+    scene = start_intercepted(secrets=SECRETS, handler=server, context=tls.server_context(alpn=["h2"]))
     client = Http2Client(scene.open(alpn=("h2",)))
     with client.conn:
         numbers = [client.begin(fields=[(b"x-key", scene.placeholder())]) for _ in range(3)]
@@ -127,7 +125,7 @@ def test_a_short_body_that_unpacks_to_much_is_not_kept(minor: int, start_interce
         conn.sendall(coded(b"gzip", packed, "counted")[:-10])
         wait_until(lambda: bool(begun), "the client has a head")
         conn.sendall(packed[-10:])
-        tls_peers.say_goodbye(conn)
+        tls.say_goodbye(conn)
 
     begun: list[bytes] = []
     scene = start_intercepted(secrets=SECRETS, handler=handle)
@@ -227,7 +225,7 @@ def take_body(length: int) -> RawHandler:
         while len(bytes(raw).partition(b"\r\n\r\n")[2]) < length and origin.read(conn, raw):
             pass
         conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        tls_peers.say_goodbye(conn)
+        tls.say_goodbye(conn)
 
     return handle
 

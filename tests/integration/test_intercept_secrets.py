@@ -14,13 +14,10 @@ import brotli
 import pytest
 from backports import zstd
 
-from tests.support.answers import Answer, parse_answer, parse_answers
-from tests.support.doors import read_reply
-from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_to_any_end
-from tests.support.raw_origin import RawHandler, RawOrigin
-from tests.threats.framing.test_plain_http import receive_body
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.answers import Answer, parse_answer, parse_answers
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_to_any_end
+from tests.support.origins.raw import RawHandler, RawOrigin, receive_body
 
 ALL = ["headers", "basic", "query", "path", "body"]
 REAL = VALUE.encode()

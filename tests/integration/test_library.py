@@ -16,8 +16,8 @@ import pytest
 import uvloop
 
 import exeat
-from tests.support.answers import parse_answer
-from tests.support.raw_origin import RawOrigin, keep_silent
+from tests.support.clients.answers import parse_answer
+from tests.support.origins.raw import RawOrigin, keep_silent
 
 T = TypeVar("T")
 Run = Callable[[Callable[[], Awaitable[T]]], T]

@@ -17,16 +17,15 @@ from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
-from tests.conftest import StartGate, StartOrigin
-from tests.integration.conftest import StartRawOrigin, StartServing
-from tests.support.answers import assert_refused, parse_answer, reset, send_anyway
-from tests.support.doors import connect_dial, read_exactly, read_reply, socks_dial
-from tests.support.gate import LoopThread, read_all, read_until
-from tests.support.origin import OK, Origin, echo
+from tests.support.clients.answers import assert_refused, parse_answer, reset, send_anyway
+from tests.support.fixtures.gateways import StartGate, StartOrigin, StartRawOrigin, StartServing
+from tests.support.gateways.doors import connect_dial, read_exactly, read_reply, socks_dial
+from tests.support.gateways.gate import LoopThread, read_all, read_until
+from tests.support.gateways.scene import wait_until
+from tests.support.gateways.serving import HOSTS as SERVE_HOSTS
+from tests.support.origins.plain import OK, Origin, echo
+from tests.support.origins.raw import keep_silent
 from tests.support.programs import give_up
-from tests.support.raw_origin import keep_silent
-from tests.support.scene import wait_until
-from tests.support.serving import HOSTS as SERVE_HOSTS
 
 pytestmark = pytest.mark.usefixtures("quick_sweep")
 

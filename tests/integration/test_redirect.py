@@ -10,13 +10,13 @@ import threading
 import pytest
 
 from exeat.gateway.limits import Limits
-from tests.integration.conftest import StartInside, StartRawOrigin
-from tests.support.doors import ALERT, read_exactly, read_reply
-from tests.support.gate import read_all, read_until
-from tests.support.hello import client_hello
-from tests.support.inside import was_reset
-from tests.support.raw_origin import PING, PONG, TLS_SEEN, RawOrigin, speak_first
-from tests.support.scene import wait_until
+from tests.support.clients.hello import client_hello
+from tests.support.fixtures.gateways import StartInside, StartRawOrigin
+from tests.support.gateways.doors import ALERT, read_exactly, read_reply
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.inside import was_reset
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.raw import PING, PONG, TLS_SEEN, RawOrigin, speak_first
 
 BANNER = b"SSH-2.0-server\r\n"
 EVIL = "93.184.215.14"

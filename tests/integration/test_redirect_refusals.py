@@ -11,14 +11,14 @@ import pytest
 from exeat.gateway.doors.redirect import NOWHERE
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
-from tests.integration.conftest import StartInside, StartRawOrigin
-from tests.support.doors import ALERT, connect_dial, read_reply, socks_dial
-from tests.support.gate import read_all, read_until
-from tests.support.hello import client_hello
-from tests.support.inside import Inside, was_reset
-from tests.support.raw_origin import PING, PONG, TLS_SEEN, keep_silent, speak_first
-from tests.support.redirected import PORT
-from tests.support.scene import wait_until
+from tests.support.clients.hello import client_hello
+from tests.support.fixtures.gateways import StartInside, StartRawOrigin
+from tests.support.gateways.doors import ALERT, connect_dial, read_reply, socks_dial
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.inside import Inside, was_reset
+from tests.support.gateways.redirected import PORT
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.raw import PING, PONG, TLS_SEEN, keep_silent, speak_first
 
 pytestmark = pytest.mark.usefixtures("quick_sweep")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from exeat.audit.verify import verify_files
-from tests.integration.conftest import StartRawOrigin, StartServing
-from tests.support.doors import connect_dial, read_exactly, socks_dial
-from tests.support.gate import read_all, read_until
-from tests.support.raw_origin import PING, PONG, keep_silent
-from tests.support.scene import wait_until
-from tests.support.serving import HOSTS, Serving
+from tests.support.fixtures.gateways import StartRawOrigin, StartServing
+from tests.support.gateways.doors import connect_dial, read_exactly, socks_dial
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import wait_until
+from tests.support.gateways.serving import HOSTS, Serving
+from tests.support.origins.raw import PING, PONG, keep_silent
 
 
 def rules(port: int, *names: str) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.origin import Origin, answering
-from tests.support.running import ANYWHERE, AS_ROOT, NOBODY, PYTHON, environment, python, run_argv
-from tests.support.terminal import Terminal
+from tests.support.clients.terminal import Terminal
+from tests.support.origins.plain import Origin, answering
+from tests.support.runs.running import ANYWHERE, AS_ROOT, NOBODY, PYTHON, environment, python, run_argv
 
 SOMEBODY = NOBODY if os.geteuid() == 0 else None  # other tests here are the caller
 QUIET_S = 0.7  # then a key can be an answer

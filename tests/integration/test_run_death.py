@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from tests.support.running import (
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import (
     ANYWHERE,
     BY_USER,
     Process,
@@ -16,7 +17,6 @@ from tests.support.running import (
     python,
     wait_gone,
 )
-from tests.support.scene import wait_until
 
 # The second sleeper is a daemon: of another session, and not a child of the command any more.
 FAMILY = ["sh", "-c", "(setsid sleep 1001 &); sleep 1002 & echo ready; wait"]

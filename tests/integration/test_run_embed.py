@@ -22,10 +22,11 @@ from exeat.embed.finished import Finished, ManagerClosedError, RunLostError, Run
 from exeat.embed.sandbox_manager import SandboxManager
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
 from exeat.gateway.gates.questions import Question
-from tests.conftest import StartOrigin
-from tests.support.origin import Origin
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import Origin
 from tests.support.programs import give_up, need
-from tests.support.running import (
+from tests.support.runs.running import (
     ANYWHERE,
     AS_ROOT,
     NOBODY,
@@ -39,7 +40,6 @@ from tests.support.running import (
     python,
     wait_gone,
 )
-from tests.support.scene import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "manager.py"
 HOSTS = {"good.test": "127.0.0.1", "other.test": "127.0.0.1"}

@@ -10,8 +10,8 @@ import pytest
 
 from exeat.embed.sandbox_manager import SandboxManager
 from exeat.sandbox.folder import open_sandbox
-from tests.conftest import StartOrigin
-from tests.support.running import environment_of, python
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.runs.running import environment_of, python
 
 VALUE = "sk-the-value-itself-0123456789"
 REACH = """

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 
 from exeat.embed.sandbox_manager import SandboxManager
-from tests.conftest import StartGate, StartOrigin
-from tests.support.gate import Gate
-from tests.support.origin import Origin
+from tests.support.fixtures.gateways import StartGate, StartOrigin
+from tests.support.gateways.gate import Gate
+from tests.support.origins.plain import Origin
 from tests.support.programs import need
 
 USER, PASSWORD = "user", "hunter2"

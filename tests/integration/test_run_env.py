@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.conftest import StartOrigin
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
 from tests.support.programs import need
-from tests.support.running import (
+from tests.support.runs.running import (
     ANYWHERE,
     BY_USER,
     Process,
@@ -31,7 +32,6 @@ from tests.support.running import (
     state_of,
     wait_gone,
 )
-from tests.support.scene import wait_until
 
 WARNING = (
     "exeat: --jail env is NOT a boundary: it only sets proxy variables, and a program that ignores them reaches "

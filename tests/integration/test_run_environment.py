@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.running import (
+from tests.support.runs.running import (
     ANYWHERE,
     AS_ROOT,
     BY_USER,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults import BUILDER, GATEWAY, INIT
 from tests.support.programs import Finished
-from tests.support.running import ANYWHERE, environment, exeat, folder_of
+from tests.support.runs.faults import BUILDER, GATEWAY, INIT
+from tests.support.runs.running import ANYWHERE, environment, exeat, folder_of
 
 MARK = "the command has started"
 # Who speaks first is a question only where the other one does not wait for it. Init is process 1 of its
@@ -36,7 +36,7 @@ def run_with_fault(home: Path, step: str, how: str, order: str, *options: str) -
     argv = [
         sys.executable,
         "-m",
-        "tests.support.faults",
+        "tests.support.runs.faults",
         step,
         how,
         order,

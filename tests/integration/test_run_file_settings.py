@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.running import environment, exeat
+from tests.support.runs.running import environment, exeat
 
 # Runs exeat up to where the jail would be built, and tells what it would be built from.
 UP_TO_THE_JAIL = """

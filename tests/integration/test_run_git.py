@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import BY_USER, folder_of
-from tests.threats.project.test_protected_files import Project
+from tests.support.runs.project import Project
+from tests.support.runs.running import BY_USER, folder_of
 
 
 class Repository(Project):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import need
-from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, environment, exeat, folder_of, python
+from tests.support.runs.running import ANYWHERE, AS_ROOT, BY_USER, environment, exeat, folder_of, python
 
 # Loopback
 

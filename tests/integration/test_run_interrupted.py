@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import Finished
-from tests.support.running import environment, exeat
+from tests.support.runs.running import environment, exeat
 
-_SCRIPT = str(Path(__file__).parents[1] / "support" / "interrupted.py")
+_SCRIPT = str(Path(__file__).parents[1] / "support" / "runs" / "interrupted.py")
 _NEVER = "never"
 # The first are in the first lines of exeat. The last is the fork of the jail's builder, when signals are held back.
 _MOMENTS = (

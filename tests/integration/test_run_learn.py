@@ -10,11 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartOrigin
-from tests.support.networks import PORT, Greeter, Networks
-from tests.support.origin import Origin
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.jails.networks import PORT, Greeter, Networks
+from tests.support.origins.plain import Origin
 from tests.support.programs import Finished
-from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, TIMEOUT_S, as_user, environment, exeat, folder_of, python
+from tests.support.runs.running import (
+    ANYWHERE,
+    AS_ROOT,
+    BY_USER,
+    TIMEOUT_S,
+    as_user,
+    environment,
+    exeat,
+    folder_of,
+    python,
+)
 
 # Asks for URLs by way of the proxy variables, or for host:port as a program that knows of no proxy. Names alone are
 # only looked up.

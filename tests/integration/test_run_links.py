@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import find
-from tests.support.running import ANYWHERE, BY_USER, exeat, python
+from tests.support.runs.running import ANYWHERE, BY_USER, exeat, python
 
 LINKS = """
 import fcntl, socket, struct

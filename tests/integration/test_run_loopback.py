@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import exeat, python
+from tests.support.runs.running import exeat, python
 
 CONNECT = """
 import socket, sys

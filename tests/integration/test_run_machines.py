@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import AUTOFS, FUSE, GO_IN, IN_OVERLAY, NO_OVERLAY, TWICE, USER, Machine, machine_of
+from tests.support.gateways.redirected import require
+from tests.support.jails.machines import AUTOFS, FUSE, GO_IN, IN_OVERLAY, NO_OVERLAY, TWICE, USER, Machine, machine_of
 from tests.support.programs import Finished, need
-from tests.support.redirected import require
-from tests.support.running import AS_ROOT
+from tests.support.runs.running import AS_ROOT
 
 pytestmark = AS_ROOT
-_QUICKLY = "from exeat.jail.files import silent\nsilent._PATIENCE_MS = 300\n"
+_QUICKLY = "from exeat.jail.files import mounttable\nmounttable._PATIENCE_MS = 300\n"
 _LOOK = "ls -A ~/.ssh; cat ~/file; echo inside > ~/file && cat ~/file; echo made > made"
 
 

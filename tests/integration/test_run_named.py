@@ -12,13 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartOrigin
-from tests.support.agent import Agent, make_home
-from tests.support.origin import Origin, echo
+from tests.support.clients.terminal import Terminal
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import Origin, echo
 from tests.support.programs import Finished
-from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, NOBODY, as_user, environment, exeat, folder_of, run_argv
-from tests.support.scene import wait_until
-from tests.support.terminal import Terminal
+from tests.support.runs.agent import Agent, make_home
+from tests.support.runs.running import (
+    ANYWHERE,
+    AS_ROOT,
+    BY_USER,
+    NOBODY,
+    as_user,
+    environment,
+    exeat,
+    folder_of,
+    run_argv,
+)
 
 JAILS = pytest.mark.parametrize("jail", ["netns", pytest.param("nft", marks=AS_ROOT), "env"])
 MAPPED = ("--add-host", "good.test:127.0.0.1", "--add-host", "other.test:127.0.0.1")

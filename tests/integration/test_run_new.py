@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent import make_home
+from tests.support.clients.terminal import Terminal
 from tests.support.programs import Finished
-from tests.support.running import ANYWHERE, environment, exeat, folder_of, run_argv
-from tests.support.terminal import Terminal
+from tests.support.runs.agent import make_home
+from tests.support.runs.running import ANYWHERE, environment, exeat, folder_of, run_argv
 
 RAN = ["echo", "it ran"]
 

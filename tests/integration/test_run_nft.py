@@ -13,10 +13,20 @@ from typing import Any
 
 import pytest
 
-from tests.support.networks import PORT, Greeter, Networks
+from tests.support.gateways.scene import wait_until
+from tests.support.jails.networks import PORT, Greeter, Networks
 from tests.support.programs import Finished
-from tests.support.running import ANYWHERE, AS_ROOT, Process, Running, environment, exeat, folder_of, python, wait_gone
-from tests.support.scene import wait_until
+from tests.support.runs.running import (
+    ANYWHERE,
+    AS_ROOT,
+    Process,
+    Running,
+    environment,
+    exeat,
+    folder_of,
+    python,
+    wait_gone,
+)
 
 pytestmark = AS_ROOT
 OTHER = 12_345

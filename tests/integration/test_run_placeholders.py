@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from exeat import SandboxManager
-from tests.support.agent import make_home
-from tests.support.running import ANYWHERE, environment, exeat, folder_of
+from tests.support.runs.agent import make_home
+from tests.support.runs.running import ANYWHERE, environment, exeat, folder_of
 
 VALUE = "a-value-of-no-use-to-anybody"
 SHOW = ["sh", "-c", "echo $KEY"]

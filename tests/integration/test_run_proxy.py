@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartOrigin
-from tests.support.agent import Agent, make_home
-from tests.support.origin import Origin, echo
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import Origin, echo
 from tests.support.programs import Finished
-from tests.support.running import ANYWHERE, BY_USER, NOBODY, as_user, environment, exeat, folder_of
-from tests.support.scene import wait_until
+from tests.support.runs.agent import Agent, make_home
+from tests.support.runs.running import ANYWHERE, BY_USER, NOBODY, as_user, environment, exeat, folder_of
 
 ORDINARY = pytest.mark.parametrize("uid", [NOBODY if os.geteuid() == 0 else None], ids=["ordinary"])
 MAPPED = tuple(

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from exeat.audit.verify import verify_files
-from tests.conftest import StartOrigin
-from tests.support.origin import Origin
-from tests.support.running import (
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import Origin
+from tests.support.runs.running import (
     ANYWHERE,
     AS_ROOT,
+    ASK,
     BY_USER,
     NOBODY,
     TIMEOUT_S,
@@ -22,21 +24,10 @@ from tests.support.running import (
     environment,
     exeat,
     folder_of,
+    hosts,
     python,
 )
-from tests.support.scene import wait_until
 
-# Asks for each URL, with the proxy variables or without, and tells the status.
-ASK = """
-import sys, urllib.error, urllib.request
-for url in sys.argv[1:]:
-    try:
-        print(urllib.request.urlopen(url, timeout=20).status)
-    except urllib.error.HTTPError as error:
-        print(error.code)
-    except OSError as error:
-        print(type(error).__name__)
-"""
 # Sends the proxy a request for a host of these very bytes.
 RAW = """
 import os, socket, sys
@@ -47,10 +38,6 @@ for host in sys.argv[1:]:
             conn.sendall(line % (host, host) + b"\\r\\n\\r\\n")
             print(conn.recv(12))
 """
-
-
-def hosts(*names: str) -> tuple[str, ...]:
-    return tuple(item for name in names for item in ("--add-host", f"{name}:127.0.0.1"))
 
 
 # The summary

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import StartOrigin
-from tests.support.origin import Origin
+from tests.support.clients.terminal import Terminal
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.origins.plain import Origin
 from tests.support.programs import Finished, need
-from tests.support.running import ANYWHERE, AS_ROOT, NOBODY, Running, environment_of, exeat, folder_of, run_argv
-from tests.support.secret_runs import HOST, Hoard, places, tls_echo, workshop
-from tests.support.terminal import Terminal
+from tests.support.runs.running import ANYWHERE, AS_ROOT, NOBODY, Running, environment_of, exeat, folder_of, run_argv
+from tests.support.runs.secret_runs import HOST, Hoard, places, tls_echo, workshop
 
 VALUE = "a-value-of-no-use-to-anybody"
 JAILS = pytest.mark.parametrize("jail", ["netns", "env"])

@@ -17,13 +17,13 @@ import pytest
 
 from exeat.errors import ConfigError
 from exeat.sources import RuleSources
-from tests.conftest import StartOrigin
-from tests.support.leak_scan import Needles, gateway_of, hits_in_files
-from tests.support.origin import Handler, Origin
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import Handler, Origin
 from tests.support.programs import Finished
-from tests.support.running import AS_ROOT, NOBODY, Process, exeat, run_argv, wait_gone
-from tests.support.scene import wait_until
-from tests.support.secret_runs import HOST, SOURCES, Hoard, SecretRun, authority, places, tls_echo, workshop
+from tests.support.runs.leak_scan import Needles, gateway_of, hits_in_files
+from tests.support.runs.running import AS_ROOT, NOBODY, Process, exeat, run_argv, wait_gone
+from tests.support.runs.secret_runs import HOST, SOURCES, Hoard, SecretRun, authority, places, tls_echo, workshop
 
 TOKEN = os.urandom(12).hex()
 VALUE = f"live-0000{TOKEN}"

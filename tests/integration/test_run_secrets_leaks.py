@@ -15,8 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartOrigin
-from tests.support.leak_scan import (
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
+from tests.support.jails.networks import Networks
+from tests.support.origins.plain import Origin
+from tests.support.programs import give_up, need
+from tests.support.runs.leak_scan import (
     Needles,
     gateway_of,
     held_by,
@@ -26,12 +30,8 @@ from tests.support.leak_scan import (
     processes_of,
     shown_of,
 )
-from tests.support.networks import Networks
-from tests.support.origin import Origin
-from tests.support.programs import give_up, need
-from tests.support.running import AS_ROOT, NOBODY, Process, as_user, python, wait_gone
-from tests.support.scene import wait_until
-from tests.support.secret_runs import HOST, Hoard, SecretRun, tls_echo, workshop
+from tests.support.runs.running import AS_ROOT, NOBODY, Process, as_user, python, wait_gone
+from tests.support.runs.secret_runs import HOST, Hoard, SecretRun, tls_echo, workshop
 
 pytestmark = AS_ROOT
 

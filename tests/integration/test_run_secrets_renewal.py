@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from exeat.audit.verify import verify_files
-from tests.conftest import StartOrigin
-from tests.support.leak_scan import Needles, gateway_of, hits_in_files, hits_in_processes, in_memory
-from tests.support.origin import Handler, Origin
-from tests.support.running import AS_ROOT, Process, python, wait_gone
-from tests.support.scene import wait_until
-from tests.support.secret_runs import HOST, Hoard, SecretRun, authority, workshop
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import Handler, Origin
+from tests.support.runs.leak_scan import Needles, gateway_of, hits_in_files, hits_in_processes, in_memory
+from tests.support.runs.running import AS_ROOT, Process, python, wait_gone
+from tests.support.runs.secret_runs import HOST, Hoard, SecretRun, authority, workshop
 
 # Asks again and again until its input ends, and tells all that it is told.
 ASK = """

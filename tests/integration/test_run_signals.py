@@ -11,8 +11,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.running import ANYWHERE, BY_USER, Running, exeat, folder_of, is_in_jail, python, run_argv, state_of
-from tests.support.scene import wait_until
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import (
+    ANYWHERE,
+    BY_USER,
+    Running,
+    exeat,
+    folder_of,
+    is_in_jail,
+    python,
+    run_argv,
+    state_of,
+)
 
 # Tells what it is sent; USR2 last, as the word to end.
 COUNT = """

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.programs import give_up, need
-from tests.support.running import AS_ROOT, PYTHON, environment, exeat, run_argv
+from tests.support.runs.running import AS_ROOT, PYTHON, environment, exeat, run_argv
 
 _MANY = 300
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import StartOrigin
-from tests.integration.test_run_record import ASK, hosts
-from tests.support.running import BY_USER, environment, exeat, folder_of, python
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.runs.running import ASK, BY_USER, environment, exeat, folder_of, hosts, python
 
 # Looks each name up, as programs do that know no proxy.
 LOOK_UP = """

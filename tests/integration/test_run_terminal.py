@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import (
+from tests.support.clients.terminal import Terminal
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import (
     ANYWHERE,
     BY_USER,
     NOBODY,
@@ -21,8 +23,6 @@ from tests.support.running import (
     run_argv,
     state_of,
 )
-from tests.support.scene import wait_until
-from tests.support.terminal import Terminal
 
 EXEAT = f'"{sys.executable}" -m exeat run --'
 # Says which signals come and which lines are typed; ends at the line "q".

@@ -13,12 +13,12 @@ from exeat.sandbox.folder import open_sandbox
 from exeat.ui import server as server_module
 from exeat.ui.guard import Guard, Refusal
 from exeat.wire.http1 import RequestHead
-from tests.conftest import StartOrigin
-from tests.support.chromium import Chromium, Tab
-from tests.support.hostile_page import ATTACKS, NaiveServer
-from tests.support.running import environment, run_argv
-from tests.support.scene import wait_until
-from tests.support.ui_scene import TOKEN, Command, Scene, allowed, blocked
+from tests.support.clients.chromium import Chromium, Tab, complaints, text
+from tests.support.clients.hostile_page import ATTACKS, NaiveServer
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import environment, run_argv
+from tests.support.runs.ui_scene import TOKEN, Command, Scene, allowed, blocked
 
 EVIL = '<img src=x onerror="window.owned=1">'
 TURNED = "good.test\u202egnp.evil\x1b[31m\u2066"
@@ -60,19 +60,6 @@ def show(browser: Chromium, scene: Scene, **settings: int | bool) -> Tab:
     tab = browser.open(f"{scene.origin}/#{TOKEN}", **settings)  # type: ignore[arg-type]
     tab.wait("document.querySelector('#decision-rows tr, #no-sandbox:not([hidden])')")
     return tab
-
-
-def text(tab: Tab, selector: str) -> list[str]:
-    found = tab.value(f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.innerText)")
-    assert isinstance(found, list)
-    return found
-
-
-def complaints(browser: Chromium) -> list[str]:
-    """Scripts that failed, and what the page's own policy had to stop."""
-    logged = [event["entry"]["text"] for event in browser.events("Log.entryAdded")]
-    thrown = [event["exceptionDetails"]["text"] for event in browser.events("Runtime.exceptionThrown")]
-    return [said for said in logged if "Content Security Policy" in said or "TrustedHTML" in said] + thrown
 
 
 def test_a_person_looks_on(browser: Chromium, scene: Scene, command: Command) -> None:

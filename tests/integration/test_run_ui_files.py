@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from exeat.files.saving import save_layer
+from exeat.files.layers.saving import save_layer
 from exeat.sandbox.folder import open_sandbox
 from exeat.ui import server as server_module
-from tests.integration.test_run_ui_browser import complaints
-from tests.integration.test_ui import act, ask
-from tests.support.chromium import Chromium, Tab
-from tests.support.ui_scene import TOKEN, Scene
+from tests.support.clients.chromium import Chromium, Tab, complaints
+from tests.support.runs.ui_scene import TOKEN, Scene, act, ask
 
 EVIL = '<img src=x onerror="window.owned=1">'
 

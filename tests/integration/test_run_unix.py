@@ -14,7 +14,17 @@ from typing import Any
 import pytest
 
 from tests.support.programs import Finished, need
-from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, as_user, environment, exeat, folder_of, python, run_argv
+from tests.support.runs.running import (
+    ANYWHERE,
+    AS_ROOT,
+    BY_USER,
+    as_user,
+    environment,
+    exeat,
+    folder_of,
+    python,
+    run_argv,
+)
 
 # Connects to each path and says what it got.
 CALL = """

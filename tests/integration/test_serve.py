@@ -17,17 +17,16 @@ from pathlib import Path
 import pytest
 
 from exeat.audit.verify import verify_files
-from tests.conftest import StartOrigin
-from tests.integration.conftest import StartRawOrigin, StartServing
-from tests.support.doors import connect_dial, read_exactly, read_reply, socks_dial
-from tests.support.gate import read_all
-from tests.support.origin import Origin
+from tests.support.clients.prometheus import parse_metrics
+from tests.support.fixtures.gateways import StartOrigin, StartRawOrigin, StartServing
+from tests.support.gateways.doors import connect_dial, read_exactly, read_reply, socks_dial
+from tests.support.gateways.gate import read_all
+from tests.support.gateways.scene import wait_until
+from tests.support.gateways.serving import HOSTS, Serving
+from tests.support.origins.plain import Origin
+from tests.support.origins.raw import RawOrigin
 from tests.support.programs import need
-from tests.support.prometheus import parse_metrics
-from tests.support.raw_origin import RawOrigin
-from tests.support.running import AS_ROOT, NOBODY, as_user, environment
-from tests.support.scene import wait_until
-from tests.support.serving import HOSTS, Serving
+from tests.support.runs.running import AS_ROOT, NOBODY, as_user, environment
 
 # Settings
 

@@ -15,14 +15,13 @@ import pytest
 
 from exeat.gateway.flow.splice import Splice
 from exeat.gateway.limits import Limits
-from tests.conftest import StartGate, StartOrigin
-from tests.integration.conftest import StartServing
-from tests.support.answers import read_to_end, reset
-from tests.support.doors import connect_dial, read_exactly, socks_dial
-from tests.support.gate import Gate, read_all
-from tests.support.origin import Origin, echo
-from tests.support.scene import wait_until
-from tests.support.serving import HOSTS as SERVE_HOSTS
+from tests.support.clients.answers import read_to_end, reset
+from tests.support.fixtures.gateways import StartGate, StartOrigin, StartServing
+from tests.support.gateways.doors import connect_dial, read_exactly, socks_dial
+from tests.support.gateways.gate import Gate, read_all
+from tests.support.gateways.scene import wait_until
+from tests.support.gateways.serving import HOSTS as SERVE_HOSTS
+from tests.support.origins.plain import Origin, echo
 
 pytestmark = pytest.mark.usefixtures("quick_sweep")
 

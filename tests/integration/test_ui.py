@@ -12,27 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from exeat.sandbox.folder import open_sandbox, remove_sandbox
 from exeat.ui import server as server_module
-from tests.support.running import environment
-from tests.support.scene import wait_until
-from tests.support.ui_scene import TOKEN, Scene, allowed, blocked
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import environment
+from tests.support.runs.ui_scene import TOKEN, Scene, act, allowed, ask, blocked, exchange
 
 EVIL = '<img src=x onerror="window.owned=1">'
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def said(self) -> Any:
-        return json.loads(self.body)
 
 
 @pytest.fixture
@@ -41,39 +31,6 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(server_module, "TICK_S", 0.04)  # so that tests wait less
     with Scene(tmp_path / "home") as made:
         yield made
-
-
-def exchange(scene: Scene, data: bytes) -> Answer:
-    """Send these bytes and read to the end of the connection."""
-    with socket.create_connection(("127.0.0.1", scene.port), 10) as peer:
-        peer.sendall(data)
-        received = b""
-        while more := peer.recv(65_536):
-            received += more
-    head, _, body = received.partition(b"\r\n\r\n")
-    first, *lines = head.decode("ascii").split("\r\n")
-    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-    assert not [name for name in headers if name.startswith("access-control-")], "never a CORS header, in no answer"
-    assert "set-cookie" not in headers
-    return Answer(int(first.split(" ")[1]), headers, body)
-
-
-def ask(scene: Scene, target: str = "/", *, method: str = "GET", body: bytes = b"", **changed: str | None) -> Answer:
-    """A request as the page sends it, with some fields changed (None: left out)."""
-    fields: dict[str, str | None] = {"Host": f"127.0.0.1:{scene.port}"}
-    if target.startswith("/api/"):
-        fields |= {"Authorization": f"Bearer {TOKEN}", "Sec-Fetch-Site": "same-origin"}
-    if method == "POST":
-        fields |= {"Content-Type": "application/json", "Content-Length": str(len(body)), "Origin": scene.origin}
-    fields |= {name.replace("_", "-").title(): value for name, value in changed.items()}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items() if value is not None)
-    return exchange(scene, f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body)
-
-
-def act(scene: Scene, path: str, *, expect: int = 200, **asked: Any) -> Any:
-    answer = ask(scene, path, method="POST", body=json.dumps(asked).encode())
-    assert answer.status == expect, answer.said
-    return answer.said
 
 
 class Live:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from exeat.audit.verify import verify_files
-from tests.integration.conftest import StartRawOrigin, StartServing
-from tests.support.doors import connect_dial
-from tests.support.gate import read_all
-from tests.support.prometheus import parse_metrics
-from tests.support.scene import wait_until
-from tests.support.serving import HOSTS, Serving
+from tests.support.clients.prometheus import parse_metrics
+from tests.support.fixtures.gateways import StartRawOrigin, StartServing
+from tests.support.gateways.doors import connect_dial
+from tests.support.gateways.gate import read_all
+from tests.support.gateways.scene import wait_until
+from tests.support.gateways.serving import HOSTS, Serving
 
 
 def children(pid: int) -> list[int]:

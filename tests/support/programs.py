@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import struct
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,3 +84,10 @@ def run(argv: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None,
             stdout, stderr = child.communicate()
             pytest.fail(f"{argv[0]} was still running after {timeout_s} s\n{stdout}\n{stderr}")
     return Finished(child.returncode, stdout, stderr)
+
+
+def is_static(program: Path) -> bool:
+    """Does the file name no loader (PT_INTERP)? Then there is no C library to be asked for addresses, or preloaded."""
+    image = program.read_bytes()
+    start, size, count = *struct.unpack_from("<Q", image, 32), *struct.unpack_from("<HH", image, 54)
+    return all(struct.unpack_from("<I", image, start + size * each)[0] != 3 for each in range(count))

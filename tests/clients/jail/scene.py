@@ -18,7 +18,7 @@ import pytest
 
 from tests.clients.scene import HOSTS
 from tests.support.programs import Finished, bare_environment, run
-from tests.support.running import TIMEOUT_S, run_argv
+from tests.support.runs.running import TIMEOUT_S, run_argv
 
 # daemon. Not nobody: in a user namespace the files of root look like nobody's, so nobody is told less often no.
 SOMEBODY = 1

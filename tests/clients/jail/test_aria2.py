@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.clients.conftest import StartWeb
 from tests.clients.jail.scene import HTTP_AND_HTTPS, Jail
+from tests.support.fixtures.programs import StartWeb
+from tests.support.origins.web import hello
 from tests.support.programs import need
-from tests.support.web import hello
 
 
 @HTTP_AND_HTTPS

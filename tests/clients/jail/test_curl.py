@@ -6,10 +6,10 @@ import hashlib
 
 import pytest
 
-from tests.clients.conftest import StartWeb
 from tests.clients.jail.scene import Jail
+from tests.support.fixtures.programs import StartWeb
+from tests.support.origins.web import HELLO, Reply, Request, hello
 from tests.support.programs import need
-from tests.support.web import HELLO, Reply, Request, hello
 
 SCHEMES = pytest.mark.parametrize("scheme", ["http", "https"])
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import StartWeb
 from tests.clients.jail.scene import HTTP_AND_HTTPS, Jail
-from tests.support.git_backend import FIRST_FILE, git, git_backend, git_environment, make_repository
+from tests.support.fixtures.programs import StartWeb
+from tests.support.origins.git import FIRST_FILE, git, git_backend, git_environment, make_repository
+from tests.support.origins.web import Web
 from tests.support.programs import bare_environment, need
-from tests.support.running import folder_of
-from tests.support.web import Web
+from tests.support.runs.running import folder_of
 
 
 class Depot:

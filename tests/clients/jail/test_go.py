@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import HERE, StartWeb
 from tests.clients.jail.scene import HTTP_AND_HTTPS, Jail
-from tests.support.programs import need, run
-from tests.support.running import folder_of
+from tests.support.fixtures.programs import HERE, StartWeb
+from tests.support.origins.web import HELLO, hello
+from tests.support.programs import is_static, need, run
+from tests.support.runs.running import folder_of
 from tests.support.starting import CALLERS_ENVIRONMENT
-from tests.support.web import HELLO, hello
-
-
-def is_static(program: Path) -> bool:
-    """Does the file name no loader (PT_INTERP)? Then there is no C library to be asked for addresses, or preloaded."""
-    image = program.read_bytes()
-    start, size, count = *struct.unpack_from("<Q", image, 32), *struct.unpack_from("<HH", image, 54)
-    return all(struct.unpack_from("<I", image, start + size * each)[0] != 3 for each in range(count))
 
 
 @pytest.fixture(scope="module")

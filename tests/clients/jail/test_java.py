@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import HERE, Authority, StartWeb
 from tests.clients.jail.scene import HTTP_AND_HTTPS, Jail
+from tests.support.fixtures.programs import HERE, StartWeb
+from tests.support.origins.tls_echo import Certificates
+from tests.support.origins.web import HELLO, hello
 from tests.support.programs import need, run
-from tests.support.running import folder_of
-from tests.support.web import HELLO, hello
+from tests.support.runs.running import folder_of
 
 PASSWORD = "changeit"  # of a file with nothing secret in it
 SOURCE = HERE / "scripts" / "Get.java"
@@ -21,7 +22,7 @@ JAVA = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData
 
 
 @pytest.fixture(scope="module")
-def classes(authority: Authority) -> Iterator[Path]:
+def classes(authority: Certificates) -> Iterator[Path]:
     """The program, compiled, and our authority in the only form that Java takes."""
     need("java", "javac", "keytool")
     with folder_of(None) as folder:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.clients.conftest import HERE, StartWeb
 from tests.clients.jail.scene import HTTP_AND_HTTPS, Jail
+from tests.support.fixtures.programs import HERE, StartWeb
+from tests.support.origins.web import HELLO, hello
 from tests.support.programs import need
-from tests.support.web import HELLO, hello
 
 
 @HTTP_AND_HTTPS

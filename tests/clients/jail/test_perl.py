@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.clients.conftest import HERE, StartWeb
 from tests.clients.jail.scene import Jail
+from tests.support.fixtures.programs import HERE, StartWeb
+from tests.support.origins.web import HELLO, hello
 from tests.support.programs import need
-from tests.support.web import HELLO, hello
 
 
 def test_http_tiny(jail: Jail, start_web: StartWeb) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.conftest import StartWeb
 from tests.clients.jail.scene import Jail
-from tests.support.package_index import index, install, pip_environment
+from tests.support.fixtures.programs import StartWeb
+from tests.support.origins.packages import index, install, pip_environment
 from tests.support.programs import need_module
 
 

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.clients.conftest import Authority
 from tests.clients.jail.scene import USERS, Jail
-from tests.support.postgres import Postgres
+from tests.support.origins.postgres import Postgres
+from tests.support.origins.tls_echo import Certificates
 from tests.support.programs import need
-from tests.support.running import folder_of
+from tests.support.runs.running import folder_of
 
 
 @pytest.fixture(scope="module")
-def postgres(authority: Authority) -> Iterator[Postgres]:
+def postgres(authority: Certificates) -> Iterator[Postgres]:
     need("psql")
     with folder_of(None) as folder:
-        started = Postgres(folder, authority.certificate, authority.key)
+        started = Postgres(folder, authority.chain, authority.key)
         yield started
         started.close()
 

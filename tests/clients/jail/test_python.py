@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from tests.clients.conftest import HERE, StartWeb
 from tests.clients.jail.scene import Jail
-from tests.support.web import HELLO, hello
+from tests.support.fixtures.programs import HERE, StartWeb
+from tests.support.origins.web import HELLO, hello
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.clients.conftest import StartWeb
 from tests.clients.jail.scene import PROXY_VARIABLES, Jail
+from tests.support.fixtures.programs import StartWeb
+from tests.support.origins.web import HELLO, hello
 from tests.support.programs import need, run
-from tests.support.web import HELLO, hello
 
 
 def test_no_variable_names_a_proxy(any_jail: Jail) -> None:

@@ -6,10 +6,10 @@ import socket
 import struct
 import sys
 
-from tests.clients.conftest import HERE
 from tests.clients.jail.scene import Jail
-from tests.conftest import StartOrigin
-from tests.support.origin import Origin
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.fixtures.programs import HERE
+from tests.support.origins.plain import Origin
 from tests.support.programs import need
 
 LETTER = "Subject: a letter\r\n\r\nhello from inside\r\n"

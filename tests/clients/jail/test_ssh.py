@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import Authority
 from tests.clients.jail.scene import SOMEBODY, Jail
-from tests.support.git_backend import FIRST_FILE, git, git_environment, make_repository
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.git import FIRST_FILE, git, git_environment, make_repository
+from tests.support.origins.ssh import Sshd
+from tests.support.origins.tls_echo import Certificates
 from tests.support.programs import need, run
-from tests.support.running import AS_ROOT, as_user, folder_of
-from tests.support.scene import wait_until
-from tests.support.sshd import Sshd
+from tests.support.runs.running import AS_ROOT, as_user, folder_of
 
 OTHER_SETTINGS = 'mount --bind "$0" /etc/ssh/ssh_config.d && exec "$@"'
 
@@ -119,7 +119,7 @@ def agent_with(key: Path, socket: Path, uid: int | None) -> Iterator[Path]:
 
 
 @AS_ROOT
-def test_settings_of_root_are_read_by_somebody(sshd: Sshd, authority: Authority) -> None:
+def test_settings_of_root_are_read_by_somebody(sshd: Sshd, authority: Certificates) -> None:
     """ssh refuses settings of strangers, and in a user namespace root's look like theirs."""
     need("unshare", "mount")
     with folder_of(None) as settings, folder_of(SOMEBODY) as folder:

@@ -7,18 +7,19 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.clients.conftest import HERE, Authority
 from tests.clients.jail.scene import Jail
+from tests.support.fixtures.programs import HERE
+from tests.support.gateways.webports import on_web_ports
+from tests.support.origins.tls_echo import Certificates
+from tests.support.origins.web import HELLO, Web, hello
 from tests.support.programs import need
-from tests.support.web import HELLO, Web, hello
-from tests.support.webports import on_web_ports
 
 SERVER = "127.0.0.44"
 PORTS = {"http": 80, "https": 443}
 
 
 @contextmanager
-def web_of(scheme: str, authority: Authority) -> Iterator[Web]:
+def web_of(scheme: str, authority: Certificates) -> Iterator[Web]:
     web = Web(hello, authority.server_context() if scheme == "https" else None, (SERVER, PORTS[scheme]))
     try:
         yield web
@@ -39,7 +40,7 @@ def web_jail(jail: Jail) -> Jail:
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @on_web_ports
-def test_curl(web_jail: Jail, authority: Authority, scheme: str) -> None:
+def test_curl(web_jail: Jail, authority: Certificates, scheme: str) -> None:
     need("curl")
     with web_of(scheme, authority) as web:
         done = web_jail.prove(
@@ -50,7 +51,7 @@ def test_curl(web_jail: Jail, authority: Authority, scheme: str) -> None:
 
 
 @on_web_ports
-def test_node(web_jail: Jail, authority: Authority) -> None:
+def test_node(web_jail: Jail, authority: Certificates) -> None:
     need("node")
     with web_of("https", authority) as web:
         web_jail.prove(
@@ -63,7 +64,7 @@ def test_node(web_jail: Jail, authority: Authority) -> None:
 
 
 @on_web_ports
-def test_a_rule_without_a_port_means_both(web_jail: Jail, authority: Authority) -> None:
+def test_a_rule_without_a_port_means_both(web_jail: Jail, authority: Certificates) -> None:
     need("curl")
     with web_of("http", authority), web_of("https", authority):
         done = web_jail.run(curl(web_jail, "http://good.test/", "https://good.test/"), "good.test")
@@ -72,7 +73,7 @@ def test_a_rule_without_a_port_means_both(web_jail: Jail, authority: Authority) 
 
 
 @on_web_ports
-def test_another_name_asked_for_in_tls(web_jail: Jail, authority: Authority) -> None:
+def test_another_name_asked_for_in_tls(web_jail: Jail, authority: Certificates) -> None:
     """Denied before anything is dialled, by an alert that curl can show."""
     need("curl")
     with web_of("https", authority) as web:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.clients.secrets.servers import DOMAIN, PROGRAMS, REPOSITORY, VALUE
-from tests.support.git_backend import FIRST_FILE, git_environment
-from tests.support.package_index import install, pip_environment
+from tests.support.origins.git import FIRST_FILE, git_environment
+from tests.support.origins.packages import install, pip_environment
 from tests.support.programs import Finished
 
 USER = "somebody"

@@ -20,7 +20,7 @@ from tests.clients.jail.scene import SOMEBODY
 from tests.clients.secrets.clients import CLIENTS, HOSTS, Client, Program, Site
 from tests.clients.secrets.servers import PROGRAMS, VALUE, Upstream, host_of
 from tests.support.programs import Finished, bare_environment, run
-from tests.support.running import PYTHON, run_argv
+from tests.support.runs.running import PYTHON, run_argv
 
 TIMEOUT_S = 100
 TRUST_VARIABLES = sorted(trust_variables("", ""))

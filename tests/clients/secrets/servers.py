@@ -18,11 +18,11 @@ from websockets.http11 import Request as Handshake
 from websockets.http11 import Response as HandshakeReply
 from websockets.sync.server import Server, ServerConnection, serve
 
-from tests.support.git_backend import git_backend, git_environment, make_repository
-from tests.support.package_index import index
+from tests.support.origins.git import git_backend, git_environment, make_repository
+from tests.support.origins.packages import index
+from tests.support.origins.tls_echo import Certificates, TlsOrigin, credentials, guarded
+from tests.support.origins.web import App, Reply, Request
 from tests.support.programs import bare_environment
-from tests.support.tls_origin import Certificates, TlsOrigin, credentials, guarded
-from tests.support.web import App, Reply, Request
 
 DOMAIN = "api.test"
 # As long as the placeholder: in a gRPC message, which has its length in front, nothing else could take its place.

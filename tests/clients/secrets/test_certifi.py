@@ -16,7 +16,7 @@ from tests.clients.secrets.clients import Program
 from tests.clients.secrets.scene import Ward, leaks
 from tests.clients.secrets.servers import DOMAIN, PROGRAMS, VALUE, Upstream
 from tests.support.programs import run
-from tests.support.running import folder_of
+from tests.support.runs.running import folder_of
 
 # requests and what it needs, as it is installed for the tests.
 DISTRIBUTIONS = ("certifi", "requests", "urllib3", "idna", "charset-normalizer")

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.jail.test_go import is_static
 from tests.clients.secrets.clients import HOSTS, Program
 from tests.clients.secrets.scene import TRUST_VARIABLES, Ward, leaks
 from tests.clients.secrets.servers import DOMAIN, VALUE, Upstream
-from tests.support.programs import need, run
-from tests.support.running import folder_of
+from tests.support.programs import is_static, need, run
+from tests.support.runs.running import folder_of
 
 UNTRUSTED = 60  # curl's status
 

@@ -10,7 +10,7 @@ import pytest
 from tests.clients.secrets.clients import USER
 from tests.clients.secrets.scene import Ward, leaks
 from tests.clients.secrets.servers import DOMAIN, REPOSITORY, VALUE, Upstream
-from tests.support.git_backend import git, git_environment
+from tests.support.origins.git import git, git_environment
 from tests.support.programs import need
 
 # Chunks over HTTP/2 are left out: git 2.39 with libcurl 7.88, Debian 12's, now and then waits for itself there. It

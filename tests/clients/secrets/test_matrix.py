@@ -7,8 +7,8 @@ import shlex
 import pytest
 
 from tests.clients.secrets.clients import CLIENTS, Client
-from tests.clients.secrets.conftest import Reports
 from tests.clients.secrets.scene import MODES, Mode, is_here, leaks
+from tests.support.fixtures.programs import Reports
 from tests.support.programs import give_up, need, need_module
 
 

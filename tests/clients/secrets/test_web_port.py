@@ -6,10 +6,10 @@ import pytest
 
 from tests.clients.secrets.scene import Ward, leaks
 from tests.clients.secrets.servers import DOMAIN, VALUE
+from tests.support.gateways.webports import on_web_ports
+from tests.support.origins.tls_echo import Certificates, TlsOrigin, credentials
 from tests.support.programs import need
-from tests.support.running import folder_of
-from tests.support.tls_origin import Certificates, TlsOrigin, credentials
-from tests.support.webports import on_web_ports
+from tests.support.runs.running import folder_of
 
 SERVER = "127.0.0.45"
 

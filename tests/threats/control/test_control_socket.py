@@ -6,11 +6,11 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.conftest import StartOrigin
-from tests.support.agent import Agent, make_home
-from tests.support.origin import echo
-from tests.support.running import ANYWHERE, NOBODY, as_user, environment, folder_of, python, run_argv
-from tests.support.scene import wait_until
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import echo
+from tests.support.runs.agent import Agent, make_home
+from tests.support.runs.running import ANYWHERE, NOBODY, as_user, environment, folder_of, python, run_argv
 
 UID = NOBODY if os.geteuid() == 0 else None
 # Says yes to the first question of a control socket that comes to be in a folder.

@@ -11,8 +11,8 @@ import pytest
 import exeat
 from exeat.embed.sandbox_manager import SandboxManager
 from exeat.sandbox.folder import open_sandbox
-from tests.conftest import StartOrigin
-from tests.support.running import python
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.runs.running import python
 
 REACH = """
 import sys, urllib.error, urllib.request

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.addresses import own_addresses
-from tests.support.doors import OUTER, Door, Verdict, ask, read_exactly, read_reply
-from tests.support.raw_origin import RawOrigin
-from tests.support.server import Server
-from tests.threats.conftest import StartScene, StartServer
+from tests.support.fixtures.gateways import StartScene, StartServing
+from tests.support.gateways.doors import OUTER, Door, Verdict, ask, read_exactly, read_reply
+from tests.support.gateways.serving import Serving
+from tests.support.jails.addresses import own_addresses
+from tests.support.origins.raw import RawOrigin
 
 every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)
 
@@ -109,7 +109,7 @@ def healthy(host: str, port: int) -> bool:
         return read_reply(conn).body == b"ok\n"
 
 
-def through_doors(server: Server, host: str, port: int) -> list[int]:
+def through_doors(server: Serving, host: str, port: int) -> list[int]:
     """What a client is told by HTTP, CONNECT and SOCKS when it asks for that place."""
     codes = []
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -139,9 +139,9 @@ WIDE = (
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_e5_the_admin_port_is_out_of_reach(workers: str, start_server: StartServer) -> None:
+def test_e5_the_admin_port_is_out_of_reach(workers: str, serve: StartServing) -> None:
     """E5: health and metrics answer directly, and through no door, whatever the rules list. Control: another port."""
-    server = start_server("--admin", "127.0.0.1:0", "--workers", workers, *WIDE)
+    server = serve("--admin", "127.0.0.1:0", "--workers", workers, *WIDE)
     admin = server.admin_port
     assert healthy("127.0.0.1", admin)
     for host in ("127.0.0.1", "0.0.0.0", "admin.test", "localhost"):
@@ -152,15 +152,15 @@ def test_e5_the_admin_port_is_out_of_reach(workers: str, start_server: StartServ
             assert through_doors(server, host, origin.port) == [200, 200, 0], host
 
 
-def test_e5_the_admin_port_is_out_of_reach_when_the_system_picks_it(start_server: StartServer) -> None:
+def test_e5_the_admin_port_is_out_of_reach_when_the_system_picks_it(serve: StartServing) -> None:
     """E5: port 0 means any free one, which is then as closed as one that was named."""
-    server = start_server("--admin", "127.0.0.1:0", *WIDE)
+    server = serve("--admin", "127.0.0.1:0", *WIDE)
     (admin,) = listening_ports(server.process.pid) - {server.port}
     assert healthy("127.0.0.1", admin)
     assert through_doors(server, "127.0.0.1", admin) == [403, 403, 2]
 
 
-def test_e5_the_admin_port_is_out_of_reach_through_the_machines_own_address(start_server: StartServer) -> None:
+def test_e5_the_admin_port_is_out_of_reach_through_the_machines_own_address(serve: StartServing) -> None:
     """E5: an admin address that listens everywhere is closed everywhere."""
     addresses = own_addresses()
     if not addresses:
@@ -168,15 +168,15 @@ def test_e5_the_admin_port_is_out_of_reach_through_the_machines_own_address(star
     rules = [
         part for address in addresses for part in ("--allow", f"[{address}]:*" if ":" in address else f"{address}:*")
     ]
-    server = start_server("--admin", "0.0.0.0:0", *WIDE, *rules)
+    server = serve("--admin", "0.0.0.0:0", *WIDE, *rules)
     admin = server.admin_port
     for address in addresses:
         assert through_doors(server, address, admin) == [403, 403, 2]
 
 
-def test_e5_a_path_of_the_gateway_itself_is_no_admin_page(start_server: StartServer) -> None:
+def test_e5_a_path_of_the_gateway_itself_is_no_admin_page(serve: StartServing) -> None:
     """E5: asking the proxy port for /metrics, or for an absolute URL of its own, gives nothing away."""
-    server = start_server("--admin", "127.0.0.1:0")
+    server = serve("--admin", "127.0.0.1:0")
     for target in ("/metrics", "/healthz", f"http://127.0.0.1:{server.port}/metrics"):
         with socket.create_connection(("127.0.0.1", server.port), 10) as conn:
             conn.sendall(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())

@@ -10,10 +10,10 @@ import pytest
 from exeat.sandbox import control
 from exeat.sandbox.folder import open_sandbox
 from exeat.ui import server as server_module
-from tests.support.chromium import Chromium, Tab
-from tests.support.running import Running, environment, python
-from tests.support.scene import wait_until
-from tests.support.ui_scene import TOKEN, Scene
+from tests.support.clients.chromium import Chromium, Tab
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import Running, environment, python
+from tests.support.runs.ui_scene import TOKEN, Scene
 
 READY = "document.querySelector('#question-list button:not([aria-disabled])')"
 SHOWN = "[...document.querySelectorAll('#question-list li:not(.gone) .host')].map((each) => each.innerText)"

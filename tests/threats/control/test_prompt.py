@@ -10,7 +10,7 @@ import pytest
 
 from exeat.run.asks.prompt import Screen, ShownQuestion, question_lines
 from exeat.run.asks.questioner import Questioner
-from tests.threats.control.tiny_terminal import TinyTerminal
+from tests.support.clients.tiny_terminal import TinyTerminal
 
 # So long that the first row ends with it: what is left for the second says nothing.
 HOST = "files." + "x" * 45 + ".evil.test"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from exeat.gateway.gates import questions
 from exeat.gateway.gates.questions import Question
 from exeat.policy import Name, Target, decide
-from tests.conftest import StartGate
-from tests.support.gate import Gate, read_until
+from tests.support.fixtures.gateways import StartGate
+from tests.support.gateways.gate import Gate, read_until
 
 HOSTS = dict.fromkeys(("one.test", "other.test"), "127.0.0.1")
 

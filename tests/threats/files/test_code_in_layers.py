@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.programs import Finished
-from tests.support.running import BY_USER, environment, folder_of
-from tests.threats.files.test_own_code import Environment
+from tests.support.runs.environment import Environment
+from tests.support.runs.running import BY_USER, environment, folder_of
 
 # Runs where it is loaded: says so, and tries to leave something on the machine itself.
 PLANTED = """

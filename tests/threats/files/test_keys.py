@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.owned import KEY, START, Owned, owned
+from tests.support.gateways.scene import wait_until
 from tests.support.programs import need
-from tests.support.running import AS_ROOT, BY_USER
-from tests.support.scene import wait_until
+from tests.support.runs.owned import KEY, START, Owned, owned
+from tests.support.runs.running import AS_ROOT, BY_USER
 
 
 def _read(there: Owned, path: object) -> tuple[bool, bool]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.owned import Owned, owned
 from tests.support.programs import need
-from tests.support.running import AS_ROOT, BY_USER, TIMEOUT_S, python
+from tests.support.runs.owned import Owned, owned
+from tests.support.runs.running import AS_ROOT, BY_USER, TIMEOUT_S, python
 
 HELLO = "hello from outside"
 # Says hello to whoever comes, at a path relative to where it is then; it may leave that folder, or live in it (chroot).

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import Finished, need
-from tests.support.running import AS_ROOT, BY_USER, NOBODY, TIMEOUT_S, as_user, exeat, python
-from tests.support.state_scene import BELOW_HOME, KEPT, Scene, scene, under_mounts
+from tests.support.runs.running import AS_ROOT, BY_USER, NOBODY, TIMEOUT_S, as_user, exeat, python
+from tests.support.runs.state_scene import BELOW_HOME, KEPT, Scene, scene, under_mounts
 
 UNDER_MOUNTS = pytest.mark.parametrize("uid", [None, NOBODY], ids=["root", "nobody"])
 FILE = "sandboxes/kept/allowlist.txt"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import Finished, need
-from tests.support.running import (
+from tests.support.runs.running import (
     AS_ROOT,
     BY_USER,
     NOBODY,
@@ -28,7 +28,7 @@ from tests.support.running import (
     folder_of,
     python,
 )
-from tests.support.state_scene import BELOW_HOME, KEPT, Scene, scene, under_mounts
+from tests.support.runs.state_scene import BELOW_HOME, KEPT, Scene, scene, under_mounts
 
 _CASES = (("netns", None), ("netns", NOBODY), ("nft", None)) if os.geteuid() == 0 else (("netns", None),)
 BY_JAIL = pytest.mark.parametrize(("jail", "uid"), _CASES, ids=[f"{jail}-{uid or 'caller'}" for jail, uid in _CASES])

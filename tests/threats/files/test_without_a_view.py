@@ -9,7 +9,7 @@ import pytest
 
 from exeat.attack.harness import attack
 from exeat.attack.probes import GROUPS
-from tests.support.running import AS_ROOT
+from tests.support.runs.running import AS_ROOT
 
 _STAND_IN = """
 import os, sys

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import socket
-import ssl
-from typing import Any
 
-import h2.config
-import h2.connection
-import h2.events
 import pytest
 
-from tests.support.intercepted import Intercepted, StartIntercepted
-from tests.support.raw_origin import RawHandler, RawOrigin
-from tests.threats.secrets.test_reflection import REAL, WITH_KEY, for_good, read_head, receive_all
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.http2 import Http2Client, Stream
+from tests.support.gateways.intercepted import REAL, WITH_KEY, Intercepted, StartIntercepted, for_good
+from tests.support.origins.raw import RawHandler, RawOrigin, read_head, receive_all
 
 
 def answer_with(*parts: bytes) -> RawHandler:
@@ -29,53 +22,15 @@ def answer_with(*parts: bytes) -> RawHandler:
     return handle
 
 
-class Client:
-    """An HTTP/2 client on a socket, as simple as can be."""
-
-    def __init__(self, conn: ssl.SSLSocket) -> None:
-        self.conn = conn
-        self.h2 = h2.connection.H2Connection(
-            h2.config.H2Configuration(client_side=True, validate_outbound_headers=False, header_encoding=None)
-        )
-        self.h2.initiate_connection()
-        self.flush()
-
-    def flush(self) -> None:
-        self.conn.sendall(self.h2.data_to_send())
-
-    def get(self, *more: tuple[bytes, bytes]) -> dict[str, Any]:
-        stream = self.h2.get_next_available_stream_id()
-        head = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"good.test"), (b":path", b"/")]
-        self.h2.send_headers(stream, [*head, *more], end_stream=True)
-        self.flush()
-        got: dict[str, Any] = {"headers": [], "data": b"", "trailers": [], "reset": None, "interim": []}
-        self.conn.settimeout(5)
-        while True:
-            data = self.conn.recv(65536)
-            if not data:
-                got["reset"] = "connection"
-                return got
-            for event in self.h2.receive_data(data):
-                if getattr(event, "stream_id", None) != stream:
-                    continue
-                if isinstance(event, h2.events.ResponseReceived):
-                    got["headers"] = event.headers
-                elif isinstance(event, h2.events.InformationalResponseReceived):
-                    got["interim"].append(event.headers)
-                elif isinstance(event, h2.events.DataReceived):
-                    got["data"] += event.data
-                elif isinstance(event, h2.events.TrailersReceived):
-                    got["trailers"] = event.headers
-                elif isinstance(event, h2.events.StreamReset):
-                    got["reset"] = event.error_code
-                    return got
-                elif isinstance(event, h2.events.StreamEnded):
-                    return got
-
-
-def ask_h2(scene: Intercepted, *more: tuple[bytes, bytes]) -> dict[str, Any]:
+def ask_h2(scene: Intercepted, *more: tuple[bytes, bytes]) -> Stream:
     with scene.open(alpn=("h2",)) as conn:
-        return Client(conn).get(*more)
+        client = Http2Client(conn)
+        number = client.begin(fields=more)
+        try:
+            return client.wait(number)
+        except ConnectionError:
+            client.streams[number].reset = -1  # with the whole connection
+            return client.streams[number]
 
 
 GRPC = b"HTTP/1.1 200 OK\r\nContent-Type: application/grpc-web\r\nContent-Length: %d\r\n\r\n%b"
@@ -97,7 +52,7 @@ def test_a_counted_grpc_answer_reaches_a_client_of_http2(start_intercepted: Star
     body = b"\0\0\0\0\x05hello"
     scene = start_intercepted(secrets=for_good(), handler=answer_with(GRPC % (len(body), body)))
     got = ask_h2(scene, (b"x-key", scene.placeholder()))
-    assert (got["reset"], got["data"]) == (None, body)
+    assert (got.reset, bytes(got.body)) == (None, body)
     assert scene.gate.gateway.counters.internal_errors == 0
 
 
@@ -132,7 +87,7 @@ ANSWERS = {
 def test_no_answer_is_an_internal_error_or_leaks(answer: bytes, start_intercepted: StartIntercepted) -> None:
     scene = start_intercepted(secrets=for_good(), handler=answer_with(answer))
     got = ask_h2(scene, (b"x-key", scene.placeholder()))
-    assert got["headers"] or got["reset"] is not None
+    assert got.headers or got.reset is not None
     assert REAL not in repr(got).encode()
     assert REAL in scene.origin.everything or not scene.origin.everything
     assert scene.gate.gateway.counters.internal_errors == 0
@@ -174,11 +129,11 @@ def test_no_request_is_an_internal_error(
 ) -> None:
     scene = start_intercepted(secrets=for_good())
     got = ask_h2(scene, (b"x-key", scene.placeholder()), *more)
-    assert got["headers"] or got["reset"] is not None
+    assert got.headers or got.reset is not None
     assert scene.gate.gateway.counters.internal_errors == 0
     assert b"evil" not in scene.origin.everything
     assert b"\r\nx-y: b" not in scene.origin.everything
-    assert ask_h2(scene, (b"x-key", scene.placeholder()))["headers"]
+    assert ask_h2(scene, (b"x-key", scene.placeholder())).headers
     assert REAL in scene.origin.everything
 
 
@@ -194,8 +149,8 @@ def test_a_trailer_that_grows_is_no_internal_error(start_intercepted: StartInter
         assert b"X-T: " + key in receive_all(conn)  # over HTTP/1.1 it comes through
     got = ask_h2(scene, (b"x-key", key))
     assert scene.gate.gateway.counters.internal_errors == 0
-    assert got["reset"] is None
-    assert dict(got["trailers"])[b"x-t"].startswith(key)
+    assert got.reset is None
+    assert dict(got.trailers)[b"x-t"].startswith(key)
 
 
 def test_long_trailers_of_grpc_come_through(start_intercepted: StartIntercepted) -> None:
@@ -207,5 +162,5 @@ def test_long_trailers_of_grpc_come_through(start_intercepted: StartIntercepted)
     )
     scene = start_intercepted(secrets=for_good(), handler=answer_with(answer))
     got = ask_h2(scene, (b"x-key", scene.placeholder()))
-    assert got["headers"]
-    assert dict(got["trailers"]).get(b"grpc-status-details-bin") == details
+    assert got.headers
+    assert dict(got.trailers).get(b"grpc-status-details-bin") == details

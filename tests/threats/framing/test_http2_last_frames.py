@@ -9,8 +9,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.gateway.http2.peers import run
-from tests.unit.gateway.http2.test_back import open_stream, upstream
+from tests.unit.gateway.http2.peers import open_stream, run, upstream
 
 FRAMES = 100  # more than are taken in one turn
 

@@ -6,11 +6,11 @@ import socket
 
 import pytest
 
-from tests.support.doors import read_reply
-from tests.support.intercepted import DOORS, Intercepted, StartIntercepted, read_rest
-from tests.support.origin import OK
-from tests.support.raw_origin import RawOrigin
-from tests.threats.framing.test_plain_http import (
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, read_rest
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin, receive_body
+from tests.threats.framing.cases import (
     ACCEPT,
     B2_BAD,
     B3_BAD_BODIES,
@@ -21,12 +21,9 @@ from tests.threats.framing.test_plain_http import (
     SECOND,
     WEBSOCKET,
     post,
-    receive_body,
     statuses,
     websocket_answer,
 )
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
 
 ABSOLUTE = "http://good.test:{port}"
 SECOND_REQUEST = f"GET {SECOND} HTTP/1.1\r\nHost: good.test\r\n\r\n".encode()

@@ -10,15 +10,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.conftest import StartGate, StartOrigin
-from tests.support import tls_peers
-from tests.support.gate import Gate
-from tests.support.http2_wire import Answer, Http2Client, Http2Server, refuse_without_h2
-from tests.support.intercepted import StartIntercepted, answering, read_until
-from tests.support.origin import answering as answering_plain
-from tests.support.scene import wait_until
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.http2 import Answer, Http2Client, Http2Server, refuse_without_h2
+from tests.support.fixtures.gateways import StartGate, StartOrigin
+from tests.support.gateways.gate import Gate
+from tests.support.gateways.intercepted import StartIntercepted, answering, read_until
+from tests.support.gateways.scene import wait_until
+from tests.support.origins import tls
+from tests.support.origins.plain import answering as answering_plain
 
 _NOT_LOOKED_INTO = (types.ModuleType, types.FrameType, type)
 _OURS = ("tests", "pytest", "_pytest", "pluggy", "hypothesis")  # where the test itself remembers what it has sent
@@ -125,7 +123,7 @@ def test_nor_over_http2(client: str, start_intercepted: StartIntercepted) -> Non
     forged = (b"proxy-status", FORGED)
     fields = [(b":status", b"200"), (b"x-real", b"yes"), forged]
     server = Http2Server(lambda _: Answer(fields, b"hello", [(b"x-last", b"yes"), forged]))
-    scene = start_intercepted(handler=server, context=tls_peers.server_context(alpn=["h2"]))
+    scene = start_intercepted(handler=server, context=tls.server_context(alpn=["h2"]))
     scene.origin.before = refuse_without_h2
     if client == "h2":
         peer = Http2Client(scene.open(alpn=("h2",)))

@@ -8,13 +8,10 @@ import ssl
 
 import pytest
 
-from tests.support.doors import open_connect, read_reply
-from tests.support.intercepted import Intercepted, StartIntercepted
-from tests.support.raw_origin import RawOrigin
-from tests.threats.framing.test_http2_between_versions import Client
-from tests.threats.secrets.test_reflection import REAL, WITH_KEY, for_good, read_head
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.http2 import Http2Client
+from tests.support.gateways.doors import open_connect, read_reply
+from tests.support.gateways.intercepted import REAL, WITH_KEY, Intercepted, StartIntercepted, for_good
+from tests.support.origins.raw import RawOrigin, read_head
 
 
 def speak(scene: Intercepted, spoil: random.Random) -> None:
@@ -157,10 +154,10 @@ def test_streams_do_not_mix(start_intercepted: StartIntercepted) -> None:
     scene = start_intercepted(secrets=for_good(), handler=handle)
     key = scene.placeholder()
     with scene.open(alpn=("h2",)) as conn:
-        client = Client(conn)
+        client = Http2Client(conn)
         for number in range(100):
-            got = client.get((b"x-n", b"%d" % number), (b"x-key", key))
-            assert got["data"] == b"%d:%b" % (number, key)
+            got = client.ask(fields=[(b"x-n", b"%d" % number), (b"x-key", key)])
+            assert got.body == b"%d:%b" % (number, key)
 
 
 def test_bodies_that_stop_anywhere_are_no_internal_error(start_intercepted: StartIntercepted) -> None:
@@ -186,7 +183,7 @@ def test_bodies_that_stop_anywhere_are_no_internal_error(start_intercepted: Star
     seen = bytearray()
     for _ in range(40):
         with scene.open(alpn=("h2",)) as conn:
-            client = Client(conn)
+            client = Http2Client(conn)
             for _ in range(4):
                 body = spoil.choice([key, key * 3, b"x" * 30_000 + key, gzip.compress(key), zlib.compress(key)])
                 stream = client.h2.get_next_available_stream_id()

@@ -18,15 +18,13 @@ from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.dial import dial
 from exeat.gateway.gates.resolve import IPAddress
 from exeat.wire.http2 import End, Head, RequestReader
-from tests.conftest import StartGate
-from tests.support.answers import parse_answer
-from tests.support.gate import Gate, read_all, read_until
-from tests.support.intercepted import StartIntercepted
-from tests.support.origin import OK
-from tests.support.raw_origin import RawOrigin
-from tests.support.scene import wait_until
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.answers import parse_answer
+from tests.support.fixtures.gateways import StartGate
+from tests.support.gateways.gate import Gate, read_all, read_until
+from tests.support.gateways.intercepted import StartIntercepted
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin
 
 HOSTS = {"good.test": "127.0.0.1"}
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: good.test\r\n\r\n"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.origins.plain import Greeter
 from tests.support.programs import give_up, need
-from tests.support.running import AS_ROOT, BY_USER, PYTHON, as_user, exeat, folder_of, python
-from tests.threats.jail.test_inherited_sockets import Server
+from tests.support.runs.running import AS_ROOT, BY_USER, PYTHON, as_user, exeat, folder_of, python
 
 _HELLO = "hello from outside"
 _READ = """
@@ -75,7 +75,7 @@ def test_a_socket_bound_in_a_roundabout_way_is_out_of_reach(bind: _Bind, uid: in
         listener = socket.socket(socket.AF_UNIX)
         bind(listener, place)
         place.chmod(0o777)
-        with closing(Server(listener)):
+        with closing(Greeter(listener)):
             command = python(_READ, str(place))
             outside = subprocess.run([*as_user(uid), *command], capture_output=True, text=True, check=True)
             assert _HELLO in outside.stdout
@@ -105,7 +105,7 @@ def test_sockets_with_odd_names_are_out_of_reach() -> None:
         for name in _ODD_NAMES:
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(str(folder / name))
-            stack.enter_context(closing(Server(listener)))
+            stack.enter_context(closing(Greeter(listener)))
         command = python(_READ_ALL)
         assert exeat(argv=command, cwd=folder).stdout.count(_HELLO) == len(_ODD_NAMES)
         done = exeat(command=command, cwd=folder)

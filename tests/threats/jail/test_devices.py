@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.programs import need
-from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, as_user, exeat, folder_of, python
+from tests.support.runs.running import ANYWHERE, AS_ROOT, BY_USER, as_user, exeat, folder_of, python
 
 OPENED = """
 import os, stat, sys

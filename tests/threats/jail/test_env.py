@@ -6,7 +6,7 @@ import pytest
 
 from exeat.attack.model import Probe
 from exeat.attack.probes import GROUPS
-from tests.support.escape import Stage
+from tests.support.jails.stage import Stage
 
 GROUPS_IN_THE_OPEN = ("tcp", "ipv6", "udp", "unix", "outlive")
 # All but one that needs the jail's resolver to get as far as being stopped.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, as_user, environment, exeat, folder_of, python
+from tests.support.runs.running import ANYWHERE, AS_ROOT, BY_USER, as_user, environment, exeat, folder_of, python
 
 # The gateway's ports
 

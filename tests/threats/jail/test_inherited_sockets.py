@@ -8,40 +8,13 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
 
-from tests.support.running import ANYWHERE, AS_ROOT, BY_USER, as_user, exeat, python
-
-_HELLO = b"hello from outside"
-
-
-class Server:
-    """Says hello to everybody who comes, and counts them."""
-
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-        self.visitors = 0
-        listener.listen(8)
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        try:
-            while True:
-                conn, _ = self._listener.accept()
-                self.visitors += 1
-                with conn:
-                    conn.sendall(_HELLO)
-        except OSError:
-            return
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
+from tests.support.origins.plain import GREETING, Greeter
+from tests.support.runs.running import ANYWHERE, AS_ROOT, BY_USER, as_user, exeat, python
 
 # Sockets as standard streams
 
@@ -70,22 +43,22 @@ def tcp_stream() -> Iterator[int]:
 
 @BY_USER
 def test_a_tcp_stream_cannot_be_led_elsewhere(uid: int | None) -> None:
-    server = Server(socket.create_server(("127.0.0.1", 0)))
+    server = Greeter(socket.create_server(("127.0.0.1", 0)))
     command = python(_TURN_STREAM, str(server._listener.getsockname()[1]))
     with closing(server):
         with tcp_stream() as stream:
             outside = subprocess.run([*as_user(uid), *command], stdin=stream, stdout=subprocess.PIPE, check=True)
-        assert outside.stdout.strip() == _HELLO
+        assert outside.stdout.strip() == GREETING
         assert server.visitors == 1
         with tcp_stream() as stream:
             done = exeat(command=command, stdin=stream, uid=uid)
         assert server.visitors == 1, f"the host's loopback was reached: {done.stdout}"
-        assert _HELLO.decode() not in done.stdout
+        assert GREETING.decode() not in done.stdout
 
 
 @AS_ROOT
 def test_a_tcp_stream_cannot_be_led_elsewhere_in_the_nft_jail() -> None:
-    server = Server(socket.create_server(("127.0.0.1", 0)))
+    server = Greeter(socket.create_server(("127.0.0.1", 0)))
     with closing(server), tcp_stream() as stream:
         command = python(_TURN_STREAM, str(server._listener.getsockname()[1]))
         done = exeat("--jail", "nft", command=command, stdin=stream, cwd=ANYWHERE)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.escape import JAILS_AND_CALLERS, Stage
+from tests.support.jails.stage import JAILS_AND_CALLERS, Stage
 
 PROCESSES = 4  # exeat, its gateway, the jail's first process, the command
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.origins.plain import Greeter
 from tests.support.programs import give_up, need
-from tests.support.running import (
+from tests.support.runs.running import (
     ANYWHERE,
     AS_ROOT,
     BY_USER,
@@ -27,7 +28,6 @@ from tests.support.running import (
     python,
     run_argv,
 )
-from tests.threats.jail.test_inherited_sockets import Server
 
 _HELLO = "hello from outside"
 
@@ -52,7 +52,7 @@ def _with_own_file(content: str, path: str, folder: Path) -> list[str]:
 @AS_ROOT
 def test_names_are_looked_up_while_the_command_runs(tmp_path: Path) -> None:
     """What the resolver needs, a codec for example, must be in memory before nothing is loaded any more."""
-    server = Server(socket.create_server(("::1", 0), family=socket.AF_INET6))
+    server = Greeter(socket.create_server(("::1", 0), family=socket.AF_INET6))
     port = str(server._listener.getsockname()[1])
     command = python(_READ_FROM, "named.test", port)
     rule = ("--allow", f"named.test:{port} private")

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from tests.support.escape import JAILS_AND_CALLERS, Stage
-from tests.threats.jail.soak import difference
+from tests.support.jails.soak import difference
+from tests.support.jails.stage import JAILS_AND_CALLERS, Stage
 
 RUNS = 12
 

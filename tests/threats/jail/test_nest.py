@@ -10,7 +10,7 @@ import pytest
 from exeat.attack.harness import GRANTED_BY_NEST
 from exeat.attack.model import Probe
 from exeat.attack.probes import GROUPS
-from tests.support.escape import Stage, check
+from tests.support.jails.stage import Stage, check
 
 _ORDINARY = "user"  # root cannot have it
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.escape import Caller, Stage
+from tests.support.jails.stage import Caller, Stage
 from tests.support.programs import give_up, need
-from tests.support.running import AS_ROOT
+from tests.support.runs.running import AS_ROOT
 
 # The first argument is a folder to start in. The program that follows must not start where exeat keeps its state.
 _IN_FOLDER = ["sh", "-c", 'mkdir -p "$0" && cd "$0" && exec "$@"']

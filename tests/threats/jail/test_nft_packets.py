@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from exeat.jail.net import nft
-from tests.support.networks import Networks
-from tests.support.running import ANYWHERE, AS_ROOT, exeat, python
-from tests.support.scene import wait_until
+from tests.support.gateways.scene import wait_until
+from tests.support.jails.networks import Networks
+from tests.support.runs.running import ANYWHERE, AS_ROOT, exeat, python
 
 pytestmark = AS_ROOT
 OTHER = 12_345

@@ -7,7 +7,7 @@ Each gets out without a jail, which is its control, and does not get out of one.
 from __future__ import annotations
 
 from exeat.attack.model import Probe
-from tests.support.escape import Stage, cases, check
+from tests.support.jails.stage import Stage, cases, check
 
 
 @cases()

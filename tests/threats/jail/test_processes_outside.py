@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 import exeat as exeat_package
+from tests.support.gateways.scene import wait_until
 from tests.support.programs import give_up
-from tests.support.running import (
+from tests.support.runs.running import (
     ANYWHERE,
     AS_ROOT,
     BY_USER,
@@ -31,7 +32,6 @@ from tests.support.running import (
     folder_of,
     python,
 )
-from tests.support.scene import wait_until
 
 # exeat's own code
 

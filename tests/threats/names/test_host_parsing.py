@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from exeat.errors import ConfigError
 from exeat.sources import make_policy
-from tests.support.doors import (
+from tests.support.fixtures.gateways import StartScene
+from tests.support.gateways.doors import (
     ABSOLUTE,
     ALL,
     HOSTS,
@@ -25,8 +26,7 @@ from tests.support.doors import (
     assert_verdict,
     expected_verdict,
 )
-from tests.support.scene import Scene
-from tests.threats.conftest import StartScene
+from tests.support.gateways.scene import Scene
 
 every_door = pytest.mark.parametrize("door", ALL, ids=str)
 every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)

@@ -7,9 +7,9 @@ import pytest
 from exeat.policy import parse_rule
 from exeat.policy.rule import Source
 from exeat.sources import make_policy
-from tests.conftest import StartGate
-from tests.support.gate import Gate
-from tests.support.scene import Dials
+from tests.support.fixtures.gateways import StartGate
+from tests.support.gateways.gate import Gate
+from tests.support.gateways.scene import Dials
 
 NAMES = {
     "inside.test": ["10.1.2.3"],

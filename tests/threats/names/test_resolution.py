@@ -10,8 +10,8 @@ import pytest
 
 from exeat.gateway.gates.resolve import is_own_address
 from exeat.policy import AddressClass, classify
-from tests.support.addresses import own_addresses
-from tests.support.doors import (
+from tests.support.fixtures.gateways import StartScene
+from tests.support.gateways.doors import (
     ABSOLUTE,
     ALL,
     CONNECT,
@@ -25,10 +25,10 @@ from tests.support.doors import (
     connect_dial,
     read_reply,
 )
-from tests.support.origin import OK
-from tests.support.raw_origin import RawOrigin
-from tests.support.scene import Scene, Script
-from tests.threats.conftest import StartScene
+from tests.support.gateways.scene import Scene, Script
+from tests.support.jails.addresses import own_addresses
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin
 
 every_name_door = pytest.mark.parametrize("door", [ABSOLUTE, CONNECT, SOCKS_NAME, REDIRECT], ids=str)
 

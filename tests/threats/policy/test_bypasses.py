@@ -14,11 +14,11 @@ import pytest
 
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
-from tests.conftest import StartGate, StartOrigin
-from tests.support.doors import connect_dial, read_reply
-from tests.support.gate import Gate, read_all, read_until
-from tests.support.origin import OK, Origin, answer_all
-from tests.threats.resources.pressure import HOSTS, ask
+from tests.support.clients.pressure import HOSTS, ask
+from tests.support.fixtures.gateways import StartGate, StartOrigin
+from tests.support.gateways.doors import connect_dial, read_reply
+from tests.support.gateways.gate import Gate, read_all, read_until
+from tests.support.origins.plain import OK, Origin, answer_all
 
 # Reload
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartOrigin
-from tests.support.agent import Agent, make_home
-from tests.support.origin import Origin, echo
+from tests.support.fixtures.gateways import StartOrigin
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import Origin, echo
 from tests.support.programs import Finished
-from tests.support.running import ANYWHERE, NOBODY, as_user, environment, exeat, folder_of
-from tests.support.scene import wait_until
+from tests.support.runs.agent import Agent, make_home
+from tests.support.runs.running import ANYWHERE, NOBODY, as_user, environment, exeat, folder_of
 
 UID = NOBODY if os.geteuid() == 0 else None
 MAPPED = tuple(word for name in ("good", "other") for word in ("--add-host", f"{name}.test:127.0.0.1"))

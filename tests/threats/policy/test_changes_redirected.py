@@ -7,9 +7,9 @@ import pytest
 from exeat.gateway.doors import redirect
 from exeat.gateway.flow.channel import Channel
 from exeat.sources import make_policy
-from tests.conftest import StartGate, StartOrigin
-from tests.support.gate import Gate
-from tests.support.origin import echo
+from tests.support.fixtures.gateways import StartGate, StartOrigin
+from tests.support.gateways.gate import Gate
+from tests.support.origins.plain import echo
 
 
 def test_no_connection_begins_by_rules_that_are_gone(

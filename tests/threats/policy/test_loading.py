@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,20 @@ import pytest
 from exeat.errors import ConfigError
 from exeat.policy import parse_document
 from exeat.sources import RuleSources, load_document, make_policy
-from tests.support.doors import OUTER, Door, Verdict, assert_verdict, connect_dial, read_exactly, read_reply, socks_dial
-from tests.support.gate import read_all, read_until
-from tests.support.raw_origin import PING, PONG, RawOrigin, keep_silent
-from tests.support.scene import Scene, wait_until
-from tests.support.server import Server
-from tests.threats.conftest import StartScene
+from tests.support.fixtures.gateways import StartScene, StartServing
+from tests.support.gateways.doors import (
+    OUTER,
+    Door,
+    Verdict,
+    assert_verdict,
+    connect_dial,
+    read_exactly,
+    read_reply,
+    socks_dial,
+)
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import Scene, wait_until
+from tests.support.origins.raw import PING, PONG, RawOrigin, keep_silent
 
 every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)
 
@@ -283,12 +291,12 @@ def policy_text(port: int, *names: str) -> str:
     return f'{{"allow": [{rules}], "hosts": {{{hosts}}}}}'
 
 
-def test_a8_a_broken_reload_keeps_the_last_good_policy(start_server: Callable[..., Server]) -> None:
+def test_a8_a_broken_reload_keeps_the_last_good_policy(serve: StartServing) -> None:
     """A8: after each broken edit the old rules stand, the failure is on record, and a good edit takes effect whole."""
     with RawOrigin() as origin:
-        server = start_server(policy=policy_text(origin.port, "good.test"))
-        assert server.status("good.test", origin.port) == 200
-        assert server.status("evil.test", origin.port) == 403
+        server = serve(policy=policy_text(origin.port, "good.test"), policy_name="policy.json")
+        assert server.get("good.test", origin.port).status == 200
+        assert server.get("evil.test", origin.port).status == 403
 
         def wait_for_failures(count: int) -> None:
             wait_until(lambda: server.audit.read_text().count('"reload-failed"') >= count, "the failed reload")
@@ -298,24 +306,24 @@ def test_a8_a_broken_reload_keeps_the_last_good_policy(start_server: Callable[..
             server.write(text)
             server.process.send_signal(signal.SIGHUP)
             wait_for_failures(number)
-            assert server.status("good.test", origin.port) == 200
-            assert server.status("evil.test", origin.port) == 403
+            assert server.get("good.test", origin.port).status == 200
+            assert server.get("evil.test", origin.port).status == 403
         server.policy.unlink()
         server.process.send_signal(signal.SIGHUP)
         wait_for_failures(len(broken) + 1)
-        assert server.status("good.test", origin.port) == 200
-        assert server.status("evil.test", origin.port) == 403
+        assert server.get("good.test", origin.port).status == 200
+        assert server.get("evil.test", origin.port).status == 403
         server.write(policy_text(origin.port, "other.test"))
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: '"reload"' in server.audit.read_text(), "the reload")
-        assert server.status("good.test", origin.port) == 403
-        assert server.status("other.test", origin.port) == 200
+        assert server.get("good.test", origin.port).status == 403
+        assert server.get("other.test", origin.port).status == 200
 
 
 @pytest.mark.parametrize("policy", ["][", '{"allow": ["*"]}', '{"allow": ["good.test"], "allow": []}'])
-def test_a8_the_server_does_not_start_with_a_broken_policy(policy: str, start_server: Callable[..., Server]) -> None:
+def test_a8_the_server_does_not_start_with_a_broken_policy(policy: str, serve: StartServing) -> None:
     """A8: nothing listens, so nothing can be let out by mistake; the exit status says so."""
-    server = start_server("--allow", "good.test", policy=policy)
+    server = serve("--allow", "good.test", policy=policy, policy_name="policy.json")
     assert server.process.wait(20) == 2
     assert "policy.json" in server.errors
 

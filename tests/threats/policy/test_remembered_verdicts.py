@@ -11,13 +11,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from exeat.gateway.tls.interception import Intercept
-from tests.support import tls_peers
-from tests.support.http2_wire import Http2Client, Http2Server
-from tests.support.intercepted import StartIntercepted
-from tests.support.redirected import Namespace, Namespaces, why_not
-from tests.support.walk import KEPT_DOORS, NAMES, RAW_DOORS, Request, Rules, Server, Step, Walk
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.http2 import Http2Client, Http2Server
+from tests.support.gateways.intercepted import StartIntercepted
+from tests.support.gateways.redirected import Namespace, Namespaces, why_not
+from tests.support.gateways.walk import KEPT_DOORS, NAMES, RAW_DOORS, Request, Rules, Server, Step, Walk
+from tests.support.origins import tls
 
 HOSTS = (*NAMES, "127.0.0.1", "127.0.0.2", "localhost", "LOCALHOST.", "[::1]")
 PATTERNS = (*NAMES, "*.w.test", "127.0.0.1", "127.0.0.2", "127.0.0.0/8", "127.0.0.0/30", "[::1]", "localhost")
@@ -89,7 +87,7 @@ def test_nor_over_a_connection_that_is_shared_inside_tls(offer: list[str], start
     """Streams of one HTTP/2 connection are judged each, as are requests that come one after the other."""
     rules = ("good.test", "127.0.0.1 methods=GET")
     server = Http2Server()
-    context = tls_peers.server_context(alpn=offer)
+    context = tls.server_context(alpn=offer)
     scene = start_intercepted(rules, handler=server, context=context, mode=Intercept.ALL)
     for asked, status in (("GET", 200), ("POST", 403), ("GET", 200), ("DELETE", 403)):
         peer = Http2Client(scene.open(alpn=("h2",)))

@@ -10,9 +10,9 @@ import pytest
 
 from exeat.jail.files.name_watch import Change
 from exeat.run.files.project_guard import ProjectGuard, guard_projects
-from tests.support.owned import Owned, git, owned
 from tests.support.programs import need
-from tests.support.running import BY_USER, python
+from tests.support.runs.owned import Owned, git, owned
+from tests.support.runs.running import BY_USER, python
 
 # Sooner or later exeat has seen enough of that and ends the run. By then they have made it once more.
 _ENDS_THE_RUN = """

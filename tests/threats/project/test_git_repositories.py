@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from tests.support.owned import Owned, owned
 from tests.support.programs import need
-from tests.support.running import BY_USER, python
+from tests.support.runs.owned import Owned, owned
+from tests.support.runs.running import BY_USER, python
 
 _EVIL = "git init -q; git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x"
 _SETTING = "git config core.fsmonitor 'touch ~/out; false'"

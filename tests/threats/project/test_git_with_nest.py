@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.owned import git, owned
-from tests.support.running import AS_ROOT, NOBODY, PYTHON
+from tests.support.runs.owned import git, owned
+from tests.support.runs.running import AS_ROOT, NOBODY, PYTHON
 
 # A file system of its own without a mount in it, and a descriptor of the project from before.
 _LEAVE_MOUNTS = """

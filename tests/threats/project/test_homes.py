@@ -12,8 +12,8 @@ from exeat.files import homes
 from exeat.run.files import seen_files
 from exeat.run.files.seen_files import see_files
 from exeat.run.settings import RunSettings
-from tests.support.owned import owned
-from tests.support.running import BY_USER
+from tests.support.runs.owned import owned
+from tests.support.runs.running import BY_USER
 
 _STATE = "cd ~/.local/state/exeat; ls -A | wc -l; mkdir x; cd ..; mv exeat y; mv ../../.local ../../x; true"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.escape import Caller, Stage
+from tests.support.jails.stage import Caller, Stage
 from tests.support.programs import need
 
 pytest.importorskip("exeat.run.files.seen_files", reason="needs the view")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from tests.support.running import BY_USER, Running, folder_of, python, state_of
-from tests.support.scene import wait_until
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import BY_USER, Running, folder_of, python, state_of
 
 # One that goes on in a session of its own, one that has stopped before, and the command itself.
 _STOPS = """

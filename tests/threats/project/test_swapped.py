@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import AS_ROOT, TIMEOUT_S
+from tests.support.runs.running import AS_ROOT, TIMEOUT_S
 
 # There is no link on the way when the path is chosen, nor when the view is made: only in between.
 _ENTER = """

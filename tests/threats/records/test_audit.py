@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.doors import (
+from tests.support.fixtures.gateways import StartScene, StartServing
+from tests.support.gateways.doors import (
     ALL,
     OUTER,
     Door,
@@ -24,11 +25,10 @@ from tests.support.doors import (
     socks_dial,
     socks_request,
 )
-from tests.support.gate import read_all, read_until
-from tests.support.origin import OK
-from tests.support.raw_origin import PING, PONG, RawHandler, RawOrigin, answer_anything, keep_silent
-from tests.support.scene import Mark, Scene, wait_until
-from tests.threats.conftest import StartScene, StartServer
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import Mark, Scene, wait_until
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import PING, PONG, RawHandler, RawOrigin, answer_anything, keep_silent
 
 every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)
 
@@ -388,10 +388,10 @@ def test_j5_stopping_the_gateway_leaves_an_end(through: str, start_scene: StartS
     assert lines[2]["note"] == "gateway-stopped"
 
 
-def test_j5_a_gateway_that_is_killed_has_written_what_it_allowed(start_server: StartServer) -> None:
+def test_j5_a_gateway_that_is_killed_has_written_what_it_allowed(serve: StartServing) -> None:
     """J5: after SIGKILL in the middle of a tunnel the decision is in the file, whole."""
     with RawOrigin(keep_silent) as origin:
-        server = start_server("--allow", f"127.0.0.1:{origin.port}")
+        server = serve("--allow", f"127.0.0.1:{origin.port}")
         with socket.create_connection(("127.0.0.1", server.port), 10) as conn:
             assert connect_dial(conn, b"127.0.0.1:%d" % origin.port).status == 200
             conn.sendall(PING)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.running import AS_ROOT, BY_USER, as_user, exeat, folder_of, python
+from tests.support.runs.running import AS_ROOT, BY_USER, as_user, exeat, folder_of, python
 
 _OPEN = """
 import sys

@@ -18,11 +18,7 @@ from exeat.gateway.gates.dial import dial
 from exeat.gateway.gates.resolve import IPAddress, ResolveError, Resolver
 from exeat.gateway.gates.session import _check_partial_head
 from exeat.gateway.limits import Limits
-from tests.conftest import StartGate, StartOrigin
-from tests.support.gate import read_until
-from tests.support.origin import OK, Origin
-from tests.support.scene import wait_until
-from tests.threats.resources.pressure import (
+from tests.support.clients.pressure import (
     HOSTS,
     answer_size_in_path,
     ask,
@@ -33,15 +29,14 @@ from tests.threats.resources.pressure import (
     unsent,
     upstreams_of,
 )
+from tests.support.fixtures.gateways import StartGate, StartOrigin
+from tests.support.gateways.gate import read_until
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import OK, Origin
 
 MB = 1024 * 1024
 DENIED = b"GET http://a/ HTTP/1.1\r\nHost:a\r\n\r\n"
 SHORT = Limits(keep_alive_s=0.3, head_s=0.3, first_byte_s=0.3, idle_s=0.5, response_s=0.5, upstream_idle_s=0.3)
-
-
-@pytest.fixture
-def quick_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exeat.gateway.gateway._SWEEP_S", 0.05)
 
 
 # Memory

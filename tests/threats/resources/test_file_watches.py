@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.owned import owned
-from tests.support.running import AS_ROOT, NOBODY, python
+from tests.support.runs.owned import owned
+from tests.support.runs.running import AS_ROOT, NOBODY, python
 
 _TAKE_ALL = """
 import ctypes

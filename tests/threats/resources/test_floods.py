@@ -19,17 +19,14 @@ import pytest
 
 from exeat.gateway.gates.session import Session
 from exeat.gateway.http2.frames import Intake
-from tests.conftest import StartGate, StartOrigin
-from tests.support.gate import Gate, read_all, read_until
-from tests.support.intercepted import StartIntercepted
-from tests.support.origin import OK, Origin
-from tests.support.raw_origin import RawOrigin, keep_silent
-from tests.support.scene import wait_until
-from tests.threats.resources.pressure import HOSTS, ask, flood, most_between_turns
-from tests.unit.gateway.http2.peers import Pipe, run
-from tests.unit.gateway.http2.test_back import upstream
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.pressure import HOSTS, ask, flood, most_between_turns
+from tests.support.fixtures.gateways import StartGate, StartOrigin
+from tests.support.gateways.gate import Gate, read_all, read_until
+from tests.support.gateways.intercepted import StartIntercepted
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.plain import OK, Origin
+from tests.support.origins.raw import RawOrigin, keep_silent
+from tests.unit.gateway.http2.peers import Pipe, run, upstream
 
 CHUNKED = "Transfer-Encoding: chunked\r\n"
 TINY = {"one byte": b"1\r\nx\r\n", "an empty extension": b"1;\r\nx\r\n", "an extension": b"1;a=b\r\nx\r\n"}

@@ -13,12 +13,9 @@ import brotli
 import pytest
 from backports import zstd
 
-from tests.support.gate import read_until
-from tests.support.intercepted import StartIntercepted
-from tests.support.raw_origin import RawOrigin
-from tests.threats.secrets.test_reflection import for_good, read_head
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.gateways.gate import read_until
+from tests.support.gateways.intercepted import StartIntercepted, for_good
+from tests.support.origins.raw import RawOrigin, read_head
 
 MB = 1024 * 1024
 EACH = 15 * MB  # below what is taken for a bomb

@@ -12,11 +12,11 @@ import pytest
 from exeat.policy import Target, canonical_host, decide
 from exeat.policy.path import is_canonical_path
 from exeat.sources import make_policy
-from tests.conftest import StartGate, StartOrigin
-from tests.support.doors import read_reply
-from tests.support.gate import Gate
-from tests.support.origin import Origin
-from tests.threats.resources.pressure import HOSTS, ask
+from tests.support.clients.pressure import HOSTS, ask
+from tests.support.fixtures.gateways import StartGate, StartOrigin
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.gate import Gate
+from tests.support.origins.plain import Origin
 
 MAX_JUDGED = 8_192
 MANY = [f"good.test paths=/{number}/**" for number in range(50)]

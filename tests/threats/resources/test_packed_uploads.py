@@ -20,7 +20,7 @@ from exeat.secrets.model import Where
 from exeat.secrets.treatment import Treatment
 from exeat.secrets.vault import Vault
 from exeat.wire.body import LengthBody
-from tests.threats.secrets.test_streams_in_slices import Turns, Wire
+from tests.support.gateways.by_hand import Turns, Wire
 from tests.unit.secrets.samples import make_secret, request, treat
 
 SLICE = 4 * 1024  # packed; of this, four megabytes may come

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import AS_ROOT, BY_USER, Process, Running, children_of, folder_of, wait_gone
-from tests.support.scene import wait_until
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import AS_ROOT, BY_USER, Process, Running, children_of, folder_of, wait_gone
 
 FIRST = "first-value-0123456789"
 SECOND = "second-value-0123456789"

@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import tls_peers
-from tests.support.doors import Opener, open_connect, open_redirect, open_socks, read_reply
-from tests.support.gate import read_all
-from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted
-from tests.support.raw_origin import RawOrigin, keep_silent
-from tests.support.scene import wait_until
-from tests.threats.framing.test_plain_http import receive_body
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.gateways.doors import Opener, open_connect, open_redirect, open_socks, read_reply
+from tests.support.gateways.gate import read_all
+from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted
+from tests.support.gateways.scene import wait_until
+from tests.support.origins import tls
+from tests.support.origins.raw import RawOrigin, keep_silent, receive_body
 
 REAL = VALUE.encode()
 ALL = ["headers", "basic", "query", "path", "body"]
@@ -315,7 +312,7 @@ def test_h2_a_server_that_fails_verification_after_it_passed(start_intercepted: 
     """H2: every connection is verified, not every host once."""
     scene = start(start_intercepted)
     request = b"GET / HTTP/1.1\r\nHost: good.test\r\nConnection: close\r\nX-Key: %b\r\n\r\n" % scene.placeholder()
-    for context, status in ((tls_peers.server_context(), 200), (tls_peers.unknown_root(), 502)):
+    for context, status in ((tls.server_context(), 200), (tls.unknown_root(), 502)):
         scene.origin.context = context
         scene.change(RULES)  # so that no connection is kept
         with scene.open() as conn:

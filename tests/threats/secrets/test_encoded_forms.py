@@ -6,12 +6,9 @@ import socket
 
 import pytest
 
-from tests.support.doors import read_reply
-from tests.support.intercepted import StartIntercepted
-from tests.support.raw_origin import RawOrigin
-from tests.threats.secrets.test_reflection import WITH_KEY, for_good, read_head
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import WITH_KEY, StartIntercepted, for_good
+from tests.support.origins.raw import RawOrigin, read_head
 
 VALUE = "c2Vj/mV0L+ZhbHVlLTAxMjM0NTY3ODk="
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.networks import Networks
-from tests.support.running import AS_ROOT, BY_USER, exeat, python
-from tests.support.secret_runs import SOURCES, Hoard, authority, places, workshop
+from tests.support.jails.networks import Networks
+from tests.support.runs.running import AS_ROOT, BY_USER, exeat, python
+from tests.support.runs.secret_runs import SOURCES, Hoard, authority, places, workshop
 
 # What a secret's command reads, nobody can know and hide.
 KNOWN = [source for source in SOURCES if source != "command"]

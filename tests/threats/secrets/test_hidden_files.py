@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import ANYWHERE
+from tests.support.runs.running import ANYWHERE
 
 # The wait: in a folder that is shared it is covered again soon, not at once.
 LOOK = "cat {0}; echo looked; read line; sleep 0.5; cat {0}; ls {1}"

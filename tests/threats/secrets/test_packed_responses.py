@@ -15,12 +15,9 @@ from bisect import bisect
 
 import pytest
 
-from tests.support.intercepted import Intercepted, StartIntercepted, read_rest
-from tests.support.raw_origin import RawOrigin
-from tests.support.tls_peers import say_goodbye
-from tests.threats.secrets.test_reflection import REAL, for_good, read_head
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.gateways.intercepted import REAL, Intercepted, StartIntercepted, for_good, read_rest
+from tests.support.origins.raw import RawOrigin, read_head
+from tests.support.origins.tls import say_goodbye
 
 KEPT = 64 << 10  # a body of up to so many bytes keeps a length
 RIGHT = REAL[:-2]

@@ -14,14 +14,19 @@ from typing import Any
 import pytest
 from hyperframe.frame import DataFrame
 
-from tests.support.http2_wire import Http2Client
-from tests.support.intercepted import Intercepted, StartIntercepted, read_rest, read_until
-from tests.support.raw_origin import RawOrigin
-from tests.support.tls_peers import say_goodbye
-from tests.threats.secrets.test_reflection import REAL, UPGRADE, WITH_KEY, for_good, read_head
-from tests.threats.secrets.test_streams import frame, speaking
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.http2 import Http2Client
+from tests.support.clients.websocket import UPGRADE, frame, speaking
+from tests.support.gateways.intercepted import (
+    REAL,
+    WITH_KEY,
+    Intercepted,
+    StartIntercepted,
+    for_good,
+    read_rest,
+    read_until,
+)
+from tests.support.origins.raw import RawOrigin, read_head
+from tests.support.origins.tls import say_goodbye
 
 PIECE = 256 << 10  # what is unpacked at a time
 GUESSED = 3

@@ -6,62 +6,14 @@ import asyncio
 import socket
 import threading
 import time
-from typing import Any
 
 import pytest
 
 from exeat.errors import ConfigError
-from tests.support.doors import read_reply
-from tests.support.intercepted import VALUE, StartIntercepted
-from tests.support.raw_origin import RawHandler, RawOrigin
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
-
-REAL = VALUE.encode()
-UPGRADE = (
-    b"GET /chat HTTP/1.1\r\nHost: good.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Key: %b\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-)
-SWITCHED = (
-    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
-)
-WITH_KEY = b"GET /key HTTP/1.1\r\nHost: good.test\r\nX-Key: %b\r\n\r\n"
-
-
-def for_good(**settings: Any) -> dict[str, dict[str, Any]]:
-    return {"KEY": {"hosts": ["good.test private"], **settings}}
-
-
-def read_head(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> bytes:
-    """The next head on a connection, which is then forgotten."""
-    while b"\r\n\r\n" not in raw:
-        if not origin.read(conn, raw):
-            return b""
-    head = bytes(raw).partition(b"\r\n\r\n")[0]
-    raw.clear()
-    return head
-
-
-def receive_all(conn: socket.socket) -> bytes:
-    """Until the end, orderly or not."""
-    received = bytearray()
-    conn.settimeout(2)
-    try:
-        while data := conn.recv(65536):
-            received += data
-    except OSError:
-        pass
-    return bytes(received)
-
-
-def longest_part(text: bytes, value: bytes = REAL) -> int:
-    """How many bytes of the value, from its beginning or up to its end, are in the text."""
-    return max(
-        [size for size in range(len(value) + 1) if value[:size] in text or value[len(value) - size :] in text],
-        default=0,
-    )
-
+from tests.support.clients.websocket import SWITCHED, UPGRADE
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import REAL, WITH_KEY, StartIntercepted, for_good, longest_part
+from tests.support.origins.raw import RawHandler, RawOrigin, read_head, receive_all
 
 # WebSocket
 

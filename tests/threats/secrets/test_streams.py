@@ -12,48 +12,22 @@ import time
 
 import pytest
 
-from tests.support.doors import read_reply
-from tests.support.http2_wire import Http2Client
-from tests.support.intercepted import Intercepted, StartIntercepted, read_until
-from tests.support.raw_origin import RawHandler, RawOrigin
-from tests.support.scene import wait_until
-from tests.threats.secrets.test_reflection import (
+from tests.support.clients.http2 import Http2Client
+from tests.support.clients.websocket import SWITCHED, UPGRADE, frame, speaking
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import (
     REAL,
-    SWITCHED,
-    UPGRADE,
     WITH_KEY,
+    Intercepted,
+    StartIntercepted,
     for_good,
     longest_part,
-    read_head,
-    receive_all,
+    read_until,
 )
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.raw import RawHandler, RawOrigin, read_head, receive_all
 
 HALF = REAL[: len(REAL) // 2]
-
-
-def frame(payload: bytes, first: int = 0x82, *, length: int | None = None, wide: bool = False) -> bytes:
-    size = len(payload) if length is None else length
-    if wide or size > 0xFFFF:
-        return struct.pack("!BBQ", first, 127, size) + payload
-    if size > 125:
-        return struct.pack("!BBH", first, 126, size) + payload
-    return struct.pack("!BB", first, size) + payload
-
-
-def speaking(*parts: bytes) -> RawHandler:
-    """A server of WebSockets that says these parts, each in a record of its own, and waits for the client's end."""
-
-    def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
-        read_head(conn, origin, raw)
-        conn.sendall(SWITCHED)
-        for part in parts:
-            time.sleep(0.01)
-            conn.sendall(part)
-        receive_all(conn)
-
-    return handle
 
 
 HARMLESS = {

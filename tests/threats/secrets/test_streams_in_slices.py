@@ -5,9 +5,7 @@ However it comes, whenever the client stops reading, and whether it ends in orde
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -18,75 +16,11 @@ from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.relay import Tunnel
 from exeat.secrets.response.redaction import LeakGuard
 from exeat.secrets.vault import Vault
+from tests.support.clients.websocket import frame
+from tests.support.gateways.by_hand import Turns, Wire
 from tests.unit.secrets.samples import VALUE, make_secret
 
 SLICE = 4 * 1024
-
-
-class Turns:
-    """A loop whose turns are taken by hand."""
-
-    def __init__(self) -> None:
-        self._due: deque[Callable[[], None]] = deque()
-        self._real: asyncio.AbstractEventLoop | None = None
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self._due.append(call)
-
-    def create_future(self) -> asyncio.Future[None]:
-        self._real = self._real or asyncio.new_event_loop()
-        return self._real.create_future()
-
-    def turn(self) -> bool:
-        for _ in range(len(self._due)):
-            self._due.popleft()()
-        return bool(self._due)
-
-    def close(self) -> None:
-        if self._real is not None:
-            self._real.close()
-
-
-class Wire:
-    """A transport. It keeps what is written, and tells its channel when it is closed."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._reading = True
-        self._closing = False
-        self.written = b""
-        self.has_eof = False
-        channel.insert_layer(cast("Any", self))
-
-    def write(self, data: bytes) -> None:
-        assert not self.has_eof
-        self.written += data
-
-    def write_eof(self) -> None:
-        self.has_eof = True
-
-    def is_closing(self) -> bool:
-        return self._closing
-
-    def is_reading(self) -> bool:
-        return self._reading
-
-    def pause_reading(self) -> None:
-        self._reading = False
-
-    def resume_reading(self) -> None:
-        self._reading = True
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def get_extra_info(self, name: str) -> None:
-        return None
-
-    def close(self) -> None:
-        self._closing = True
-
-    abort = close
 
 
 class ResetChannel(Channel):
@@ -131,10 +65,6 @@ def close_loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for turns in made:
         turns.close()
-
-
-def frame(payload: bytes) -> bytes:
-    return b"\x82\x7f" + len(payload).to_bytes(8, "big") + payload
 
 
 def noise(size: int) -> bytes:

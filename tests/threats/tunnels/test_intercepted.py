@@ -12,8 +12,8 @@ import pytest
 
 from exeat.gateway.tls.interception import Intercept
 from exeat.policy import canonical_host
-from tests.support import tls_peers
-from tests.support.doors import (
+from tests.support.clients.hello import client_hello, hello_message, records, server_name
+from tests.support.gateways.doors import (
     ALERT,
     Opener,
     connect_dial,
@@ -23,12 +23,10 @@ from tests.support.doors import (
     read_reply,
     socks_dial,
 )
-from tests.support.gate import read_all, read_until
-from tests.support.hello import client_hello, hello_message, record, server_name
-from tests.support.intercepted import DOORS, Intercepted, StartIntercepted
-from tests.support.raw_origin import PING, PONG
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted
+from tests.support.origins import tls
+from tests.support.origins.raw import PING, PONG
 
 GET = b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"
 every_door = pytest.mark.parametrize("door", DOORS)
@@ -38,7 +36,7 @@ every_tunnel = pytest.mark.parametrize("open_tunnel", [open_connect, open_socks,
 def own_context() -> ssl.SSLContext:
     """A client that trusts the server's authority and not the gateway's."""
     context = ssl.create_default_context()
-    tls_peers.trusted_authority().configure_trust(context)
+    tls.trusted_authority().configure_trust(context)
     return context
 
 
@@ -63,7 +61,7 @@ EVIL_HELLOS: dict[str, bytes] = {
     "a wildcard": client_hello(b"*.com"),
     "300 bytes": client_hello(b"a" * 300),
     "NUL": client_hello(b"good.test\0.evil.test"),
-    "two names": record(hello_message([(0, server_name(b"good.test")), (0, server_name(b"evil.test"))])),
+    "two names": records(hello_message([(0, server_name(b"good.test")), (0, server_name(b"evil.test"))])),
     "64 KB": client_hello(b"good.test", more=[(21, bytes(60_000))]),
     "an SSH banner": b"SSH-2.0-OpenSSH_9.9\r\n",
     "noise": bytes(range(128, 256)),

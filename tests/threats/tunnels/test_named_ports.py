@@ -6,7 +6,9 @@ import socket
 
 import pytest
 
-from tests.support.doors import (
+from tests.support.clients.hello import client_hello, hello_message, records, server_name
+from tests.support.fixtures.gateways import StartScene
+from tests.support.gateways.doors import (
     ALERT,
     CONNECT,
     OUTER,
@@ -22,11 +24,9 @@ from tests.support.doors import (
     read_reply,
     socks_request,
 )
-from tests.support.gate import read_all, read_until
-from tests.support.hello import client_hello, hello_message, record, server_name
-from tests.support.raw_origin import PING, PONG, TLS_SEEN, keep_silent, speak_first
-from tests.support.scene import Scene, wait_until
-from tests.threats.conftest import StartScene
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import Scene, wait_until
+from tests.support.origins.raw import PING, PONG, TLS_SEEN, keep_silent, speak_first
 
 every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])
 every_server_name = pytest.mark.parametrize("door", SERVER_NAMES, ids=str)
@@ -114,21 +114,21 @@ def test_c1_the_option_turns_the_check_off_for_its_rule_only(open_tunnel: Opener
     assert assert_tunnel_refused(scene, open_tunnel, client_hello(b"evil.test"), host=b"a.wild.test") == "sni-mismatch"
 
 
-TWO_NAMES = record(hello_message([(0, server_name(b"good.test")), (0, server_name(b"evil.test"))]))
+TWO_NAMES = records(hello_message([(0, server_name(b"good.test")), (0, server_name(b"evil.test"))]))
 ENTRIES = b"\0\0\x09good.test\0\0\x09evil.test"
-TWO_ENTRIES = record(hello_message([(0, len(ENTRIES).to_bytes(2) + ENTRIES)]))
+TWO_ENTRIES = records(hello_message([(0, len(ENTRIES).to_bytes(2) + ENTRIES)]))
 HIDDEN = {
     "two server names": TWO_NAMES,
     "two entries in one": TWO_ENTRIES,
-    "an entry of another kind": record(hello_message([(0, b"\0\x0c\x01\0\x09good.test")])),
-    "bytes behind the name": record(hello_message([(0, server_name(b"good.test") + b"x")])),
+    "an entry of another kind": records(hello_message([(0, b"\0\x0c\x01\0\x09good.test")])),
+    "bytes behind the name": records(hello_message([(0, server_name(b"good.test") + b"x")])),
     "an empty name": client_hello(b""),
-    "an empty extension": record(hello_message([(0, b"")])),
-    "a name longer than its extension": record(hello_message([(0, b"\0\xff\0\0\xffgood.test")])),
-    "a second message in the record": record(hello_message([(0, server_name(b"good.test"))]) * 2),
+    "an empty extension": records(hello_message([(0, b"")])),
+    "a name longer than its extension": records(hello_message([(0, b"\0\xff\0\0\xffgood.test")])),
+    "a second message in the record": records(hello_message([(0, server_name(b"good.test"))]) * 2),
     "NUL behind the name": client_hello(b"good.test\0"),
     "NUL and more behind the name": client_hello(b"good.test\0.evil.test"),
-    "another handshake message": record(b"\x02\0\0\x02hi"),
+    "another handshake message": records(b"\x02\0\0\x02hi"),
     "an empty record": b"\x16\x03\x01\x00\x00",
     "SSL 2": b"\x16\x02\x01\x00\x05hello",
     "an alert inside": client_hello(b"good.test")[:20] + b"\x15\x03\x01\0\x02",
@@ -165,9 +165,9 @@ def test_c2_a_hello_in_pieces_is_put_together(open_tunnel: Opener, scene: Scene)
     evil = hello_message([(0, server_name(b"evil.test"))])
     assert assert_tunnel_refused(scene, open_tunnel, client_hello(b"evil.test"), step=1) == "sni-mismatch"
     for size, reason in ((4, "sni-mismatch"), (1, "malformed")):  # a record for each byte is more than any client sends
-        pieces = b"".join(record(evil[at : at + size]) for at in range(0, len(evil), size))
+        pieces = records(evil, size)
         assert assert_tunnel_refused(scene, open_tunnel, pieces) == reason
-    halves = record(message[:50]) + record(message[50:])
+    halves = records(message[:50]) + records(message[50:])
     with open_tunnel(scene, b"good.test", scene.port) as conn:
         conn.sendall(halves)
         assert read_all(conn) == TLS_SEEN
@@ -179,8 +179,7 @@ def test_c2_a_huge_hello_is_refused(open_tunnel: Opener, scene: Scene) -> None:
     padding = [(21, bytes(65_000))]
     message = hello_message([(0, server_name(b"good.test")), *padding])
     for size in (16_000, 4_000, 100):
-        records = b"".join(record(message[at : at + size]) for at in range(0, len(message), size))
-        assert assert_tunnel_refused(scene, open_tunnel, records) == "malformed"
+        assert assert_tunnel_refused(scene, open_tunnel, records(message, size)) == "malformed"
     assert assert_tunnel_refused(scene, open_tunnel, b"\x16\x03\x01\xff\xff" + bytes(65_535)) == "malformed"
     assert_tunnel_relays(scene, open_tunnel, client_hello(b"good.test", more=[(21, bytes(12_000))]))
 

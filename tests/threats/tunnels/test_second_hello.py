@@ -7,90 +7,38 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.doors import ALERT, TUNNELS, Opener, read_exactly
-from tests.support.gate import read_all
-from tests.support.hello import client_hello
-from tests.support.raw_origin import RawOrigin, keep_silent
-from tests.support.scene import Scene, wait_until
-from tests.support.tls_origin import make_certificates
-from tests.threats.conftest import StartScene
+from tests.support.clients.hello import client_hello
+from tests.support.clients.second_hello import (
+    GROUPS,
+    NO_KEY,
+    RETRY_RANDOM,
+    SIGNATURES,
+    AskingServer,
+    hello,
+    read_server_hello,
+    shake,
+)
+from tests.support.fixtures.gateways import StartScene
+from tests.support.gateways.doors import ALERT, TUNNELS, Opener, read_exactly
+from tests.support.gateways.gate import read_all
+from tests.support.gateways.scene import Scene, wait_until
+from tests.support.origins.raw import RawOrigin, keep_silent
 
 every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])
 
-X25519 = b"\x00\x1d"
-GROUPS = (10, b"\x00\x02" + X25519)
-SIGNATURES = (13, b"\x00\x0a\x04\x03\x08\x04\x04\x01\x08\x09\x08\x05")
-NO_KEY = (51, b"\x00\x00")
-A_KEY = (51, b"\x00\x24" + X25519 + b"\x00\x20" + b"\x09" + bytes(31))
 CHANGE_CIPHER_SPEC = b"\x14\x03\x03\x00\x01\x01"
 EARLY_DATA = b"\x17\x03\x03\x00\x20" + bytes(32)
-RETRY_RANDOM = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
-
-
-def hello(name: bytes | None, *, key: bool) -> bytes:
-    return client_hello(name, more=[GROUPS, SIGNATURES, A_KEY if key else NO_KEY])
-
-
-class TlsServer:
-    """Shakes hands with whoever comes, and notes every name that it was asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.context = make_certificates(folder, "good.test", "evil.test").server_context()
-        self.context.sni_callback = self._note
-        self.asked: list[str | None] = []
-
-    def _note(self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        self.asked.append(name)
-
-    def __call__(self, conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        server = self.context.wrap_bio(incoming, outgoing, server_side=True)
-        while data := origin.read(conn, raw):
-            incoming.write(data)
-            try:
-                server.do_handshake()
-                conn.sendall(outgoing.read() + server.read(1) if server.pending() else outgoing.read())
-            except ssl.SSLWantReadError:
-                conn.sendall(outgoing.read())
-            except ssl.SSLError:
-                conn.sendall(outgoing.read())
-                return
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> TlsServer:
-    return TlsServer(tmp_path)
-
-
-def read_record(conn: socket.socket) -> tuple[int, bytes]:
-    head = read_exactly(conn, 5)
-    if len(head) < 5:
-        return -1, head
-    return head[0], read_exactly(conn, int.from_bytes(head[3:5]))
-
-
-def read_server_hello(conn: socket.socket) -> bytes:
-    """The random of the next ServerHello; empty if there is none."""
-    while True:
-        kind, content = read_record(conn)
-        if kind == 0x14:
-            continue
-        return content[6:38] if kind == 0x16 and content[:1] == b"\x02" else b""
-
-
-def shake(conn: socket.socket, first: bytes | None, second: bytes | None, between: bytes = b"") -> bytes:
-    """Two hellos, the second asked for by the server. Gives the random of the server's last word."""
-    conn.sendall(hello(first, key=False))
-    assert read_server_hello(conn) == RETRY_RANDOM, "the server was to ask again"
-    conn.sendall(between + hello(second, key=True))
-    return read_server_hello(conn)
+def server(tmp_path: Path) -> AskingServer:
+    return AskingServer(tmp_path)
 
 
 def open_direct(scene: Scene, host: bytes, port: int) -> socket.socket:
@@ -100,7 +48,7 @@ def open_direct(scene: Scene, host: bytes, port: int) -> socket.socket:
 @pytest.mark.parametrize("second", [b"evil.test", b"a.wild.test", None], ids=["denied", "allowed", "none"])
 @every_tunnel
 def test_l4_a_second_hello_for_another_host_is_cut(
-    open_tunnel: Opener, second: bytes | None, start_scene: StartScene, server: TlsServer
+    open_tunnel: Opener, second: bytes | None, start_scene: StartScene, server: AskingServer
 ) -> None:
     """The server would have gone on with the other name: it does so directly."""
     scene = start_scene(handler=server)
@@ -119,7 +67,7 @@ def test_l4_a_second_hello_for_another_host_is_cut(
 @pytest.mark.parametrize("between", [b"", CHANGE_CIPHER_SPEC], ids=["plain", "compatible"])
 @every_tunnel
 def test_l4_a_second_hello_for_the_same_host_passes(
-    open_tunnel: Opener, between: bytes, start_scene: StartScene, server: TlsServer
+    open_tunnel: Opener, between: bytes, start_scene: StartScene, server: AskingServer
 ) -> None:
     """The control, as clients send it: with and without the record that pleases middleboxes."""
     scene = start_scene(handler=server)
@@ -130,7 +78,7 @@ def test_l4_a_second_hello_for_the_same_host_passes(
 
 @every_tunnel
 def test_l4_a_second_hello_that_comes_before_it_is_asked_for(
-    open_tunnel: Opener, start_scene: StartScene, server: TlsServer
+    open_tunnel: Opener, start_scene: StartScene, server: AskingServer
 ) -> None:
     """Both hellos in one write: nothing behind the first goes out before the server has answered that."""
     scene = start_scene(handler=server)
@@ -147,7 +95,7 @@ def test_l4_a_second_hello_that_comes_before_it_is_asked_for(
 
 
 @every_tunnel
-def test_l4_a_broken_second_hello_is_cut(open_tunnel: Opener, start_scene: StartScene, server: TlsServer) -> None:
+def test_l4_a_broken_second_hello_is_cut(open_tunnel: Opener, start_scene: StartScene, server: AskingServer) -> None:
     scene = start_scene(handler=server)
     for broken in (b"\x16\x03\x03\x00\x04\x02\0\0\0", b"GET / HTTP/1.1\r\n\r\n", b"\x17\x03\x03\xff\xff" + bytes(100)):
         mark = scene.mark()
@@ -164,7 +112,7 @@ def test_l4_a_broken_second_hello_is_cut(open_tunnel: Opener, start_scene: Start
 
 
 @every_tunnel
-def test_l4_early_data_waits_for_the_server(open_tunnel: Opener, start_scene: StartScene, server: TlsServer) -> None:
+def test_l4_early_data_waits_for_the_server(open_tunnel: Opener, start_scene: StartScene, server: AskingServer) -> None:
     """A client that sends data along with its hello (0-RTT) gets all of it through, as soon as the server has spoken.
 
     This server throws it away, as one must that asks for a second hello; had it been lost, or had it come in pieces,
@@ -248,3 +196,31 @@ def test_l4_a_client_that_ends_after_its_hello_is_told_on(open_tunnel: Opener, s
         conn.sendall(hello(b"good.test", key=True))
         conn.shutdown(socket.SHUT_WR)
         assert read_all(conn) in (b"", ALERT)  # the server has read to the end, and left
+
+
+SERVER_HELLO = b"\x16\x03\x03\x00\x2a\x02\x00\x00\x26\x03\x03" + b"r" * 32 + bytes(4)
+
+
+@every_tunnel
+def test_l4_a_client_that_ends_behind_early_data_stops_no_others(open_tunnel: Opener, start_scene: StartScene) -> None:
+    """It has sent more than its hello, and its end: nothing more comes from it, and the server has not spoken yet."""
+    speak = threading.Event()
+
+    def answer_late(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
+        origin.read(conn, raw)
+        speak.wait(30)
+        conn.sendall(SERVER_HELLO)
+        keep_silent(conn, origin, raw)
+
+    scene = start_scene(handler=answer_late)
+    first = client_hello(b"good.test")
+    with open_tunnel(scene, b"good.test", scene.port) as conn:
+        conn.sendall(first + EARLY_DATA)
+        conn.shutdown(socket.SHUT_WR)
+        with scene.gate.connect(timeout_s=10) as other:
+            other.sendall(b"GET http://denied.test/ HTTP/1.1\r\nHost: denied.test\r\n\r\n")
+            assert read_exactly(other, 12) == b"HTTP/1.1 403"
+        speak.set()
+        assert read_exactly(conn, len(SERVER_HELLO)) == SERVER_HELLO
+        assert read_all(conn) == b""
+    assert scene.origin.everything == first + EARLY_DATA

@@ -7,11 +7,11 @@ import socket
 import pytest
 
 from exeat.gateway.limits import Limits
-from tests.support.answers import read_to_end
-from tests.support.doors import TUNNELS, Opener, read_reply
-from tests.support.raw_origin import keep_silent
-from tests.support.scene import wait_until
-from tests.threats.conftest import StartScene
+from tests.support.clients.answers import read_to_end
+from tests.support.fixtures.gateways import StartScene
+from tests.support.gateways.doors import TUNNELS, Opener, read_reply
+from tests.support.gateways.scene import wait_until
+from tests.support.origins.raw import keep_silent
 
 every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])
 

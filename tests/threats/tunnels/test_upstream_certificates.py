@@ -8,14 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support import tls_peers
-from tests.support.answers import assert_refused
-from tests.support.doors import read_reply
-from tests.support.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
-from tests.support.raw_origin import RawHandler, RawOrigin, keep_silent
-from tests.support.scene import wait_until
-
-pytest_plugins = ["tests.support.intercepted_fixtures"]
+from tests.support.clients.answers import assert_refused
+from tests.support.gateways.doors import read_reply
+from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
+from tests.support.gateways.scene import wait_until
+from tests.support.origins import tls
+from tests.support.origins.raw import RawHandler, RawOrigin, keep_silent
 
 SECRETS = {"KEY": {"hosts": ["good.test private"], "where": ["headers", "basic", "query", "path", "body"]}}
 every_door = pytest.mark.parametrize("door", DOORS)
@@ -36,21 +34,21 @@ def ask(scene: Intercepted, door: str = "connect") -> bytes:
 
 
 BAD: dict[str, tuple[Callable[[], ssl.SSLContext], str, bytes]] = {
-    "expired": (tls_peers.expired, "tls_certificate_error", b"the certificate of good.test has expired"),
-    "not yet valid": (tls_peers.not_yet_valid, "tls_certificate_error", b"is not valid yet"),
-    "wrong host": (tls_peers.wrong_host, "tls_certificate_error", b"is for another host"),
-    "name in the subject only": (tls_peers.name_in_subject_only, "tls_certificate_error", b"is for another host"),
-    "self-signed": (tls_peers.self_signed, "tls_certificate_error", b"is signed by itself"),
-    "unknown root": (tls_peers.unknown_root, "tls_certificate_error", b"an authority that is not trusted here"),
-    "TLS 1.0": (lambda: tls_peers.old_tls(ssl.TLSVersion.TLSv1), "tls_protocol_error", b"TLS"),
-    "TLS 1.1": (lambda: tls_peers.old_tls(ssl.TLSVersion.TLSv1_1), "tls_protocol_error", b"TLS"),
+    "expired": (tls.expired, "tls_certificate_error", b"the certificate of good.test has expired"),
+    "not yet valid": (tls.not_yet_valid, "tls_certificate_error", b"is not valid yet"),
+    "wrong host": (tls.wrong_host, "tls_certificate_error", b"is for another host"),
+    "name in the subject only": (tls.name_in_subject_only, "tls_certificate_error", b"is for another host"),
+    "self-signed": (tls.self_signed, "tls_certificate_error", b"is signed by itself"),
+    "unknown root": (tls.unknown_root, "tls_certificate_error", b"an authority that is not trusted here"),
+    "TLS 1.0": (lambda: tls.old_tls(ssl.TLSVersion.TLSv1), "tls_protocol_error", b"TLS"),
+    "TLS 1.1": (lambda: tls.old_tls(ssl.TLSVersion.TLSv1_1), "tls_protocol_error", b"TLS"),
     "client certificate, TLS 1.2": (
-        lambda: tls_peers.wants_client_certificate(ssl.TLSVersion.TLSv1_2),
+        lambda: tls.wants_client_certificate(ssl.TLSVersion.TLSv1_2),
         "tls_protocol_error",
         b"certificate of the client",
     ),
     "client certificate, TLS 1.3": (
-        lambda: tls_peers.wants_client_certificate(ssl.TLSVersion.TLSv1_3),
+        lambda: tls.wants_client_certificate(ssl.TLSVersion.TLSv1_3),
         "",  # its alert may be lost in a reset
         b"wants a certificate",
     ),
@@ -94,7 +92,7 @@ def test_c5_control_a_good_certificate(door: str, version: ssl.TLSVersion, start
             pass
         conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    scene = start_intercepted(secrets=SECRETS, handler=handle, context=tls_peers.server_context(newest=version))
+    scene = start_intercepted(secrets=SECRETS, handler=handle, context=tls.server_context(newest=version))
     with scene.open(door=door) as conn:
         conn.sendall(request(scene))
         assert read_reply(conn).status == 200
@@ -171,8 +169,8 @@ def tight_limits() -> object:
 
 def test_c5_one_bad_server_does_not_spoil_the_connection(start_intercepted: StartIntercepted) -> None:
     """C5: each request tries anew, on the same client connection, and none is remembered as good or bad."""
-    scene = start_intercepted(secrets=SECRETS, context=tls_peers.expired())
-    good, bad = tls_peers.server_context(), scene.origin.context
+    scene = start_intercepted(secrets=SECRETS, context=tls.expired())
+    good, bad = tls.server_context(), scene.origin.context
     with scene.open() as conn:
         for context, status in ((bad, 502), (good, 200), (bad, 200), (good, 200)):
             scene.origin.context = context
@@ -195,7 +193,7 @@ def test_c5_a_name_below_a_wildcard_is_verified_as_itself(start_intercepted: Sta
 def test_c5_an_address_is_verified_as_an_address(good: bool, start_intercepted: StartIntercepted) -> None:
     """C5: a literal address needs a certificate with that address, and gets one from us."""
     names = ("127.0.0.1",) if good else ("127.0.0.2", "good.test")
-    context = tls_peers.server_context(tls_peers.trusted_authority().issue_cert(*names))
+    context = tls.server_context(tls.trusted_authority().issue_cert(*names))
     scene = start_intercepted(["127.0.0.1:443 methods=GET"], context=context)
     with scene.open("127.0.0.1") as conn:
         conn.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -207,9 +205,9 @@ def test_a_tunnel_that_is_not_looked_into_shows_the_servers_own_certificate(
     start_intercepted: StartIntercepted,
 ) -> None:
     """The other half of C5's control: what is not looked into is verified by the client itself."""
-    scene = start_intercepted(["good.test private"], context=tls_peers.server_context())
+    scene = start_intercepted(["good.test private"], context=tls.server_context())
     context = ssl.create_default_context()
-    tls_peers.trusted_authority().configure_trust(context)
+    tls.trusted_authority().configure_trust(context)
     with scene.open(context=context) as conn:
         conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\nConnection: close\r\n\r\n")
         assert read_reply(conn).status == 200

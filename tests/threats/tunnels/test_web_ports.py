@@ -12,16 +12,15 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.conftest import StartGate
-from tests.support.doors import ALERT, connect_dial, read_reply, socks_dial
-from tests.support.gate import Gate, read_all
-from tests.support.hello import client_hello
-from tests.support.raw_origin import RawOrigin, keep_silent, speak_first
-from tests.support.redirected import require, why_not
-from tests.support.scene import wait_until
-from tests.support.webports import on_web_ports
-from tests.threats.tunnels.test_second_hello import TlsServer as AskingAgain
-from tests.threats.tunnels.test_second_hello import shake
+from tests.support.clients.hello import client_hello
+from tests.support.clients.second_hello import AskingServer, shake
+from tests.support.fixtures.gateways import StartGate
+from tests.support.gateways.doors import ALERT, connect_dial, read_reply, socks_dial
+from tests.support.gateways.gate import Gate, read_all
+from tests.support.gateways.redirected import require, why_not
+from tests.support.gateways.scene import wait_until
+from tests.support.gateways.webports import on_web_ports
+from tests.support.origins.raw import RawOrigin, keep_silent, speak_first
 
 HOST = "127.0.0.2"
 NAMES = {"good.test": HOST, "evil.test": HOST, "a.wild.test": HOST}
@@ -152,7 +151,7 @@ def test_c1_the_option_lets_another_name_through(tunnel: Open, start_web_gate: S
 def test_l4_a_second_hello_for_another_host_is_cut(tunnel: Open, start_web_gate: StartGate, tmp_path: Path) -> None:
     """L4: what the server asks the client to say again must name the same host. Control: the same name goes on."""
     gate = start_web_gate(allow=["good.test", "evil.test"])
-    server = AskingAgain(tmp_path)
+    server = AskingServer(tmp_path)
     with RawOrigin(server, HOST, 443):
         with tunnel(gate, "good.test", 443) as conn:
             assert shake(conn, b"good.test", b"evil.test") == b""

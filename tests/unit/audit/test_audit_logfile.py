@@ -10,7 +10,6 @@ import sys
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,12 +17,10 @@ from exeat.audit import logfile
 from exeat.audit.journal import open_journal
 from exeat.audit.logfile import LogFile
 from exeat.audit.parts import rotated_numbers
-from exeat.audit.record import encode_event
 from exeat.audit.sink import ContendedError
 from exeat.audit.verify import verify_files
 from exeat.errors import StartError
-
-POLICY = ',"policy":"p"'
+from tests.unit.audit.log_files import POLICY, put, read
 
 
 @pytest.fixture
@@ -37,23 +34,16 @@ def open_file(path: str, *, max_bytes: int = 0, keep: int = 8) -> LogFile:
     return file
 
 
-def put(file: LogFile, *events: str, **fields: int) -> None:
-    file.write([encode_event(event, **fields) + POLICY for event in events], wait=True)
-
-
 def write_once(path: str, *events: str) -> None:
     file = open_file(path)
     put(file, *events)
     file.close()
 
 
-def read(path: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path).read_bytes().splitlines()]
-
-
 WRITER = """
 import asyncio, sys
-from exeat.audit import Record, open_journal
+from exeat.audit.journal import open_journal
+from exeat.audit.record import Record
 
 def meet():
     print("here", flush=True)
@@ -323,7 +313,8 @@ def test_a_lock_that_is_never_released_fails_the_batch(path: str, monkeypatch: p
 
 FULL_DISK = """
 import asyncio, resource, sys
-from exeat.audit import Record, open_journal
+from exeat.audit.journal import open_journal
+from exeat.audit.record import Record
 from exeat.errors import AuditError
 
 async def main(path):

@@ -10,7 +10,7 @@ from exeat.audit.logfile import LogFile
 from exeat.audit.rotation import Rotation, rotation_from
 from exeat.audit.verify import verify_files
 from exeat.errors import ConfigError
-from tests.unit.audit.test_audit_logfile import POLICY, put, read
+from tests.unit.audit.log_files import POLICY, put, read
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import subprocess
@@ -14,33 +13,18 @@ import pytest
 
 from exeat.audit import batch
 from exeat.audit.journal import Journal, open_journal
-from exeat.audit.record import Record, encode_event
+from exeat.audit.record import encode_event
 from exeat.audit.sink import StreamSink
 from exeat.audit.verify import verify_lines
 from exeat.errors import AuditError, StartError
-
-F_SETPIPE_SZ = 1031
-
-
-def body(number: int = 0) -> str:
-    return Record(req=number, host="a.example", verdict="allow").encode("decision")
-
-
-def small_pipe() -> tuple[int, int]:
-    reader, writer = os.pipe()
-    fcntl.fcntl(writer, F_SETPIPE_SZ, 4096)
-    return reader, writer
-
-
-def read_all(fd: int) -> bytes:
-    with os.fdopen(fd, "rb") as file:
-        return file.read()
+from tests.unit.audit.log_files import body, read_all, small_pipe
 
 
 def test_standard_output_is_a_stream_with_a_chain_of_its_own() -> None:
     """`-` writes lines to a copy of descriptor 1, and they verify."""
     program = (
-        "import asyncio\nfrom exeat.audit import *\n"
+        "import asyncio\nfrom exeat.audit.journal import open_journal\n"
+        "from exeat.audit.record import Record, encode_event\n"
         "async def main():\n async with open_journal('-') as log:\n"
         "  for i in range(50): log.append(Record(req=i).encode('decision'))\n"
         "  await log.commit(encode_event('stop'))\n"

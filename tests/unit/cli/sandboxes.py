@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import threading
@@ -66,3 +67,10 @@ def running_command(name: str, answers: dict[str, Any], *, number: int = 1) -> I
         with socket.socket(socket.AF_UNIX) as last:  # nothing is sent: it ends
             last.connect(path)
         thread.join(10)
+
+
+class Person(io.StringIO):
+    """Somebody at a terminal, and what they type."""
+
+    def isatty(self) -> bool:
+        return True

@@ -12,7 +12,7 @@ import pytest
 from exeat.cli.main import main
 from exeat.cli.screen import has_colours, in_ascii, plain
 from exeat.sandbox.folder import list_sandboxes
-from tests.unit.cli.sandboxes import STATUS, running_command
+from tests.unit.cli.sandboxes import STATUS, Person, running_command
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +27,6 @@ def work(home: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     assert main(["proxy", "create", "--name", "work", "--empty"]) == 0
     capsys.readouterr()
     return home / "sandboxes" / "work" / "allowlist.txt"
-
-
-class Person(io.StringIO):
-    """Somebody at a terminal, and what they type."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_create_makes_a_sandbox_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,7 +217,7 @@ def test_list_in_colours_is_the_same_text(
 ) -> None:
     """Comments dim, denials red, at a terminal only."""
     work.write_text("# mine\n!bad.test # why\n")
-    monkeypatch.setattr("exeat.cli.proxy.rules.has_colours", lambda stream: True)
+    monkeypatch.setattr("exeat.cli.screen.has_colours", lambda stream: True)
     assert main(["proxy", "list", "--name", "work"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
     assert lines == ["1  \033[2m# mine\033[0m", "2  \033[31mdeny\033[0m   bad.test  \033[2m# why\033[0m"]

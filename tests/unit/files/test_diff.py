@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.unit.files.conftest import Machine
+from tests.support.fixtures.layers import Machine
 
 
 def test_the_list_says_what_was_added_changed_and_removed(machine: Machine) -> None:

@@ -7,8 +7,11 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+from exeat.jail.libc import CLONE_NEWNS, CLONE_NEWUSER, MS_PRIVATE, MS_REC, PR_SET_DUMPABLE, mount, prctl, unshare
 
 NOBODY = 65534
 # Root can become somebody without rights; somebody without rights is tested as they are.
@@ -58,3 +61,25 @@ def become(uid: int) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
+
+
+USERS = ["root", "ordinary"] if os.geteuid() == 0 else ["ordinary"]
+
+
+def own_mounts(user: str) -> None:
+    """Enter a namespace of mounts: root as it is, others with one of users as well."""
+    if user == "root":
+        unshare(CLONE_NEWNS)
+    else:
+        if os.geteuid() == 0:
+            become(NOBODY)
+            prctl(PR_SET_DUMPABLE, 1)  # or what is in /proc/self is root's
+        own_users()
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+
+
+def own_users() -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    unshare(CLONE_NEWUSER | CLONE_NEWNS)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        Path(f"/proc/self/{name}").write_text(text)

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from exeat.jail.limits.seccomp import ALLOW, NUMBERS, build_filter
-from tests.unit.jail.test_filter import ARCH, HIGH, MACHINES, run
+from tests.unit.jail.filter_program import ARCH, HIGH, MACHINES, run
 
 IP, IPV6, TCP = socket.IPPROTO_IP, socket.IPPROTO_IPV6, socket.IPPROTO_TCP
 MPTCP = 262

@@ -13,13 +13,11 @@ from typing import NoReturn
 
 import pytest
 
-from exeat.jail.files.hold_again import hold_again
-from exeat.jail.files.holding import Holdings, Place
+from exeat.jail.files.holding import Holdings, Place, hold_again
 from exeat.jail.libc import MS_BIND, MS_REC, mount
-from tests.support.redirected import require
-from tests.support.running import folder_of
-from tests.unit.jail.forked import NOBODY, UIDS, attempt
-from tests.unit.jail.test_holding import USERS, own_mounts
+from tests.support.gateways.redirected import require
+from tests.support.runs.running import folder_of
+from tests.unit.jail.forked import NOBODY, UIDS, USERS, attempt, own_mounts
 
 
 class Jail:

@@ -20,21 +20,14 @@ from exeat.jail.files.holding import (  # noqa: F401 - for what is run in a name
     places_on_way,
 )
 from exeat.jail.libc import (
-    CLONE_NEWNS,
-    CLONE_NEWUSER,
     MS_BIND,
-    MS_PRIVATE,
     MS_REC,
-    PR_SET_DUMPABLE,
     mount,
-    prctl,
-    unshare,
 )
-from tests.support.redirected import require
-from tests.support.running import folder_of
-from tests.unit.jail.forked import NOBODY, become
+from tests.support.gateways.redirected import require
+from tests.support.runs.running import folder_of
+from tests.unit.jail.forked import NOBODY, USERS, own_mounts
 
-USERS = ["root", "ordinary"] if os.geteuid() == 0 else ["ordinary"]
 BUSY, FIXED, ELSEWHERE = "Device or resource busy", "Read-only file system", "Invalid cross-device link"
 
 
@@ -103,25 +96,6 @@ class Scene:
 
         names = {"root": root, "heap": f"{own}/pins", "blank": f"{own}/blank", "at": at, "say": say, "tried": tried}
         return globals() | names | {"write": write}
-
-
-def own_mounts(user: str) -> None:
-    """Enter a namespace of mounts: root as it is, others with one of users as well."""
-    if user == "root":
-        unshare(CLONE_NEWNS)
-    else:
-        if os.geteuid() == 0:
-            become(NOBODY)
-            prctl(PR_SET_DUMPABLE, 1)  # or what is in /proc/self is root's
-        own_users()
-    mount(None, "/", None, MS_REC | MS_PRIVATE)
-
-
-def own_users() -> None:
-    uid, gid = os.geteuid(), os.getegid()
-    unshare(CLONE_NEWUSER | CLONE_NEWNS)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        Path(f"/proc/self/{name}").write_text(text)
 
 
 @pytest.fixture(params=USERS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exeat.jail.files import mounts
-from tests.support.redirected import require
+from tests.support.gateways.redirected import require
 
 
 def hosts(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:

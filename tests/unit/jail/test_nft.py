@@ -17,9 +17,9 @@ from exeat.jail.limits import own_user
 from exeat.jail.net import nft, nftables
 from exeat.jail.net.network import open_sockets
 from exeat.jail.select import examine
-from tests.support.networks import PORT, Greeter, Networks
-from tests.support.running import NOBODY, PYTHON, as_user
-from tests.support.scene import wait_until
+from tests.support.gateways.scene import wait_until
+from tests.support.jails.networks import PORT, Greeter, Networks
+from tests.support.runs.running import NOBODY, PYTHON, as_user
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the nft jail needs root")
 OTHER = 12_345  # a uid that no rule is about

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.support.redirected import _PATH, require
+from tests.support.gateways.redirected import _PATH, require
 
 # Each expression in a rule of its own, and how nft writes it.
 EXPRESSIONS = [

@@ -10,7 +10,7 @@ import pytest
 
 from exeat.jail import libc
 from exeat.jail.process import streams
-from tests.support.running import folder_of
+from tests.support.runs.running import folder_of
 from tests.unit.jail.forked import UIDS, attempt
 
 

@@ -29,7 +29,7 @@ from exeat.trust import places
 from exeat.trust.authority import Authority
 from exeat.trust.roots import find_system_roots
 from exeat.trust.store import certificates_of, combined_bundle, java_key_store
-from tests.support.redirected import require
+from tests.support.gateways.redirected import require
 from tests.unit.jail.forked import UIDS, become
 from tests.unit.trust.handshake import Link, trusting
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exeat.run.files.git_note import note_on_repository
-from tests.unit.files.test_project import git_folder, make
+from tests.unit.files.repositories import git_folder, make
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError, StartError
-from exeat.run.learn.learn_out import LearnOut
+from exeat.run.learn.file_at_end import LearnOut
 from exeat.run.summary import print_learned, shell_word
-from tests.support.running import AS_ROOT
+from tests.support.runs.running import AS_ROOT
 
 
 def test_the_file_is_there_from_the_start_and_whole_at_the_end(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.asked import QUIET_S, FakeGateway, asked_argv, fake_gateway
-from tests.support.running import children_of, environment, python
-from tests.support.scene import wait_until
-from tests.support.terminal import Terminal
+from tests.support.clients.terminal import Terminal
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.asked import QUIET_S, FakeGateway, asked_argv, fake_gateway
+from tests.support.runs.running import children_of, environment, python
 
 # Takes the keys one by one, as editors do, and says which; USR1 makes it write; ends at "q".
 RAW = """

@@ -12,7 +12,7 @@ import pytest
 from exeat.errors import ConfigError
 from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.folder import NoSandboxError, default_allowlist, list_sandboxes, open_sandbox, remove_sandbox
-from tests.support.running import AS_ROOT, NOBODY
+from tests.support.runs.running import AS_ROOT, NOBODY
 
 
 def names(path: Path) -> list[str]:

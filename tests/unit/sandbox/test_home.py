@@ -14,7 +14,7 @@ import pytest
 from exeat.errors import ConfigError
 from exeat.sandbox.folder import open_sandbox
 from exeat.sandbox.home import open_home, state_home
-from tests.support.running import AS_ROOT, NOBODY
+from tests.support.runs.running import AS_ROOT, NOBODY
 
 
 def mode(path: Path) -> int:

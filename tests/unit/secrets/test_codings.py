@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
 from exeat.secrets.stream.codings import KNOWN, Decoder, make_decoder
-from tests.support.packing import make_encoder
+from tests.support.origins.packing import make_encoder
 from tests.unit.wire.mutation import Mutation, cut, cut_points, mutate, mutations
 
 if sys.version_info >= (3, 14):

@@ -9,21 +9,11 @@ from hypothesis import strategies as st
 from exeat.secrets.response.redaction import FrameEnds, LeakGuard
 from exeat.secrets.stream.forms import reflected_forms
 from exeat.secrets.vault import Vault
+from tests.support.clients.websocket import frame
 from tests.unit.secrets.samples import VALUE, make_secret, request, treat
 from tests.unit.wire.mutation import cut, cut_points
 
 TOKEN = make_secret()
-
-
-def frame(payload: bytes, *, masked: bool = False) -> bytes:
-    size = len(payload)
-    if size < 126:
-        length = bytes([size | 0x80 * masked])
-    elif size < 1 << 16:
-        length = bytes([126 | 0x80 * masked]) + size.to_bytes(2, "big")
-    else:
-        length = bytes([127 | 0x80 * masked]) + size.to_bytes(8, "big")
-    return b"\x81" + length + b"\0\0\0\0" * masked + payload
 
 
 def guarding(*, given_out: bool = True) -> tuple[Vault, LeakGuard]:

@@ -18,7 +18,7 @@ from exeat.secrets.stream.forms import reflected_forms
 from exeat.secrets.treatment import Treatment, treat_request
 from exeat.secrets.vault import Vault
 from exeat.wire.http1 import ResponseHead
-from tests.support.packing import make_encoder
+from tests.support.origins.packing import make_encoder
 from tests.unit.secrets.samples import VALUE, lines_of, make_secret, request, response, through, treat
 from tests.unit.wire.mutation import cut, cut_points
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
 from exeat.wire.tls import MAX_HELLO_BYTES, MAX_HELLO_RECORDS, ClientHello, parse_client_hello
+from tests.support.clients.hello import records, vector
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 Extension = tuple[int, bytes]
@@ -34,10 +35,6 @@ def real_hello(
     return outgoing.read()
 
 
-def vector(size: int, content: bytes) -> bytes:
-    return len(content).to_bytes(size) + content
-
-
 def server_name(*names: bytes, kind: int = 0) -> Extension:
     return 0, vector(2, b"".join(bytes((kind,)) + vector(2, name) for name in names))
 
@@ -48,11 +45,6 @@ def hello_message(extensions: Sequence[Extension] | None, tail: bytes = b"") -> 
     if extensions is not None:
         body += vector(2, b"".join(kind.to_bytes(2) + vector(2, content) for kind, content in extensions))
     return b"\x01" + vector(3, body + tail)
-
-
-def records(message: bytes, size: int = 16_384) -> bytes:
-    pieces = [message[start : start + size] for start in range(0, len(message), size)]
-    return b"".join(b"\x16\x03\x01" + vector(2, piece) for piece in pieces)
 
 
 def hello(*extensions: Extension) -> bytes:

@@ -17,9 +17,8 @@ from exeat.wire.tls import (
     find_second_hello,
     parse_client_hello,
 )
-from tests.support.hello import client_hello
+from tests.support.clients.hello import client_hello, records
 from tests.unit.wire.mutation import Mutation, mutate, mutations
-from tests.unit.wire.test_wire_tls import records
 
 WARNING = b"\x15\x03\x03\x00\x02\x01\x70"
 FATAL = b"\x15\x03\x03\x00\x02\x02\x28"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from exeat.gateway.doors.redirect import NOWHERE, Destination, find_destination, parse_sockaddr
-from tests.support.redirected import PORT, Namespaces, require
+from tests.support.gateways.redirected import PORT, Namespaces, require
 
 FAMILY = {family: int(family).to_bytes(2, sys.byteorder) for family in (socket.AF_INET, socket.AF_INET6)}
 

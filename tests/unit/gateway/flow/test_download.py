@@ -12,7 +12,7 @@ from exeat.gateway.flow.download import Download
 from exeat.secrets.stream.codings import KNOWN
 from exeat.secrets.vault import Vault
 from exeat.wire.body import encode_chunk, encode_last_chunk
-from tests.support.packing import make_encoder
+from tests.support.origins.packing import make_encoder
 from tests.unit.secrets.alike import VALUES, Streams, alike_and_not, another
 from tests.unit.secrets.samples import make_secret, request, response, treat
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import struct
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from h2.errors import ErrorCodes
@@ -20,66 +17,10 @@ from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES
 from exeat.gateway.limits import Limits
 from exeat.gateway.record.counters import Counters
-from tests.unit.gateway.http2.peers import Headers, Message, Peer, Pipe, run
+from tests.unit.gateway.http2.peers import GET, Headers, Message, Pipe, Reader, Server, open_stream, run, upstream
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
-GET = b"GET /a HTTP/1.1\r\nHost: good.test:444\r\nAccept: */*\r\nX-Api-Key: k\r\n\r\n"
 POST = b"POST /a HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\nConnection: TE\r\nTE: trailers\r\n\r\n"
-
-
-class Server(Peer):
-    """An HTTP/2 server. `answer(stream, headers)` and the h2 connection are the test's to use."""
-
-    def __init__(self, pipe: Pipe, **options: Any) -> None:
-        super().__init__(pipe, client=False, **options)
-
-    @property
-    def last(self) -> int:
-        return max(self.messages)
-
-    def answer(self, stream: int, *headers: tuple[bytes, bytes], status: bytes = b"200", end: bool = False) -> None:
-        self.h2.send_headers(stream, [(b":status", status), *headers], end_stream=end)
-
-    def asked(self, stream: int) -> Headers:
-        return self[stream].headers or []
-
-
-class Reader:
-    """Reads an upstream channel in push mode, as an exchange does."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.got = bytearray()
-        self.lost: list[Exception | None] = []
-        channel.push_to(self)
-        channel.when_lost(self.lost.append)
-
-    def on_data(self, data: bytes) -> None:
-        self.got += data
-
-    def on_eof(self) -> None:
-        raise AssertionError("a stream has no end of its own")
-
-    @property
-    def text(self) -> bytes:
-        return bytes(self.got)
-
-
-@contextlib.asynccontextmanager
-async def upstream(limits: Limits | None = None, **options: Any) -> AsyncIterator[tuple[Http2Upstream, Server]]:
-    pipe = Pipe(asyncio.get_running_loop())
-    made = Http2Upstream(pipe.channel, limits or Limits(), Counters())
-    server = Server(pipe, **options)
-    made.start()
-    await server.settle(3)
-    yield made, server
-    made.close()
-
-
-def open_stream(made: Http2Upstream, request: bytes = GET) -> Reader:
-    reader = Reader(made.open_stream())
-    reader.channel.write(request)
-    return reader
 
 
 def test_a_request_and_its_answer() -> None:
