@@ -59,11 +59,11 @@ class _FrontStream(Stream):
             return
         if self.peer_ended:
             self.link.forget(self)
-        elif self.left == 0 and not self.transport.is_closing():
+        elif self.left == 0 and not self.is_closing():
             return  # all of the body has come; the frame that says so is on its way
         else:
             self.link.reset(self, ErrorCodes.NO_ERROR)  # answered before the whole body came: the rest is not wanted
-        self.transport.lose(None)
+        self.lose(None)
 
     def on_write_eof(self) -> None:
         if self.reader.ends_with_connection and not self.ended:
@@ -81,7 +81,7 @@ class _FrontStream(Stream):
         self.link.reset(self, ErrorCodes.NO_ERROR if self.ended else ErrorCodes.INTERNAL_ERROR)
         self.drop_output()
         self.held.clear()
-        self.transport.lose(None)
+        self.lose(None)
 
 
 class _Front(Link):

@@ -476,8 +476,7 @@ def test_a_large_answer_waits_for_its_reader() -> None:
             for _ in range(200):
                 await asyncio.sleep(0.001)
             assert server.h2.local_flow_control_window(1) == 0
-            carrier = reader.channel.transport._carrier  # type: ignore[attr-defined]
-            assert len(carrier.held) == STREAM_WINDOW
+            assert len(reader.channel.transport.held) == STREAM_WINDOW  # type: ignore[attr-defined]
             # The other stream goes on.
             server.answer(3, end=True)
             await server.until(lambda: b"200" in other.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from h2.settings import SettingCodes
 
@@ -206,7 +207,7 @@ def test_tiny_frames_do_not_cost_more_than_they_carry() -> None:
             session.client.pause_for_peer()
             for _ in range(20_000):
                 client.h2.send_data(stream, b"x")
-            carrier = session.client.transport._carrier  # type: ignore[attr-defined]
+            carrier: Any = session.client.transport
             await client.until(lambda: len(carrier.held) == 20_000)
             assert client.h2.local_flow_control_window(stream) == STREAM_WINDOW - 20_000
             session.client.resume_for_peer()

@@ -167,7 +167,7 @@ def test_bytes_that_nobody_takes_stop_at_the_server(monkeypatch: pytest.MonkeyPa
                 for each in channels:
                     assert each is not None
                     assert each.transport.get_write_buffer_size() <= 512 * 1024
-                    assert len(each.transport._carrier.held) <= STREAM_WINDOW  # type: ignore[attr-defined]
+                    assert len(each.transport.held) <= STREAM_WINDOW  # type: ignore[attr-defined]
             assert server.h2.local_flow_control_window(ids[b"/down"]) == 0
             assert client.h2.local_flow_control_window(up) == 0
             client.acknowledges = server.acknowledges = True
