@@ -270,7 +270,7 @@ class Gateway:
         if session.client.closed:
             self._forget(session)
         else:
-            session.client.on_lost = lambda _: self._forget(session)
+            session.client.when_lost(lambda _: self._forget(session))
             session.watch_last_bytes()
 
     def _forget(self, session: Session) -> None:

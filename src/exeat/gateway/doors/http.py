@@ -138,7 +138,7 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
     limits = state.limits
     budget = state.budgets.of(access.decision.rule)
     while True:
-        reused = upstream.sent > 0
+        reused = upstream.is_reused
         sent, received = upstream.sent, upstream.received
         session.upstream = upstream
         exchange = Exchange(client, upstream, head, limits, treatment, state.memory, state.known_fields)
@@ -154,13 +154,14 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
             return await _refuse(session, head, fresh, read=treated.body is not None)
         upstream = fresh
     sent, received = upstream.sent - sent, upstream.received - received
+    failure = exchange.failure
     if treatment is not None:
         access.record.uses(treatment.names)  # the body may have brought more
         if exchange.misused:
             refusal = refuse_misuse(access, exchange.misused)
-            exchange.failure = refusal if exchange.failure is not None else None
-    if exchange.failure is not None and access.secure and exchange.broken_by is not None and not (reused or received):
-        exchange.failure = explain_break(exchange.broken_by, access, exchange.failure, upstream)
+            failure = refusal if failure is not None else None
+    if failure is not None and access.secure and exchange.broken_by is not None and not (reused or received):
+        failure = explain_break(exchange.broken_by, access, failure, upstream)
     if exchange.upgraded is not None:
         sent, received, note = await _relay_upgraded(session, upstream, exchange, budget, sent, received, treatment)
         session.finish(access.record, note, sent, received, 101)
@@ -169,8 +170,8 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
     if exchange.reuse_upstream:
         keep_upstream(state, access, upstream)
     session.finish(access.record, exchange.note, sent, received, exchange.status)
-    if exchange.failure is not None:
-        session.reply(exchange.failure, close=True, head_only=head.method == b"HEAD")
+    if failure is not None:
+        session.reply(failure, close=True, head_only=head.method == b"HEAD")
     if not exchange.keep_client or session.draining:
         if head.has_body and not client.closed:
             await session.linger()
@@ -194,7 +195,7 @@ async def _relay_upgraded(
         tunnel.guard_down(treatment.leak_guard(), Reason.SECRET_IN_RESPONSE)
     session.stop_transfer = tunnel.stop
     session.watch_idle(tunnel.stop)
-    upstream.buffer = (exchange.upgraded or b"") + upstream.buffer  # what came while this task was being woken
+    upstream.put_back(exchange.upgraded or b"")  # before what came while this task was being woken
     tunnel.open_down()
     tunnel.open_up()
     await tunnel.done

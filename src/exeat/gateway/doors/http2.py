@@ -208,5 +208,5 @@ class _Front(Link):
         if channel.closed:
             self._state.sessions.discard(session)
         else:
-            channel.on_lost = lambda _: self._state.sessions.discard(session)
+            channel.when_lost(lambda _: self._state.sessions.discard(session))
             session.watch_last_bytes()

@@ -78,7 +78,7 @@ async def _read(session: Session, parse: Callable[[bytes], tuple[Parsed, int] | 
         parsed = parse(client.buffer)
         if parsed is not None:
             value, used = parsed
-            client.buffer = client.buffer[used:]
+            client.take(used)
             return value
         if not await client.more():
             raise socks5.SocksError("cut off")

@@ -231,7 +231,7 @@ async def _open_up(session: Session, access: Access, tunnel: Tunnel, first: Firs
         while answer.asks_again is None and not client.closed and (client.buffer or not client.eof):
             await client.stirred()
         if client.closed:
-            client.buffer = b""
+            client.take()
         elif answer.asks_again and (judged := await _judge_second(client, access, tunnel)):
             refused, fault = judged
             access.record.denied_inside(refused, note=fault)

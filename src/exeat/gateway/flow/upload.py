@@ -26,22 +26,6 @@ OVER_BUDGET: Final = Refusal(413, "the upload budget is spent", "http_request_de
 class Upload:
     """The receiver of the client's bytes. `chunked`: how the body is sent on."""
 
-    __slots__ = (
-        "_body",
-        "_budget",
-        "_chunked",
-        "_client",
-        "_closed",
-        "_exchange",
-        "_filter",
-        "_is_due",
-        "_treatment",
-        "_unpacks",
-        "_upstream",
-        "_waiting",
-        "finished",
-    )
-
     def __init__(
         self,
         exchange: Exchange,
@@ -116,7 +100,7 @@ class Upload:
             self.finished = True
             self.close()
             self._client.push_to(None)
-            self._client.buffer = body.rest + bytes(self._waiting)
+            self._client.put_back(body.rest + bytes(self._waiting))
         if out:
             self._upstream.write(out[0] if len(out) == 1 else b"".join(out))
         if body.is_behind:

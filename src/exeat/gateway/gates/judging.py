@@ -30,8 +30,6 @@ from exeat.policy import (
     rule_to_allow,
 )
 
-# A place is made for one policy, so only which addresses are the machine's own can change under it.
-_CLEARED_S = 5.0
 _IP_REASONS = (Reason.PRIVATE_ADDRESS, Reason.OWN_ADDRESS, Reason.ADDRESS_NOT_LISTED)
 
 
@@ -61,7 +59,7 @@ def judge_addresses(
     for some seconds, which saves 30 us and, for public addresses, four system calls.
     """
     now = state.loop.time()
-    if place.cleared == addresses and place.cleared_rule is decision.rule and now < place.cleared_until:
+    if state.clearances.has(place, decision.rule, addresses, now):
         return None
     target = access.target
     for ip in addresses:
@@ -71,8 +69,7 @@ def judge_addresses(
             judged = Decision(judged.verdict.DENY, None, Reason.OWN_ADDRESS)  # a loop through ourselves
         if not judged.allowed:
             return judged, ip
-    if not place.judges_by_request:
-        place.cleared, place.cleared_rule, place.cleared_until = addresses, decision.rule, now + _CLEARED_S
+    state.clearances.add(place, decision.rule, addresses, now)
     return None
 
 

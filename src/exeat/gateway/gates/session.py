@@ -129,16 +129,16 @@ class Session:
                 if data[:2] == b"\r\n":
                     # RFC 9112 section 2.2: an empty line before the request line is forgiven.
                     empty = _EMPTY_LINES.match(data).end()  # type: ignore[union-attr]
-                    data = client.buffer = data[empty:]
+                    client.take(empty)
+                    data = client.buffer
                     skipped += empty
                     if skipped > _MAX_EMPTY_BYTES or data[:2] == b"\r\n":
                         raise ProtocolError("empty lines instead of a request")
                     scanned = 0
                 end = data.find(b"\r\n\r\n", max(0, scanned - 3))
                 if 0 <= end <= limits.max_header_bytes:
-                    client.buffer = data[end + 4 :]
-                    known = self.state.known_fields
-                    return parse_request_head(data[: end + 4], max_headers=limits.max_headers, known=known)
+                    head, known = client.take(end + 4), self.state.known_fields
+                    return parse_request_head(head, max_headers=limits.max_headers, known=known)
                 if len(data) > limits.max_header_bytes:
                     raise ProtocolError("the request head is too large", status=431)
                 _check_partial_head(data, scanned)
@@ -175,10 +175,10 @@ class Session:
         client = self.client
         client.write_eof()
         self.watch(_LINGER_S, client.abort)
-        client.buffer, dropped = b"", 0
+        dropped = 0
+        client.take()
         while dropped < _LINGER_BYTES and await client.more():
-            dropped += len(client.buffer)
-            client.buffer = b""
+            dropped += len(client.take())
         client.close()
 
     # Ending

@@ -110,7 +110,7 @@ async def _collect(session: Session, head: RequestHead, most: int, loan: Loan, c
         if body.is_behind:
             await asyncio.sleep(0)  # tiny chunks must not keep the others waiting
         elif client.buffer or await client.more():
-            data, client.buffer = client.buffer, b""
+            data = client.take()
         else:
             raise ProtocolError("the request body was cut off")
         for part in body.feed(data):
@@ -119,7 +119,7 @@ async def _collect(session: Session, head: RequestHead, most: int, loan: Loan, c
             raise _too_long(most)
         _hold(loan, collected)
         timer.check(len(collected))
-    client.buffer = body.rest + client.buffer
+    client.put_back(body.rest)
 
 
 def _hold(loan: Loan, body: bytes | bytearray) -> None:

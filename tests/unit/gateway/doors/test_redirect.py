@@ -9,7 +9,7 @@ import pytest
 
 from exeat.gateway.doors.redirect import Hearing, Way, choose_hearing, choose_way
 from exeat.gateway.doors.tunnel import SILENT, First, Speech
-from exeat.gateway.state import Place
+from exeat.gateway.state import Place, judge_place
 from exeat.policy import Source, build_policy, canonical_host, parse_rule
 
 HTTP = First(Speech.HTTP)
@@ -21,7 +21,7 @@ NO = lambda *_: False  # noqa: E731
 def place(port: int, *rules: str, looked_into: bool = False) -> Place:
     policy = build_policy(parse_rule(rule, Source("test")) for rule in rules)
     interception: Any = SimpleNamespace(is_needed=lambda *_: True, is_wanted=NO, bound=lambda *_: ())
-    return Place(policy, canonical_host("good.test"), port, interception if looked_into else None)
+    return judge_place(policy, canonical_host("good.test"), port, interception if looked_into else None)
 
 
 @pytest.mark.parametrize(
