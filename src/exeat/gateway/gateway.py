@@ -253,7 +253,7 @@ class Gateway:
         if len(self.state.sessions) >= min(limits.max_connections, limits.max_connections_per_sandbox):
             counters.rejected_connections += 1
             if destination is not None:
-                channel.reset()  # nobody knows yet what it speaks
+                channel.reset()  # what it speaks is not known yet
                 return
             channel.write(_TOO_MANY)
             channel.close()
@@ -350,7 +350,7 @@ class Gateway:
         return self.state.journal.subscribe(max_queued=max_queued)
 
     async def set_policy(self, policy: Policy, limits: Limits | None = None) -> int:
-        """Put another policy in force. Gives the number of connections that it no longer allows, which are cut."""
+        """Put another policy in force. Returns the number of connections that it no longer allows, which are cut."""
         self._put_in_force(policy)
         if limits is not None:
             self.state.set_limits(limits)

@@ -55,7 +55,7 @@ _log = logging.getLogger("exeat")
 _SO_ORIGINAL_DST: Final = 80
 _LEVELS: Final = {socket.AF_INET: socket.IPPROTO_IP, socket.AF_INET6: socket.IPPROTO_IPV6}
 _SOCKADDR_BYTES: Final = 28  # a sockaddr_in6; a sockaddr_in is shorter
-# No such connection is tracked, or nothing here tracks connections at all: then nobody has redirected it.
+# No such connection is tracked, or nothing here tracks connections at all: then it was not redirected.
 _NOT_REDIRECTED: Final = (errno.ENOENT, errno.ENOPROTOOPT)
 PROTOCOL: Final = "redirect"
 PROTOCOL_HTTP: Final = "redirect/http"

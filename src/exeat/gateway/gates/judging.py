@@ -1,6 +1,6 @@
 """What the policy says: of a request, of the addresses that a place leads to, and of what is under way already.
 
-A policy is swapped whole, between two turns of the loop, so it can change only while somebody waits. Three functions
+A policy is swapped whole, between two turns of the loop, so it can change only during a wait. Three functions
 are all that is needed to notice. A door that has waited takes its place again (`place_now`) before it decides by it.
 From then on there is an `Access`: the gates ask `still_allowed` behind each of their waits, the last time as they hand
 the connection over, and while it is in use the gateway asks the same whenever it puts another policy in force. What

@@ -1,4 +1,4 @@
-"""Places that no rule lists, put to somebody who may decide: a person at a terminal, another program, a callback.
+"""Places that no rule lists, put to whoever may decide: a person at a terminal, another program, a callback.
 
 A question is asked once, however many connections wait for its answer. A yes becomes a rule, so that all that follows
 is judged as ever. Without an answer in time it is a no. Nothing is resolved or dialled while a question is open.
@@ -88,7 +88,7 @@ class Questions:
         self._number = 0
 
     def may_ask(self, decision: Decision) -> bool:
-        """Is this a denial that somebody could turn into a yes?"""
+        """Is this a denial that an answer could turn into a yes?"""
         return decision.reason in LISTABLE
 
     def waiting(self, question: Question) -> int:
@@ -97,7 +97,7 @@ class Questions:
         return found.waiting if found is not None else 0
 
     async def settle(self, session: Session, place: Place) -> Place:
-        """Wait until there is an answer. Gives the place as the policy of then has it."""
+        """Wait until there is an answer. Returns the place as the policy then has it."""
         state = session.state
         if not self.may_ask(place.decision) or place.key in self._refused:
             return place
@@ -116,7 +116,7 @@ class Questions:
         finally:
             found.waiting -= 1
             if not found.waiting:
-                found.task.cancel()  # nobody is left who would want to know
+                found.task.cancel()  # no connection waits for it any more
         session.watch(state.limits.head_s, session.client.abort)
         return place_now(state, place)
 

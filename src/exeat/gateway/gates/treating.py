@@ -27,7 +27,7 @@ _MEGABYTE: Final = 1024 * 1024
 class Treated(NamedTuple):
     """How a request goes on: changed by `treatment`, if at all, and with `body` if it had to be read whole.
 
-    `loan` is the memory for that, given back when nobody has this any more.
+    `loan` is the memory for that, given back when this is no longer used.
     """
 
     treatment: Treatment | None = None
@@ -91,7 +91,7 @@ async def _read_whole_body(session: Session, head: RequestHead, most: int, loan:
         await _collect(session, head, most, loan, collected)
         return bytes(collected)
     except BaseException:
-        # The error keeps this frame as long as somebody answers it.
+        # The error keeps this frame until it has been answered.
         collected.clear()
         loan.close()
         raise
@@ -137,7 +137,7 @@ class _ReadingTime:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._due = 0  # when the time is set anew
+        self._due = 0  # when the time is set again
         self._is_over = False
         self.check(0)
 

@@ -12,8 +12,7 @@ from typing import Final
 
 from exeat.audit import Journal, Record
 from exeat.errors import AuditError, ProtocolError
-from exeat.gateway.record.blocked import is_failure
-from exeat.gateway.record.counters import Counters
+from exeat.gateway.record.counters import Counters, is_failure
 from exeat.policy import Decision
 from exeat.reasons import Ending, Reason
 
