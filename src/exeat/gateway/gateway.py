@@ -14,7 +14,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from exeat.audit import EventStream, Rotation, encode_event, open_journal
+from exeat.audit.batch import EventStream
+from exeat.audit.journal import open_journal
+from exeat.audit.record import encode_event
+from exeat.audit.rotation import Rotation
 from exeat.errors import AuditError, StartError
 from exeat.gateway.doors.connection import serve_connection
 from exeat.gateway.doors.dns import DnsDoor

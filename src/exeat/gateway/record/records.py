@@ -10,7 +10,8 @@ import time
 from collections import OrderedDict
 from typing import Final
 
-from exeat.audit import Journal, Record
+from exeat.audit.journal import Journal
+from exeat.audit.record import Record
 from exeat.errors import AuditError, ProtocolError
 from exeat.gateway.record.counters import Counters, is_failure
 from exeat.policy import Decision
