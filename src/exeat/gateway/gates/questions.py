@@ -123,9 +123,7 @@ class Questions:
     def on_new_policy(self, state: State) -> None:
         """Rules have changed: what they decide now need not be asked any more."""
         for found in list(self._open.values()):
-            question = found.question
-            host = f"[{question.host}]" if ":" in question.host else question.host
-            if not self.may_ask(state.find(f"{host}:{question.port}".encode("ascii"), 0).decision):
+            if not self.may_ask(state.find(found.question.rule.encode("ascii"), 0).decision):
                 found.task.cancel()
 
     def close(self) -> None:
@@ -134,16 +132,15 @@ class Questions:
 
     def _begin(self, session: Session, place: Place) -> _Open:
         self._number += 1
-        peer = session.client.transport.get_extra_info("peername") if self._who_asks is not None else None
+        peer = session.client.transport.get_extra_info("peername")
         program = self._who_asks(peer) if self._who_asks is not None and peer else ""
         # A rule for `localhost` means the host itself, unlike one for any other name that may lead there.
         inside = place.host == LOCALHOST or (
             isinstance(place.host, Address)
             and (classify(place.host.ip) is not AddressClass.PUBLIC or is_own_address(place.host.ip))
         )
-        # For this port alone, 80 and 443 too: a yes to one must not undo a no to the other.
-        rule = f"{place.host.authority}:{place.port}"
-        question = Question(self._number, place.host_text, place.port, rule, inside, program)
+        # The rule is for this port alone, 80 and 443 too: a yes to one must not undo a no to the other.
+        question = Question(self._number, place.host_text, place.port, str(place), inside, program)
         found = self._open[place.key] = _Open(question)
         found.task = asyncio.get_running_loop().create_task(self._decide(found))
         # Also of one that is given up before it has begun, of which `_decide` never hears.

@@ -5,7 +5,8 @@ Hosts come from the command. In words they are canonical, or nothing that a term
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from ipaddress import ip_address
 from typing import Final, NamedTuple, TypeVar
 
@@ -149,37 +150,27 @@ def describe_denied(
     counters: Counters, policy: Policy, kept: KeptList | None = None, own_names: Collection[str] = ()
 ) -> list[Entry]:
     """The most often refused first. `own_names` are this machine's: programs look them up, and mean nothing by it."""
-    entries: dict[Entry, int] = {}
-    for (host, port, reason), count in counters.blocked.items():
-        if host == OTHER_HOSTS:
-            continue
-        rule, advice = _advise(host, port, reason, policy, kept or KeptList())
-        noise = not host or (port == 0 and (host.endswith(_REVERSE) or host in own_names))
-        entry = Entry(_printable(host), port, 0, reason, "" if noise else rule, "" if noise else advice, noise)
-        entries[entry] = entries.get(entry, 0) + count
-    return _in_order(entries)
+
+    def entry(host: str, port: int, reason: str) -> Entry:
+        if not host or (port == 0 and (host.endswith(_REVERSE) or host in own_names)):
+            return Entry(_printable(host), port, 0, reason, is_noise=True)
+        return Entry(_printable(host), port, 0, reason, *_advise(host, port, reason, policy, kept or KeptList()))
+
+    return _in_order((entry(*what), count) for what, count in counters.blocked.items())
 
 
 def describe_failed(counters: Counters) -> list[Entry]:
     """What a rule allowed and what came to nothing all the same."""
-    entries: dict[Entry, int] = {}
-    for (host, port, error), count in counters.failed.items():
-        if host == OTHER_HOSTS:
-            continue
-        reason, words = _FAILURES[error]
-        entry = Entry(_printable(host), port, 0, reason, advice=words)
-        entries[entry] = entries.get(entry, 0) + count
-    return _in_order(entries)
+
+    def entry(host: str, port: int, error: str) -> Entry:
+        reason, words = _FAILURES.get(error, ("", ""))  # none of what was counted together for many hosts
+        return Entry(_printable(host), port, 0, reason, advice=words)
+
+    return _in_order((entry(*what), count) for what, count in counters.failed.items())
 
 
 def describe_allowed(counters: Counters) -> list[Entry]:
-    return _in_order(
-        {
-            Entry(_printable(host), port, 0, ""): count
-            for (host, port), count in counters.allowed.items()
-            if host != OTHER_HOSTS
-        }
-    )
+    return _in_order((Entry(_printable(host), port, 0, ""), n) for (host, port), n in counters.allowed.items())
 
 
 def is_failure(note: str) -> bool:
@@ -187,7 +178,12 @@ def is_failure(note: str) -> bool:
     return note in _FAILURES
 
 
-def _in_order(entries: dict[Entry, int]) -> list[Entry]:
+def _in_order(counts: Iterable[tuple[Entry, int]]) -> list[Entry]:
+    """What is the same to a reader is added up. What was counted together for many hosts is left out."""
+    entries: Counter[Entry] = Counter()
+    for entry, count in counts:
+        if entry.host != OTHER_HOSTS:
+            entries[entry] += count
     counted = [entry._replace(times=count) for entry, count in entries.items()]
     return sorted(counted, key=lambda entry: (-entry.times, entry.where, entry.advice))
 
