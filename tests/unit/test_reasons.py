@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import exeat
-from exeat.reasons import LISTABLE, POLICY_DENIALS, Ending, Reason, in_words
+from exeat.reasons import LISTABLE, POLICY_DENIALS, Ending, ProxyError, Reason, in_words
 
 SOURCE = Path(exeat.__file__).parent
 # Words of one part are common English, and mean something else elsewhere.
-WORDS = {word for word in (*Reason, *Ending) if "-" in word}
+WORDS = {word for word in (*Reason, *Ending, *ProxyError) if "-" in word or "_" in word}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

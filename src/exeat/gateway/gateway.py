@@ -32,7 +32,7 @@ from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import Credentials, State
 from exeat.policy import Policy, Rule
-from exeat.reasons import Ending
+from exeat.reasons import Ending, ProxyError
 from exeat.wire.http1 import encode_reply
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("exeat")
 _SWEEP_S: Final = 1.0
-_TOO_MANY: Final = encode_reply(503, "too many connections", error="connection_limit_reached")
+_TOO_MANY: Final = encode_reply(503, "too many connections", error=ProxyError.CONNECTION_LIMIT_REACHED)
 
 
 class Gateway:

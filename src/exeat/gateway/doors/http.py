@@ -21,7 +21,7 @@ from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import NO_CREDENTIALS, Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.policy import is_same_host
-from exeat.reasons import Reason
+from exeat.reasons import ProxyError, Reason
 from exeat.wire.http1 import ESTABLISHED, RequestHead, check_origin_target, parse_absolute_target
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class _Door(NamedTuple):
 
 async def _refuse_malformed(session: Session, record: AccessRecord, error: ProtocolError) -> None:
     record.malformed(error)
-    session.reply(Refusal(error.status, error.public, "http_request_error"), close=True)
+    session.reply(Refusal(error.status, error.public, ProxyError.HTTP_REQUEST_ERROR), close=True)
     await session.linger()
 
 

@@ -17,9 +17,11 @@ from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.policy import Address, Decision, known_addresses
-from exeat.reasons import Reason
+from exeat.reasons import ProxyError, Reason
 
-_NOT_ON_RECORD: Final = Refusal(503, "the decision could not be recorded, so nothing goes out", "proxy_internal_error")
+_NOT_ON_RECORD: Final = Refusal(
+    503, "the decision could not be recorded, so nothing goes out", ProxyError.PROXY_INTERNAL_ERROR
+)
 
 
 def deny(record: AccessRecord, place: Place, decision: Decision, address: str = "", note: str = "") -> Refusal:
@@ -156,11 +158,15 @@ def _unless_revoked(state: State, access: Access, channel: Channel) -> Channel |
 
 def _revoked(access: Access) -> Refusal:
     access.record.denied_inside(Reason.REVOKED)
-    return _fail(access, Refusal(403, f"{access.place} is no longer allowed", "http_request_denied"))
+    return _fail(access, Refusal(403, f"{access.place} is no longer allowed", ProxyError.HTTP_REQUEST_DENIED))
 
 
 def _unresolved(error: ResolveError) -> Refusal:
-    return Refusal(504, error.public, "dns_timeout") if error.timed_out else Refusal(502, error.public, "dns_error")
+    return (
+        Refusal(504, error.public, ProxyError.DNS_TIMEOUT)
+        if error.timed_out
+        else Refusal(502, error.public, ProxyError.DNS_ERROR)
+    )
 
 
 def _fail(access: Access, refusal: Refusal) -> Refusal:

@@ -20,6 +20,7 @@ from exeat.gateway.gates.resolve import IPAddress
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, State
 from exeat.gateway.tls.layer import secure_channel
+from exeat.reasons import ProxyError
 
 if TYPE_CHECKING:
     from exeat.gateway.tls.interception import Alpn
@@ -32,7 +33,7 @@ _ATTEMPT_DELAY_S = 0.25
 class DialError(ExeatError):
     """No server answered. `kind` is the RFC 9209 error type, `status` what a client of HTTP is told."""
 
-    def __init__(self, public: str, kind: str, status: int = 502) -> None:
+    def __init__(self, public: str, kind: ProxyError, status: int = 502) -> None:
         super().__init__(public)
         self.kind = kind
         self.status = status
@@ -48,7 +49,7 @@ async def dial(
                 return await _race(loop, addresses, port)
         return await _connect(loop, addresses[0], port, timeout_s), addresses[0]
     except TimeoutError:
-        raise DialError("the server did not answer in time", "connection_timeout", 504) from None
+        raise DialError("the server did not answer in time", ProxyError.CONNECTION_TIMEOUT, 504) from None
     except OSError as error:
         raise _explain(error) from None
 
@@ -98,18 +99,18 @@ async def _race(
 
 def _explain(error: OSError) -> DialError:
     if isinstance(error, ConnectionRefusedError):
-        return DialError("the server refused the connection", "connection_refused")
+        return DialError("the server refused the connection", ProxyError.CONNECTION_REFUSED)
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-        return DialError("the gateway is out of connections", "connection_limit_reached", 503)
+        return DialError("the gateway is out of connections", ProxyError.CONNECTION_LIMIT_REACHED, 503)
     if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL):
-        return DialError("the server is not reachable", "destination_ip_unroutable")
+        return DialError("the server is not reachable", ProxyError.DESTINATION_IP_UNROUTABLE)
     if isinstance(error, TimeoutError):
-        return DialError("the server did not answer in time", "connection_timeout", 504)
-    return DialError("the connection to the server failed", "connection_terminated")
+        return DialError("the server did not answer in time", ProxyError.CONNECTION_TIMEOUT, 504)
+    return DialError("the connection to the server failed", ProxyError.CONNECTION_TERMINATED)
 
 
 _NO_SUCH_PROTOCOL: Final = ("TLSV1_ALERT_NO_APPLICATION_PROTOCOL", "NO_APPLICATION_PROTOCOL")
-DIFFERENT_HTTP: Final = Refusal(502, "cannot agree with the server on a version of HTTP", "tls_protocol_error")
+DIFFERENT_HTTP: Final = Refusal(502, "cannot agree with the server on a version of HTTP", ProxyError.TLS_PROTOCOL_ERROR)
 
 
 class ProtocolRefused(Exception):  # noqa: N818 - not a failure: another version of HTTP may do
@@ -136,10 +137,12 @@ async def secure_upstream(state: State, access: Access, channel: Channel, offer:
         return explain(error, access)
     except TimeoutError:
         channel.abort()
-        return Refusal(504, f"{place}: the server did not finish the TLS handshake in time", "connection_timeout")
+        return Refusal(
+            504, f"{place}: the server did not finish the TLS handshake in time", ProxyError.CONNECTION_TIMEOUT
+        )
     except OSError:
         channel.abort()
-        return Refusal(502, f"{place}: the server hung up during the TLS handshake", "connection_terminated")
+        return Refusal(502, f"{place}: the server hung up during the TLS handshake", ProxyError.CONNECTION_TERMINATED)
     except BaseException:
         channel.abort()
         raise
@@ -157,7 +160,7 @@ def explain(error: ssl.SSLError, access: Access) -> Refusal:
     from exeat.trust.roots import explain_certificate_error  # noqa: PLC0415 - loaded with the interception
 
     is_certificate = isinstance(error, ssl.SSLCertVerificationError)
-    kind = "tls_certificate_error" if is_certificate else "tls_protocol_error"
+    kind = ProxyError.TLS_CERTIFICATE_ERROR if is_certificate else ProxyError.TLS_PROTOCOL_ERROR
     return Refusal(502, explain_certificate_error(error, access.place.host), kind)
 
 
@@ -175,7 +178,7 @@ def explain_break(error: Exception, access: Access, known: Refusal, channel: Cha
         f"{access.place}: the server broke the connection off right behind the TLS handshake; maybe it wants"
         " a certificate of the client (then add no-intercept to the rule)"
     )
-    return Refusal(502, sentence, "connection_terminated")
+    return Refusal(502, sentence, ProxyError.CONNECTION_TERMINATED)
 
 
 def _open_http2(state: State, access: Access, channel: Channel) -> Channel:

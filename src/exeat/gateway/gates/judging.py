@@ -29,6 +29,7 @@ from exeat.policy import (
     judge_address,
     rule_to_allow,
 )
+from exeat.reasons import ProxyError
 
 _IP_REASONS = (Reason.PRIVATE_ADDRESS, Reason.OWN_ADDRESS, Reason.ADDRESS_NOT_LISTED)
 
@@ -93,7 +94,7 @@ def explain_denial(place: Place, decision: Decision) -> Refusal:
             )
         case _:
             sentence = f"{place} is not allowed; to allow it: --allow {rule}"
-    error = "destination_ip_prohibited" if decision.reason in _IP_REASONS else "http_request_denied"
+    error = ProxyError.DESTINATION_IP_PROHIBITED if decision.reason in _IP_REASONS else ProxyError.HTTP_REQUEST_DENIED
     return Refusal(403, sentence, error)
 
 

@@ -14,7 +14,7 @@ from exeat.gateway.gates.session import Session
 from exeat.gateway.limits import Loan
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access
-from exeat.reasons import Reason
+from exeat.reasons import ProxyError, Reason
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody
 from exeat.wire.http1 import RequestHead
 
@@ -82,7 +82,7 @@ def refuse_misuse(access: Access, names: tuple[str, ...]) -> Refusal:
     access.record.uses(names)
     access.record.denied_inside(Reason.SECRET_TO_WRONG_HOST, access.decision)
     over = "" if access.secure else " over plain HTTP"
-    return Refusal(403, f"{', '.join(names)} must not be sent to {access.place}{over}", "http_request_denied")
+    return Refusal(403, f"{', '.join(names)} must not be sent to {access.place}{over}", ProxyError.HTTP_REQUEST_DENIED)
 
 
 async def _read_whole_body(session: Session, head: RequestHead, most: int, loan: Loan) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from exeat.errors import HostError
 from exeat.policy import Policy, Target, decide, rule_to_allow, split_authority
-from exeat.reasons import INSIDE, LISTABLE, Ending, Reason, in_words
+from exeat.reasons import INSIDE, LISTABLE, Ending, ProxyError, Reason, in_words
 
 # A sandbox can ask for any number of hosts; beyond this many they are counted together.
 _MAX_HOSTS: Final = 1_000
@@ -99,19 +99,19 @@ def _count(counts: dict[_Key, int], key: _Key, other: _Key) -> None:
 _UNKNOWN_PORT = 443  # of a name that was only looked up: the rule for it then covers the web ports
 # How what was allowed can fail: what the gateway calls it, what the summary calls it, and words.
 _FAILURES: Final[dict[str, tuple[str, str]]] = {
-    "dns_error": ("does-not-resolve", "the name does not resolve"),
-    "dns_timeout": ("dns-timeout", "DNS did not answer in time"),
-    "connection_refused": ("refused", "the server refused the connection"),
-    "destination_ip_unroutable": ("unreachable", "the server is not reachable"),
-    "connection_timeout": ("timeout", "the server did not answer in time"),
+    ProxyError.DNS_ERROR: ("does-not-resolve", "the name does not resolve"),
+    ProxyError.DNS_TIMEOUT: ("dns-timeout", "DNS did not answer in time"),
+    ProxyError.CONNECTION_REFUSED: ("refused", "the server refused the connection"),
+    ProxyError.DESTINATION_IP_UNROUTABLE: ("unreachable", "the server is not reachable"),
+    ProxyError.CONNECTION_TIMEOUT: ("timeout", "the server did not answer in time"),
     Ending.TIMEOUT: ("timeout", "the server did not answer in time"),
-    "connection_limit_reached": ("gateway-limit", "the gateway is out of connections"),
-    "connection_terminated": ("reset", "the server broke the connection off"),
+    ProxyError.CONNECTION_LIMIT_REACHED: ("gateway-limit", "the gateway is out of connections"),
+    ProxyError.CONNECTION_TERMINATED: ("reset", "the server broke the connection off"),
     Ending.UPSTREAM_RESET: ("reset", "the server broke the connection off"),
     Ending.UPSTREAM_LOST: ("reset", "the server broke the connection off"),
     Ending.UPSTREAM_CLOSED_EARLY: ("reset", "the server broke the connection off"),
-    "tls_certificate_error": ("certificate", "its certificate is not trusted; --upstream-ca FILE adds roots"),
-    "tls_protocol_error": ("tls", "TLS with the server failed"),
+    ProxyError.TLS_CERTIFICATE_ERROR: ("certificate", "its certificate is not trusted; --upstream-ca FILE adds roots"),
+    ProxyError.TLS_PROTOCOL_ERROR: ("tls", "TLS with the server failed"),
     Ending.UPLOAD_BUDGET_SPENT: ("budget-spent", "max_upload is spent"),
     Ending.BAD_RESPONSE: ("bad-response", "the server's response is malformed"),
     Ending.OUT_OF_MEMORY: ("gateway-limit", "max_body_memory is spent"),
