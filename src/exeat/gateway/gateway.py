@@ -32,7 +32,7 @@ from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import Credentials, State
 from exeat.policy import Policy, Rule
-from exeat.reasons import Ending
+from exeat.reasons import Ending, ProxyError
 from exeat.wire.http1 import encode_reply
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("exeat")
 _SWEEP_S: Final = 1.0
-_TOO_MANY: Final = encode_reply(503, "too many connections", error="connection_limit_reached")
+_TOO_MANY: Final = encode_reply(503, "too many connections", error=ProxyError.CONNECTION_LIMIT_REACHED)
 
 
 class Gateway:
@@ -256,7 +256,7 @@ class Gateway:
         if len(self.state.sessions) >= min(limits.max_connections, limits.max_connections_per_sandbox):
             counters.rejected_connections += 1
             if destination is not None:
-                channel.reset()  # nobody knows yet what it speaks
+                channel.reset()  # what it speaks is not known yet
                 return
             channel.write(_TOO_MANY)
             channel.close()
@@ -353,7 +353,7 @@ class Gateway:
         return self.state.journal.subscribe(max_queued=max_queued)
 
     async def set_policy(self, policy: Policy, limits: Limits | None = None) -> int:
-        """Put another policy in force. Gives the number of connections that it no longer allows, which are cut."""
+        """Put another policy in force. Returns the number of connections that it no longer allows, which are cut."""
         self._put_in_force(policy)
         if limits is not None:
             self.state.set_limits(limits)

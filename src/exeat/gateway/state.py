@@ -17,17 +17,8 @@ from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
 from exeat.gateway.limits import BodyMemory, Budgets, Limits
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.record.records import AccessRecord, Records
-from exeat.policy import (
-    Decision,
-    Host,
-    Policy,
-    Rule,
-    Target,
-    address_depends_on_request,
-    decide,
-    depends_on_request,
-    split_authority,
-)
+from exeat.policy import Decision, Host, Policy, Rule, Target, decide, split_authority
+from exeat.policy.decide import address_depends_on_request, depends_on_request
 from exeat.wire.fields import KnownFields
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from exeat.gateway.record.blocked import KeptList
-from exeat.gateway.record.counters import Counters
+from exeat.gateway.record.counters import Counters, KeptList
 from exeat.run.gateway_process.facts import tell_outcome
 from exeat.run.outcome import UNKNOWN, Outcome, Row, as_json, read_outcome, write_outcome
 from exeat.run.summary import print_summary

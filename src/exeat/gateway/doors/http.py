@@ -12,16 +12,16 @@ from exeat.gateway.flow.exchange import Exchange
 from exeat.gateway.flow.relay import Tunnel
 from exeat.gateway.flow.upload import is_repeatable
 from exeat.gateway.gates.admission import admit_interception, deny, open_upstream, reopen_upstream
+from exeat.gateway.gates.dial import explain_break
 from exeat.gateway.gates.judging import judge_request, keep_upstream, place_now
 from exeat.gateway.gates.session import Session
 from exeat.gateway.gates.treating import UNTREATED, Treated, refuse_misuse, treat
-from exeat.gateway.gates.upstream import explain_break
 from exeat.gateway.limits import Budget
 from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import NO_CREDENTIALS, Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.policy import is_same_host
-from exeat.reasons import Reason
+from exeat.reasons import ProxyError, Reason
 from exeat.wire.http1 import ESTABLISHED, RequestHead, check_origin_target, parse_absolute_target
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ async def serve_http(
 ) -> Inner | None:
     """Serve requests until either side has had enough. `bound`: they come through a tunnel to that place.
 
-    `secure`: inside TLS, and so are they to go on. Gives what is inside a tunnel that was opened, if it is to be
-    served.
+    `secure`: inside TLS, and so are they to go on. Returns what is inside a tunnel that was opened, if it is to
+    be served.
     """
     door = _Door(session, bound, protocol, secure, prefers_h2)
     while True:
@@ -70,7 +70,7 @@ class _Door(NamedTuple):
 
 async def _refuse_malformed(session: Session, record: AccessRecord, error: ProtocolError) -> None:
     record.malformed(error)
-    session.reply(Refusal(error.status, error.public, "http_request_error"), close=True)
+    session.reply(Refusal(error.status, error.public, ProxyError.HTTP_REQUEST_ERROR), close=True)
     await session.linger()
 
 
@@ -124,7 +124,7 @@ async def _serve_request(door: _Door, head: RequestHead) -> bool:
 
 
 async def _refuse(session: Session, head: RequestHead, refusal: Refusal, *, read: bool = False) -> bool:
-    """Answer a refusal. The connection goes on unless a body is on its way that nobody will read."""
+    """Answer a refusal. The connection goes on unless a body is on its way that will not be read."""
     keep = head.keep_alive and (read or not head.has_body) and not session.draining and head.minor == 1
     session.reply(refusal, close=not keep, head_only=head.method == b"HEAD")
     if not keep:
@@ -206,7 +206,7 @@ async def _relay_upgraded(
 
 
 async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
-    """CONNECT. Gives what is inside when requests are to be served there, each like any other."""
+    """CONNECT. Returns what is inside when requests are to be served there, each like any other."""
     state = session.state
     record = session.new_record("connect", "CONNECT")
     if state.credentials is not None and not state.credentials.match_basic(head.authorization):

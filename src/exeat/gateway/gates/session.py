@@ -117,7 +117,7 @@ class Session:
         client = self.client
         limits = self.state.limits
         if client.writing_paused:
-            # Nobody reads what we have answered so far: answer no more before that changes.
+            # The client does not read what we have answered so far: answer no more before that changes.
             self.watch(limits.keep_alive_s, client.abort)
             await client.drained()
         watched = ""
@@ -158,7 +158,7 @@ class Session:
     # Asking
 
     async def settle(self, place: Place) -> Place:
-        """For every door, about a place that is not allowed: wait for an answer, if there is somebody to ask."""
+        """For every door, about a place that is not allowed: wait for an answer, if there is anyone to ask."""
         questions = self.state.questions
         return place if questions is None else await questions.settle(self, place)
 

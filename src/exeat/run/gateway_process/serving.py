@@ -15,7 +15,7 @@ from exeat.errors import ConfigError
 from exeat.gateway.gates.resolve import load_system_resolver
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
-from exeat.gateway.record.blocked import KeptList
+from exeat.gateway.record.counters import KeptList
 from exeat.jail.messages import receive
 from exeat.policy import LOCALHOST, LOOPBACK, Pattern, Policy, Rule, Scope
 from exeat.run.gateway_process.facts import tell_outcome
