@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.own_network import take_own_network
 from tests.support.starting import start_alike, take_late_imports
@@ -23,6 +24,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not is_worker and config.getoption("dist", "no") != "no":
         return  # it starts the workers and runs no test; they are to find what its caller has set
     start_alike()
+    # A loaded machine may take long for an example.
+    settings.register_profile("loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("loaded")
     if is_worker:
         take_own_network()
 
