@@ -184,7 +184,7 @@ def test_a_terminal_gets_no_sequence_but_our_colours(sandbox: SandboxFolder) -> 
             while b"last.test" not in data:
                 assert select.select([master], [], [], 20)[0], data[-300:]
                 data += os.read(master, 65536)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
     finally:
         os.close(master)
         os.close(slave)
