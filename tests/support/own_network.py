@@ -33,8 +33,9 @@ def take_own_network() -> None:
     _machine.append(before)
     bring_loopback_up()
     ip = shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-    for address in _ADDRESSES if ip else ():
-        subprocess.run([ip, "address", "add", address, "dev", "lo"], check=False)
+    if ip is not None:
+        for address in _ADDRESSES:
+            subprocess.run([ip, "address", "add", address, "dev", "lo"], check=False)
 
 
 def on_the_machines_network() -> list[str]:
