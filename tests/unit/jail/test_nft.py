@@ -21,7 +21,7 @@ from tests.support.gateways.scene import wait_until
 from tests.support.jails.networks import PORT, Greeter, Networks
 from tests.support.runs.running import NOBODY, PYTHON, as_user
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the nft jail needs root")
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(os.geteuid() != 0, reason="the nft jail needs root")]
 OTHER = 12_345  # a uid that no rule is about
 
 # Says what came of it: the word that a server said, or the name of an error.

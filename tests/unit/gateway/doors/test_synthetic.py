@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from exeat.gateway.doors.synthetic import GRACE_S, IPV4_RANGE, IPV6_RANGE, MAX_SIZE, SyntheticNames
 from exeat.policy import classify, embedded_ipv4
 from exeat.policy.address import AddressClass
+from tests.support.examples import examples
 
 Pair = tuple[IPv4Address, IPv6Address]
 
@@ -207,4 +208,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestModel.settings = settings(max_examples=examples(200), stateful_step_count=60, deadline=None)
