@@ -89,6 +89,7 @@ def test_byte_by_byte(kind: str) -> None:
     assert unpacked(decoder_for(coding), [bytes((each,)) for each in packed]) == b"what is packed here " * 50
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", PACKED)
 def test_more_than_one_step_of_output(kind: str) -> None:
     """What unpacks to more than is taken at a time comes whole, from one piece and from many."""
@@ -180,6 +181,7 @@ def zeros(coding: bytes, mebibytes: int) -> bytes:
     return b"".join([deflater.compress(piece) for _ in range(mebibytes)]) + deflater.flush()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("coding", KNOWN)
 @pytest.mark.parametrize(("is_request", "status"), [(True, 413), (False, 502)])
 def test_a_bomb_is_refused_before_it_is_in_memory(coding: bytes, is_request: bool, status: int) -> None:
@@ -319,6 +321,7 @@ def wide_brotli(data: bytes, window: int) -> bytes:
     return bytes(packer.process(data) + packer.flush())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", PACKED)
 def test_pieces_are_of_a_bounded_size(kind: str) -> None:
     """And are all of the body, in order."""

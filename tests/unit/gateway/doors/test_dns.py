@@ -322,7 +322,7 @@ def test_repeats_are_counted_and_not_written_one_by_one(audit: Path) -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_repeats_are_written_when_their_time_is_over(audit: Path, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
     """Without anybody asking again, and then the name is new."""
-    monkeypatch.setattr(records, "_REPEAT_S", 0.05)
+    monkeypatch.setattr(records, "_REPEAT_S", 0.5)
 
     async def main() -> None:
         async with opened(audit) as bench:

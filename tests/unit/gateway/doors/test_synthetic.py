@@ -47,6 +47,7 @@ def test_a_name_keeps_its_addresses() -> None:
     assert [names.name_of(ip) for ip in pair] == ["good.test", "good.test"]
 
 
+@pytest.mark.thorough
 def test_the_whole_pool_has_addresses_that_are_all_different_and_sound() -> None:
     """No last octet of 0 or 255, all within the ranges, none that carries an IPv4 address or could be public."""
     names, _ = make(MAX_SIZE)
