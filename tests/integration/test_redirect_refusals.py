@@ -338,9 +338,10 @@ def test_credentials_are_for_those_who_can_give_some(
         assert read_reply(conn).status == 407
 
 
+@pytest.mark.threat("T-E4")
 @pytest.mark.parametrize("listener", ["outside", "inside"])
-def test_e4_our_own_ports_are_no_destination(listener: str, start_inside: StartInside) -> None:
-    """E4: a name that leads to the gateway itself, on a port of either of its listeners."""
+def test_our_own_ports_are_no_destination(listener: str, start_inside: StartInside) -> None:
+    """A name that leads to the gateway itself, on a port of either of its listeners."""
     inside = start_inside(["good.test:* private"])
     port = inside.gate.port if listener == "outside" else PORT
     with inside.reach("good.test", port) as conn:

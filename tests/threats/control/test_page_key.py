@@ -11,6 +11,8 @@ import pytest
 from tests.support.gateways.scene import wait_until
 from tests.support.runs.running import AS_ROOT, NOBODY, TIMEOUT_S, as_user, environment, folder_of, python
 
+pytestmark = pytest.mark.threat("T-P4")
+
 # Takes the link that a browser was started with, and asks for the token before the browser does. A link to a file
 # is followed, as a browser would.
 THIEF = r"""

@@ -15,6 +15,8 @@ from tests.support.gateways.scene import wait_until
 from tests.support.runs.running import Running, environment, python
 from tests.support.runs.ui_scene import TOKEN, Scene
 
+pytestmark = pytest.mark.threat("T-P5")
+
 READY = "document.querySelector('#question-list button:not([aria-disabled])')"
 SHOWN = "[...document.querySelectorAll('#question-list li:not(.gone) .host')].map((each) => each.innerText)"
 # Waits at the gateway for as long as there is a question.

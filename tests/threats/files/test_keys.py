@@ -1,4 +1,4 @@
-"""Keys by ways that need a machine of a certain kind, and by what a command leaves for the next one (M2)."""
+"""Keys by ways that need a machine of a certain kind, and by what a command leaves for the next one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tests.support.gateways.scene import wait_until
 from tests.support.programs import need
 from tests.support.runs.owned import KEY, START, Owned, owned
 from tests.support.runs.running import AS_ROOT, BY_USER
+
+pytestmark = pytest.mark.threat("T-M2")
 
 
 def _read(there: Owned, path: object) -> tuple[bool, bool]:

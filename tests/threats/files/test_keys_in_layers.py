@@ -1,4 +1,4 @@
-"""Keys that one run was shown are not found by the next, although its layer has a copy of them (M2)."""
+"""Keys that one run was shown are not found by the next, although its layer has a copy of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from exeat.files.kept import layer_numbers
 from exeat.sandbox.folder import open_sandbox
 from tests.support.programs import Finished
 from tests.support.runs.running import BY_USER, environment, exeat, folder_of, python
+
+pytestmark = pytest.mark.threat("T-M2")
 
 
 class Person:

@@ -16,6 +16,8 @@ from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.doors import connect_dial, read_reply, socks_dial
 from tests.support.gateways.gate import Gate
 
+pytestmark = pytest.mark.threat("T-A11")
+
 NAMES = ("localhost", "LOCALHOST", "localhost.", "127.0.0.1", "[::ffff:127.0.0.1]")
 
 

@@ -17,6 +17,8 @@ from tests.support.programs import Finished
 from tests.support.runs.agent import Agent, make_home
 from tests.support.runs.running import ANYWHERE, NOBODY, as_user, environment, exeat, folder_of
 
+pytestmark = pytest.mark.threat("T-A12")
+
 UID = NOBODY if os.geteuid() == 0 else None
 MAPPED = tuple(word for name in ("good", "other") for word in ("--add-host", f"{name}.test:127.0.0.1"))
 

@@ -11,6 +11,8 @@ from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.gate import Gate
 from tests.support.origins.plain import echo
 
+pytestmark = pytest.mark.threat("T-A12")
+
 
 def test_no_connection_begins_by_rules_that_are_gone(
     start_gate: StartGate, start_origin: StartOrigin, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""A repository in the project's own: `git status` looks into what the index says is one, and does as that says (M1)."""
+"""A repository in the project's own: `git status` looks into what the index says is one, and does as that says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from tests.support.programs import need
 from tests.support.runs.owned import Owned, owned
 from tests.support.runs.running import BY_USER, python
+
+pytestmark = pytest.mark.threat("T-M1")
 
 _EVIL = "git init -q; git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x"
 _SETTING = "git config core.fsmonitor 'touch ~/out; false'"

@@ -11,6 +11,8 @@ from exeat.files.git_folder import read_settings
 from exeat.files.new_repositories import new_repositories
 from exeat.files.project import find_protected
 
+pytestmark = pytest.mark.threat("T-M1")
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""With `--nest` a command can leave all mounts behind, and with them what holds files of the project (M1)."""
+"""With `--nest` a command can leave all mounts behind, and with them what holds files of the project."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.runs.owned import git, owned
 from tests.support.runs.running import AS_ROOT, NOBODY, PYTHON
+
+pytestmark = pytest.mark.threat("T-M1", "T-M5")
 
 # A file system of its own without a mount in it, and a descriptor of the project from before.
 _LEAVE_MOUNTS = """

@@ -15,6 +15,8 @@ from exeat.run.settings import RunSettings
 from tests.support.runs.owned import owned
 from tests.support.runs.running import BY_USER
 
+pytestmark = pytest.mark.threat("T-M8")
+
 _STATE = "cd ~/.local/state/exeat; ls -A | wc -l; mkdir x; cd ..; mv exeat y; mv ../../.local ../../x; true"
 
 

@@ -11,6 +11,8 @@ import pytest
 from tests.support.jails.stage import Caller, Stage
 from tests.support.programs import need
 
+pytestmark = pytest.mark.threat("T-M5")
+
 pytest.importorskip("exeat.run.files.seen_files", reason="needs the view")
 
 # Each name is renamed to where no mount is, changed there, and renamed back: through a descriptor, in a namespace that

@@ -1,4 +1,4 @@
-"""J3 of the threat catalogue, where a person reads the log: what a sandbox chose stays text, in its own row."""
+"""Where a person reads the log: what a sandbox chose stays text, in its own row."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from exeat.cli.logs.log import add_log_options, show_log
 from exeat.cli.logs.rows import BLOCKED
 from exeat.cli.logs.table import Table
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
+
+pytestmark = pytest.mark.threat("T-J3")
 
 FIELDS = (
     "time", "event", "conn", "req", "sandbox", "jail", "protocol", "method", "host", "port", "address", "verdict",

@@ -7,6 +7,8 @@ import pytest
 from exeat.errors import ProtocolError
 from exeat.wire.http1 import parse_request_head, parse_response_head
 
+pytestmark = pytest.mark.threat("T-I6")
+
 MOST = 100
 
 

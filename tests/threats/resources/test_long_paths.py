@@ -18,6 +18,8 @@ from tests.support.gateways.doors import read_reply
 from tests.support.gateways.gate import Gate
 from tests.support.origins.plain import Origin
 
+pytestmark = pytest.mark.threat("T-I6")
+
 MAX_JUDGED = 8_192
 MANY = [f"good.test paths=/{number}/**" for number in range(50)]
 

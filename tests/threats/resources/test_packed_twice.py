@@ -8,9 +8,13 @@ from __future__ import annotations
 import gzip
 import zlib
 
+import pytest
+
 from exeat.gateway.flow.download import Download
 from exeat.secrets.vault import Vault
 from tests.unit.secrets.samples import make_secret, request, response, treat
+
+pytestmark = pytest.mark.threat("T-I4")
 
 TEXT = b"the only text"
 EMPTY_BLOCK = b"\0\0\0\xff\xff"

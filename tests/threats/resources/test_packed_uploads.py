@@ -23,6 +23,8 @@ from exeat.wire.body import LengthBody
 from tests.support.gateways.by_hand import Turns, Wire
 from tests.unit.secrets.samples import make_secret, request, treat
 
+pytestmark = pytest.mark.threat("T-I4")
+
 SLICE = 4 * 1024  # packed; of this, four megabytes may come
 OTHER = make_secret("OTHER", value=b"the-value-of-another-host", hosts=("other.test",))
 PACKED = gzip.compress(bytes(8 << 20), 1)

@@ -10,6 +10,8 @@ from tests.support.gateways.doors import read_reply
 from tests.support.gateways.intercepted import WITH_KEY, StartIntercepted, for_good
 from tests.support.origins.raw import RawOrigin, read_head
 
+pytestmark = pytest.mark.threat("T-H1")
+
 VALUE = "c2Vj/mV0L+ZhbHVlLTAxMjM0NTY3ODk="
 
 

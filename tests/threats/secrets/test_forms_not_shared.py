@@ -8,6 +8,8 @@ from exeat.secrets.stream.forms import reflected_forms
 from exeat.secrets.vault import Vault
 from tests.unit.secrets.samples import make_secret
 
+pytestmark = pytest.mark.threat("T-H6")
+
 VALUE = b"value-of-one-gateway-only-0123456789"
 HEX = VALUE.hex().encode()
 

@@ -15,6 +15,8 @@ from tests.support.gateways.doors import read_reply
 from tests.support.gateways.intercepted import REAL, WITH_KEY, StartIntercepted, for_good, longest_part
 from tests.support.origins.raw import RawHandler, RawOrigin, read_head, receive_all
 
+pytestmark = pytest.mark.threat("T-H1")
+
 # WebSocket
 
 

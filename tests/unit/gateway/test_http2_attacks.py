@@ -16,6 +16,8 @@ from exeat.gateway.limits import Limits
 from tests.unit.gateway.http2_peers import HOST, Headers, Origin, read_chunked, run, world
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
+pytestmark = pytest.mark.threat("T-C8")
+
 PLAIN: Headers = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", HOST), (b":path", b"/")]
 
 
