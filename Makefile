@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test quick test-all-pythons lint bench demo format clean system venv
+.PHONY: help setup test quick test-all-pythons lint bench demo demo-svg format clean system venv
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -39,11 +39,15 @@ lint: setup  ## types, style, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## compare with other proxies; writes bench/RESULTS.md (about a quarter of an hour)
+bench: setup  ## compare with other proxies; writes bench/RESULTS.md and the table of the README (about a quarter of an hour)
 	$(BIN)/python -m bench
+	$(BIN)/python scripts/speed_table.py
 
 demo: venv $(STAMP)  ## see the jail hold, and the gateway decide
 	@$(BIN)/python -m examples.demo
+
+demo-svg: venv $(STAMP)  ## draw the demo: docs/demo.svg, and its text in the README
+	@$(BIN)/python scripts/draw_demo.py
 
 format: setup  ## put the sources into the house style
 	$(BIN)/ruff format .

@@ -15,6 +15,7 @@ MIN_LAYER_BYTES: Final = 1 << 20
 MAX_LAYER_BYTES: Final = 1 << 50
 
 FilesMode = Literal["view", "host"]
+LISTS: Final = ("write", "read_only", "hide", "show")  # settings that are paths
 T = TypeVar("T")
 
 
@@ -69,29 +70,17 @@ class FileSettings(NamedTuple):
         def changed(paths: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(path for path in map(change, paths) if path is not None)
 
-        return self._replace(
-            write=changed(self.write),
-            read_only=changed(self.read_only),
-            hide=changed(self.hide),
-            show=changed(self.show),
-        )
+        write, read_only, hide, show = (changed(getattr(self, key)) for key in LISTS)
+        return self._replace(write=write, read_only=read_only, hide=hide, show=show)
 
     @property
     def needs_view(self) -> str:
         """The first setting that has no meaning where files are not confined, as it is written; "" if there is none."""
         if self.mode == "view":
             return self.named("mode")
-        for key, value in (
-            ("write", self.write),
-            ("read_only", self.read_only),
-            ("hide", self.hide),
-            ("show", self.show),
-            ("layer_size", self.layer_bytes is not None),
-            ("nest", self.nest),
-        ):
-            if value:
-                return self.named(key)
-        return ""
+        said = {key: getattr(self, key) for key in LISTS}
+        said |= {"layer_size": self.layer_bytes is not None, "nest": self.nest}
+        return next((self.named(key) for key, value in said.items() if value), "")
 
 
 def combine(options: FileSettings, others: Iterable[FileSettings] = ()) -> FilePolicy:
@@ -105,19 +94,9 @@ def combine(options: FileSettings, others: Iterable[FileSettings] = ()) -> FileP
     nest = options.nest or _agreed([(each.nest, each.named("nest")) for each in others], "--nest")
     if mode == "host":
         _refuse_what_host_cannot(places)
-    return FilePolicy(
-        mode or VIEW.mode,
-        _added(each.write for each in places),
-        _added(each.read_only for each in places),
-        _added(each.hide for each in places),
-        _added(each.show for each in places),
-        VIEW.layer_bytes if layer_bytes is None else layer_bytes,
-        bool(nest),
-    )
-
-
-def _added(lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(path for paths in lists for path in paths))
+    lists = {key: tuple(dict.fromkeys(path for each in places for path in getattr(each, key))) for key in LISTS}
+    size = VIEW.layer_bytes if layer_bytes is None else layer_bytes
+    return FilePolicy(mode or VIEW.mode, **lists, layer_bytes=size, nest=bool(nest))
 
 
 def _agreed(said: Iterable[tuple[T | None, str]], option: str) -> T | None:
@@ -136,8 +115,8 @@ def _agreed(said: Iterable[tuple[T | None, str]], option: str) -> T | None:
 def _refuse_what_host_cannot(places: tuple[FileSettings, ...]) -> None:
     """What `write` and `show` ask for is so on the host. The opposite would be believed, and not be true."""
     for place in places:
-        for key, paths in (("hide", place.hide), ("read_only", place.read_only)):
-            if paths:
+        for key in ("hide", "read_only"):
+            if getattr(place, key):
                 raise ConfigError(
                     "with --files host the command has the files of the host, and nothing of them is kept from it",
                     where=place.named(key),
@@ -150,13 +129,8 @@ def as_toml(settings: FileSettings) -> Iterator[str]:
     yield "[files]"
     if settings.mode is not None:
         yield f'mode = "{settings.mode}"'
-    for key, paths in (
-        ("write", settings.write),
-        ("read_only", settings.read_only),
-        ("hide", settings.hide),
-        ("show", settings.show),
-    ):
-        if paths:
+    for key in LISTS:
+        if paths := getattr(settings, key):
             yield f"{key} = ["
             yield from (f"  {quoted(path)}," for path in paths)
             yield "]"

@@ -73,9 +73,9 @@ def test_it_is_bounded(machine: Machine, where: str) -> None:
 mkdir ~/closed; exec 3> {where}; test {where} != ~/removed || rm ~/removed
 chmod 0 ~/closed; head -c 40000000 /dev/zero >&3; echo written; sleep 1000
 """
-    patches = OLD_KERNEL + "from exeat.files import disk_layer\n"
+    patches = OLD_KERNEL + "from exeat.files.layers import on_disk\n"
     if where == "~/removed":  # seen by what is left on the disk alone
-        patches += "disk_layer._ALWAYS_LEFT = disk_layer._free(os.open('/var/tmp', os.O_RDONLY)) - (30 << 20)\n"
+        patches += "on_disk._ALWAYS_LEFT = on_disk._free(os.open('/var/tmp', os.O_RDONLY)) - (30 << 20)\n"
     done = machine.run(script, "--layer-size", "20MB", patches=patches)
     assert done.status == 128 + signal.SIGKILL, done
     assert "it wrote more outside the project than --layer-size allows" in done.stderr

@@ -16,7 +16,7 @@ from tests.support.programs import Finished, need
 from tests.support.runs.running import AS_ROOT
 
 pytestmark = AS_ROOT
-_QUICKLY = "from exeat.jail.files import silent\nsilent._PATIENCE_MS = 300\n"
+_QUICKLY = "from exeat.jail.files import mounttable\nmounttable._PATIENCE_MS = 300\n"
 _LOOK = "ls -A ~/.ssh; cat ~/file; echo inside > ~/file && cat ~/file; echo made > made"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from exeat.files.saving import save_layer
+from exeat.files.layers.saving import save_layer
 from exeat.sandbox.folder import open_sandbox
 from exeat.ui import server as server_module
 from tests.support.clients.chromium import Chromium, Tab, complaints

@@ -14,7 +14,7 @@ class Seen(enum.Enum):
 
     STOPPED = "stopped"
     ESCAPED = "ESCAPED"
-    LIMIT = "known limit"  # gets out of every jail there is, and README says so
+    LIMIT = "known limit"  # gets out of every jail there is, and docs/limits.md says so
     WORKS = "works"
     BROKEN = "BROKEN"  # what must work does not, or the probe could not be run: proves nothing, so it is a failure
     NO_CONTROL = "no control"  # does not work without a jail either: counts as neither
@@ -107,7 +107,7 @@ def _why(row: Row) -> str:
             claim = "" if row.expected == "stopped" else "; this jail does not claim to stop it"
             return _plain(row.evidence + claim)
         case Seen.LIMIT:
-            return _plain(f"{row.evidence}; see Limits in the README")
+            return _plain(f"{row.evidence}; see docs/limits.md")
         case Seen.BROKEN:
             return _plain(row.said)
         case Seen.NO_CONTROL:

@@ -8,13 +8,12 @@ from typing import Final
 
 from exeat.cli.screen import GREEN, RED, YELLOW, aligned, coloured, confirmed, counted, has_colours, plain, say
 from exeat.errors import ConfigError, ExeatError
-from exeat.files.applying import apply, objection, plan
-from exeat.files.changes import Change, Comparison
-from exeat.files.folding import forget
-from exeat.files.kept import layer_numbers
-from exeat.files.overview import Row, rows_of, totals
-from exeat.files.text import NotShownError, text_diff
-from exeat.files.under import full_path, is_in
+from exeat.files.layers.applying import apply, objection, plan
+from exeat.files.layers.comparing import Change, Comparison
+from exeat.files.layers.folding import forget
+from exeat.files.layers.kept import layer_numbers
+from exeat.files.layers.showing import NotShownError, Row, rows_of, text_diff, totals
+from exeat.paths import is_in, typed_path
 from exeat.policy.host import shown
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 
@@ -45,7 +44,7 @@ def choose(changes: Sequence[Change], paths: Sequence[str]) -> list[Change]:
     """Changes at these paths, as they were typed, and below them. Raises ConfigError for one without any."""
     wanted = []
     for typed in paths:
-        path = full_path(typed)
+        path = typed_path(typed)
         if not any(is_in(change.path, [path]) for change in changes):
             raise ConfigError(f"no change is kept at {shown(path)}", where="PATH", expected="a path that diff lists")
         wanted.append(path)
@@ -115,7 +114,7 @@ def apply_paths(name: str, paths: Sequence[str], *, every: bool, yes: bool) -> i
     with open_sandbox(name) as folder, Comparison(folder) as comparison:
         if paths:
             choose(comparison.changes(), paths)  # says so if there is nothing at one of them
-        changes = plan(comparison, [full_path(path) for path in paths])
+        changes = plan(comparison, [typed_path(path) for path in paths])
         refused = [(change, why) for change in changes if (why := objection(change))]
         for change, why in refused:
             say(f"exeat: left: {plain(change.path)}: {plain(why)}", error=True)
@@ -158,7 +157,7 @@ def discard_paths(name: str, paths: Sequence[str], *, yes: bool) -> int:
             what = f"all that it keeps ({error.public if isinstance(error, ExeatError) else error.strerror})"
         if not confirmed(f'the sandbox "{name}" forgets {what}', yes=yes):
             return 1
-        forget(folder, [full_path(path) for path in paths])
+        forget(folder, [typed_path(path) for path in paths])
     say("forgotten")
     return 0
 

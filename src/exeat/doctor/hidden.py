@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exeat.errors import ConfigError
-from exeat.files.keys import HiddenPath, hidden_paths
+from exeat.files.keys.hidden import HiddenPath, hidden_paths
 from exeat.policy.files import VIEW
 
 

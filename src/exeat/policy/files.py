@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from exeat.errors import ConfigError
 from exeat.file_policy import (
     DEFAULT_LAYER_BYTES,
+    LISTS,
     MAX_LAYER_BYTES,
     MIN_LAYER_BYTES,
     VIEW,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_LAYER_BYTES", "VIEW", "FilePolicy", "FilesMode", "parse_files_table", "parse_layer_size"]
 
-FILES_KEYS: Final = ("mode", "write", "read_only", "hide", "show", "layer_size", "nest")
+FILES_KEYS: Final = ("mode", *LISTS, "layer_size", "nest")
 _MODES: Final = '"view" or "host"'
 LAYER_SIZE: Final = "a size such as 2GB, from 1MiB to 1PiB"
 
@@ -35,16 +36,8 @@ def parse_files_table(table: Mapping[str, object], where: Places) -> FileSetting
     for key in table:
         if key not in FILES_KEYS:
             reader.fail(f"{shown(key)} is not a key of files", key, expected=", ".join(FILES_KEYS), at_key=True)
-    return FileSettings(
-        where().name,
-        reader.mode(),
-        reader.paths("write"),
-        reader.paths("read_only"),
-        reader.paths("hide"),
-        reader.paths("show"),
-        reader.layer_bytes(),
-        reader.nest(),
-    )
+    lists = {key: reader.paths(key) for key in LISTS}
+    return FileSettings(where().name, reader.mode(), **lists, layer_bytes=reader.layer_bytes(), nest=reader.nest())
 
 
 def parse_layer_size(value: str | int) -> int:

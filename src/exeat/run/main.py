@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from exeat.errors import ConfigError, ExeatError
 from exeat.jail.process.descriptors import ensure_standard_streams
 from exeat.run.environment import inherited_environment
-from exeat.run.files.hidden_agents import name_hidden_agents
+from exeat.run.files.hints import name_hidden_agents
 from exeat.run.gateway_process.process import GatewayProcess
 from exeat.run.log import RunLog
 from exeat.run.outcome import UNKNOWN, as_json
@@ -18,7 +18,7 @@ from exeat.run.settings import RunSettings
 from exeat.run.summary import print_learned, say
 
 if TYPE_CHECKING:
-    from exeat.run.learn.learn_out import LearnOut, SummaryOut
+    from exeat.run.learn.file_at_end import LearnOut, SummaryOut
 
 
 def run(settings: RunSettings) -> int:
@@ -82,7 +82,7 @@ def _learn_files(settings: RunSettings) -> Callable[[str], str]:
     """What adds to a learned policy what there is to say about files. Loads it now: later nothing can be."""
     if not settings.learn:
         return lambda text: text
-    from exeat.run.learn.learned_files import find_surroundings, with_files  # noqa: PLC0415 - for runs that learn
+    from exeat.run.learn.files import find_surroundings, with_files  # noqa: PLC0415 - for runs that learn
 
     around = find_surroundings(inherited_environment(settings.environ))
     form = "txt" if (settings.learn_out or "").endswith(".txt") else "toml"
@@ -93,7 +93,7 @@ def _open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | No
     """Those that are written when the run is over. One that cannot be is an error before anything starts."""
     if settings.learn_out is None and settings.summary_json in (None, "-"):
         return None, None
-    from exeat.run.learn.learn_out import LearnOut, SummaryOut  # noqa: PLC0415 - for runs that write them
+    from exeat.run.learn.file_at_end import LearnOut, SummaryOut  # noqa: PLC0415 - for runs that write them
 
     log = settings.audit or ""
     logs = (log, *(f"{log}.{number}" for number in range(1, settings.spare_logs + 1)))

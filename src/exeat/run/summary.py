@@ -10,7 +10,7 @@ from exeat.errors import ExeatError
 
 if TYPE_CHECKING:
     from exeat.run.gateway_process.preparations import Preparations
-    from exeat.run.learn.learn_out import LearnOut
+    from exeat.run.learn.file_at_end import LearnOut
     from exeat.run.outcome import Outcome, Row
 
 _MAX_LINES = 20

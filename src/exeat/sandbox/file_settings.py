@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 
 from exeat.errors import ConfigError
-from exeat.file_policy import FileSettings, as_toml, combine
+from exeat.file_policy import LISTS, FileSettings, as_toml, combine
+from exeat.paths import place_of
 from exeat.sandbox.files import read_file, remove_file, write_file
 from exeat.sandbox.folder import FILES, FRESH_FILES, SandboxFolder
 
 _MAX_BYTES = 1024 * 1024
-_LISTS = ("write", "read_only", "hide", "show")
 
 
 def read_file_settings(folder: SandboxFolder) -> FileSettings | None:
@@ -46,7 +45,7 @@ def update_file_settings(
 
 def added_to(kept: FileSettings, more: FileSettings) -> FileSettings:
     """What is kept, with more: lists become longer, and other settings are replaced."""
-    lists = {key: tuple(dict.fromkeys((*getattr(kept, key), *getattr(more, key)))) for key in _LISTS}
+    lists = {key: tuple(dict.fromkeys((*getattr(kept, key), *getattr(more, key)))) for key in LISTS}
     return FileSettings(
         kept.where,
         more.mode or kept.mode,
@@ -58,7 +57,7 @@ def added_to(kept: FileSettings, more: FileSettings) -> FileSettings:
 
 def without(kept: FileSettings, paths: Iterable[str]) -> FileSettings:
     """What is kept, without these paths in any list. Raises ConfigError if one of them is in none."""
-    known = {path for key in _LISTS for path in getattr(kept, key)}
+    known = {path for key in LISTS for path in getattr(kept, key)}
     gone = {path if path in known else full_path(path) for path in paths}
     for path in sorted(gone - known):
         raise ConfigError(f"{path!r} is in no list", where=kept.where, expected=" or ".join(sorted(known)))
@@ -67,10 +66,7 @@ def without(kept: FileSettings, paths: Iterable[str]) -> FileSettings:
 
 def full_path(path: str) -> str:
     """A path that means the same wherever a command is run. One that begins with ~ does already."""
-    if path.startswith("~"):
-        return path
-    head, tail = os.path.split(path.rstrip("/") or "/")
-    return os.path.realpath(path) if tail in ("", ".", "..") else os.path.join(os.path.realpath(head), tail)
+    return path if path.startswith("~") else place_of(path)
 
 
 def settings_path(folder: SandboxFolder) -> str:
@@ -84,7 +80,7 @@ def _parse(text: str, path: str) -> FileSettings:
     found = document.files or FileSettings(path)
     if document != PolicyDocument((), (), {}, files=document.files):
         raise ConfigError("there is more in it than [files]", where=path, expected="[files] alone")
-    for key in _LISTS:
+    for key in LISTS:
         for each in getattr(found, key):
             if not each.startswith(("/", "~")):
                 raise ConfigError(

@@ -11,7 +11,7 @@ import os
 import stat
 
 from exeat.errors import ConfigError
-from exeat.jail.files.way import steps
+from exeat.paths import steps
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BY_EFFECTIVE_ID = os.access in os.supports_effective_ids
@@ -52,6 +52,13 @@ def open_home(*, create: bool) -> int | None:
         return open_folder(path, path)
     except FileNotFoundError:
         raise refusal(path, "a part of the way to it leads nowhere") from None
+
+
+def make_home() -> None:
+    """Make the folder if it is not there. Raises ConfigError."""
+    descriptor = open_home(create=True)
+    assert descriptor is not None
+    os.close(descriptor)
 
 
 def open_folder(name: str, shown_as: str, within: int | None = None) -> int:

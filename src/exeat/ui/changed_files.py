@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from exeat.errors import ConfigError
-from exeat.files.changes import Comparison
-from exeat.files.overview import rows_of, totals
-from exeat.files.text import NotShownError, text_diff
+from exeat.files.layers.comparing import Comparison
+from exeat.files.layers.showing import NotShownError, rows_of, text_diff, totals
 from exeat.sandbox.folder import open_sandbox
 
 MAX_ROWS: Final = 1_000  # that are sent; the page says how many there are

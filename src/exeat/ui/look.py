@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 from exeat.errors import ExeatError
-from exeat.files.kept import layer_numbers
+from exeat.files.layers.kept import layer_numbers
 from exeat.policy.rule import Rule
 from exeat.sandbox import control
 from exeat.sandbox.allowlist import read_allowlist

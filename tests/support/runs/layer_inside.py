@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from exeat.errors import ExeatError
-from exeat.files.folding import fold_layers
-from exeat.files.kept import kept_layers
-from exeat.files.saving import count_changes, save_layer
+from exeat.files.layers.folding import fold_layers
+from exeat.files.layers.kept import kept_layers
+from exeat.files.layers.saving import save_layer
+from exeat.files.layers.upper import count_changes
 from exeat.jail.files.trees import step_down
 from exeat.sandbox.folder import open_sandbox
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.files.folding import fold_layers
-from exeat.files.kept import layer_numbers
+from exeat.files.layers.folding import fold_layers
+from exeat.files.layers.kept import layer_numbers
 from exeat.sandbox.folder import open_sandbox
 from tests.support.programs import Finished
 from tests.support.runs.running import BY_USER, environment, exeat, folder_of, python

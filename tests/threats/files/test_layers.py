@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from exeat.errors import ExeatError
-from exeat.files import disk_layer, saving
-from exeat.files.changes import Change
-from exeat.files.overview import rows_of
-from exeat.files.real import RealMachine
-from exeat.files.saving import save_layer
-from exeat.files.upper import count_changes
+from exeat.files.layers import on_disk, saving
+from exeat.files.layers.comparing import Change
+from exeat.files.layers.real import RealMachine
+from exeat.files.layers.saving import save_layer
+from exeat.files.layers.showing import rows_of
+from exeat.files.layers.upper import count_changes
 from exeat.jail.files import mounts
 from exeat.sandbox.folder import open_sandbox
 from tests.support.fixtures.layers import Machine
@@ -104,22 +104,22 @@ def test_a_folder_that_is_closed_outside_locks_nobody_out_of_the_list(machine: M
 def test_a_layer_on_disk_that_is_too_deep_to_be_measured_is_full(tmp_path: Path) -> None:
     top = os.open(tmp_path, os.O_RDONLY)
     os.mkdir("upper", dir_fd=top)
-    assert not disk_layer._takes_more(top, "upper", 1 << 30)
+    assert not on_disk._takes_more(top, "upper", 1 << 30)
     here = os.open("upper", os.O_RDONLY, dir_fd=top)
     for _ in range(3000):
         os.mkdir("d", dir_fd=here)
         before, here = here, os.open("d", os.O_RDONLY, dir_fd=here)
         os.close(before)
     os.close(here)
-    assert disk_layer._takes_more(top, "upper", 1 << 30)
-    disk_layer._remove(top, "upper")
+    assert on_disk._takes_more(top, "upper", 1 << 30)
+    on_disk._remove(top, "upper")
 
 
 def test_folders_in_a_layer_on_disk_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_layer, "_MOST_COUNTED", 10)
+    monkeypatch.setattr(on_disk, "_MOST_COUNTED", 10)
     for number in range(20):
         (tmp_path / f"upper/{number}").mkdir(parents=True)
-    assert disk_layer._takes_more(os.open(tmp_path, os.O_RDONLY), "upper", 1 << 30)
+    assert on_disk._takes_more(os.open(tmp_path, os.O_RDONLY), "upper", 1 << 30)
 
 
 def test_what_is_no_file_any_more_is_not_replaced_by_one(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.run.learn.learned_files import find_surroundings, tightest_folders
+from exeat.run.learn.files import find_surroundings, tightest_folders
 
 pytestmark = pytest.mark.threat("T-M6")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from exeat.files.git_folder import read_settings
-from exeat.files.new_repositories import new_repositories
-from exeat.files.project import find_protected
+from exeat.files.project.git_folder import read_settings
+from exeat.files.project.protected import find_protected
+from exeat.files.project.repositories import new_repositories
 
 pytestmark = pytest.mark.threat("T-M1")
 

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from exeat.files.keys import HiddenPath
-from exeat.files.masking import build_mask
+from exeat.files.keys.hidden import HiddenPath
+from exeat.files.keys.masking import build_mask
 from exeat.jail.libc import (
     CLONE_NEWNS,
     CLONE_NEWUSER,

@@ -64,7 +64,7 @@ def test_what_changes_between_showing_and_doing_is_left_alone(machine: Machine, 
     machine.do("mkdir way elsewhere; echo 1 > way/file; echo 1 > elsewhere/file")
     machine.run("echo 2 > way/file")
     program = (
-        "from exeat.files.applying import apply, plan\nfrom exeat.files.changes import Comparison\n"
+        "from exeat.files.layers.applying import apply, plan\nfrom exeat.files.layers.comparing import Comparison\n"
         "from exeat.sandbox.folder import open_sandbox\n"
         "with open_sandbox('box') as box, Comparison(box) as comparison:\n"
         f"    wanted = plan(comparison, [])\n    os.system({turn!r})\n"
@@ -124,7 +124,7 @@ def test_discard_forgets_paths_or_everything_and_leaves_the_machine_alone(machin
 def test_layers_in_use_are_not_forgotten(machine: Machine) -> None:
     machine.run("echo 1 > file")
     program = (
-        "from exeat.files.kept import kept_layers\nfrom exeat.sandbox.folder import open_sandbox\n"
+        "from exeat.files.layers.kept import kept_layers\nfrom exeat.sandbox.folder import open_sandbox\n"
         "from exeat.cli.main import main\nheld = kept_layers(open_sandbox('box'))\nsys.stderr = sys.stdout\n"
         "main(['files', 'discard', '--yes', '--name', 'box'])"
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.files import disk_layer
-from exeat.files.disk_layer import DiskLayer
+from exeat.files.layers import on_disk
+from exeat.files.layers.on_disk import DiskLayer
 from exeat.jail.files.trees import open_in
 
 
@@ -39,7 +39,7 @@ def test_what_little_was_written_is_not_too_much(layer: DiskLayer) -> None:
 
 
 def test_too_many_files_are_too_much(layer: DiskLayer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_layer, "_MOST_COUNTED", 10)
+    monkeypatch.setattr(on_disk, "_MOST_COUNTED", 10)
     for number in range(11):
         (Path(layer.path) / "upper" / str(number)).touch()
     assert layer.is_full()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.files.gitlinks import gitlinks, linked_folders
+from exeat.files.project.repositories import gitlinks, linked_folders
 from tests.support.programs import need
 
 _ENTRIES = ("a/b/c/d/e/f", "sub", "with space/und Umlaut ä", "sub-more")

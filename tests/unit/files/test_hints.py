@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from exeat.files.hints import name_hidden_keys
-from exeat.files.keys import HiddenPath
+from exeat.files.keys.hidden import HiddenPath
+from exeat.run.files.hints import name_hidden_keys
 
 HIDDEN = [
     HiddenPath("/home/me/.aws", (), "keys of cloud services", ("aws", "cdk")),

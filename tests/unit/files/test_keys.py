@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.files.keys import HiddenPath, hidden_paths
+from exeat.files.keys.hidden import HiddenPath, hidden_paths
 from exeat.policy.files import FilePolicy
 from tests.unit.files.layered import UIDS, give, home_of, write
 from tests.unit.jail.forked import attempt

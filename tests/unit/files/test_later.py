@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.files.key_list import load_key_list
-from exeat.files.keys import hidden_paths
-from exeat.files.later import LATER, later_paths
+from exeat.files.keys.hidden import LATER, hidden_paths, later_paths
+from exeat.files.keys.key_list import load_key_list
 from exeat.policy.files import FilePolicy
 from tests.unit.files.layered import UIDS, give, home_of, see, write
 

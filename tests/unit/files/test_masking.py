@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import JailError
-from exeat.files.keys import HiddenPath
-from exeat.files.masking import build_mask
+from exeat.files.keys.hidden import HiddenPath
+from exeat.files.keys.masking import build_mask
 from tests.unit.files.layered import UIDS, give, home_of, see, write
 
 

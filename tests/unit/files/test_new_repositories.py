@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.files import new_repositories as module
-from exeat.files.new_repositories import NewRepository, new_repositories
+from exeat.files.project import repositories as module
+from exeat.files.project.repositories import NewRepository, new_repositories
 from tests.unit.files.repositories import git_folder, make
 
 LATER = time.time() + 1_000_000

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.files.keys import hidden_paths
-from exeat.files.other_names import OtherNames
+from exeat.files.keys.hidden import OtherNames, hidden_paths
 from exeat.jail.libc import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC, mount, unshare
 from exeat.policy.files import FilePolicy
 from tests.unit.files.layered import write
@@ -48,5 +47,5 @@ def test_what_is_mounted_over_the_other_path_is_left_alone(tmp_path: Path, monke
         f"2 1 8:1 /b {base}/b rw shared:1 - ext4 x rw\n"
         f"3 1 8:1 /a {base}/b rw - ext4 x rw\n"
     )
-    monkeypatch.setattr("exeat.files.other_names.MOUNTS", str(table))
+    monkeypatch.setattr("exeat.jail.files.mounttable.MOUNTS", str(table))
     assert list(OtherNames().of(str(key))) == []

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.files.keys import OWN_FILES, HiddenPath
-from exeat.files.paths import RealPaths, check_paths
+from exeat.files.keys.hidden import OWN_FILES, HiddenPath
+from exeat.files.named_paths import RealPaths, check_paths
 from exeat.policy.files import FilePolicy
 from tests.unit.files.layered import write
 

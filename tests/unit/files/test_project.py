@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from exeat.files import project
-from exeat.files.git_folder import find_git_folder, read_settings
-from exeat.files.project import NAMES, Protected, find_protected
+from exeat.files.project import protected
+from exeat.files.project.git_folder import find_git_folder, read_settings
+from exeat.files.project.protected import NAMES, Protected, find_protected
 from tests.unit.files.repositories import git_folder, make
 
 
@@ -90,7 +90,7 @@ def test_repositories_one_level_below(tmp_path: Path) -> None:
 
 
 def test_too_many_repositories_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project, "MAX_REPOSITORIES", 2)
+    monkeypatch.setattr(protected, "MAX_REPOSITORIES", 2)
     for name in ("a", "b", "c"):
         git_folder(tmp_path / name / ".git")
     found = find_protected(str(tmp_path))

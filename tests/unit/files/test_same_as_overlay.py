@@ -43,7 +43,7 @@ def test_what_is_applied_is_what_the_last_run_saw(machine: Machine, seed: int) -
     assert machine.run(f"({_LISTING}) > {listing}; chmod 644 {listing}")["status"] == 0
     seen = listing.read_text()
     machine.python(
-        "from exeat.files.folding import fold_layers\nimport exeat.files.folding as folding\n"
+        "from exeat.files.layers.folding import fold_layers\nimport exeat.files.layers.folding as folding\n"
         "from exeat.sandbox.folder import open_sandbox\nfolding.MAX_LAYERS = 1\nfold_layers(open_sandbox('box'))"
     )
     assert machine.run(f"({_LISTING}) > {listing}; chmod 644 {listing}")["layers"] == 1

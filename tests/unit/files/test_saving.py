@@ -111,8 +111,8 @@ def test_a_file_too_large_for_the_disk_does_not_keep_the_others_from_being_kept(
 def test_more_names_than_a_disk_lets_a_file_have(machine: Machine) -> None:
     """In memory there is no end to them. Where one more cannot be had, the file is copied: when saved, when folded."""
     program = (
-        "import errno\nfrom exeat.files.saving import save_layer\nfrom exeat.files import folding\n"
-        "from exeat.files.kept import kept_layers\nfrom exeat.sandbox.folder import open_sandbox\n"
+        "import errno\nfrom exeat.files.layers.saving import save_layer\nfrom exeat.files.layers import folding\n"
+        "from exeat.files.layers.kept import kept_layers\nfrom exeat.sandbox.folder import open_sandbox\n"
         "def refuse(*names, **more): raise OSError(errno.EMLINK, 'Too many links')\n"
         "os.mkdir('upper'); open('upper/one', 'w').write('content'); os.link('upper/one', 'upper/two')\n"
         "os.link = refuse; folding.MAX_LAYERS = 1; box = open_sandbox('box', create=True)\n"
@@ -171,8 +171,8 @@ def test_many_layers_become_one_with_the_same_content(machine: Machine) -> None:
 def test_layers_in_use_are_not_made_one(machine: Machine) -> None:
     """While one run looks through them, the next one leaves them as they are."""
     program = (
-        "from exeat.files.kept import kept_layers\nfrom exeat.files.folding import fold_layers\n"
-        "from exeat.files.saving import save_layer\nfrom exeat.sandbox.folder import open_sandbox\n"
+        "from exeat.files.layers.kept import kept_layers\nfrom exeat.files.layers.folding import fold_layers\n"
+        "from exeat.files.layers.saving import save_layer\nfrom exeat.sandbox.folder import open_sandbox\n"
         "os.mkdir('upper'); box = open_sandbox('box', create=True)\n"
         "for number in range(9):\n"
         "    open('upper/file', 'w').write(str(number))\n"
@@ -189,7 +189,7 @@ def test_layers_in_use_are_not_made_one(machine: Machine) -> None:
 def test_a_link_on_the_way_to_another_part_is_never_gone_through(machine: Machine) -> None:
     """The upper of a folder has a link where the way to a second overlaid folder goes."""
     program = (
-        "from exeat.errors import ExeatError\nfrom exeat.files.saving import save_layer\n"
+        "from exeat.errors import ExeatError\nfrom exeat.files.layers.saving import save_layer\n"
         "from exeat.sandbox.folder import open_sandbox\n"
         "os.makedirs('outer'); os.makedirs('inner'); os.symlink(os.path.abspath('escaped'), 'outer/way')\n"
         "open('inner/file', 'w').close(); os.makedirs('escaped/to')\n"

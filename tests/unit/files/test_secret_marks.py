@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.files.secret_marks import holds_secret
+from exeat.files.keys.search import holds_secret
 
 
 @pytest.mark.parametrize(

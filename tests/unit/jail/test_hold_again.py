@@ -13,8 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from exeat.jail.files.hold_again import hold_again
-from exeat.jail.files.holding import Holdings, Place
+from exeat.jail.files.holding import Holdings, Place, hold_again
 from exeat.jail.libc import MS_BIND, MS_REC, mount
 from tests.support.gateways.redirected import require
 from tests.support.runs.running import folder_of

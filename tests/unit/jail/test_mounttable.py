@@ -17,7 +17,8 @@ from exeat.jail.files.mounttable import MountTable, parse_mount
     ],
 )
 def test_a_line(line: str, expected: tuple[str, str]) -> None:
-    assert parse_mount(line) == expected
+    mount = parse_mount(line)
+    assert (mount.point, mount.kind) == expected
 
 
 def test_this_machine() -> None:

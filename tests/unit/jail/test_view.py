@@ -18,6 +18,7 @@ _ENTER = """
 import errno, os, socket, stat, sys
 from exeat.jail import libc
 from exeat.jail.files import view
+from exeat.paths import is_below
 from exeat.jail.libc import MS_BIND, MS_PRIVATE, MS_REC, mount
 uid, scene = int(sys.argv[1]), sys.argv[2]
 if os.geteuid() != uid:
@@ -193,7 +194,7 @@ def test_the_layers_are_not_to_be_found_inside(uid: int, scene: Path) -> None:
     program = """
 held = enter()
 open(f"{scene}/new", "w").write("n")
-uppers = [each for each in view.open_uppers(held) if view.is_below(scene, each[0])]
+uppers = [each for each in view.open_uppers(held) if is_below(scene, each[0])]
 part, upper = max(uppers, key=lambda each: len(each[0]))
 inside = os.path.relpath(f"{scene}/new", part)
 print(os.stat(inside, dir_fd=upper).st_size)
@@ -223,7 +224,7 @@ print(open(f"{scene}/from before").read(), open(f"{scene}/secret").read(), fails
 def test_a_layer_on_disk(scene: Path, uid: int) -> None:
     """Where memory cannot hold one."""
     program = """
-view._has_user_attributes = lambda folder: False
+view.can_be_marked = lambda folder: False
 print(fails(enter)) if own_users else print("ENOTSUP")
 os.mkdir(f"{scene}/disk")
 enter(on_disk=f"{scene}/disk")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.jail.files.way import steps
+from exeat.paths import steps
 
 
 def test_parts_and_links(tmp_path: Path) -> None:
@@ -17,8 +17,8 @@ def test_parts_and_links(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real/../real")
     found = list(steps(f"{tmp_path}//link/./own/"))
     below = [step for step in found if step.here.startswith(f"{tmp_path}/")]
-    assert [(Path(step.here).name, step.is_link, step.is_last) for step in below] == [
-        ("link", True, False), ("real", False, False), ("real", False, False), ("own", False, True),
+    assert [(Path(step.here).name, step.is_link) for step in below] == [
+        ("link", True), ("real", False), ("real", False), ("own", False),
     ]  # fmt: skip
     assert below[-1].folder == str(tmp_path / "real")
     assert all(step.fault is None for step in found)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.run.files.hidden_agents import name_hidden_agents
+from exeat.run.files.hints import name_hidden_agents
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError, StartError
-from exeat.run.learn.learn_out import LearnOut
+from exeat.run.learn.file_at_end import LearnOut
 from exeat.run.summary import print_learned, shell_word
 from tests.support.runs.running import AS_ROOT
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from exeat.file_policy import VIEW, FilePolicy, FileSettings
 from exeat.policy import parse_document
 from exeat.policy.document import parse_listing
-from exeat.run.learn.learned_files import Surroundings, tightest_folders, with_files
+from exeat.run.learn.files import Surroundings, tightest_folders, with_files
 from exeat.run.settings import FilesSeen
 
 FOLDERS = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.cli.screen import GREEN, aligned, coloured, confirmed, counted, has_colours, in_ascii, plain, say
 from exeat.errors import ConfigError, ExeatError
-from exeat.files.kept import layer_numbers
+from exeat.files.layers.kept import layer_numbers
 from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.folder import (
     AUDIT,

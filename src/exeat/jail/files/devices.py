@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterable
 
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, mount
+from exeat.paths import look
 
 DEV = "/dev"
 _HARMLESS = ("null", "zero", "full", "random", "urandom", "tty")
@@ -32,11 +33,9 @@ _SAFE = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
 def is_device(path: str) -> bool:
     """Is this a device file of /dev, by its own name there?"""
-    try:
-        mode = os.lstat(path).st_mode
-    except OSError:
-        return False
-    return os.path.normpath(path) == path and path.startswith(f"{DEV}/") and (stat.S_ISCHR(mode) or stat.S_ISBLK(mode))
+    found = look(path)
+    is_named = os.path.normpath(path) == path and path.startswith(f"{DEV}/")
+    return is_named and found is not None and (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode))
 
 
 def is_terminal_of_host(path: str) -> bool:

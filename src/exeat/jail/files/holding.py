@@ -15,16 +15,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from exeat.jail.files.kernelfs import read_only, read_only_below
-from exeat.jail.files.way import steps
-from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, mount
+from exeat.jail.files.trees import HANDLE
+from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, call, mount
+from exeat.jail.limits.privileges import hide_memory
+from exeat.paths import is_inside, links_on_way, using
 
 _BARE = MS_NOSUID | MS_NODEV | MS_NOEXEC
-_HERE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Place(NamedTuple):
@@ -68,7 +69,7 @@ class Holdings(NamedTuple):
     def that_are_open(self, reach: Reach = _BY_PATH) -> Holdings:
         """Those where something is that is not held."""
         read_only = tuple(place for place in self.read_only if _is_open(place, reach))
-        writable = (each for each in self.still_writable if any(each.path.startswith(f"{p.path}/") for p in read_only))
+        writable = (each for each in self.still_writable if _is_in_one_of(each, read_only))
         hidden = tuple(place for place in self.hidden if _is_open(place, reach))
         return Holdings(read_only, tuple(place for place in writable if _is_open(place, reach)), hidden)
 
@@ -94,7 +95,7 @@ def hold_read_only(
 
 
 def _is_in_one_of(place: Place, others: Iterable[Place]) -> bool:
-    return any(place.path.startswith(f"{other.path}/") for other in others)
+    return any(is_inside(place.path, other.path) for other in others)
 
 
 def hold_hidden(
@@ -113,9 +114,8 @@ def hold_hidden(
 
 def places_on_way(root: str, path: str) -> list[Place]:
     """All that must be held for a path to lead where it leads now: every link on the way, and the place itself."""
-    links = [step.here for step in steps(path) if step.is_link]
     real = [os.path.realpath(path)] if os.path.exists(path) else []
-    return [Place(root, each) for each in (*links, *real) if root == "/" or each.startswith(f"{root}/")]
+    return [Place(root, each) for each in (*links_on_way(path), *real) if is_inside(each, root)]
 
 
 class _Way:
@@ -130,10 +130,10 @@ class _Way:
         self._reach = reach
         self._others: list[int] = []
         known = reach.roots.get(place.root)
-        self._opened = [os.open(place.root, _HERE) if known is None else os.dup(known)]
+        self._opened = [os.open(place.root, HANDLE) if known is None else os.dup(known)]
         try:
             for name in self._names:
-                self._opened.append(os.open(name, _HERE, dir_fd=self._opened[-1]))
+                self._opened.append(os.open(name, HANDLE, dir_fd=self._opened[-1]))
         except BaseException:
             self.close()
             raise
@@ -147,15 +147,15 @@ class _Way:
 
     def open_here(self, name: str) -> int:
         """A file in the place, without what has been mounted on it since."""
-        self._others.append(os.open(name, _HERE, dir_fd=self._opened[-1]))
+        self._others.append(os.open(name, HANDLE, dir_fd=self._opened[-1]))
         return self._others[-1]
 
     def what_is_seen(self) -> str:
         """The place with what is mounted there now, on it or on the way."""
-        here = os.dup(self._opened[0]) if self._names else os.open(self._root, _HERE)
+        here = os.dup(self._opened[0]) if self._names else os.open(self._root, HANDLE)
         self._others.append(here)
         for name in self._names:
-            here = os.open(name, _HERE, dir_fd=here)
+            here = os.open(name, HANDLE, dir_fd=here)
             self._others.append(here)
         return self.path_of(here)
 
@@ -229,3 +229,48 @@ def _heap_up(source: str, heap: str) -> None:
         if error.errno != errno.EINVAL:
             raise
         mount(source, heap, None, MS_BIND | MS_REC)
+
+
+def hold_again(
+    holdings: Holdings, roots: Mapping[str, os.stat_result], namespaces: Sequence[int], heap: str, blank: str
+) -> str:
+    """Hold what is not held, in the jail of these namespaces: of users, if it has one, and of mounts.
+
+    A mount goes with its file: when an editor, or git, puts a new one in its place, that is neither hidden nor
+    read-only.
+
+    `roots` are the shared folders as they are outside: the command can put another folder before its own, and that
+    must not be taken for it. `heap` and `blank` are as for the builder. Returns what went wrong.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = b"?"
+        try:
+            descriptors = os.open("/proc/self/fd", os.O_PATH | os.O_CLOEXEC)  # in the jail's /proc we are not
+            for namespace in namespaces:
+                call("setns", namespace, 0)
+            os.fchdir(descriptors)
+            hide_memory()  # what it can do is more than others of our user may
+            _hold_in_jail(holdings, roots, heap, blank)
+            said = b""
+        except BaseException as error:  # whatever it is, it must not run on in the caller's frames
+            said = os.fsencode(str(error))[:512] or b"?"
+        finally:
+            os.write(writer, said)
+            os._exit(1 if said else 0)
+    os.close(writer)
+    with using(reader):
+        said = os.read(reader, 512)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return os.fsdecode(said) or (f"status {status}" if status else "")
+
+
+def _hold_in_jail(holdings: Holdings, roots: Mapping[str, os.stat_result], heap: str, blank: str) -> None:
+    opened = {}
+    for root, known in roots.items():
+        opened[root] = os.open(root, HANDLE)
+        if not os.path.samestat(os.fstat(opened[root]), known):
+            raise OSError(f"{root} is no longer at its place in the jail")
+    reach = Reach(".", opened)
+    holdings.that_are_open(reach).hold(heap, blank, reach)

@@ -9,13 +9,14 @@ import struct
 
 from exeat.jail.files.mounttable import MountTable
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REMOUNT, mount, syscall
+from exeat.paths import look
 
 _SAFE = MS_NOSUID | MS_NODEV | MS_NOEXEC
 _SYS_MOUNT_SETATTR = 442  # the same on every machine
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _ATTR_NODEV = 4
-_READ_ONLY = struct.pack("=QQQQ", 1, 0, 0, 0)
+_ATTR_READ_ONLY = 1
 
 # A control group can kill and freeze what is outside; sysfs and its kin go by uid, not by capability.
 _TO_READ_ONLY = (
@@ -29,7 +30,7 @@ _PROC_OF_ROOT = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 def read_only(path: str) -> None:
     """Make one mount read-only and change nothing else of it."""
     try:
-        syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), 0, _READ_ONLY, len(_READ_ONLY))
+        _set_attributes(path, on=_ATTR_READ_ONLY)
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
@@ -41,7 +42,7 @@ def read_only(path: str) -> None:
 def read_only_below(path: str) -> None:
     """Make a mount read-only, and all that are in it."""
     try:
-        syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), _AT_RECURSIVE, _READ_ONLY, len(_READ_ONLY))
+        _set_attributes(path, on=_ATTR_READ_ONLY, flags=_AT_RECURSIVE)
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
@@ -77,7 +78,7 @@ def _keep_devices_to_dev() -> None:
     Before Linux 5.12 the kernel cannot do this for all mounts at once, and it stays as it is: docs/limits.md.
     """
     try:
-        _set_nodev("/", _ATTR_NODEV, 0, _AT_RECURSIVE)
+        _set_attributes("/", on=_ATTR_NODEV, flags=_AT_RECURSIVE)
     except OSError as error:
         if error.errno == errno.ENOSYS:
             return
@@ -85,18 +86,15 @@ def _keep_devices_to_dev() -> None:
     table = MountTable()
     for point in {*filter(_is_device, table.points_below("/dev")), *table.of_kind("devpts")}:
         if os.path.lexists(point):
-            _set_nodev(point, 0, _ATTR_NODEV, 0)
+            _set_attributes(point, off=_ATTR_NODEV)
 
 
 def _is_device(path: str) -> bool:
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False  # of the host's /dev, which is covered
-    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+    found = look(path)  # None: of the host's /dev, which is covered
+    return found is not None and (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode))
 
 
-def _set_nodev(path: str, on: int, off: int, flags: int) -> None:
+def _set_attributes(path: str, *, on: int = 0, off: int = 0, flags: int = 0) -> None:
     change = struct.pack("=QQQQ", on, off, 0, 0)
     syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), flags, change, len(change))
 

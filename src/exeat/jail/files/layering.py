@@ -9,14 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from exeat.jail.files.kernelfs import read_only
 from exeat.jail.files.mounttable import MountTable
-from exeat.jail.files.skeleton import Skeletons
-from exeat.jail.files.trees import is_below, names_of, open_in, outermost, step_down
+from exeat.jail.files.stand_ins import Skeletons
+from exeat.jail.files.trees import HANDLE, names_of, open_in, path_of, step_down
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_RDONLY, MS_REC, mount
+from exeat.paths import is_below, is_in, is_inside, opened, outermost, using
 
 # Never shown: the jail has its own of these, or has none.
 PRIVATE: Final = ("/proc", "/sys", "/dev", "/run")
@@ -30,37 +32,77 @@ _AUTOFS: Final = "autofs"  # to look at what is in it would mount it; what is mo
 # Some of these cannot be the lower layer of an overlay (names without regard to case). No program can listen on them.
 _WITHOUT_SOCKETS: Final = frozenset(("vfat", "msdos", "exfat", "ntfs", "ntfs3", "iso9660", "udf", "squashfs", "erofs"))
 _SAFE: Final = MS_NOSUID | MS_NODEV
-_FILE: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # What is wrong with all layers, not with one file system.
 _OURS: Final = frozenset((errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.E2BIG, errno.EDQUOT))
 # What is wrong with a folder, not with the file system that it is on.
 _OF_ONE_FOLDER: Final = frozenset((errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP, errno.ESTALE, errno.EIO))
 _SILENT: Final = "it does not answer"
 
+# Fills a folder that lies over the real files. Returns folders that it could not mark as all that is to show.
+Fill = Callable[[int, str], Sequence[str] | None]
 
-class Machine:
-    """The view while it is being made, below `root`. `lowers` are layers for all of it, the uppermost first."""
+
+class Layers:
+    """What the view is made of. `fill_mask` is given a descriptor of the folder that hides things.
+
+    It is also given the mark of folders of which nothing else shows; "" where there can be none: it returns them then.
+    `fill_cover` does the same for what hides parts of `kept` as well.
+    `kept` are the paths of trees that earlier runs have left, the newest first. They lie in `apart`: no folder can be a
+    layer above another that it lies in.
+    """
 
     def __init__(
         self,
-        root: str,
+        real: Sequence[str] = (),
+        *,
+        limit: int,
+        fill_mask: Fill | None = None,
+        kept: Sequence[str] = (),
+        on_disk: str = "",
+        apart: str = "",
+        own_folders: Sequence[str] = (),
+    ) -> None:
+        self.real = real  # paths without links, of what is shared for real
+        self.limit = limit  # bytes of the layer
+        self.fill_mask = fill_mask
+        self.fill_cover: Fill | None = None
+        self.kept = kept
+        self.on_disk = on_disk  # an empty folder, for kernels that cannot have the layer in memory
+        self.apart = apart
+        self.own_folders = own_folders  # in which the command is to write, though they may lie in folders of others
+        self.is_trial = False  # nothing will be written, so that the layer need not hold it
+
+
+class Stage(NamedTuple):
+    """Where all that the view is made of lies."""
+
+    root: str
+    layer: str
+    mask: str
+    cover: str
+    skeletons: str
+    uppers: str  # in the layer
+    works: str
+
+
+class Machine:
+    """The view while it is being made, below the stage's root. `lowers` are layers for all of it, uppermost first."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        layers: Layers,
         lowers: Sequence[str],
         *,
-        uppers: str,
-        works: str,
-        skeletons: str,
         own_users: bool,
-        known: Collection[str] = (),
-        apart: str = "",
-        silent: Collection[str] = (),
-        opaque: Collection[str] = (),
+        silent: Collection[str],
+        opaque: Collection[str],
     ) -> None:
-        self._root = root
+        self._stage = stage
         self._lowers = lowers
-        self._uppers, self._works = uppers, works
-        self._skeletons = Skeletons(skeletons, keep_owners=not own_users)
+        self._skeletons = Skeletons(stage.skeletons, keep_owners=not own_users)
         self._own_users = own_users
-        self._apart = apart
+        self._apart = layers.apart
         self._silent = silent  # mounts that do not answer
         self._opaque = opaque  # folders of which nothing shows but what is in the layers, though no mark says so
         self._options = "userxattr" if own_users else "redirect_dir=off,metacopy=off,index=off"
@@ -68,7 +110,7 @@ class Machine:
         self._points = {each.point for each in table}
         # Of equal points the last is on top.
         self._kinds = {each.point: each.kind for each in table if not is_private(each.point)}
-        self._known = (*self._kinds, *known)
+        self._known = (*self._kinds, *layers.real, *layers.own_folders)
         self._number = 0
         self.parts: list[str] = []  # which folder each upper one belongs to: NUMBER:PATH
         self.notes: list[str] = []
@@ -77,33 +119,28 @@ class Machine:
         """All of it. OSError if there can be no layers."""
         self._show("/")
         for folder in self._opaque:
-            try:
+            with suppress(FileNotFoundError):  # an earlier run has removed it
                 self._put_layer(folder)
-            except FileNotFoundError:
-                pass  # an earlier run has removed it
 
     def bind(self, path: str, descriptor: int) -> None:
         """The real thing, with all that is mounted in it, over what the view has there."""
         try:
-            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                place = open_in(self._root, path, make=True)
-            else:
-                place = self._file_at(path)
+            is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+            place = self._folder_at(path, make=True) if is_folder else self._file_at(path, make=True)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
             why = f"an earlier run in this sandbox has put something else on the way to {path}"
             raise OSError(error.errno, why) from None
-        mount(_path_of(descriptor), _path_of(place), None, MS_BIND | MS_REC)
-        os.close(place)
-        os.close(descriptor)
+        with using(place), using(descriptor):
+            mount(path_of(descriptor), path_of(place), None, MS_BIND | MS_REC)
 
     def _show(self, folder: str) -> None:
         """A folder, and all that is mounted below it."""
         kind = self._kinds.get(folder, "")
         if is_private(folder):
             return
-        below = [point for point in self._kinds if point != folder and is_below(point, folder)]
+        below = [point for point in self._kinds if is_inside(point, folder)]
         try:
             if kind in _KERNELS or (kind == _AUTOFS and not below):
                 self._blank(folder)
@@ -124,21 +161,16 @@ class Machine:
     def _must_be_copied(self, folder: str) -> bool:
         if self._apart and is_below(self._apart, folder):
             return True
-        return self._own_users and any(point != folder and is_below(point, folder) for point in self._points)
+        return self._own_users and any(is_inside(point, folder) for point in self._points)
 
     def _show_mount(self, point: str) -> None:
         """What is mounted in a folder that is shown already. It may be hidden, or not be there in the view."""
         parent, _, name = point.rpartition("/")
         try:
-            within = open_in(self._root, parent)
+            with using(self._folder_at(parent)) as within:
+                mode = os.stat(name, dir_fd=within, follow_symlinks=False).st_mode
         except OSError:
             return
-        try:
-            mode = os.stat(name, dir_fd=within, follow_symlinks=False).st_mode
-        except OSError:
-            return
-        finally:
-            os.close(within)
         if stat.S_ISDIR(mode):
             self._show(point)
         elif stat.S_ISREG(mode) and stat.S_ISREG(self._mode_of(point)):
@@ -146,9 +178,9 @@ class Machine:
 
     def _put_layer(self, folder: str, instead: str = "", mode: int = -1) -> None:
         """An overlay over a folder, or over what is there instead of it."""
-        place = open_in(self._root, folder)
+        place = self._folder_at(folder)
         number, self._number = self._number, self._number + 1
-        upper, work = f"{self._uppers}/{number}", f"{self._works}/{number}"
+        upper, work = f"{self._stage.uppers}/{number}", f"{self._stage.works}/{number}"
         os.mkdir(upper, 0o700)
         os.mkdir(work, 0o700)
         if mode < 0:
@@ -159,9 +191,9 @@ class Machine:
         os.chmod(upper, mode)  # the upper-most folder is the one whose mode is shown
         lowers = self._open_lowers(folder, instead)
         try:
-            below = ":".join(map(_path_of, lowers))
+            below = ":".join(map(path_of, lowers))
             options = f"lowerdir={below},upperdir={upper},workdir={work},{self._options}"
-            mount("exeat", _path_of(place), "overlay", _SAFE, options)
+            mount("exeat", path_of(place), "overlay", _SAFE, options)
         finally:
             for each in (*lowers, place):
                 os.close(each)
@@ -178,12 +210,12 @@ class Machine:
                 raise FileNotFoundError(errno.ENOENT, "hidden", folder)
             if hides:
                 return found
-        if found and any(is_below(folder, each) for each in self._opaque):
+        if found and is_in(folder, self._opaque):
             return found
         return [*found, os.open(instead or folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
 
     def _show_copy(self, folder: str) -> None:
-        known = {names_of(path[len(folder) :])[0] for path in self._known if path != folder and is_below(path, folder)}
+        known = {names_of(path[len(folder) :])[0] for path in self._known if is_inside(path, folder)}
         if self._kinds.get(folder) == _AUTOFS:
             own, inside = self._skeletons.copy_named(folder, known, self._mode_of)
             self._put_layer(folder, own, 0o755)
@@ -199,16 +231,17 @@ class Machine:
     def _show_file(self, path: str) -> None:
         """The real file, to be read. If it is hidden, there is nothing that it could be shown at."""
         try:
-            place = self._file_at(path, make=False)
+            place = self._file_at(path)
         except OSError:
             return
-        descriptor = os.open(path, _FILE)
-        mount(_path_of(descriptor), _path_of(place), None, MS_BIND)
-        os.close(descriptor)
-        os.close(place)
-        shown = self._file_at(path, make=False)
-        read_only(_path_of(shown))
-        os.close(shown)
+        self._bind_read_only(path, place, self._file_at)
+
+    def _bind_read_only(self, path: str, place: int, at: Callable[[str], int]) -> None:
+        """The real thing at a place of the view, without what is mounted in it. `at` finds what is there then."""
+        with using(place), opened(path, HANDLE) as real:
+            mount(path_of(real), path_of(place), None, MS_BIND)
+        with using(at(path)) as shown:
+            read_only(path_of(shown))
 
     def _show_less(self, folder: str, kind: str, error: OSError) -> None:
         """The nearest stricter view of what cannot be under an overlay."""
@@ -216,7 +249,7 @@ class Machine:
             return  # gone meanwhile
         if kind in _WITHOUT_SOCKETS and not self._is_touched(folder):
             try:
-                self._show_read_only(folder)
+                self._bind_read_only(folder, self._folder_at(folder), self._folder_at)
             except OSError:
                 pass  # something is mounted in it
             else:
@@ -238,34 +271,20 @@ class Machine:
                 return True
         return False
 
-    def _show_read_only(self, folder: str) -> None:
-        """Without what is mounted in it."""
-        place = open_in(self._root, folder)
-        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        mount(_path_of(descriptor), _path_of(place), None, MS_BIND)
-        os.close(descriptor)
-        os.close(place)
-        shown = open_in(self._root, folder)
-        read_only(_path_of(shown))
-        os.close(shown)
-
     def _blank(self, folder: str) -> None:
-        place = open_in(self._root, folder)
-        mount("exeat", _path_of(place), "tmpfs", _SAFE | MS_RDONLY, "mode=555,size=4k")
-        os.close(place)
+        with using(self._folder_at(folder)) as place:
+            mount("exeat", path_of(place), "tmpfs", _SAFE | MS_RDONLY, "mode=555,size=4k")
 
-    def _file_at(self, path: str, *, make: bool = True) -> int:
+    def _folder_at(self, path: str, *, make: bool = False) -> int:
+        return open_in(self._stage.root, path, make=make)
+
+    def _file_at(self, path: str, *, make: bool = False) -> int:
         parent, _, name = path.rpartition("/")
-        within = open_in(self._root, parent, make=make)
-        try:
+        with using(self._folder_at(parent, make=make)) as within:
             if make:
-                try:
+                with suppress(FileExistsError):
                     os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=within))
-                except FileExistsError:
-                    pass
-            place = os.open(name, _FILE, dir_fd=within)
-        finally:
-            os.close(within)
+            place = os.open(name, HANDLE, dir_fd=within)
         if not stat.S_ISREG(os.fstat(place).st_mode):
             os.close(place)
             raise OSError(errno.ELOOP, "not a file", path)
@@ -287,8 +306,4 @@ class Machine:
 
 
 def is_private(path: str) -> bool:
-    return any(is_below(path, each) for each in PRIVATE)
-
-
-def _path_of(descriptor: int) -> str:
-    return f"/proc/self/fd/{descriptor}"
+    return is_in(path, PRIVATE)

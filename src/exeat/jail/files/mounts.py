@@ -36,8 +36,6 @@ class View:
     `holdings` is what lies in folders that are shared for real; elsewhere the layers take care of it.
     """
 
-    __slots__ = ("devices", "holdings", "layers", "not_there", "shared", "silent", "sockets", "trust")
-
     def __init__(self, layers: Layers | None = None, sockets: Sequence[str] = ()) -> None:
         self.layers = layers
         self.sockets = sockets  # of the host, to be reachable
@@ -78,7 +76,7 @@ def build_view(
     sockets = [(path, _keep_apart(descriptor, number)) for number, (path, descriptor) in enumerate(kept)]
     if held >= 0:
         forget_host()  # before any path of the view is followed: links of an earlier run's may lead to /..
-    os.close(os.open(BLANK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o000))
+    _write(BLANK, "", 0o000)
     os.mkdir(PINS, 0o000)
     view.holdings.hold(PINS, BLANK)
     for path in dead_sockets:
@@ -111,13 +109,7 @@ def _hide_socket(path: str) -> None:
 
 
 def _links_in_run() -> dict[str, str]:
-    found = {}
-    for name in _KEPT_IN_RUN:
-        try:
-            found[name] = os.readlink(f"/run/{name}")
-        except OSError:
-            pass  # most systems have none of them
-    return found
+    return {name: os.readlink(f"/run/{name}") for name in _KEPT_IN_RUN if os.path.islink(f"/run/{name}")}
 
 
 def _cover_run(uid: int, links: Mapping[str, str]) -> None:
@@ -135,7 +127,7 @@ def _cover_run(uid: int, links: Mapping[str, str]) -> None:
 def _keep_apart(descriptor: int, number: int) -> str:
     """A socket of the host's, which cannot be mounted any more when the host is forgotten."""
     place = f"/run/exeat-socket-{number}"
-    os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    _write(place, "", 0o600)
     mount(f"/proc/self/fd/{descriptor}", place, None, MS_BIND)
     os.close(descriptor)
     return place
@@ -169,8 +161,8 @@ def _replace(path: str, content: str) -> None:
     read_only(target)
 
 
-def _write(path: str, content: str) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+def _write(path: str, content: str, mode: int = 0o644) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
     with open(descriptor, "w", errors="surrogateescape") as file:
         file.write(content)
 

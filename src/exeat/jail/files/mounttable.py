@@ -1,21 +1,35 @@
-"""What is mounted where, as the kernel tells it."""
+"""What is mounted where, as the kernel tells it, and what of that does not answer."""
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+import select
+import signal
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from exeat.paths import is_inside
+
+MOUNTS = "/proc/self/mountinfo"
 
 
 class Mount(NamedTuple):
+    """`root` is the part of the file system that is mounted at `point`."""
+
+    number: str
+    above: str  # the number of the mount that it is in
+    device: str
+    root: str
     point: str
     kind: str
+    options: str
 
 
 class MountTable:
     """The mounts of this process's namespace, in the order in which they were made."""
 
     def __init__(self) -> None:
-        with open("/proc/self/mountinfo", "rb") as table:
+        with open(MOUNTS, "rb") as table:
             self.mounts = [parse_mount(os.fsdecode(line)) for line in table.read().split(b"\n") if line]
 
     def of_kind(self, *kinds: str) -> list[str]:
@@ -29,13 +43,78 @@ class MountTable:
 
 
 def parse_mount(line: str) -> Mount:
-    fields = line.split(" ")
-    return Mount(_unescaped(fields[4]), fields[fields.index("-", 6) + 1])  # optional fields end with the dash
+    number, above, device, root, point, rest = line.split(" ", 5)
+    kind, _, options = rest.partition(" - ")[2].split(" ", 2)  # optional fields end with the dash
+    return Mount(number, above, device, unescaped(root), unescaped(point), kind, options)
 
 
-def _unescaped(field: str) -> str:
+def unescaped(field: str) -> str:
     """Space, tab, newline and backslash are written as octal."""
     if "\\" not in field:
         return field
-    parts = field.split("\\")
-    return parts[0] + "".join(chr(int(part[:3], 8)) + part[3:] for part in parts[1:])
+    first, *parts = field.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in parts)
+
+
+# Behind these there is a program that may not answer. All of FUSE's begin with its name.
+_OTHERS: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "coda", "ncpfs", "virtiofs"))
+_FUSE: Final = ("fuse", "fuseblk", "fuse.")
+_PATIENCE_MS: Final = 5_000  # for each
+
+
+def silent_mounts(without: Sequence[str]) -> list[str]:
+    """Those that have not answered in time: a server that is gone, a program that has stopped. Raises OSError.
+
+    Whoever looks at one waits for ever. So a process of its own looks at each, before anything else looks at files, and
+    is left behind where it waits. What is in the folders `without` is not asked.
+    """
+    points = []
+    for each in MountTable().mounts:
+        is_left_out = any(is_inside(each.point, folder) for folder in without)
+        if not is_left_out and (each.kind in _OTHERS or each.kind.startswith(_FUSE)):
+            points.append(each.point)
+    silent = []
+    while points:
+        answered = _ask(points)
+        silent += points[answered : answered + 1]
+        points = points[answered + 1 :]
+    return silent
+
+
+def _ask(points: list[str]) -> int:
+    """How many of them have answered before the first that did not."""
+    reading, writing = os.pipe()
+    asking = os.fork()
+    if asking == 0:
+        _look(points, writing)
+    os.close(writing)
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    count = 0
+    try:
+        while count < len(points) and poll.poll(_PATIENCE_MS):
+            said = os.read(reading, len(points))
+            if not said:
+                break
+            count += len(said)
+        return count
+    finally:
+        os.close(reading)
+        os.kill(asking, signal.SIGKILL)
+        os.waitpid(asking, 0 if count == len(points) else os.WNOHANG)  # it may never end
+
+
+def _look(points: list[str], writing: int) -> None:
+    """Holds nothing open but its pipe, so that no program waits for the end of this process."""
+    try:
+        os.dup2(writing, 0)
+        os.closerange(1, 1 << 20)
+        for point in points:
+            try:
+                os.statvfs(point)
+                os.stat(point)
+            except OSError:
+                pass  # it says no, and that is an answer
+            os.write(0, b".")
+    finally:
+        os._exit(0)

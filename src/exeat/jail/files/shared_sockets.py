@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
 from exeat.jail.files.mounttable import MountTable
-from exeat.jail.files.view import is_below
+from exeat.jail.files.trees import HANDLE, path_of
+from exeat.paths import is_in, place_of, using
 
 _MAX_ENTRIES = 4_000  # looked at in each folder, those near its top first
 
@@ -26,7 +27,7 @@ def find_sockets(folders: Sequence[str], without: Collection[str] = ()) -> list[
     """
     if not folders:
         return []
-    named = (path for path in _named() if any(is_below(path, folder) for folder in folders))
+    named = (path for path in _named() if is_in(path, folders))
     found = (path for folder in folders for path in _near_top(folder, without))
     table = MountTable()
     mounted = (path for folder in folders for path in (folder, *table.points_below(folder)))
@@ -37,10 +38,7 @@ def _named() -> Iterable[str]:
     """As their owners bound them, links on the way resolved."""
     with open("/proc/net/unix", "rb") as table:
         names = {line.rstrip(b"\n").split(maxsplit=7)[-1] for line in table}
-    for name in names:
-        if name.startswith(b"/"):
-            folder, base = os.path.split(os.fsdecode(name))
-            yield os.path.join(os.path.realpath(folder), base)
+    return [place_of(os.fsdecode(name)) for name in names if name.startswith(b"/")]
 
 
 def _near_top(folder: str, without: Collection[str]) -> Iterable[str]:
@@ -66,18 +64,17 @@ def _is_held(path: str) -> bool:
     first, and then that the kinds differ. If they do not, nothing is sent.
     """
     try:
-        found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        found = os.open(path, HANDLE)
     except OSError:
         return False
-    try:
+    with using(found):
         if not stat.S_ISSOCK(os.fstat(found).st_mode):
             return False
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
-            asking.connect(f"/proc/self/fd/{found}")
-    except ConnectionRefusedError:
-        return False
-    except OSError:
-        pass
-    finally:
-        os.close(found)
-    return True
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+                asking.connect(path_of(found))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            pass
+        return True

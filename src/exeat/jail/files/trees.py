@@ -1,15 +1,19 @@
-"""Paths, and folders that others have filled: how the builder finds its way without being led elsewhere by a link."""
+"""Folders that others have filled: how to find one's way there through descriptors, without being led off by a link."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-_FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPAQUE: Final = ("user.overlay.opaque", "trusted.overlay.opaque")
+STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+HANDLE: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+# The mark of a folder in a layer of which nothing shows but what is in that layer. Which of the two it is, is decided
+# by how the overlay was mounted: the first is for those who are not root.
+OPAQUE: Final = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
 @contextmanager
@@ -22,18 +26,8 @@ def usual_modes() -> Iterator[None]:
         os.umask(before)
 
 
-def outermost(paths: Iterable[str]) -> list[str]:
-    """Without those that lie in another of them."""
-    found: list[str] = []
-    for path in sorted(set(paths)):
-        if not any(is_below(path, each) for each in found):
-            found.append(path)
-    return found
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Is it this folder, or in it?"""
-    return folder in ("/", path) or path.startswith(f"{folder}/")
+def path_of(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}"
 
 
 def names_of(path: str) -> list[str]:
@@ -46,23 +40,23 @@ def open_in(tree: str, path: str, *, make: bool = False) -> int:
 
     `make`: folders that are not there are made.
     """
-    at = os.open(tree, _FOLDER)
+    at = os.open(tree, STEP)
     for name in names_of(path):
         before = at
         try:
             try:
-                at = os.open(name, _FOLDER, dir_fd=before)
+                at = os.open(name, STEP, dir_fd=before)
             except FileNotFoundError:
                 if not make:
                     raise
                 os.mkdir(name, 0o755, dir_fd=before)
-                at = os.open(name, _FOLDER, dir_fd=before)
+                at = os.open(name, STEP, dir_fd=before)
         finally:
             os.close(before)
     return at
 
 
-def open_without_links(path: str) -> int:
+def open_without_links(path: str, flags: int = HANDLE) -> int:
     """A file or folder of the machine. Raises OSError if a link is on the way: it had none when it was chosen.
 
     The command of another run may share a folder that it lies in.
@@ -70,7 +64,7 @@ def open_without_links(path: str) -> int:
     parent, _, name = path.rpartition("/")
     within = open_in("/", parent)
     try:
-        return os.open(name or ".", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+        return os.open(name or ".", flags, dir_fd=within)
     finally:
         os.close(within)
 
@@ -80,12 +74,12 @@ def step_down(layer: str, path: str) -> tuple[int, bool]:
 
     An overlay finds that out by itself for all folders but its own root, which is what the folder is to become.
     """
-    at = os.open(layer, _FOLDER)
+    at = os.open(layer, STEP)
     hides = False
     for name in names_of(path):
         before = at
         try:
-            at = os.open(name, _FOLDER, dir_fd=before)
+            at = os.open(name, STEP, dir_fd=before)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return -1, hides
@@ -94,16 +88,46 @@ def step_down(layer: str, path: str) -> tuple[int, bool]:
             raise
         finally:
             os.close(before)
-        hides = hides or _is_opaque(at)
+        hides = hides or bool(opaque_mark(at))
     return at, hides
 
 
-def _is_opaque(folder: int) -> bool:
-    for name in _OPAQUE:
+def is_whiteout(found: os.stat_result) -> bool:
+    """How an overlay says in a layer that a name is gone: a device 0:0."""
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
+
+
+def make_whiteout(name: str, within: int) -> None:
+    """Anybody may make this one device (since Linux 5.8)."""
+    os.mknod(name, stat.S_IFCHR, 0, dir_fd=within)
+
+
+def opaque_mark(folder: int, marks: Sequence[str] = OPAQUE) -> str:
+    """The mark of a folder of which nothing shows but what is in this layer; "" if it has none."""
+    for name in marks:
         try:
-            if os.getxattr(f"/proc/self/fd/{folder}", name) == b"y":
-                return True
+            if os.getxattr(path_of(folder), name) == b"y":
+                return name
         except OSError as error:
             if error.errno not in (errno.ENODATA, errno.ENOTSUP, errno.EPERM):
                 raise
-    return False
+    return ""
+
+
+def genuine_marks(folder: str | int) -> Sequence[str]:
+    """Those that only an overlay sets in a layer, not a command. `folder` is one of ours.
+
+    Where we may set the second, it is the overlay's, and the first is an attribute like any other. Where the first is
+    the overlay's, the kernel gives the command's own another name.
+    """
+    return OPAQUE[1:] if can_be_marked(folder, "trusted") else OPAQUE
+
+
+def can_be_marked(folder: str | int, kind: str = "user") -> bool:
+    """Can it have attributes of this kind?"""
+    try:
+        os.setxattr(folder, f"{kind}.overlay.exeat", b"y")
+        os.removexattr(folder, f"{kind}.overlay.exeat")
+    except OSError:
+        return False
+    return True

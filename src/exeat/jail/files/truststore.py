@@ -8,8 +8,8 @@ certificate in folders of certificates.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from exeat.jail.files.kernelfs import read_only
 from exeat.jail.libc import MS_BIND, MS_REC, mount
@@ -109,10 +109,8 @@ def _path(environ: Mapping[str, str]) -> list[str]:
 
 
 def _found(name: str, environ: Mapping[str, str]) -> str:
-    for folder in _path(environ):
-        if os.access(f"{folder}/{name}", os.X_OK):
-            return f"{folder}/{name}"
-    return ""
+    programs = (f"{folder}/{name}" for folder in _path(environ))
+    return next((path for path in programs if os.access(path, os.X_OK)), "")
 
 
 def _at_home(path: str, environ: Mapping[str, str]) -> str:
@@ -129,28 +127,16 @@ def _listed(folder: str, *starts: str) -> list[str]:
 
 def _distinct_files(paths: Iterable[str]) -> list[str]:
     """The files that these paths lead to, each once. What is no file, or out of our reach, is nobody's store."""
-    found: dict[str, None] = {}
-    for path in paths:
-        try:
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                continue
-            found[os.path.realpath(path)] = None
-        except (OSError, ValueError):
-            continue
+    found = dict.fromkeys(os.path.realpath(path) for path in paths if os.path.isfile(path))
     return list(found)[:_MAX_TARGETS]
 
 
 def _copy(source: int, path: str) -> None:
-    target = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
-    try:
-        os.fchmod(target, 0o644)  # whatever the umask is
+    with open(path, "xb") as target:
+        os.fchmod(target.fileno(), 0o644)  # whatever the umask is
         at = 0
         while data := os.pread(source, _CHUNK, at):  # not read(): the place in the file is shared with others
-            at += len(data)
-            while data:
-                data = data[os.write(target, data) :]
-    finally:
-        os.close(target)
+            at += target.write(data)
 
 
 def _put_over(source: str, target: str) -> None:
@@ -188,13 +174,10 @@ def _add_to_folder(folder: str, authority: str, prefix: str, place: str) -> None
 
 def _entries(folder: str) -> dict[str, str] | None:
     """What is in a folder: names, and where those lead that are links. None if it cannot be done again."""
-    found: dict[str, str] = {}
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                if len(found) == _MAX_ENTRIES:
-                    return None
-                found[entry.name] = os.readlink(entry.path) if entry.is_symlink() else ""
+            few = islice(entries, _MAX_ENTRIES + 1)
+            found = {entry.name: os.readlink(entry.path) if entry.is_symlink() else "" for entry in few}
     except OSError:
         return None  # not ours to read, so not the command's either
-    return found
+    return found if len(found) <= _MAX_ENTRIES else None

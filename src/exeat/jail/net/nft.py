@@ -257,7 +257,7 @@ def examine_nft() -> Examination:
     from exeat.jail.bodies.namespaces import NamespaceJail  # noqa: PLC0415
     from exeat.jail.files.layering import PRIVATE  # noqa: PLC0415
     from exeat.jail.files.mounts import View  # noqa: PLC0415
-    from exeat.jail.files.silent import silent_mounts  # noqa: PLC0415
+    from exeat.jail.files.mounttable import silent_mounts  # noqa: PLC0415
     from exeat.jail.files.view import Layers  # noqa: PLC0415
     from exeat.jail.limits.landlock import landlock_abi  # noqa: PLC0415
     from exeat.jail.process.builder import Spec  # noqa: PLC0415

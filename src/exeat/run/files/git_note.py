@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
-from exeat.files.git_folder import find_git_folder
-from exeat.files.places import is_below
+from exeat.files.project.git_folder import find_git_folder
+from exeat.paths import is_below
 from exeat.run.summary import shell_word
 
 

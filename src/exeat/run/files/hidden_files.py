@@ -1,4 +1,9 @@
-"""What is not there for the command: keys, and all that decides about the command or tells of it."""
+"""What is not there for the command: keys, and all that decides about the command or tells of it.
+
+With the names that lead there: by links, which can lead elsewhere later. What is not there cannot be covered, and a
+command could make it, with rules of its own in it for the next run. So folders of exeat's own in what is shared for
+real are made first, and must stay while the command runs.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,12 @@ import os
 import stat
 from collections.abc import Iterable
 
-from exeat.errors import ConfigError, StartError
-from exeat.files.keys import OWN_FILES, HiddenPath, hidden_paths
-from exeat.files.places import is_below
+from exeat.errors import ConfigError, JailError, StartError
+from exeat.files.keys.hidden import OWN_FILES, HiddenPath, hidden_paths
+from exeat.paths import is_below, links_on_way, look, root_of
 from exeat.run.gateway_process.preparations import NOTHING, Preparations
 from exeat.run.settings import RunSettings
-from exeat.sandbox.home import state_home
+from exeat.sandbox.home import make_folders, make_home, state_home
 
 
 def find_hidden(settings: RunSettings, own: list[str]) -> list[HiddenPath]:
@@ -79,14 +84,6 @@ def refuse_second_names(paths: Iterable[str]) -> None:
             )
 
 
-def _has_second_name(path: str) -> bool:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return False  # gone, or out of the command's reach as well
-    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1
-
-
 def _refuse_second_name(path: str) -> None:
     """Of a file with a value in it: only names that are known can be hidden."""
     if _has_second_name(path):
@@ -96,6 +93,11 @@ def _refuse_second_name(path: str) -> None:
         )
 
 
+def _has_second_name(path: str) -> bool:
+    found = look(os.path.realpath(path))  # None: gone, or out of the command's reach as well
+    return found is not None and stat.S_ISREG(found.st_mode) and found.st_nlink > 1
+
+
 def _can_be_hidden(path: str) -> bool:
     """A file or a pipe. Standard output and devices are the command's as well."""
     try:
@@ -103,3 +105,61 @@ def _can_be_hidden(path: str) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and not path.startswith(("/dev/", "/proc/")))
+
+
+def make_own_folders(shared: Iterable[str]) -> bool:
+    """Those that are missing in folders that are shared for real. Tells whether there were any. Raises ConfigError."""
+    missing = [path for path in own_folders() if not os.path.isdir(path) and root_of(os.path.realpath(path), shared)]
+    for path in missing:
+        if _is_out_of_reach(path):
+            continue
+        if path == state_home():
+            make_home()
+        else:
+            make_folders(path)
+    return bool(missing)
+
+
+def _is_out_of_reach(path: str) -> bool:
+    """Could the command, with our rights, not make it either? What is ours it could open with a chmod."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if os.access(path, os.W_OK) or not os.path.isdir(path):
+        return False
+    is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+    return bool(is_read_only) or os.stat(path).st_uid != os.geteuid()
+
+
+class HiddenWays:
+    """Hidden files by the names that are used for them, and folders that must stay, as they are now."""
+
+    def __init__(self, names: Iterable[str], lasting: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self._known = {os.path.realpath(name) for name in self._names}
+        self._lasting = {path: os.lstat(path) for path in lasting}
+
+    @property
+    def links(self) -> list[str]:
+        """All that could lead elsewhere."""
+        return [link for name in self._names for link in links_on_way(name)]
+
+    def look_again(self, roots: Iterable[str]) -> list[tuple[str, str]]:
+        """What is to be hidden as well, each after the one of `roots`, which are shared for real, that it is in.
+
+        A JailError if something cannot be hidden.
+        """
+        for path, known in self._lasting.items():
+            found = look(path)
+            if found is None or not os.path.samestat(found, known):
+                raise JailError("exeat's own folder was moved or removed while the command ran", detail=path)
+        new = []
+        for name in self._names:
+            target = os.path.realpath(name)
+            if target in self._known or not os.path.lexists(target):
+                continue
+            self._known.add(target)
+            root = root_of(target, roots)
+            if not root:
+                raise JailError(f"{name} leads to another file now, which cannot be hidden any more", detail=target)
+            new.append((root, target))
+        return new

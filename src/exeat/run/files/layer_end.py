@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from exeat.errors import ExeatError
-from exeat.files.upper import Changes, Part, count_changes
+from exeat.files.layers.upper import Changes, Part, count_changes
 from exeat.jail.files.trees import usual_modes
 from exeat.jail.files.view import open_uppers
 
 if TYPE_CHECKING:
-    from exeat.files.saving import Saved
+    from exeat.files.layers.saving import Saved
     from exeat.run.settings import RunSettings
     from exeat.sandbox.folder import SandboxFolder
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import exeat
-from exeat.jail.files.way import steps
+from exeat.paths import steps
 
 _PARTS = ("bin", "lib", "lib64", "pyvenv.cfg")
 # Root's alone. What runs as root can change any program of the system, so there is no point in holding this one.

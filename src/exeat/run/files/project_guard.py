@@ -14,17 +14,16 @@ from contextlib import suppress
 from typing import Final
 
 from exeat.errors import ConfigError, JailError
-from exeat.files.new_repositories import new_repositories
-from exeat.files.project import Protected, find_protected
-from exeat.jail.files.hold_again import hold_again
-from exeat.jail.files.holding import Holdings, Place
+from exeat.files.project.protected import Protected, find_protected
+from exeat.files.project.repositories import new_repositories
+from exeat.jail.files.holding import Holdings, Place, hold_again
 from exeat.jail.files.name_watch import NameWatch
-from exeat.jail.files.trees import open_without_links
-from exeat.run.files.held_places import has_second_name
-from exeat.run.files.hidden_ways import HiddenWays, root_of
+from exeat.jail.files.trees import open_without_links, path_of
+from exeat.paths import look, root_of, up_from
+from exeat.run.files.held_places import BLOCKED, has_second_name, set_aside, unlocked
+from exeat.run.files.hidden_files import HiddenWays
 from exeat.run.summary import say
 
-BLOCKED: Final = ".exeat-blocked"
 _NOTHING: Final = (0, 0)
 _MAX_BLOCKED: Final = 100  # in one run: who makes more does not do it by mistake
 
@@ -44,7 +43,7 @@ def guard_projects(
     def places(paths: Iterable[str]) -> tuple[Place, ...]:
         return tuple(Place(root_of(path, shared), path) for path in dict.fromkeys(paths) if root_of(path, shared))
 
-    inner = [path for path in map(os.path.realpath, writable) if any(path.startswith(f"{each}/") for each in held)]
+    inner = [path for path in map(os.path.realpath, writable) if root_of(path, held)]
     folders = [folder for path in (*absent, *fatal) if (folder := os.path.dirname(path)) not in shared]
     notes = [
         f"{path}: there are too many repositories here to protect the settings and hooks of this one"
@@ -89,7 +88,7 @@ class ProjectGuard:
         self._ways = HiddenWays(holdings.followed, holdings.lasting)
         self._began = time.time()
         self._read_only = {place.path: _identity(place.path) for place in holdings.read_only}
-        held = [path for place in places for path in _parts(place)]
+        held = [path for place in places for path in up_from(place.path, place.root)]
         try:
             for path in self._forbidden:
                 self._open_folder(os.path.dirname(path))
@@ -129,8 +128,9 @@ class ProjectGuard:
         """A link may lead to another file now."""
         new = self._ways.look_again(self._roots)
         if new:
-            self._holdings = self._holdings._replace(hidden=(*self._holdings.hidden, *new))
-            self._watch.add((*(path for place in new for path in _parts(place)), *self._ways.links))
+            places = (Place(root, path) for root, path in new)
+            self._holdings = self._holdings._replace(hidden=(*self._holdings.hidden, *places))
+            self._watch.add((*(each for root, path in new for each in up_from(path, root)), *self._ways.links))
 
     def _note_if_replaced(self, path: str) -> None:
         if path in self._read_only and _identity(path) not in (self._read_only[path], _NOTHING):
@@ -152,20 +152,16 @@ class ProjectGuard:
     def _block(self, path: str) -> bool:
         """Rename what is there, without following anything. False: nothing is."""
         folder, name = self._folders[os.path.dirname(path)], os.path.basename(path)
-        if not _is_there(name, folder):
-            return False
-        to = f"{name}{BLOCKED}"
-        if _is_there(to, folder):
-            to = f"{to}-{os.urandom(4).hex()}"  # not to be guessed, so that it does not replace anything
         try:
-            _rename(name, to, folder)
-        except FileNotFoundError:
-            return False
+            with unlocked(folder):
+                end = set_aside(f"{path_of(folder)}/{name}")
         except OSError as error:
             self._failed.append(f"{path} ({error.strerror})")
             return True
-        self._blocked[path if path not in self._blocked else to] = to
-        return True
+        if end:
+            to = f"{name}{end}"
+            self._blocked[path if path not in self._blocked else to] = to
+        return bool(end)
 
     def sweep(self) -> list[str]:
         """When the last process of the jail is gone: what is not to be is not. Returns what the user should know."""
@@ -221,32 +217,9 @@ class ProjectGuard:
         self._folders.clear()
 
 
-def _parts(place: Place) -> list[str]:
-    """The place, and the folders between it and the root."""
-    found = []
-    path = place.path
-    while path not in (place.root, "/"):
-        found.append(path)
-        path = os.path.dirname(path)
-    return found
-
-
 def _identity(path: str) -> tuple[int, int]:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return _NOTHING
-    return found.st_dev, found.st_ino
-
-
-def _is_there(name: str, folder: int) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        pass  # of what cannot be looked at it is not known
-    return True
+    found = look(path)
+    return (found.st_dev, found.st_ino) if found is not None else _NOTHING
 
 
 def _is_renamed(path: str, to: str) -> bool:
@@ -256,16 +229,3 @@ def _is_renamed(path: str, to: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _rename(name: str, to: str, folder: int) -> None:
-    try:
-        os.rename(name, to, src_dir_fd=folder, dst_dir_fd=folder)
-    except PermissionError:
-        # The command can have closed the folder; it is our user's.
-        path, mode = f"/proc/self/fd/{folder}", os.fstat(folder).st_mode
-        os.chmod(path, mode | 0o700)
-        try:
-            os.rename(name, to, src_dir_fd=folder, dst_dir_fd=folder)
-        finally:
-            os.chmod(path, mode)

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, StartError
-from exeat.files.disk_layer import LOOK_EVERY_S, DiskLayer, needs_disk
-from exeat.files.homes import home_directories
-from exeat.files.keys import OWN_FILES, HiddenPath
-from exeat.files.later import later_paths
-from exeat.files.masking import build_mask
-from exeat.files.paths import RealPaths, check_paths
-from exeat.files.places import full_path
-from exeat.files.roots import note_on_working_directory, why_not_shared
+from exeat.files.homes import home_directories, note_on_working_directory, why_not_shared
+from exeat.files.keys.hidden import OWN_FILES, HiddenPath, later_paths
+from exeat.files.keys.masking import build_mask
+from exeat.files.layers.on_disk import LOOK_EVERY_S, DiskLayer, needs_disk
+from exeat.files.named_paths import RealPaths, check_paths
 from exeat.jail.files.devices import is_device, is_terminal_of_host
 from exeat.jail.files.holding import Place, places_on_way
 from exeat.jail.files.layering import PRIVATE, is_private
 from exeat.jail.files.mounts import View
+from exeat.jail.files.mounttable import silent_mounts
 from exeat.jail.files.shared_sockets import find_sockets
-from exeat.jail.files.silent import silent_mounts
 from exeat.jail.files.trees import usual_modes
-from exeat.jail.files.view import Layers, is_below, outermost
+from exeat.jail.files.view import Layers
+from exeat.paths import full_path, is_below, is_in, is_socket, links_on_way, outermost, up_from
 from exeat.run.files.git_note import note_on_repository
 from exeat.run.files.hidden_files import (
     find_hidden,
+    make_own_folders,
     own_files,
     own_folders,
     refuse_second_names,
     user_home,
     working_directory,
 )
-from exeat.run.files.hidden_ways import links_on_way, make_own_folders
 from exeat.run.files.own_code import OwnCode
 from exeat.run.files.project_guard import guard_projects
 from exeat.run.gateway_process.preparations import NOTHING, Preparations
@@ -149,9 +146,9 @@ def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
 
 def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
     """What earlier runs in the sandbox have left."""
-    from exeat.files.folding import fold_layers  # noqa: PLC0415 - for sandboxes with a name
-    from exeat.files.kept import kept_bytes, kept_layers, seen_before  # noqa: PLC0415
-    from exeat.files.saving import save_layer  # noqa: PLC0415
+    from exeat.files.layers.folding import fold_layers  # noqa: PLC0415 - for sandboxes with a name
+    from exeat.files.layers.kept import kept_bytes, kept_layers, seen_before  # noqa: PLC0415
+    from exeat.files.layers.saving import save_layer  # noqa: PLC0415
 
     seen.save = save_layer
     fold_layers(folder)
@@ -178,7 +175,7 @@ def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> View:
     why = why_not_shared(here, home_directories(home, os.environ, os.geteuid()))
     if not why:
         real.append(here)
-    elif not settings.quiet and not any(is_below(here, path) for path in real):
+    elif not settings.quiet and not is_in(here, real):
         say(note_on_working_directory(why))
     own_folders = [home, "/var/tmp", os.path.realpath(os.environ.get("TMPDIR", "/tmp"))]  # noqa: S108
     return View(Layers(outermost(real), limit=policy.layer_bytes, own_folders=own_folders), settings.unix)
@@ -208,7 +205,7 @@ def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None
     )
     paths = {place.path for place in covered}
     # What lies in a folder that is covered is not there any more, so nothing can be put over it.
-    outer = tuple(place for place in covered if not any(above in paths for above in _ways_above(place.path)))
+    outer = tuple(place for place in covered if paths.isdisjoint(up_from(os.path.dirname(place.path))))
     view.holdings = view.holdings._replace(hidden=outer)
     if view.layers is not None:
         masked = [entry for entry in hidden if entry.path not in paths and not is_private(entry.path)]
@@ -217,11 +214,6 @@ def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None
             return build_mask(mask, [*masked, *later], opaque_xattr=mark)
 
         view.layers.fill_mask = fill
-
-
-def _ways_above(path: str) -> Iterable[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def _own(hidden: list[HiddenPath]) -> set[str]:
@@ -265,25 +257,17 @@ def _in_shared(view: View, paths: Iterable[str]) -> list[Place]:
 
 
 def _refuse_own_sockets(paths: Iterable[str], hidden: list[HiddenPath]) -> None:
-    own = [entry.path for entry in hidden if entry.why == OWN_FILES]
     for path in paths:
-        if any(is_below(os.path.realpath(path), each) for each in own):
+        if is_in(os.path.realpath(path), _own(hidden)):
             raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
 
 
 def _check_sockets_and_devices(settings: RunSettings) -> None:
     for path in settings.unix:
-        if not os.path.isabs(path) or not _is_socket(path):
+        if not os.path.isabs(path) or not is_socket(path):
             raise ConfigError("no such socket", where=f"--unix {path}", expected="the full path of a Unix socket")
     for path in settings.devices:
         if not is_device(path):
             raise ConfigError("no such device", where=f"--device {path}", expected="the full path of a file in /dev")
         if is_terminal_of_host(path):
             raise ConfigError("terminals are the jail's own", where=f"--device {path}", expected="another device")
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)
-    except OSError:
-        return False

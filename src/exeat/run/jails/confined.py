@@ -6,7 +6,6 @@ import select
 import signal
 import time
 
-from exeat.files.hints import name_hidden_keys
 from exeat.jail.bodies.namespaces import Event
 from exeat.jail.process.builder import OwnTerminal
 from exeat.jail.process.descriptors import ways_out
@@ -21,6 +20,7 @@ from exeat.jail.signals import (
 )
 from exeat.run.asks.terminal import Terminal
 from exeat.run.environment import inherited_environment
+from exeat.run.files.hints import name_hidden_keys
 from exeat.run.files.own_code import advice_on_installing, warning_of_second_names
 from exeat.run.gateway_process.process import GatewayProcess
 from exeat.run.jails.cell import Cell, open_cell

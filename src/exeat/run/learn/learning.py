@@ -13,8 +13,8 @@ from exeat.audit.record import CUT_MARK, MAX_TEXT_CHARS
 from exeat.errors import HostError
 from exeat.policy import Host, Name, Policy, Rule, canonical_host
 from exeat.reasons import Reason
-from exeat.run.learn.learned_policy import Learned, write_policy
-from exeat.run.learn.learned_rules import Reached
+from exeat.run.learn.policy_text import Learned, write_policy
+from exeat.run.learn.rules import Reached
 
 if TYPE_CHECKING:
     from exeat.audit import EventStream
