@@ -23,13 +23,17 @@ def _on_the_page() -> dict[str, set[str]]:
 
 
 def _ids_in(path: Path) -> set[str]:
-    """Of the marks on a module and on its tests. They are read, because collecting all tests takes a minute."""
+    """Of the marks on a module and on its tests, and of threats that are tried at every door.
+
+    They are read, because to collect all tests takes a minute.
+    """
     text = path.read_text()
-    if "mark.threat(" not in text:
+    if "mark.threat(" not in text and "@at_every_door" not in text:
         return set()
-    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
-    marks = [call for call in calls if ast.unparse(call.func) == "pytest.mark.threat"]
-    return {ast.literal_eval(argument) for mark in marks for argument in mark.args}
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    marks = [argument for call in calls if ast.unparse(call.func) == "pytest.mark.threat" for argument in call.args]
+    declared = [call.args[0] for call in calls if ast.unparse(call.func) in ("HostThreat", "RequestThreat")]
+    return {ast.literal_eval(each) for each in (*marks, *declared)}
 
 
 def _on_the_tests() -> dict[str, set[str]]:
@@ -60,5 +64,6 @@ def test_a_mark_is_seen(tmp_path: Path) -> None:
     file.write_text(
         'pytestmark = [pytest.mark.threat("T-A1"), pytest.mark.slow]\n'
         '@pytest.mark.threat("T-B1", "T-B2")\ndef test_y():\n    """pytest.mark.threat("T-C1")"""\n'
+        '@at_every_door(HostThreat("T-D1", "x", [], Verdict.BAD))\ndef test_z(trial):\n    pass\n'
     )
-    assert _ids_in(file) == {"T-A1", "T-B1", "T-B2"}
+    assert _ids_in(file) == {"T-A1", "T-B1", "T-B2", "T-D1"}

@@ -148,11 +148,11 @@ def _judge(scene: Scene, mark: Mark, code: int, wire: frozenset[Verdict], *, rea
     if verdict is Verdict.ALLOW:
         assert reached or seen.ends or code, "allowed, yet the server was not reached"
     else:
-        _assert_nothing_went_out(seen)
+        assert_nothing_went_out(seen)
     return Outcome(verdict, reached, code, seen)
 
 
-def _assert_nothing_went_out(seen: Seen) -> None:
+def assert_nothing_went_out(seen: Seen) -> None:
     assert seen.dials == (), f"refused, and yet dialled: {seen.dials}"
     assert seen.connections == 0, "refused, and yet the server was connected to"
     assert seen.received == 0, "refused, and yet the server got bytes"
@@ -234,7 +234,7 @@ def _ask_redirect(scene: Scene, host: bytes, port: Port) -> Outcome:
     verdict = _verdict_of_record(seen)
     if verdict is not Verdict.ALLOW:
         assert not reached
-        _assert_nothing_went_out(seen)
+        assert_nothing_went_out(seen)
     elif not reached:
         seen = scene.since(mark, decisions=1, ends=1)
     return Outcome(verdict, reached, 0, seen)
@@ -266,7 +266,7 @@ def _judge_unresolved(scene: Scene, mark: Mark, host: bytes, code: int) -> Outco
     scene.unresolved.add(name)
     assert len(seen.decisions) <= 1
     assert all(decision["verdict"] == "deny" for decision in seen.decisions)
-    _assert_nothing_went_out(seen)
+    assert_nothing_went_out(seen)
     return Outcome(Verdict.DENY, False, code, seen)
 
 
@@ -307,7 +307,7 @@ def _open_carrier(open_tunnel: Opener, scene: Scene, host: bytes, port: Port) ->
     return open_tunnel(scene, b"good.test", scene.port)
 
 
-def _mark_inside(scene: Scene, before: Mark) -> Mark:
+def mark_inside(scene: Scene, before: Mark) -> Mark:
     """A mark behind the tunnel's own decision and connection, so that what follows is the inner question's."""
     wait_until(lambda: scene.origin.connections > before.connections, "the tunnel to reach the server")
     scene.since(before, decisions=1)
@@ -318,7 +318,7 @@ def _ask_host_header(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outc
     def ask(scene: Scene, host: bytes, port: Port) -> Outcome:
         before = scene.mark()
         with _open_carrier(open_tunnel, scene, host, port) as conn:
-            mark = _mark_inside(scene, before)
+            mark = mark_inside(scene, before)
             conn.sendall(b"GET / HTTP/1.1\r\nHost: %b:%b\r\n\r\n" % (host, str(port).encode()))
             reply = read_reply(conn)
             if reply.status != 200:
@@ -330,7 +330,7 @@ def _ask_host_header(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outc
             assert decision["verdict"] == "allow"
             return Outcome(Verdict.ALLOW, True, 200, seen)
         assert (decision["verdict"], decision["status"]) == ("deny", reply.status)
-        _assert_nothing_went_out(seen)
+        assert_nothing_went_out(seen)
         # 421 is how HTTP says "not through this tunnel": understood, and refused.
         return Outcome({421: Verdict.DENY, 400: Verdict.BAD}[reply.status], False, reply.status, seen)
 
@@ -341,7 +341,7 @@ def _ask_sni(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outcome]:
     def ask(scene: Scene, host: bytes, port: Port) -> Outcome:
         before = scene.mark()
         with _open_carrier(open_tunnel, scene, host, port) as conn:
-            mark = _mark_inside(scene, before)
+            mark = mark_inside(scene, before)
             conn.sendall(client_hello(host))
             answer = read_all(conn)
         if answer == TLS_SEEN:
@@ -352,7 +352,7 @@ def _ask_sni(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outcome]:
         seen = scene.since(mark, decisions=1)
         (decision,) = seen.decisions
         assert decision["verdict"] == "deny"
-        _assert_nothing_went_out(seen)
+        assert_nothing_went_out(seen)
         return Outcome(Verdict.DENY, False, 0, seen)
 
     return ask
@@ -370,10 +370,10 @@ def _in_socks(host: bytes, port: Port) -> bool:
 
 
 def _is_address(host: bytes, port: Port) -> bool:
-    return _in_socks(host, port) and socks_address(host) is not None
+    return _in_socks(host, port) and _as_address(host) is not None
 
 
-def _in_header(host: bytes, port: Port) -> bool:
+def in_header(host: bytes, port: Port) -> bool:
     # White space around a field's value is no part of it, and a line's end is the field's end.
     return host[:1] not in (b" ", b"\t") and b"\r\n" not in host
 
@@ -415,7 +415,7 @@ def _in_redirect(host: bytes, port: Port) -> bool:
 
 
 def _in_redirected_header(host: bytes, port: Port) -> bool:
-    return _in_header(host, port) and _is_redirected(host)
+    return in_header(host, port) and _is_redirected(host)
 
 
 def _in_redirected_sni(host: bytes, port: Port) -> bool:
@@ -427,8 +427,8 @@ CONNECT = Door("connect", _ask_connect, lambda host, port: True)
 SOCKS_NAME = Door("socks-name", _ask_socks, _in_socks)
 SOCKS_ADDRESS = Door("socks-address", _ask_socks_address, _is_address)
 REDIRECT = Door("redirect", _ask_redirect, _in_redirect, exact=False)
-HOST_IN_CONNECT = Door("host-in-connect", _ask_host_header(open_connect), _in_header)
-HOST_IN_SOCKS = Door("host-in-socks", _ask_host_header(open_socks), _in_header)
+HOST_IN_CONNECT = Door("host-in-connect", _ask_host_header(open_connect), in_header)
+HOST_IN_SOCKS = Door("host-in-socks", _ask_host_header(open_socks), in_header)
 HOST_IN_REDIRECT = Door("host-in-redirect", _ask_host_header(open_redirect), _in_redirected_header)
 SNI_IN_CONNECT = Door("sni-in-connect", _ask_sni(open_connect), _in_sni, exact=False)
 SNI_IN_SOCKS = Door("sni-in-socks", _ask_sni(open_socks), _in_sni, exact=False)
