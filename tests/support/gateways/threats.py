@@ -176,7 +176,9 @@ class HostThreat:
     control: Sequence[str] = ("good.test",)  # what these rules allow
 
     def doors(self) -> Sequence[Door | Way]:
-        return (*ALL, *INSIDE_TLS)
+        """Those that can carry such a text. Names cannot be asked for by address, and so on."""
+        texts = [host.encode() if isinstance(host, str) else host for host in self.hosts]
+        return [door for door in (*ALL, *INSIDE_TLS) if any(door.carries(text, HTTPS) for text in texts)]
 
     def check(self, door: Door | Way, start_at: StartAt) -> None:
         assert isinstance(door, Door)
