@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # as in typing, which takes 14 ms to load
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from exeat.audit import EventStream
+    from exeat.audit.batch import EventStream
     from exeat.embed.finished import Finished, ManagerClosedError, RunLostError, RunTimeoutError
     from exeat.embed.sandbox_manager import SandboxManager
     from exeat.errors import AuditError, ConfigError, ExeatError, HostError, JailError, StartError
@@ -27,7 +27,7 @@ _HOMES = {
     "AuditError": "exeat.errors",
     "ConfigError": "exeat.errors",
     "Decision": "exeat.policy",
-    "EventStream": "exeat.audit",
+    "EventStream": "exeat.audit.batch",
     "ExeatError": "exeat.errors",
     "Finished": "exeat.embed.finished",
     "Gateway": "exeat.gateway.gateway",

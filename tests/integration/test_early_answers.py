@@ -158,7 +158,7 @@ def after_reset(check: Callable[[Channel, socket.socket, Collect], None]) -> Col
             collect.lost.append(error)
             lost.set_result(None)
 
-        channel.on_lost = on_lost
+        channel.when_lost(on_lost)
         channel.push_to(collect)
         channel.transport.pause_reading()
         channel.write(b"unread")

@@ -19,7 +19,7 @@ from exeat.audit.chain import GENESIS, seal_lines
 from exeat.audit.parts import read_tail
 from exeat.audit.record import encode_event
 from exeat.audit.rotate import FilePool, Identity, begin_next
-from exeat.audit.sink import ContendedError, MemorySink, Sink, StreamSink, new_chain, torn_event
+from exeat.audit.sink import ContendedError, Sink, StreamSink, new_chain, torn_event
 from exeat.errors import StartError, log_not_opened
 
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
@@ -32,20 +32,15 @@ _MOVES = 16
 NAME_CHECK_S = 0.1
 
 
-class LogFile:
+class LogFile(Sink):
     """A sink on a regular file. Holds the file open, but the lock only while it writes."""
-
-    inline = True
 
     def __init__(self, path: str, *, max_bytes: int, keep: int, in_reach: bool = False) -> None:
         """`in_reach`: of a command that must not come to have any file of the log."""
-        self.seq = 0
-        self.head = GENESIS
-        self.suffix = ""
+        super().__init__()
         self._path = path
         self._max_bytes = max_bytes
         self._keep = keep
-        self._chain = ""
         self._last_event = ""
         self._size = -1  # As we left it; unknown at first.
         self._left = (0, GENESIS)
@@ -84,9 +79,6 @@ class LogFile:
             return lines
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
-
-    def interrupt(self) -> None:
-        """Waiting for the lock has a bound of its own."""
 
     def close(self) -> None:
         os.close(self._fd)
@@ -269,7 +261,7 @@ _STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 def open_sink(target: str | None, *, max_bytes: int, keep: int, in_reach: bool = False) -> Sink:
     """The sink for `target`: None, `-` for standard output, a file, or a device or pipe as a stream."""
     if target is None:
-        return MemorySink()
+        return Sink(new_chain("s"))
     if max_bytes < 0 or keep < 1:
         raise StartError("the audit log needs max_bytes of 0 or more and keep of 1 or more")
     try:

@@ -10,7 +10,6 @@ import os
 import select
 import threading
 from hashlib import sha256
-from typing import Protocol
 
 from exeat.audit.chain import GENESIS, seal_lines, stated_hash
 from exeat.audit.record import encode_event
@@ -25,55 +24,38 @@ class ContendedError(Exception):
     """Another process is writing right now; ask again from a thread that may wait."""
 
 
-class Sink(Protocol):
-    """A target. `seq` and `head` describe the last line that it has.
+class Sink:
+    """A target. By itself it keeps nothing: the lines only pass to those who subscribed.
 
-    `suffix` ends the lines that the sink adds itself, as the bodies that it is given already have it.
+    `seq` and `head` describe the last line that it has. `suffix` ends the lines that the sink adds itself, as the
+    bodies that it is given already have it. `inline`: it may be written from the event loop.
     """
 
-    inline: bool
-    seq: int
-    head: str
-    suffix: str
+    inline = True
+
+    def __init__(self, chain: str = "") -> None:
+        self.seq = 0
+        self.head = GENESIS
+        self.suffix = ""
+        self._chain = chain
 
     def write(self, bodies: list[str], *, wait: bool) -> list[bytes]:
         """Seal and write all of `bodies`, and return the lines. Raises OSError if it could not.
 
         An inline sink raises `ContendedError` instead of waiting, unless told to wait.
         """
-        ...
-
-    def interrupt(self) -> None:
-        """Make a write that is waiting in another thread fail soon."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class MemorySink:
-    """No target: the lines only pass to those who subscribed."""
-
-    inline = True
-
-    def __init__(self) -> None:
-        self.seq = 0
-        self.head = GENESIS
-        self.suffix = ""
-        self._chain = new_chain("s")
-
-    def write(self, bodies: list[str], *, wait: bool) -> list[bytes]:
         lines, self.head = seal_lines(bodies, self._chain, self.seq, self.head)
         self.seq += len(lines)
         return lines
 
     def interrupt(self) -> None:
-        pass
+        """Make a write that is waiting in another thread fail soon."""
 
     def close(self) -> None:
-        pass
+        """Let go of the target."""
 
 
-class StreamSink:
+class StreamSink(Sink):
     """Standard output, a pipe, a terminal, a device: cannot be read back, and its reader may stall.
 
     So it has a chain of its own, and must be written from a thread. Owns `fd`.
@@ -82,10 +64,7 @@ class StreamSink:
     inline = False
 
     def __init__(self, fd: int) -> None:
-        self.seq = 0
-        self.head = GENESIS
-        self.suffix = ""
-        self._chain = new_chain("s")
+        super().__init__(new_chain("s"))
         self._fd = fd
         self._junk = b""  # Part of a line that left before an error.
         self._stop = threading.Event()
@@ -146,7 +125,7 @@ class StreamSink:
         poller.register(self._fd, select.POLLOUT)
         while not poller.poll(_POLL_MS):
             if self._stop.is_set():
-                raise OSError(errno.ETIMEDOUT, "nobody reads the audit stream")
+                raise OSError(errno.ETIMEDOUT, "nothing reads the audit stream")
 
 
 def new_chain(kind: str) -> str:

@@ -1,60 +1,84 @@
-"""`exeat replay`: what a changed policy would have done, by what is on record."""
+"""What reads audit logs: `exeat audit verify`, and `exeat replay`, which judges recorded requests by another policy."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from exeat.audit.replay import Replayed, Row, replay_log
 from exeat.audit.verify import describe, verify_files
+from exeat.cli.options import add_judging_options, policy_sources
+from exeat.cli.parser import HelpText
+from exeat.cli.screen import aligned, counted, in_ascii
 from exeat.errors import ConfigError
+from exeat.policy.replay import Outcome, judge_again
 from exeat.reasons import Reason, in_words
-
-if TYPE_CHECKING:
-    from exeat.audit.replay import Replayed, Row
-
+from exeat.sandbox.folder import open_sandbox
 
 _MAX_SHOWN = 253
 _VERDICTS = {"allowed": "allow", "denied": "deny", "unknown": "unknown"}
+# How each outcome that is not as before is called: as a heading, and behind a number.
+_CHANGED = (
+    (Outcome.DENIED, "Allowed then, denied now:", "would now be denied"),
+    (Outcome.ALLOWED, "Denied then, allowed now:", "would now be allowed"),
+    (Outcome.UNKNOWN, "Cannot be decided from the log:", "cannot be decided from the log"),
+)
+
+
+def add_audit_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Work with audit logs."
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, prog="exeat audit")
+    verify = actions.add_parser(
+        "verify",
+        help="find any edit, cut or reordering in a log",
+        description="Check the hash chain of a log. Finds every changed, removed, added or moved\n"
+        "line. A cut tail shows only against a head hash kept elsewhere (--head): the\n"
+        "chain has no key.",
+        epilog="exit status: 0 intact, 1 not intact, 2 cannot be read",
+        formatter_class=HelpText,
+    )
+    verify.add_argument("files", metavar="FILE", nargs="+", help="the log; rotated parts oldest first, or found alone")
+    verify.add_argument("--head", metavar="HASH", help="the hash that the last line must have")
+    verify.set_defaults(run=lambda options, arguments: verify_logs(options.files, options.head))
+
+
+def verify_logs(paths: Sequence[str], head: str | None) -> int:
+    """Print what was found; 0 intact, 1 not."""
+    try:
+        found = verify_files(paths, expect_head=head)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read: {error.strerror}", where=str(error.filename), expected="an audit log"
+        ) from None
+    for line in describe(found):
+        print(line)
+    return 0 if found.ok else 1
 
 
 def add_replay_options(parser: argparse.ArgumentParser) -> None:
-    from exeat.cli.options import add_policy_options
-
     parser.description = (
         "Say which recorded requests a changed policy would treat differently. Reads the\n"
         "log and its rotated parts; sends nothing and resolves nothing. Paths are not\n"
-        "on record: where a rule with paths decides, that cannot be told."
+        "recorded: a rule with paths may leave a request undecided."
     )
     parser.epilog = (
         "examples:\n"
         "  exeat replay --audit audit.jsonl --policy new.toml\n"
         "  exeat replay --name work --deny '*.example.com'\n"
         "\n"
-        "exit status: 0 no difference that can be told, 1 differences, 2 unusable"
+        "exit status: 0 no difference, 1 differences, 2 bad arguments or files"
     )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--audit", metavar="FILE", help="the log (default: that of the sandbox --name)")
-    parser.add_argument("--name", metavar="NAME", help="judge by the list of this sandbox too")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_policy_options(parser)
-    parser.add_argument(
-        "--secrets", "--config", metavar="FILE", action="append", default=[], help="their hosts are allowed: JSON, TOML"
-    )
+    add_judging_options(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    from exeat.audit.replay import replay_log
-    from exeat.cli.options import policy_sources
-    from exeat.policy.replay import judge_again
-
     audit: str | None = options.audit
     files: tuple[str, ...] = ()
     if options.name is not None:
-        from exeat.sandbox.folder import open_sandbox
-
         with open_sandbox(options.name) as folder:
             audit, files = audit or folder.audit_path, (folder.allowlist_path,)
     if audit is None:
@@ -62,76 +86,46 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     sources = policy_sources(options, *files)
     given = (sources.allow, sources.deny, sources.files, sources.allowlist, sources.secrets_files, sources.env_secrets)
     if not any(given):
-        raise ConfigError(
-            "no policy given", where="exeat replay", expected="--policy FILE, --allow RULE or --name NAME"
-        )
+        expected = "--policy FILE, --allow RULE or --name NAME"
+        raise ConfigError("no policy given", where="exeat replay", expected=expected)
     loaded = sources.load()
     policy, intercepts = loaded.policy, loaded.intercept != "none"
     replayed = replay_log(audit, lambda recorded: judge_again(policy, recorded, intercepts=intercepts))
     for warning in _warnings(replayed, audit):
         print(f"exeat: warning: {warning}", file=sys.stderr)
-    if options.json:
-        import json
-
-        print(json.dumps(_as_dict(replayed), indent=2))
-    else:
-        print("\n".join(_as_lines(replayed)))
+    print(json.dumps(_as_dict(replayed), indent=2) if options.json else "\n".join(_as_lines(replayed)))
     return 1 if replayed.differences else 0
 
 
 def _warnings(replayed: Replayed, audit: str) -> Iterator[str]:
     if replayed.not_records:
-        count = replayed.not_records
-        yield (
-            "1 line is not a record and was left out"
-            if count == 1
-            else f"{count} lines are not records and were left out"
-        )
+        yield f"{counted(replayed.not_records, 'line')} skipped: not an audit record"
     if replayed.verification is not None and not replayed.verification.ok:
         yield f"the log was changed or cut, so this may not be what happened; see: exeat audit verify {_safe(audit)}"
 
 
 def _as_lines(replayed: Replayed) -> Iterator[str]:
-    from exeat.policy.replay import Outcome
-
-    for outcome, heading in (
-        (Outcome.DENIED, "Allowed then, denied now:"),
-        (Outcome.ALLOWED, "Denied then, allowed now:"),
-        (Outcome.UNKNOWN, "Cannot be told:"),
-    ):
+    for outcome, heading, _ in _CHANGED:
         rows = replayed.most_frequent(outcome)
         if not rows:
             continue
         yield heading
-        wheres = [_where(row) for row, _ in rows]
-        width = max(map(len, wheres))
-        count_width = len(str(rows[0][1]))
-        for where, (row, count) in zip(wheres, rows, strict=True):
-            yield f"  {where:<{width}}  {count:>{count_width}}x  {_was(row)} -> {_now(row)}"
+        cells = [(_where(row), f"{count}x", f"{_was(row)} -> {_now(row)}") for row, count in rows]
+        yield from (f"  {line}" for line in aligned(cells, right=frozenset({1})))
     if replayed.unlisted:
-        yield f"  and {replayed.unlisted} more decisions on places for which there was no room in this list"
+        yield f"  and {replayed.unlisted} more decisions, about more places than this list has room for"
     yield _sentence(replayed)
 
 
 def _sentence(replayed: Replayed) -> str:
-    from exeat.policy.replay import Outcome
-
     totals = replayed.totals
-    decisions = "1 recorded decision" if replayed.decisions == 1 else f"{replayed.decisions} recorded decisions"
-    parts = [
-        f"{totals[outcome]} {words}"
-        for outcome, words in (
-            (Outcome.DENIED, "would now be denied"),
-            (Outcome.ALLOWED, "would now be allowed"),
-            (Outcome.UNKNOWN, "cannot be told"),
-        )
-        if totals[outcome]
-    ]
+    decisions = counted(replayed.decisions, "recorded decision")
+    parts = [f"{totals[outcome]} {words}" for outcome, _, words in _CHANGED if totals[outcome]]
     said = f"{decisions}, all as before."
     if parts:
         said = f"{decisions}: {', '.join(parts)}, {totals[Outcome.SAME]} as before."
     elif not replayed.decisions:
-        said = "No decision by a policy is on record."
+        said = "The log has no decision by a policy."
     other = totals[Outcome.OTHER]
     return f"{said} {other} more {'was' if other == 1 else 'were'} not decided by a policy." if other else said
 
@@ -169,13 +163,10 @@ def _reason(reason: str, rule: str) -> str:
 
 def _safe(text: str) -> str:
     """Text that a sandbox chose must not write on a terminal."""
-    shown = "".join(char if char.isascii() and char.isprintable() else "?" for char in text)
-    return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
+    return in_ascii(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
 
 
 def _as_dict(replayed: Replayed) -> dict[str, object]:
-    from exeat.policy.replay import Outcome
-
     return {
         "decisions": replayed.decisions,
         "same": replayed.totals[Outcome.SAME],
@@ -204,20 +195,7 @@ def _as_dict(replayed: Replayed) -> dict[str, object]:
                     "reason": row.now.reason,
                 },
             }
-            for outcome in (Outcome.DENIED, Outcome.ALLOWED, Outcome.UNKNOWN)
+            for outcome, _, _ in _CHANGED
             for row, count in replayed.most_frequent(outcome)
         ],
     }
-
-
-def verify_logs(paths: Sequence[str], head: str | None) -> int:
-    """Print what was found; 0 intact, 1 not."""
-    try:
-        found = verify_files(paths, expect_head=head)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be read: {error.strerror}", where=str(error.filename), expected="an audit log"
-        ) from None
-    for line in describe(found):
-        print(line)
-    return 0 if found.ok else 1

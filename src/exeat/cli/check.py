@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from exeat.cli.options import add_judging_options, policy_sources
 from exeat.errors import ConfigError, HostError, ProtocolError
 from exeat.policy import Name, Policy, Reason, Target, canonical_path, judge_address, known_addresses, split_authority
 from exeat.policy.explain import Explanation, describe, explain
@@ -14,6 +17,36 @@ from exeat.policy.explain import Explanation, describe, explain
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(?:\?[^#]*)?(?:#.*)?", re.DOTALL)
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22, "git": 9418, "ftp": 21, "postgresql": 5432}
 _EXPECTED: Final = "a URL such as https://api.github.com/, or HOST:PORT"
+
+
+def add_check_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Say whether a URL would be allowed, by which rule, and what would have to\n"
+        "change. Sends nothing: what a name resolves to is judged when a connection is\n"
+        "made."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  exeat check --allow .github.com https://api.github.com/\n"
+        "  exeat check --name work registry.npmjs.org:443\n"
+        "\n"
+        "exit status: 0 allowed, 1 denied, 2 bad arguments or files"
+    )
+    parser.add_argument("target", metavar="URL|HOST:PORT", help="https://api.github.com/ or api.github.com:443")
+    parser.add_argument("--method", metavar="METHOD", default="GET", help="HTTP method for URLs (default: %(default)s)")
+    add_judging_options(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    listed: tuple[str, ...] = ()
+    if options.name is not None:
+        from exeat.sandbox.folder import open_sandbox
+
+        with open_sandbox(options.name) as folder:
+            listed = (folder.allowlist_path,)
+    loaded = policy_sources(options, *listed).load()
+    return check(loaded.policy, loaded.intercept, options.target, method=options.method, as_json=options.json)
 
 
 def check(policy: Policy, intercept: str, text: str, *, method: str, as_json: bool) -> int:
@@ -55,16 +88,6 @@ def _with_given_addresses(policy: Policy, target: Target, explanation: Explanati
             sentence = f"It leads to {ip}{by}. {sentence}"
             return replace(explanation, decision=judged, where=where, sentence=sentence, change=change)
     return explanation
-
-
-def sandbox_lists(name: str | None) -> tuple[str, ...]:
-    """The list of a named sandbox as one more policy file. Raises ConfigError if there is no such sandbox."""
-    if name is None:
-        return ()
-    from exeat.sandbox.folder import open_sandbox
-
-    with open_sandbox(name) as folder:
-        return (folder.allowlist_path,)
 
 
 def parse_target(text: str, method: str) -> tuple[Target, Target | None]:

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 
 from exeat.doctor.report import examine_machine, to_lines
 from exeat.errors import ConfigError
+
+
+def add_doctor_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Say which jails work here, and why the others do not. With --attack, try to get\n"
+        "out of one: every probe runs once without a jail, where it must work, and once\n"
+        "inside. Nothing is sent beyond this machine."
+    )
+    parser.epilog = "exit status: 0 contained, 1 something got out or nothing contains, 2 not tried"
+    parser.add_argument("--attack", action="store_true", help="run the escape corpus and print a scorecard")
+    parser.add_argument("--jail", choices=("netns", "nft", "env"), default="netns", help="what to attack (%(default)s)")
+    parser.add_argument(
+        "--class", dest="groups", metavar="NAME", action="append", default=[], help="attack by this class (repeatable)"
+    )
+    parser.add_argument("--nest", action="store_true", help="attack exeat run --nest, as root in a user namespace")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    if options.attack:
+        return doctor_attack(options.jail, options.groups, nest=options.nest, as_json=options.json)
+    return doctor(as_json=options.json)
 
 
 def doctor(*, as_json: bool) -> int:

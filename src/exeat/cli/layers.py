@@ -1,12 +1,11 @@
-"""`exeat files diff`: changes as lines. Everything in them may have been chosen by those who are locked in."""
+"""`exeat files diff|apply|discard`. Everything that is shown may have been chosen by the command in the sandbox."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Final
 
-from exeat.cli.screen import GREEN, RED, YELLOW, aligned, coloured, confirmed, counted, has_colours, plain, say
+from exeat.cli.screen import GREEN, RED, YELLOW, aligned, confirmed, counted, plain, say
 from exeat.errors import ConfigError, ExeatError
 from exeat.files.layers.applying import apply, objection, plan
 from exeat.files.layers.comparing import Change, Comparison
@@ -53,9 +52,8 @@ def choose(changes: Sequence[Change], paths: Sequence[str]) -> list[Change]:
 
 def print_rows(rows: Sequence[Row]) -> None:
     lines = aligned([(_LETTERS[row.kind][0], _sizes(row), _name(row)) for row in rows], right=frozenset({1}))
-    colours = has_colours(sys.stdout)
     for row, line in zip(rows, lines, strict=True):
-        say(coloured(line, _LETTERS[row.kind][1]) if colours else line)
+        say(line, _LETTERS[row.kind][1])
 
 
 def summary(changes: Sequence[Change]) -> str:
@@ -85,7 +83,6 @@ def _sizes(row: Row) -> str:
 
 
 def _print_texts(comparison: Comparison, changes: Sequence[Change]) -> None:
-    colours = has_colours(sys.stdout)
     for change in changes:
         if change.what == "folder":
             continue
@@ -95,9 +92,7 @@ def _print_texts(comparison: Comparison, changes: Sequence[Change]) -> None:
             say(f"{plain(change.path)}: not shown: {plain(str(error))}")
             continue
         for line in lines:
-            harmless = "\t".join(map(plain, line.split("\t")))
-            colour = {"+": GREEN, "-": RED}.get(line[:1]) if colours else None
-            say(coloured(harmless, colour) if colour else harmless)
+            say("\t".join(map(plain, line.split("\t"))), {"+": GREEN, "-": RED}.get(line[:1], ""))
 
 
 def _print_json(name: str, changes: Sequence[Change], rows: Sequence[Row]) -> None:

@@ -1,17 +1,36 @@
-"""The options that say what may be reached, for every command that has a policy."""
+"""Options that several commands have: what may be reached, what a command may do to files, which sandbox is meant."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from exeat.cli.parser import HelpText
 from exeat.errors import ConfigError
 from exeat.file_policy import FileSettings
 
 if TYPE_CHECKING:
     from exeat.sources import RuleSources
+
+_DEFAULT_NAME = "default"
+_NAME_HELP = f"the sandbox (default: {_DEFAULT_NAME})"
+_FILES_SENTENCE = (
+    "the command changes the working directory. What it writes elsewhere goes to a\n"
+    "layer, which is dropped after the run, or kept with --name. Keys are hidden.\n"
+    "[files] in a policy file adds to these options"
+)
+
+
+def add_repeatable(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    *names: str,
+    metavar: str,
+    help: str,  # noqa: A002
+) -> None:
+    """An option that may be given several times, each with a value."""
+    parser.add_argument(*names, metavar=metavar, action="append", default=[], help=help)
 
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
@@ -19,27 +38,19 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
         "policy",
         "all of these add up; so do PROXY_ALLOWLIST, EXEAT_POLICY, EXEAT_ADD_HOSTS and\nEXEAT_PRIVATE_NETWORKS",
     )
-    group.add_argument(
-        "--allow", "--allow-net", metavar="RULE", action="append", default=[], help="allow what RULE names (repeatable)"
-    )
-    group.add_argument("--deny", metavar="RULE", action="append", default=[], help="deny it, whatever else allows it")
-    group.add_argument(
-        "--policy",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="rules, hosts, limits, files: TOML, JSON; or rules: .txt",
-    )
-    group.add_argument(
-        "--add-host", metavar="NAME:ADDR", action="append", default=[], help="take ADDR for NAME instead of asking DNS"
-    )
-    group.add_argument(
-        "--private-network",
-        metavar="CIDR",
-        action="append",
-        default=[],
-        help="names may lead to these inside addresses too",
-    )
+    add_repeatable(group, "--allow", "--allow-net", metavar="RULE", help="allow what RULE names (repeatable)")
+    add_repeatable(group, "--deny", metavar="RULE", help="deny it, whatever else allows it")
+    add_repeatable(group, "--policy", metavar="FILE", help="rules, hosts, limits, files: TOML, JSON; or rules: .txt")
+    add_repeatable(group, "--add-host", metavar="NAME:ADDR", help="use ADDR for NAME instead of asking DNS")
+    add_repeatable(group, "--private-network", metavar="CIDR", help="names may lead to these private addresses too")
+
+
+def add_judging_options(parser: argparse.ArgumentParser) -> None:
+    """For commands that judge without running anything: the policy, the hosts of secrets, a sandbox's list."""
+    parser.add_argument("--name", metavar="NAME", help="judge by the list of this sandbox too")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_policy_options(parser)
+    add_repeatable(parser, "--secrets", "--config", metavar="FILE", help="their hosts are allowed: JSON, TOML")
 
 
 def policy_files(options: argparse.Namespace) -> tuple[str, ...]:
@@ -67,29 +78,12 @@ def policy_sources(options: argparse.Namespace, *more_files: str) -> RuleSources
     )
 
 
-_SENTENCE = (
-    "the command changes the working directory. What it writes elsewhere goes to a\n"
-    "layer, which ends with the run or stays with --name. Keys are hidden. What\n"
-    "[files] in a policy file says adds to these options"
-)
-
-
-def add_file_options(parser: argparse.ArgumentParser, sentence: str = _SENTENCE) -> None:
+def add_file_options(parser: argparse.ArgumentParser, sentence: str = _FILES_SENTENCE) -> None:
     group = parser.add_argument_group("files", sentence)
-    group.add_argument(
-        "--write", metavar="PATH", action="append", default=[], help="the command may change this for real (repeatable)"
-    )
-    group.add_argument(
-        "--read-only",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="the command cannot change this, not even in its layer",
-    )
-    group.add_argument("--hide", metavar="PATH", action="append", default=[], help="the command does not find this")
-    group.add_argument(
-        "--show", metavar="PATH", action="append", default=[], help="the command finds this, although it is a key"
-    )
+    add_repeatable(group, "--write", metavar="PATH", help="the command may change this for real (repeatable)")
+    add_repeatable(group, "--read-only", metavar="PATH", help="the command cannot change this, not even in its layer")
+    add_repeatable(group, "--hide", metavar="PATH", help="the command does not find this")
+    add_repeatable(group, "--show", metavar="PATH", help="the command finds this, although it is a key")
     group.add_argument(
         "--files",
         choices=("view", "host"),
@@ -126,9 +120,43 @@ def _paths(option: str, given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _layer_bytes(text: str) -> int:
-    from exeat.policy.files import LAYER_SIZE, parse_layer_size
+    from exeat.policy.files import LAYER_SIZE, parse_layer_size  # takes 20 ms, and few need it
 
     try:
         return parse_layer_size(text)
     except ValueError:
-        raise ConfigError(f"not a size of a layer: {text!r}", where="--layer-size", expected=LAYER_SIZE) from None
+        raise ConfigError(f"{text!r} is not a layer size", where="--layer-size", expected=LAYER_SIZE) from None
+
+
+class SandboxActions:
+    """The actions of a command that is about one sandbox. `--name` may stand before the action or after it."""
+
+    def __init__(self, parser: argparse.ArgumentParser, program: str) -> None:
+        parser.add_argument("--name", metavar="NAME", help=_NAME_HELP)
+        self._actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, prog=program)
+
+    def add(
+        self,
+        action: str,
+        sentence: str,
+        description: str,
+        run: Callable[[argparse.Namespace], int],
+        *,
+        epilog: str | None = None,
+        name_help: str = _NAME_HELP,
+        has_default: bool = True,
+    ) -> argparse.ArgumentParser:
+        """Add an action. `has_default`: without a name the sandbox `default` is meant, else none."""
+        parser = self._actions.add_parser(
+            action, help=sentence, description=description, epilog=epilog, formatter_class=HelpText
+        )
+        # A default from here would overwrite a name that stands before the action.
+        parser.add_argument("--name", metavar="NAME", default=argparse.SUPPRESS, help=name_help)
+
+        def call(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+            if options.name is None and has_default:
+                options.name = _DEFAULT_NAME
+            return run(options)
+
+        parser.set_defaults(run=call)
+        return parser

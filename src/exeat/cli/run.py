@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP, rotation_from
-from exeat.cli.options import add_file_options, file_settings
+from exeat.cli.options import (
+    add_file_options,
+    add_policy_options,
+    add_repeatable,
+    file_settings,
+    policy_files,
+    policy_sources,
+)
 from exeat.errors import ConfigError
 from exeat.file_policy import combine
 from exeat.run.settings import JAILS
@@ -16,7 +22,6 @@ from exeat.run.settings import JAILS
 if TYPE_CHECKING:
     from exeat.file_policy import FileSettings
     from exeat.sandbox.folder import SandboxFolder
-    from exeat.sources import RuleSources
 
 
 _SECRETS = b"EXEAT_SECRETS_JSON"
@@ -29,44 +34,47 @@ _ASK_S, _MAX_ASK_S = 30.0, 3600.0
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Everything but the policy options, which other commands have too."""
+    parser.usage = "exeat run [--allow RULE]... [OPTION...] -- CMD [ARG...]"
+    parser.description = (
+        "Run a command in a jail. It reaches what the rules allow and nothing else,\n"
+        "whether or not it knows about proxies. No root needed."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  exeat run --allow example.com -- curl https://example.com/\n"
+        "  exeat run --name work -- bash       # rules and log are kept; exeat proxy\n"
+        "  exeat run --name work --ask -- bash # unknown hosts wait for your yes or no\n"
+        "  exeat run --learn -- npm install    # what would it need?\n"
+        "\n"
+        "exit status: the command's; 128+N if signal N ended it; 126 or 127 if it could\n"
+        "not be started; 2 if exeat started nothing"
+    )
+    add_policy_options(parser)
     parser.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="the command, after --")
     sandbox = parser.add_argument_group("sandbox")
-    sandbox.add_argument(
-        "--name", metavar="N", help="run in the sandbox N, which keeps a list of rules and a log; see exeat proxy"
-    )
-    sandbox.add_argument("--new", action="store_true", help="make it if there is none of that name")
-    sandbox.add_argument("--empty", action="store_true", help="make it with an empty list: nothing is allowed yet")
-    sandbox.add_argument(
-        "--ask", action="store_true", help="ask about hosts that no rule lists: here, or by exeat proxy approve"
-    )
-    sandbox.add_argument(
-        "--ask-timeout", metavar="S", type=float, help="deny it without an answer in S seconds (default: 30)"
-    )
+    sandbox.add_argument("--name", metavar="N", help="run in the sandbox N, which keeps rules and a log")
+    sandbox.add_argument("--new", action="store_true", help="create it if it does not exist")
+    sandbox.add_argument("--empty", action="store_true", help="create it with an empty list: nothing is allowed yet")
+    sandbox.add_argument("--ask", action="store_true", help="ask about hosts that no rule lists")
+    sandbox.add_argument("--ask-timeout", metavar="S", type=float, help="deny after S seconds (default: 30)")
     sandbox.add_argument(
         "--ask-on",
         choices=("here", "other"),
         help="where: at this terminal too, or only by exeat proxy approve and exeat ui (default: here)",
     )
     sandbox.add_argument("--ask-fd", metavar="N", type=int, default=-1, help=argparse.SUPPRESS)
-    sandbox.add_argument(
-        "--learn", action="store_true", help="let through what no rule lists, then print the rules that it needs"
-    )
+    sandbox.add_argument("--learn", action="store_true", help="allow what no rule lists, then print the rules needed")
     sandbox.add_argument("--learn-out", metavar="FILE", help="write them there: TOML, or a list if it ends in .txt")
     secrets = parser.add_argument_group(
         "secrets", "the command gets placeholders; EXEAT_SECRETS_JSON and a policy file count too"
     )
-    secrets.add_argument(
-        "--secrets", "--config", metavar="FILE", action="append", default=[], help="secrets and their hosts: JSON, TOML"
-    )
+    add_repeatable(secrets, "--secrets", "--config", metavar="FILE", help="secrets and their hosts: JSON, TOML")
     secrets.add_argument(
         "--intercept",
         choices=("needed", "all", "none"),
         help="look into TLS to hosts with secrets, methods or paths; to all; to none (default: needed)",
     )
-    secrets.add_argument(
-        "--upstream-ca", metavar="FILE", action="append", default=[], help="trust these roots too when looking into TLS"
-    )
+    add_repeatable(secrets, "--upstream-ca", metavar="FILE", help="trust these roots too when looking into TLS")
     add_file_options(parser)
     jail = parser.add_argument_group("jail")
     jail.add_argument(
@@ -76,29 +84,20 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="netns: namespaces, no root needed; nft: packet rules, root; seatbelt: macOS; env: variables only, not a "
         "boundary (default: netns, else nft if root; seatbelt on macOS)",
     )
-    jail.add_argument(
-        "--unix", metavar="PATH", action="append", default=[], help="leave this Unix socket of the host reachable"
-    )
-    jail.add_argument(
-        "--device", metavar="PATH", action="append", default=[], help="show this device of the host's /dev as well"
-    )
+    add_repeatable(jail, "--unix", metavar="PATH", help="leave this Unix socket of the host reachable")
+    add_repeatable(jail, "--device", metavar="PATH", help="show this device of the host's /dev as well")
     rest = parser.add_argument_group("environment and output")
     rest.add_argument("--audit", metavar="FILE", help="write every decision there; - is stdout")
-    rest.add_argument(
-        "--env", metavar="NAME[=VALUE]", action="append", default=[], help="set a variable, or keep it with --clean-env"
-    )
-    rest.add_argument("--clean-env", action="store_true", help="start with PATH, HOME, TERM and the like only")
+    add_repeatable(rest, "--env", metavar="NAME[=VALUE]", help="set a variable, or keep it with --clean-env")
+    rest.add_argument("--clean-env", action="store_true", help="start with only PATH, HOME, TERM and the like")
     rest.add_argument("--no-proxy-env", action="store_true", help="do not set HTTP_PROXY and the like")
     rest.add_argument("--quiet", action="store_true", help="no summary of what was blocked and what failed")
-    rest.add_argument("--summary-json", metavar="FILE", help="write the summary there, as JSON; - is standard output")
+    rest.add_argument("--summary-json", metavar="FILE", help="write the summary there, as JSON; - is stdout")
+    parser.set_defaults(run=lambda options, arguments: run_command(options))
 
 
-def run_command(
-    options: argparse.Namespace,
-    sources: Callable[[argparse.Namespace], RuleSources],
-    policy_files: Callable[[argparse.Namespace], tuple[str, ...]],
-) -> int:
-    """Run what the options say. The rules are read by `sources`, later."""
+def run_command(options: argparse.Namespace) -> int:
+    """Run what the options say. The rules are read later."""
     from exeat.run.main import run
     from exeat.run.settings import RunSettings
 
@@ -117,7 +116,7 @@ def run_command(
     return run(
         RunSettings(
             argv,
-            lambda: sources(options).load(),
+            lambda: policy_sources(options).load(),
             policy_files=files,
             secrets_files=tuple(options.secrets),
             upstream_ca=tuple(options.upstream_ca),

@@ -30,7 +30,7 @@ def in_ascii(text: str) -> str:
 
 
 def has_colours(stream: TextIO) -> bool:
-    """A terminal, and nobody said no: https://no-color.org."""
+    """A terminal, unless the user said no: https://no-color.org."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -38,11 +38,16 @@ def coloured(text: str, colour: str) -> str:
     return f"\033[{colour}m{text}\033[0m"
 
 
-def say(text: str, *, error: bool = False) -> None:
+def painted(text: str, colour: str, *, error: bool = False) -> str:
+    """Coloured, if colours are wanted where it is to be printed."""
+    return coloured(text, colour) if colour and has_colours(sys.stderr if error else sys.stdout) else text
+
+
+def say(text: str, colour: str = "", *, error: bool = False) -> None:
     """Print lines. What the terminal's encoding cannot show is escaped, never an error."""
     stream = sys.stderr if error else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+    print(painted(text.encode(encoding, "backslashreplace").decode(encoding), colour, error=error), file=stream)
 
 
 def aligned(rows: Iterable[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:

@@ -37,8 +37,8 @@ In a policy file the tables are [secrets.GITHUB_TOKEN] and so on.
 exit status: 0 usable, 2 not"""
 
 
-def add_secrets_actions(parser: argparse.ArgumentParser) -> None:
-    """The options of `exeat secrets`."""
+def add_secrets_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Work with secrets files."
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, prog="exeat secrets")
     check = actions.add_parser(
         "check",

@@ -34,8 +34,8 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    from exeat.serve.main import serve
     from exeat.serve.settings import settings_from
+    from exeat.serve.worker import serve
 
     settings = settings_from(vars(options), policy_sources(options), os.environ)
     worker = os.environ.get("EXEAT_WORKER_FD")

@@ -25,7 +25,7 @@ def add_ui_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    from exeat.ui.main import serve_page
+    from exeat.ui.server import serve_page
 
     return serve_page(_port(options.port), on_ready=_say, open_link=_open if options.open else None)
 

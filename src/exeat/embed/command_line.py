@@ -9,8 +9,8 @@ from pathlib import Path
 
 import exeat
 from exeat.embed.configuration import Configuration
-from exeat.embed.filesystem import file_options
 from exeat.errors import ConfigError, StartError
+from exeat.file_policy import FileSettings
 from exeat.sandbox.home import state_home
 
 OUTER_PROXY = "EXEAT_OUTER_PROXY"  # the variable by which a proxy's URL goes that has a password
@@ -95,7 +95,7 @@ def run_options(configuration: Configuration) -> list[str]:
         for name, value in proxy.variables().items():
             is_open = value != proxy.url or not proxy.has_credentials
             words.append(f"--env={name}={value}" if is_open else f"--env={name}")
-    words += file_options(configuration.files)
+    words += _file_options(configuration.files)
     if configuration.name:
         words.append("--new")  # a program means it: nobody is asked
     for option, value in (
@@ -107,3 +107,17 @@ def run_options(configuration: Configuration) -> list[str]:
         if value:
             words.append(f"{option}={value}")
     return words
+
+
+def _file_options(settings: FileSettings) -> list[str]:
+    words = [] if settings.mode is None else [f"--files={settings.mode}"]
+    for option, paths in (
+        ("--write", settings.write),
+        ("--read-only", settings.read_only),
+        ("--hide", settings.hide),
+        ("--show", settings.show),
+    ):
+        words += [f"{option}={path}" for path in paths]
+    if settings.layer_bytes is not None:
+        words.append(f"--layer-size={settings.layer_bytes}")
+    return [*words, "--nest"] if settings.nest else words

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
+import logging
 import os
-from collections.abc import Sequence
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from exeat.embed.asker import Asker, Callback
 from exeat.embed.command_line import launcher
 from exeat.embed.finished import Finished, RunTimeoutError, read_fault, read_report, read_summary
 from exeat.embed.running import Child, Streams
+from exeat.gateway.gates.questions import Question
 
 
 async def run_plain(command: Sequence[str], streams: Streams, timeout_s: float | None) -> Finished:
@@ -115,3 +120,94 @@ async def _run(argv: Sequence[str], streams: Streams, timeout_s: float | None) -
 
 def _look(child: Child, status: int) -> _Wrote:
     return _Wrote(status, child.read("stdout"), child.read("stderr"), child.read("report"), child.truncated)
+
+
+_log = logging.getLogger("exeat")
+_MAX_PACKET: Final = 65_536
+
+Callback = Callable[[Question], "bool | Awaitable[bool]"]
+
+
+class Asker:
+    """The asking of one run. `passed` is the socket that the run gets."""
+
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._socket, self.passed = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        self._open: dict[int, asyncio.Task[None]] = {}
+        self._loop.add_reader(self._socket.fileno(), self._hear)
+
+    def close(self) -> None:
+        """Nobody waits for answers any more."""
+        self.passed.close()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+        for task in list(self._open.values()):
+            task.cancel()
+
+    def _hear(self) -> None:
+        try:
+            data = self._socket.recv(_MAX_PACKET)
+            said: dict[str, Any] = json.loads(data)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):  # the run is over
+            self._loop.remove_reader(self._socket.fileno())
+            return
+        number = said.get("gone")
+        if number in self._open:
+            self._open[number].cancel()
+        elif "ask" in said:
+            question = Question(
+                said["ask"], said["host"], said["port"], said["rule"], said["inside"], said.get("program", "")
+            )
+            task = self._open[question.number] = self._loop.create_task(self._settle(question))
+            task.add_done_callback(lambda _: self._open.pop(question.number, None))
+
+    async def _settle(self, question: Question) -> None:
+        allow = False
+        try:
+            allow = await self._ask(question) is True  # and nothing that is merely true
+        except Exception:
+            _log.exception("the question about %s:%d could not be answered, so it is denied", *question[1:3])
+        try:
+            self._socket.send(json.dumps({"answer": question.number, "allow": allow, "always": False}).encode())
+        except OSError:
+            pass  # the run is over
+
+    async def _ask(self, question: Question) -> object:
+        if inspect.iscoroutinefunction(self._callback):
+            return await self._callback(question)
+        answer = await _in_thread(self._loop, self._callback, question)
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _in_thread(loop: asyncio.AbstractEventLoop, callback: Callback, question: Question) -> object:
+    """Call it beside the loop, which must go on meanwhile. One that never returns keeps nothing else waiting."""
+    future: asyncio.Future[object] = loop.create_future()
+
+    def settle(answer: object, error: BaseException | None) -> None:
+        if future.done():
+            return  # the time was over
+        if error is None:
+            future.set_result(answer)
+        else:
+            future.set_exception(error)
+
+    def call() -> None:
+        answer: object = False
+        fault: Exception | None = None
+        try:
+            answer = callback(question)
+        except Exception as error:
+            fault = error
+        try:
+            loop.call_soon_threadsafe(settle, answer, fault)
+        except RuntimeError:
+            pass  # the loop is closed: nobody wants to know any more
+
+    threading.Thread(target=call, name="exeat-ask", daemon=True).start()
+    return await future

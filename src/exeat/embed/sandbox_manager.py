@@ -6,10 +6,8 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self
 
-from exeat.embed.asker import Callback
 from exeat.embed.command_line import (
     OUTER_PROXY,
     check_command,
@@ -20,7 +18,7 @@ from exeat.embed.command_line import (
     run_options,
 )
 from exeat.embed.configuration import Configuration, read_configuration
-from exeat.embed.execution import examine_jail, run_jailed, run_plain
+from exeat.embed.execution import Callback, examine_jail, run_jailed, run_plain
 from exeat.embed.finished import Finished, ManagerClosedError
 from exeat.embed.running import Streams
 from exeat.embed.written import Given
@@ -248,9 +246,7 @@ class SandboxManager:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __enter__(self) -> Self:
@@ -259,9 +255,7 @@ class SandboxManager:
             runner.run(self.start())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

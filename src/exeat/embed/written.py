@@ -15,7 +15,7 @@ from typing import NoReturn
 from exeat.errors import ConfigError
 from exeat.policy.document import kind, parse_data
 from exeat.policy.host import shown
-from exeat.policy.positions import Positions
+from exeat.policy.positions import Places
 
 Given = Mapping[str, object] | str | os.PathLike[str]
 
@@ -29,17 +29,17 @@ class Written:
 
     def __init__(self, given: Given) -> None:
         self._file = ""
-        self._positions: Positions | None = None
+        self._places: Places | None = None
         self.folder = Path.cwd()
         if isinstance(given, Mapping):
             self.data: object = given
         elif isinstance(given, str) and given.lstrip().startswith("{"):
             self._file = _TEXT
-            self.data, self._positions = parse_data(given, _TEXT, as_json=True)
+            self.data, self._places = parse_data(given, _TEXT, as_json=True)
         elif isinstance(given, (str, os.PathLike)):
             self._file = os.fspath(given)
             self.folder = Path(self._file).absolute().parent
-            self.data, self._positions = parse_data(_read(self._file), self._file, as_json=True)
+            self.data, self._places = parse_data(_read(self._file), self._file, as_json=True)
         else:
             raise ConfigError(f"a configuration cannot be {type(given).__name__}", where=_TEXT, expected=_EXPECTED)
 
@@ -48,13 +48,9 @@ class Written:
         name = _TEXT if not path else ""
         for part in path:
             name += f"[{part}]" if isinstance(part, int) else f"{'.' if name else ''}{part}"
-        if self._positions is None:
+        if self._places is None:
             return name if offset is None else f"{name}, character {offset + 1}"
-        place = self._positions.key(*path) if key else self._positions.value(*path)
-        if place is None:
-            return f"{self._file}:1: {name}"
-        place = place.moved(offset or 0)
-        return f"{self._file}:{place.line}:{place.column}: {name}"
+        return f"{self._places(*path, key=key, offset=offset or 0)}: {name}"
 
 
 class Table:

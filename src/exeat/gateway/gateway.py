@@ -10,10 +10,14 @@ import socket
 import sys
 import time
 from collections.abc import Container, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from exeat.audit import EventStream, Rotation, encode_event, open_journal
+from exeat.audit.batch import EventStream
+from exeat.audit.journal import open_journal
+from exeat.audit.record import encode_event
+from exeat.audit.rotation import Rotation
 from exeat.errors import AuditError, StartError
 from exeat.gateway.doors.connection import serve_connection
 from exeat.gateway.doors.dns import DnsDoor
@@ -28,6 +32,7 @@ from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import Credentials, State
 from exeat.policy import Policy, Rule
+from exeat.reasons import Ending
 from exeat.wire.http1 import encode_reply
 
 if TYPE_CHECKING:
@@ -78,23 +83,27 @@ class Gateway:
     ) -> None:
         if (dns_udp or dns_tcp) and not redirected:
             raise ValueError("DNS is answered only where connections are redirected")
-        self._first_policy = policy
+        limits = limits or Limits()
+        self._make_state = partial(
+            State,
+            policy,
+            sandbox=sandbox,
+            jail=jail,
+            limits=limits,
+            resolver=Resolver(limits.dns_s, lookup),
+            credentials=Credentials(*credentials) if credentials else None,
+            names=SyntheticNames(time.monotonic) if redirected else None,
+            interception=interception,
+        )
         self._host = host
         self._port = port
         self._audit = audit
         self._audit_rotation = audit_rotation or Rotation()
-        self._limits = limits or Limits()
-        self._sandbox = sandbox
-        self._jail = jail
-        self._credentials = Credentials(*credentials) if credentials else None
-        self._lookup = lookup
         self._reuse_port = reuse_port
         self._listeners = listeners
         self._own_ports = own_ports
-        self._redirected = redirected
         self._dns_sockets = dns_udp, dns_tcp
         self._dropped_sockets = dropped
-        self._interception = interception
         self._ask = ask
         self._ask_timeout_s = ask_timeout_s
         self._who_asks = who_asks
@@ -115,73 +124,62 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen. A port that cannot be had is an error: there is no running without the gateway."""
+        self._loop = asyncio.get_running_loop()
         journal = open_journal(self._audit, **self._audit_rotation._asdict())
-        self._state = State(
-            self._first_policy,
-            sandbox=self._sandbox,
-            jail=self._jail,
-            limits=self._limits,
-            journal=journal,
-            resolver=Resolver(self._limits.dns_s, self._lookup),
-            credentials=self._credentials,
-            names=SyntheticNames(time.monotonic) if self._redirected else None,
-            interception=self._interception,
-        )
+        state = self._state = self._make_state(journal=journal)
         if self._ask is not None:
             from exeat.gateway.gates.questions import Questions  # noqa: PLC0415 - for those who ask
 
-            self._state.questions = Questions(self._ask, self._ask_timeout_s, self.grant, self._who_asks)
-        loop = self._loop = asyncio.get_running_loop()
+            state.questions = Questions(self._ask, self._ask_timeout_s, self.grant, self._who_asks)
         try:
-            if self._listeners is not None:
-                for listener in self._listeners:
-                    await self._listen(loop, sock=listener)
-            else:
-                await self._listen(loop, host=self._host, port=self._port, reuse_port=self._reuse_port or None)
+            await self._listen()
+            state.own_ports = frozenset(port for _, port in self.addresses) | set(self._own_ports)
+            await self._record_start(state)
+            await self._start_dns(state)
+        except BaseException:
+            for server in self._servers:
+                server.close()
+            self._state = None
+            await journal.aclose()
+            raise
+        self._sweeper = self._loop.create_task(self._sweep())
+
+    async def _listen(self) -> None:
+        wheres: list[dict[str, object]] = [
+            {"host": self._host, "port": self._port, "reuse_port": self._reuse_port or None}
+        ]
+        if self._listeners is not None:
+            wheres = [{"sock": each} for each in self._listeners]
+        try:
+            for where in wheres:
+                server: asyncio.Server = await self._loop.create_server(self._make_channel, backlog=4096, **where)  # type: ignore[call-overload]
+                self._servers.append(server)
+                self.addresses += [listening.getsockname()[:2] for listening in server.sockets]
         except OSError as error:
-            await self._abandon_start()
             raise cannot_listen(self._host, self._port, error) from None
-        self._state.own_ports = frozenset(port for _, port in self.addresses) | set(self._own_ports)
+
+    async def _record_start(self, state: State) -> None:
+        listen = ", ".join(f"{host}:{port}" for host, port in self.addresses)
+        rules = len(state.policy.rules)
         started = encode_event(
-            "start",
-            gateway=self.id,
-            sandbox=self._sandbox,
-            jail=self._jail,
-            listen=", ".join(f"{host}:{port}" for host, port in self.addresses),
-            rules=len(self.policy.rules),
+            "start", gateway=self.id, sandbox=state.sandbox, jail=state.jail, listen=listen, rules=rules
         )
         try:
-            await journal.commit(started)
+            await state.journal.commit(started)
         except AuditError as error:
-            await self._abandon_start()
             raise StartError(f"the audit log {self._audit} cannot be written", detail=error.detail) from None
-        try:
-            await self._start_dns(self._state)
-        except OSError as error:
-            await self._abandon_start()
-            raise StartError("cannot answer DNS on the sockets given", detail=str(error)) from None
-        self._sweeper = loop.create_task(self._sweep())
 
     async def _start_dns(self, state: State) -> None:
         udp, tcp = self._dns_sockets
-        if state.names is not None and (udp or tcp):
-            self._dns = DnsDoor(state, state.names)
-            await self._dns.start(udp, tcp)
-        if self._dropped_sockets:
-            self._drop_log = DropLog(state)
-            self._drop_log.start(self._dropped_sockets)
-
-    async def _abandon_start(self) -> None:
-        for server in self._servers:
-            server.close()
-        journal, self._state = self.state.journal, None
-        await journal.aclose()
-
-    async def _listen(self, loop: asyncio.AbstractEventLoop, **where: object) -> None:
-        server: asyncio.Server = await loop.create_server(self._make_channel, backlog=4096, **where)  # type: ignore[call-overload]
-        self._servers.append(server)
-        for listening in server.sockets:
-            self.addresses.append(listening.getsockname()[:2])
+        try:
+            if state.names is not None and (udp or tcp):
+                self._dns = DnsDoor(state, state.names)
+                await self._dns.start(udp, tcp)
+            if self._dropped_sockets:
+                self._drop_log = DropLog(state)
+                self._drop_log.start(self._dropped_sockets)
+        except OSError as error:
+            raise StartError("cannot answer DNS on the sockets given", detail=str(error)) from None
 
     async def settle(self, limit_s: float) -> None:
         """Serve what has come so far to its end, for a while: whoever sent it has gone, and it is to be on record."""
@@ -213,7 +211,7 @@ class Gateway:
         if drain_s > 0:
             await self._wait_for_sessions(drain_s)
         for session in list(self.state.sessions):
-            session.stop("gateway-stopped")
+            session.stop(Ending.GATEWAY_STOPPED)
         await self._wait_for_sessions(2.0)
         for session in list(self.state.sessions):
             if session.task is not None:
@@ -254,7 +252,7 @@ class Gateway:
     def _on_connection(self, channel: Channel) -> None:
         counters, limits = self.state.counters, self.state.limits
         counters.connections += 1
-        destination = find_destination(channel.transport) if self._redirected else None
+        destination = find_destination(channel.transport) if self.state.names is not None else None
         if len(self.state.sessions) >= min(limits.max_connections, limits.max_connections_per_sandbox):
             counters.rejected_connections += 1
             if destination is not None:
@@ -275,7 +273,7 @@ class Gateway:
         if session.client.closed:
             self._forget(session)
         else:
-            session.client.on_lost = lambda _: self._forget(session)
+            session.client.when_lost(lambda _: self._forget(session))
             session.watch_last_bytes()
 
     def _forget(self, session: Session) -> None:
@@ -306,7 +304,9 @@ class Gateway:
         rejected = self.counters.rejected_connections - self._rejections_recorded
         if rejected:
             self._rejections_recorded += rejected
-            self.state.journal.append(encode_event("limit", gateway=self.id, sandbox=self._sandbox, rejected=rejected))
+            self.state.journal.append(
+                encode_event("limit", gateway=self.id, sandbox=self.state.sandbox, rejected=rejected)
+            )
 
     # What a caller sees
 
@@ -342,7 +342,7 @@ class Gateway:
     @property
     def url(self) -> str:
         """Where the gateway listens, for a client that takes a proxy URL; with credentials if it wants some."""
-        return proxy_url(*self._address, self._credentials)
+        return proxy_url(*self._address, self.state.credentials)
 
     def environ(self) -> dict[str, str]:
         """Proxy variables for a child."""

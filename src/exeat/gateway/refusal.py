@@ -6,12 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from exeat.errors import ProtocolError
+from exeat.reasons import Ending
 from exeat.wire.socks5 import Reply
-
-# Reasons on record that no rule gave.
-WRONG_HOST: Final = "secret-to-wrong-host"
-SECRET_IN_RESPONSE: Final = "secret-in-response"  # noqa: S105 - a reason, not a password
-CERTIFICATE_REFUSED: Final = "certificate-refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +33,12 @@ class Refusal:
                 return Reply.GENERAL_FAILURE
 
 
-def refuse_response(error: ProtocolError) -> tuple[Refusal, str]:
+def refuse_response(error: ProtocolError) -> tuple[Refusal, Ending]:
     """What the client is told of a response that cannot be read, or not now, and the note for the record."""
     if error.status == 503:
-        return Refusal(503, error.public, "proxy_internal_error"), "out-of-memory"
+        return Refusal(503, error.public, "proxy_internal_error"), Ending.OUT_OF_MEMORY
     article = "an" if error.public.startswith(tuple("aeiou")) else "a"
-    return Refusal(502, f"the server sent {article} {error.public}", "http_protocol_error"), "bad-response"
+    return Refusal(502, f"the server sent {article} {error.public}", "http_protocol_error"), Ending.BAD_RESPONSE
+
+
+NO_CREDENTIALS: Final = Refusal(407, "credentials are required to use this gateway", "http_request_denied")

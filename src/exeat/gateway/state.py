@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from exeat.audit import Journal, Record
+from exeat.audit.journal import Journal
 from exeat.errors import HostError, ProtocolError
-from exeat.gateway.flow.budget import Budgets
 from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
-from exeat.gateway.limits import BodyMemory, Limits
+from exeat.gateway.limits import BodyMemory, Budgets, Limits
 from exeat.gateway.record.counters import Counters
+from exeat.gateway.record.records import AccessRecord, Records
 from exeat.policy import (
     Decision,
     Host,
@@ -39,64 +39,34 @@ if TYPE_CHECKING:
     from exeat.secrets.model import Secret
 
 Endpoint = tuple[IPv4Address | IPv6Address, int]
+_MAX_PLACES: Final = 4_096
+_CLEARED_S: Final = 5.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Place:
     """A host and port that somebody asked for, with what the policy says of a tunnel to it.
 
     Unless the policy looks at requests here, that is also what it says of every HTTP request.
     """
 
-    __slots__ = (
-        "_pool_key",
-        "authority",
-        "bound",
-        "cleared",
-        "cleared_rule",
-        "cleared_until",
-        "decision",
-        "host",
-        "host_text",
-        "is_intercepted",
-        "judges_by_request",
-        "key",
-        "looks_at_requests",
-        "looks_into_tls",
-        "policy",
-        "port",
-        "secure_authority",
-        "where",
-    )
-
-    def __init__(self, policy: Policy, host: Host, port: int, interception: Interception | None = None) -> None:
-        self.policy = policy  # by which it was judged: there may be another one by now
-        self.host = host
-        self.host_text = str(host)
-        self.port = port
-        self.key = (self.host_text, port)
-        self.where = f"{host.authority}:{port}".encode("ascii")  # finds this place again under another policy
-        self.authority = (host.authority if port == 80 else f"{host.authority}:{port}").encode("ascii")
-        self.secure_authority = (host.authority if port == 443 else f"{host.authority}:{port}").encode("ascii")
-        # May addresses be good for one request and not for another? And may anything else?
-        self.judges_by_request = address_depends_on_request(policy, host, port)
-        self.looks_at_requests = self.judges_by_request or depends_on_request(policy, host, port)
-        # Addresses that have been found good, under which rule (another one may not say `private`), and until when
-        # to believe it. Only where requests do not differ.
-        self.cleared: Sequence[IPv4Address | IPv6Address] = ()
-        self.cleared_rule: Rule | None = None
-        self.cleared_until = 0.0
-        self.decision: Decision = decide(policy, Target(host, port))
-        # Nothing is dialled before the first bytes are known: TLS is looked into, and all else is not let through.
-        self.is_intercepted = False
-        self.looks_into_tls = False
-        self.bound: tuple[Secret, ...] = ()  # what may be put into requests to it, over TLS
-        if interception is not None:
-            self.is_intercepted = interception.is_needed(policy, host, port, self.decision)
-            self.looks_into_tls = self.is_intercepted or interception.is_wanted(policy, host, port, self.decision)
-            self.is_intercepted = self.is_intercepted or (self.looks_into_tls and port == 443)
-            if self.looks_into_tls:
-                self.bound = interception.bound(host, port)
-        self._pool_key = _pool_key(self.key, self.decision, secure=False)
+    policy: Policy  # by which it was judged: there may be another one by now
+    host: Host
+    port: int
+    decision: Decision
+    # May addresses be good for one request and not for another? And may anything else?
+    judges_by_request: bool
+    looks_at_requests: bool
+    # Nothing is dialled before the first bytes are known: TLS is looked into, and all else is not let through.
+    is_intercepted: bool
+    looks_into_tls: bool
+    bound: tuple[Secret, ...]  # what may be put into requests to it, over TLS
+    host_text: str
+    key: tuple[str, int]
+    where: bytes  # finds this place again under another policy
+    authority: bytes
+    secure_authority: bytes
+    plain_key: Key
 
     @property
     def is_proxy(self) -> bool:
@@ -106,15 +76,65 @@ class Place:
 
     def pool_key(self, decision: Decision, *, secure: bool = False) -> Key:
         if decision is self.decision and not secure:
-            return self._pool_key
+            return self.plain_key
         return _pool_key(self.key, decision, secure=secure)
 
     def __str__(self) -> str:
         return f"{self.host.authority}:{self.port}"
 
 
+def judge_place(policy: Policy, host: Host, port: int, interception: Interception | None = None) -> Place:
+    """The place, as the policy has it."""
+    decision = decide(policy, Target(host, port))
+    by_request = address_depends_on_request(policy, host, port)
+    is_intercepted = looks_into_tls = False
+    if interception is not None:
+        is_needed = interception.is_needed(policy, host, port, decision)
+        looks_into_tls = is_needed or interception.is_wanted(policy, host, port, decision)
+        is_intercepted = is_needed or (looks_into_tls and port == 443)
+    key = str(host), port
+    where = f"{host.authority}:{port}".encode("ascii")
+    bare = host.authority.encode("ascii")
+    return Place(
+        policy, host, port, decision,
+        judges_by_request=by_request,
+        looks_at_requests=by_request or depends_on_request(policy, host, port),
+        is_intercepted=is_intercepted,
+        looks_into_tls=looks_into_tls,
+        bound=interception.bound(host, port) if interception is not None and looks_into_tls else (),
+        host_text=key[0],
+        key=key,
+        where=where,
+        authority=bare if port == 80 else where,
+        secure_authority=bare if port == 443 else where,
+        plain_key=_pool_key(key, decision, secure=False),
+    )  # fmt: skip
+
+
+class Clearances:
+    """Addresses that were found good for a place, under which rule (another one may not say `private`), and until when
+    to believe it. Only for places where requests do not differ. A place is made for one policy, so only which addresses
+    are the machine's own can change under it.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[Place, tuple[Sequence[IPv4Address | IPv6Address], Rule | None, float]] = {}
+
+    def has(self, place: Place, rule: Rule | None, addresses: Sequence[IPv4Address | IPv6Address], now: float) -> bool:
+        known = self._known.get(place)
+        return known is not None and known[0] == addresses and known[1] is rule and now < known[2]
+
+    def add(self, place: Place, rule: Rule | None, addresses: Sequence[IPv4Address | IPv6Address], now: float) -> None:
+        if not place.judges_by_request:
+            if len(self._known) >= _MAX_PLACES:
+                self._known.clear()
+            self._known[place] = addresses, rule, now + _CLEARED_S
+
+
 def _pool_key(key: tuple[str, int], decision: Decision, *, secure: bool) -> Key:
-    return (*key, decision.rule.text if decision.rule is not None else "", secure)
+    return (*key, decision.rule_text, secure)
 
 
 class Access:
@@ -124,7 +144,7 @@ class Access:
 
     def __init__(
         self,
-        record: Record,
+        record: AccessRecord,
         place: Place,
         decision: Decision,
         method: bytes = b"",
@@ -170,7 +190,7 @@ class Access:
 def _place_finder(policy: Policy, interception: Interception | None) -> Callable[[bytes, int], Place]:
     # Canonicalising and deciding cost about 6 us; agents ask for the same few hosts again and again. The
     # function is pure for a given policy, and errors are not kept.
-    @lru_cache(maxsize=4_096)
+    @lru_cache(maxsize=_MAX_PLACES)
     def find(authority: bytes, default_port: int) -> Place:
         try:
             host, port = split_authority(authority.decode("ascii"))
@@ -181,7 +201,7 @@ def _place_finder(policy: Policy, interception: Interception | None) -> Callable
             if default_port == 0:
                 raise ProtocolError("no port given")
             port = default_port
-        return Place(policy, host, port, interception)
+        return judge_place(policy, host, port, interception)
 
     return find
 
@@ -240,6 +260,7 @@ class State:
         self.memory = BodyMemory(limits.max_body_memory)
         self.known_fields = KnownFields()
         self.counters = Counters()
+        self.records = Records(journal, self.counters, sandbox, jail)
         self.loop = asyncio.get_running_loop()
         self.own_ports: frozenset[int] = frozenset()  # where we listen ourselves: never a destination
         self.set_policy(policy)
@@ -257,6 +278,7 @@ class State:
         """Swap the policy. Connections made under the old one are no longer handed out."""
         self.policy = policy
         self.find = _place_finder(policy, self.interception)
+        self.clearances = Clearances()
         self.journal.policy = policy.digest
         self.pool.clear()
         self.http2_pool.retire_all()

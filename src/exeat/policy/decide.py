@@ -68,6 +68,10 @@ class Decision:
     def allowed(self) -> bool:
         return self.verdict is Verdict.ALLOW
 
+    @property
+    def rule_text(self) -> str:
+        return self.rule.text if self.rule is not None else ""
+
 
 def decide(policy: Policy, target: Target) -> Decision:
     """Judge a request or tunnel by what was asked for, before any name is resolved."""

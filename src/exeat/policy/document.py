@@ -20,7 +20,7 @@ from exeat.policy.rule import Rule, Source
 
 if TYPE_CHECKING:
     from exeat.file_policy import FileSettings
-    from exeat.policy.positions import Place, Places, Positions
+    from exeat.policy.positions import Places
 
 
 MAX_DOCUMENT = 8 * 1024 * 1024  # characters
@@ -60,8 +60,7 @@ class PolicyDocument:
 
 def parse_document(text: str, filename: str) -> PolicyDocument:
     """Read a policy file: JSON if the name ends in .json, else TOML. Its keys are POLICY_KEYS."""
-    data, positions = parse_data(text, filename, as_json=is_json(filename))
-    return _Reader(filename, positions).read(data)
+    return _Reader(*parse_data(text, filename, as_json=is_json(filename))).read()
 
 
 def is_json(filename: str) -> bool:
@@ -69,14 +68,14 @@ def is_json(filename: str) -> bool:
     return filename.lower().endswith(".json")
 
 
-def parse_data(text: str, filename: str, *, as_json: bool) -> tuple[object, Positions]:
+def parse_data(text: str, filename: str, *, as_json: bool) -> tuple[object, Places]:
     """What a file says, by the real parser, and where. No error shows a value: it could be a secret."""
     if len(text) > MAX_DOCUMENT:
         raise ConfigError("the file is over 8 MiB", where=filename)
-    from exeat.policy.positions import Positions  # noqa: PLC0415  (start-up time: most runs have no file)
+    from exeat.policy.positions import Places, Positions  # noqa: PLC0415  (start-up time: most runs have no file)
 
     data = _load_json(text, filename) if as_json else _load_toml(text, filename)
-    return data, Positions(text, json=as_json)
+    return data, Places(filename, Positions(text, json=as_json))
 
 
 def parse_allowlist(text: str, name: str = "PROXY_ALLOWLIST") -> tuple[Rule, ...]:
@@ -186,113 +185,103 @@ def _ascii(text: str) -> str:
 class _Reader:
     """Turns parsed data into values. Every error names the place in the file."""
 
-    def __init__(self, filename: str, positions: Positions) -> None:
-        self._filename = filename
-        self._positions = positions
-
-    def read(self, data: object) -> PolicyDocument:
+    def __init__(self, data: object, where: Places) -> None:
+        self._where = where
         if not isinstance(data, dict):
-            self._fail(f"the file holds {kind(data)}", None, f"a table with {_ALL_KEYS}")
-        for key in data:
+            self._fail(f"the file holds {kind(data)}", expected=f"a table with {_ALL_KEYS}")
+        self._data: dict[str, object] = data
+
+    def read(self) -> PolicyDocument:
+        for key in self._data:
             if key not in POLICY_KEYS:
-                self._fail(f"{shown(key)} is not a key of a policy", self._positions.key(key), _ALL_KEYS)
-        rules = (*self._rules(data, "allow", deny=False), *self._rules(data, "deny", deny=True))
+                self._fail(f"{shown(key)} is not a key of a policy", key, expected=_ALL_KEYS, at_key=True)
         return PolicyDocument(
-            rules,
-            tuple(self._hosts(data)),
-            self._limits(data),
-            self._intercept(data),
-            self._secrets(data),
-            tuple(self._private_networks(data)),
-            self._files(data),
+            (*self._rules("allow", deny=False), *self._rules("deny", deny=True)),
+            tuple(self._hosts()),
+            self._limits(),
+            self._intercept(),
+            self._secrets(),
+            tuple(self._private_networks()),
+            self._files(),
         )
 
-    def _rules(self, data: dict[str, object], key: str, *, deny: bool) -> Iterator[Rule]:
-        for i, text in enumerate(self._strings(data.get(key, []), key)):
-            place = self._positions.value(key, i)
+    def _rules(self, key: str, *, deny: bool) -> Iterator[Rule]:
+        for i, text in enumerate(self._strings(self._data.get(key, []), key)):
             try:
-                yield read_rule(text, self._source(place), deny=deny)
+                yield read_rule(text, self._where(key, i), deny=deny)
             except RuleError as fault:
-                self._fail(fault.public, place and place.moved(fault.offset), fault.expected)
+                where = self._where(key, i, offset=fault.offset)
+                raise ConfigError(fault.public, where=str(where), expected=fault.expected) from None
 
     def _strings(self, value: object, *path: str) -> list[str]:
         """The value as a list of strings, or an error at the element that is not one."""
-        name = ".".join(path)
+        name = _ascii(".".join(path))
         if not isinstance(value, list):
-            self._fail(f"{_ascii(name)} is {kind(value)}", self._positions.value(*path), "a list of strings")
+            self._fail(f"{name} is {kind(value)}", *path, expected="a list of strings")
         for i, each in enumerate(value):
             if not isinstance(each, str):
-                place = self._positions.value(*path, i)
-                self._fail(f"element {i + 1} of {_ascii(name)} is {kind(each)}", place, "a string in quotes")
+                self._fail(f"element {i + 1} of {name} is {kind(each)}", *path, i, expected="a string in quotes")
         return value
 
-    def _hosts(self, data: dict[str, object]) -> Iterator[HostMapping]:
-        for name, value in self._table(data, "hosts").items():
+    def _hosts(self) -> Iterator[HostMapping]:
+        for name, value in self._table("hosts").items():
+            path, shown_as = ("hosts", name), f"hosts.{_ascii(name)}"
             if isinstance(value, dict):
-                place = self._positions.key("hosts", name)
-                self._fail(
-                    f"hosts.{_ascii(name)} is a table", place, 'the whole name in quotes: "db.test" = "10.0.0.5"'
-                )
-            texts = [value] if isinstance(value, str) else self._strings(value, "hosts", name)
-            where = str(self._source(self._positions.key("hosts", name)))
-            ips = []
-            for i, text in enumerate(texts):
-                path = ("hosts", name) if isinstance(value, str) else ("hosts", name, i)
-                ips.append(mapped_address(text, str(self._source(self._positions.value(*path)))))
+                example = 'the whole name in quotes: "db.test" = "10.0.0.5"'
+                self._fail(f"{shown_as} is a table", *path, expected=example, at_key=True)
+            if isinstance(value, str):
+                ips = [mapped_address(value, str(self._where(*path)))]
+            else:
+                texts = enumerate(self._strings(value, *path))
+                ips = [mapped_address(text, str(self._where(*path, i))) for i, text in texts]
             if not ips:
-                self._fail(f"hosts.{_ascii(name)} has no address", self._positions.key("hosts", name), "at least one")
-            yield mapped_name(name, where), tuple(dict.fromkeys(ips))
+                self._fail(f"{shown_as} has no address", *path, expected="at least one", at_key=True)
+            yield mapped_name(name, str(self._where(*path, key=True))), tuple(dict.fromkeys(ips))
 
-    def _private_networks(self, data: dict[str, object]) -> Iterator[Network]:
+    def _private_networks(self) -> Iterator[Network]:
         key = "private_networks"
-        for i, text in enumerate(self._strings(data.get(key, []), key)):
-            yield parse_private_network(text, self._source(self._positions.value(key, i)))
+        for i, text in enumerate(self._strings(self._data.get(key, []), key)):
+            yield parse_private_network(text, self._where(key, i))
 
-    def _limits(self, data: dict[str, object]) -> dict[str, tuple[object, Source]]:
+    def _limits(self) -> dict[str, tuple[object, Source]]:
         limits: dict[str, tuple[object, Source]] = {}
-        for name, value in self._table(data, "limits").items():
-            place = self._positions.value("limits", name)
+        for name, value in self._table("limits").items():
             if not isinstance(value, (str, int, float)):  # bool is an int
-                self._fail(f"limits.{_ascii(name)} is {kind(value)}", place, "a number, a string, true or false")
-            limits[name] = (value, self._source(place))
+                what = f"limits.{_ascii(name)} is {kind(value)}"
+                self._fail(what, "limits", name, expected="a number, a string, true or false")
+            limits[name] = (value, self._where("limits", name))
         return limits
 
-    def _intercept(self, data: dict[str, object]) -> tuple[str, Source] | None:
-        if "intercept" not in data:
+    def _intercept(self) -> tuple[str, Source] | None:
+        if "intercept" not in self._data:
             return None
-        value, place = data["intercept"], self._positions.value("intercept")
+        value = self._data["intercept"]
         if not isinstance(value, str):
-            self._fail(f"intercept is {kind(value)}", place, _MODES)
+            self._fail(f"intercept is {kind(value)}", "intercept", expected=_MODES)
         if value not in INTERCEPT_MODES:
-            self._fail(f"{shown(value)} is not a way to intercept", place, _MODES)
-        return value, self._source(place)
+            self._fail(f"{shown(value)} is not a way to intercept", "intercept", expected=_MODES)
+        return value, self._where("intercept")
 
-    def _secrets(self, data: dict[str, object]) -> SecretsTable | None:
-        if "secrets" not in data:
+    def _secrets(self) -> SecretsTable | None:
+        if "secrets" not in self._data:
             return None
-        from exeat.policy.positions import Places  # noqa: PLC0415  (loaded already, with the positions)
+        return SecretsTable(self._table("secrets"), self._where.below("secrets"))
 
-        return SecretsTable(self._table(data, "secrets"), Places(self._filename, self._positions, ("secrets",)))
-
-    def _files(self, data: dict[str, object]) -> FileSettings | None:
-        if "files" not in data:
+    def _files(self) -> FileSettings | None:
+        if "files" not in self._data:
             return None
         from exeat.policy.files import parse_files_table  # noqa: PLC0415  (few files have it)
-        from exeat.policy.positions import Places  # noqa: PLC0415
 
-        return parse_files_table(self._table(data, "files"), Places(self._filename, self._positions, ("files",)))
+        return parse_files_table(self._table("files"), self._where.below("files"))
 
-    def _table(self, data: dict[str, object], key: str) -> dict[str, object]:
-        value = data.get(key, {})
+    def _table(self, key: str) -> dict[str, object]:
+        value = self._data.get(key, {})
         if not isinstance(value, dict):
-            self._fail(f"{key} is {kind(value)}", self._positions.value(key), f"a table, [{key}]")
+            self._fail(f"{key} is {kind(value)}", key, expected=f"a table, [{key}]")
         return value
 
-    def _source(self, place: Place | None) -> Source:
-        return Source(self._filename, place.line if place else 1, place.column if place else None)
-
-    def _fail(self, public: str, place: Place | None, expected: str) -> NoReturn:
-        raise ConfigError(public, where=str(self._source(place)), expected=expected)
+    def _fail(self, public: str, *path: str | int, expected: str, at_key: bool = False) -> NoReturn:
+        raise self._where.fault(public, *path, expected=expected, at_key=at_key)
 
 
 def kind(value: object) -> str:
@@ -314,8 +303,6 @@ def kind(value: object) -> str:
             return "a date or time"
 
 
-MAX_LISTING = 8 * 1024 * 1024  # characters
-
 _LINE_FEED = "\n"
 _BLANKS = " \t\r"
 _COMMENT = re.compile(r"[ \t]#")
@@ -325,7 +312,7 @@ _CONTROL_IN_LISTING = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2
 
 def parse_listing(text: str, filename: str) -> tuple[Rule, ...]:
     """The rules of a list, in order, each with its line. Raises ConfigError with file:line:column."""
-    if len(text) > MAX_LISTING:
+    if len(text) > MAX_DOCUMENT:
         raise ConfigError("the file is over 8 MiB", where=filename, expected="an allowlist, one rule a line")
     if bad := _CONTROL_IN_LISTING.search(text):
         start = text.rfind(_LINE_FEED, 0, bad.start()) + 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from exeat.errors import ConfigError
 from exeat.file_policy import (
     DEFAULT_LAYER_BYTES,
     LISTS,
@@ -98,4 +97,4 @@ class _Reader:
         return value
 
     def fail(self, public: str, *path: str | int, expected: str, at_key: bool = False) -> NoReturn:
-        raise ConfigError(public, where=str(self._where(*path, key=at_key)), expected=expected)
+        raise self._where.fault(public, *path, expected=expected, at_key=at_key)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from exeat.errors import ExeatError, ProtocolError
 from exeat.policy.host import shown
 from exeat.policy.path import canonical_path
+from exeat.policy.rule import FLAGS
 
 _SIZE = re.compile(r"([0-9]{1,18})(B|KB|MB|GB|KiB|MiB|GiB|)")
 _UNITS = {
@@ -31,53 +33,6 @@ class RuleError(ExeatError):
         super().__init__(public)
         self.offset = offset
         self.expected = expected
-
-
-@dataclass(slots=True)
-class Options:
-    """Options read so far. `at` holds where each was written, in order, and so catches doubles."""
-
-    private: bool = False
-    force: bool = False
-    allow_sni_mismatch: bool = False
-    no_intercept: bool = False
-    proxy: bool = False
-    methods: frozenset[str] | None = None
-    paths: tuple[str, ...] | None = None
-    max_upload: int | None = None
-    at: dict[str, int] = field(default_factory=dict)
-
-
-def read_option(options: Options, word: str, offset: int) -> None:
-    """Read one word into `options`. A word that is not known, or comes twice, is an error."""
-    key, equals, value = word.partition("=")
-    value_at = offset + len(key) + 1
-    if key in options.at:
-        raise RuleError(f"the option {key} is given twice", offset, "each option once")
-    match key, equals:
-        case "private", "":
-            options.private = True
-        case "force", "":
-            options.force = True
-        case "allow_sni_mismatch", "":
-            options.allow_sni_mismatch = True
-        case "no-intercept", "":
-            options.no_intercept = True
-        case "proxy", "":
-            options.proxy = True
-        case "methods", "=":
-            options.methods = _read_methods(value, value_at)
-        case "paths", "=":
-            options.paths = _read_paths(value, value_at)
-        case "max_upload", "=":
-            options.max_upload = _read_size(value, value_at)
-        case (("private" | "force" | "allow_sni_mismatch" | "no-intercept" | "proxy"), "="):
-            raise RuleError(f"the option {key} takes no value", value_at - 1, key)
-        case (("methods" | "paths" | "max_upload"), _):
-            raise RuleError(f"the option {key} needs a value", offset, _KNOWN)
-        case _:
-            raise RuleError(f"{shown(word)} is not an option", offset, _KNOWN)
-    options.at[key] = offset
 
 
 def _read_methods(value: str, offset: int) -> frozenset[str]:
@@ -133,3 +88,33 @@ def _read_size(value: str, offset: int) -> int:
             f"{shown(value)} is not a size", offset, "max_upload=10MB; units are B, KB, MB, GB, KiB, MiB, GiB"
         )
     return size
+
+
+_READERS: Final[dict[str, Callable[[str, int], object]]] = {
+    "methods": _read_methods,
+    "paths": _read_paths,
+    "max_upload": _read_size,
+}
+
+
+def read_options(words: Iterable[tuple[int, str]]) -> tuple[dict[str, Any], dict[str, int]]:
+    """The fields of a rule that its words set, and where each word begins. Unknown or doubled words are errors."""
+    given: dict[str, Any] = {}
+    at: dict[str, int] = {}
+    for offset, word in words:
+        key, equals, value = word.partition("=")
+        value_at = offset + len(key) + 1
+        if key in at:
+            raise RuleError(f"the option {key} is given twice", offset, "each option once")
+        if key in FLAGS:
+            if equals:
+                raise RuleError(f"the option {key} takes no value", value_at - 1, key)
+            given[FLAGS[key]] = True
+        elif key in _READERS:
+            if not equals:
+                raise RuleError(f"the option {key} needs a value", offset, _KNOWN)
+            given[key] = _READERS[key](value, value_at)
+        else:
+            raise RuleError(f"{shown(word)} is not an option", offset, _KNOWN)
+        at[key] = offset
+    return given, at

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from exeat.errors import ConfigError
 from exeat.policy.rule import Source
 
 Path = tuple[str | int, ...]
@@ -183,7 +184,14 @@ class Places:
         """The place of a value, or of its key; `offset` is a character of a text, for as far as that can be told."""
         whole = (*self.above, *path)
         place = self.positions.key(*whole) if key else self.positions.value(*whole)
-        if place is None:
+        if place is None or not whole:  # not found, or the file as a whole
             return Source(self.filename, 1)
         place = place.moved(offset)
         return Source(self.filename, place.line, place.column)
+
+    def below(self, key: str) -> Places:
+        """Those of a table in this one."""
+        return Places(self.filename, self.positions, (*self.above, key))
+
+    def fault(self, public: str, *path: str | int, expected: str, at_key: bool = False) -> ConfigError:
+        return ConfigError(public, where=str(self(*path, key=at_key)), expected=expected)

@@ -11,6 +11,14 @@ Ports = tuple[tuple[int, int], ...]
 
 WEB_PORTS: Ports = ((80, 80), (443, 443))  # what a rule without ports means
 ALL_PORTS: Ports = ((1, 65535),)
+# The options without a value, and the field that each sets, in the order of the canonical text.
+FLAGS = {
+    "private": "private",
+    "allow_sni_mismatch": "allow_sni_mismatch",
+    "force": "force",
+    "no-intercept": "no_intercept",
+    "proxy": "proxy",
+}
 
 
 class Source(NamedTuple):
@@ -107,17 +115,7 @@ class Rule:
         object.__setattr__(self, "text", " ".join((head, *self._options())))
 
     def _options(self) -> list[str]:
-        words = []
-        if self.private:
-            words.append("private")
-        if self.allow_sni_mismatch:
-            words.append("allow_sni_mismatch")
-        if self.force:
-            words.append("force")
-        if self.no_intercept:
-            words.append("no-intercept")
-        if self.proxy:
-            words.append("proxy")
+        words = [word for word, name in FLAGS.items() if getattr(self, name)]
         if self.methods is not None:
             words.append(f"methods={'|'.join(sorted(self.methods))}")
         if self.paths is not None:

@@ -117,15 +117,17 @@ def _take_socket(folder: SandboxFolder) -> tuple[str, socket.socket]:
         for number in range(1, MAX_SOCKETS + 1):
             name = socket_name(number)
             path = reachable_path(folder, name)
-            if not _is_taken(path):
+            if not is_taken(path):
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder.descriptor)
-                return name, _bind(path)
+                listener = bind_private(path)
+                listener.listen(64)
+                return name, listener
     raise StartError(f"{MAX_SOCKETS} commands run in this sandbox already")
 
 
-def _is_taken(path: str) -> bool:
-    """Does somebody answer there? A socket that was left by one that was killed refuses."""
+def is_taken(path: str) -> bool:
+    """Does a process listen there? A socket that a killed one left refuses."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -133,17 +135,16 @@ def _is_taken(path: str) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except BlockingIOError:
-            return True  # so many wait that another would have to wait too
+            pass  # so many wait that another would have to wait too
         return True
 
 
-def _bind(path: str) -> socket.socket:
+def bind_private(path: str) -> socket.socket:
     """Never with wider rights than 0600, not for a moment."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     old = os.umask(0o177)
     try:
         listener.bind(path)
-        listener.listen(64)
     except BaseException:
         listener.close()
         raise

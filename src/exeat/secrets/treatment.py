@@ -170,13 +170,10 @@ class Treatment:
         self._trailers_done = True
         return treat_trailers(self._plan, trailers, self._ledger)
 
-    def begin_response(self, head: ResponseHead) -> ResponseFilter | None:
-        """Clean the response's head, in place, and give what its body must go through, if anything.
-
-        The head says how the body is to be sent on, and no longer how it comes: look at that before.
-        """
+    def begin_response(self, head: ResponseHead) -> tuple[ResponseHead, ResponseFilter | None]:
+        """The response's head as it is sent on, cleaned, and what its body must go through, if anything."""
         if not self._is_searched:
-            return None
+            return head, None
         plan = self._plan
         # What the rest of the request may yet put in can be in the answer, which begins now.
         if self.body is not None and not self.keeps_length:

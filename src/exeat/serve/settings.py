@@ -11,6 +11,7 @@ from typing import Final
 from exeat.audit.rotation import DEFAULT_ROTATION, Rotation, rotation_from
 from exeat.errors import ConfigError, HostError
 from exeat.policy import parse_port
+from exeat.sandbox.folder import check_name
 from exeat.sources import RuleSources
 
 DEFAULT_PORT: Final = 8888
@@ -92,11 +93,7 @@ def read_credentials(text: str, where: str) -> tuple[str, str] | None:
 
 def read_sandbox(text: str, where: str) -> str:
     """A sandbox's name goes into every record: the same short form everywhere."""
-    if text and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", text):
-        raise ConfigError(
-            f"bad sandbox name {text!r}", where=where, expected="1 to 40 of a-z, 0-9 and -, not starting with -"
-        )
-    return text
+    return check_name(text, where) if text else ""
 
 
 def settings_from(options: Mapping[str, str | None], sources: RuleSources, environ: Mapping[str, str]) -> ServeSettings:

@@ -18,8 +18,7 @@ from typing import Final
 
 from exeat.errors import StartError
 from exeat.gateway.process import cannot_listen
-from exeat.serve.admin import open_admin
-from exeat.serve.metrics import Snapshot, take_snapshot
+from exeat.serve.admin import Snapshot, open_admin, take_snapshot
 from exeat.serve.settings import ServeSettings
 from exeat.serve.worker import Worker, listening_line, load_checked, say
 

@@ -1,4 +1,4 @@
-"""One gateway in one process: signals, reloads, draining."""
+"""`exeat serve`: one gateway in one process, with signals, reloads and draining; or several workers on one port."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Final
 
-from exeat.audit import encode_event
+from exeat.audit.record import encode_event
 from exeat.errors import ConfigError, ExeatError
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
+from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.policy import Policy
+from exeat.serve.admin import Snapshot, open_admin, take_snapshot
 from exeat.serve.settings import ServeSettings
 
 _WATCH_S: Final = 1.0
@@ -134,3 +137,36 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def serve(settings: ServeSettings, argv: Sequence[str], worker: int | None) -> int:
+    """Run until stopped. `worker`: this process is one of several, started by another with the same `argv`."""
+    raise_descriptor_limit()
+    if worker is not None:
+        from exeat.serve.supervisor import run_supervised  # noqa: PLC0415 - only where it is needed
+
+        return run_in_loop(run_supervised(settings, worker))
+    if settings.workers > 1:
+        from exeat.serve.supervisor import supervise  # noqa: PLC0415
+
+        return run_in_loop(supervise(settings, argv))
+    return run_in_loop(_run_alone(settings))
+
+
+async def _run_alone(settings: ServeSettings) -> int:
+    async def collect() -> list[Snapshot]:
+        return [take_snapshot(worker.gateway)]
+
+    admin = await open_admin(settings.admin, collect)
+    try:
+        worker = Worker(settings, settings.port, admin.port if admin else 0)
+        await worker.start()
+        if admin is not None:
+            await admin.serve()
+        gateway = worker.gateway
+        say(listening_line(settings, gateway.url_without_login, len(gateway.policy.rules), str(admin or "")))
+        await worker.run()
+    finally:
+        if admin is not None:
+            admin.close()
+    return 0

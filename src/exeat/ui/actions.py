@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from exeat.errors import ConfigError
+from exeat.files.layers.comparing import Comparison
+from exeat.files.layers.showing import NotShownError, rows_of, text_diff, totals
 from exeat.policy import Source, parse_rule
 from exeat.policy.rule import Scope
 from exeat.sandbox import changes, control
 from exeat.sandbox.allowlist import read_allowlist, update_allowlist
 from exeat.sandbox.control import look_beside
 from exeat.sandbox.folder import open_sandbox
-from exeat.ui.changed_files import list_files, show_file
 
 Asked = Mapping[str, object]
 Said = dict[str, object]
@@ -109,3 +110,30 @@ def _flag(asked: Asked, name: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{name} is neither true nor false")
     return value
+
+
+MAX_ROWS: Final = 1_000  # that are sent; the page says how many there are
+
+
+def list_files(sandbox: str) -> Said:
+    """What the layers of a sandbox would change on this machine."""
+    with open_sandbox(sandbox) as folder, Comparison(folder) as comparison:
+        changes = comparison.changes()
+        rows = rows_of(comparison.real, changes, every=False)
+    return {
+        "rows": [row._asdict() for row in rows[:MAX_ROWS]],
+        "row_count": len(rows),
+        "totals": totals(changes)._asdict(),
+    }
+
+
+def show_file(sandbox: str, path: str) -> Said:
+    """How one of them differs. Only a path that is on the list can be looked at. Raises ConfigError."""
+    with open_sandbox(sandbox) as folder, Comparison(folder) as comparison:
+        for change in comparison.changes([path]):
+            if change.path == path:
+                try:
+                    return {"lines": text_diff(comparison.real, change)}
+                except NotShownError as error:
+                    return {"lines": [], "why": str(error)}
+    raise ConfigError("no change is kept there")

@@ -1,10 +1,11 @@
-"""Answers as bytes. Every one of them has the same guards against being shown, read or kept elsewhere."""
+"""What is sent: the files of the page, and answers as bytes, all with guards against use by another page."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Final
+from importlib.resources import files
+from typing import Final, NamedTuple
 
 _STATUS: Final = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
@@ -55,3 +56,22 @@ def begin_lines() -> bytes:
 def encode_line(said: Mapping[str, object]) -> bytes:
     line = json.dumps(said).encode("ascii") + b"\n"
     return b"%x\r\n%b\r\n" % (len(line), line)
+
+
+class PageFile(NamedTuple):
+    kind: str
+    body: bytes
+
+
+_SCRIPTS: Final = ("page", "link", "text", "decisions", "hosts", "questions", "rules", "changes")
+_FILES: Final = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in _SCRIPTS},
+}
+
+
+def load_page() -> dict[str, PageFile]:
+    """What is served, by path."""
+    folder = files("exeat.ui")
+    return {path: PageFile(kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}

@@ -8,7 +8,10 @@ says that the request comes from; and a content type that no form can send. No a
 from __future__ import annotations
 
 import hmac
+import os
+import secrets
 from collections import Counter
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from exeat.wire.http1 import RequestHead
@@ -55,3 +58,42 @@ class Guard:
         if head.method == b"POST" and fields.get(b"content-type", b"").lower() != b"application/json":
             return Refusal(415, "send application/json")
         return None
+
+
+_TABLE: Final = "/proc/net/tcp"
+_LOOPBACK: Final = "0100007F"
+
+
+def is_of_this_user(port: int, own_port: int) -> bool:
+    """Does the socket at that port, connected to ours, belong to our user? Where nobody can tell, yes."""
+    try:
+        with open(_TABLE, encoding="ascii") as table:
+            lines = table.readlines()[1:]
+    except OSError:
+        return True
+    ends = [f"{_LOOPBACK}:{port:04X}", f"{_LOOPBACK}:{own_port:04X}"]
+    return any(fields[1:3] == ends and int(fields[7]) == os.geteuid() for fields in map(str.split, lines))
+
+
+class Ticket:
+    """Good for one page, once. If it comes a second time, two have seen it, and `on_theft` is called."""
+
+    def __init__(self, on_theft: Callable[[], None]) -> None:
+        self.text = ""
+        self._used = False
+        self._on_theft = on_theft
+
+    def issue(self) -> str:
+        self.text = secrets.token_urlsafe(32)
+        return self.text
+
+    def redeem(self, given: object) -> bool:
+        if not self.text or not isinstance(given, str):
+            return False
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), self.text.encode("ascii")):
+            return False
+        if self._used:
+            self._on_theft()
+            return False
+        self._used = True
+        return True

@@ -1,4 +1,4 @@
-"""The page over HTTP on loopback: small, bounded, and closed to all but the page itself."""
+"""`exeat ui`: the page over HTTP on loopback. Small, bounded, and closed to all but the page itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import re
+import secrets
+import signal
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +17,9 @@ from typing import Final, TypeVar
 
 from exeat.errors import ConfigError, ExeatError, ProtocolError, StartError
 from exeat.ui.actions import ACTIONS
-from exeat.ui.answers import LAST_CHUNK, begin_lines, encode_answer, encode_error, encode_json, encode_line
-from exeat.ui.feed import TICK_S, Watch
-from exeat.ui.files import load_page
-from exeat.ui.guard import ADDRESS, Guard
-from exeat.ui.look import Lists
-from exeat.ui.peer import is_of_this_user
-from exeat.ui.ticket import Ticket
+from exeat.ui.answers import LAST_CHUNK, begin_lines, encode_answer, encode_error, encode_json, encode_line, load_page
+from exeat.ui.feed import TICK_S, Lists, Watch
+from exeat.ui.guard import ADDRESS, Guard, Ticket, is_of_this_user
 from exeat.wire.http1 import RequestHead, parse_request_head
 
 _log = logging.getLogger("exeat")
@@ -206,3 +204,41 @@ async def _read_body(reader: asyncio.StreamReader, head: RequestHead) -> dict[st
     if not isinstance(asked, dict):
         raise ProtocolError("that is not a JSON object")
     return asked
+
+
+_STOLEN = (
+    "the link that was opened in the browser was used twice, so somebody else on this machine may have read it; "
+    "exeat ui has ended: start it without --open"
+)
+
+
+def serve_page(port: int, *, on_ready: Callable[[str], None], open_link: Callable[[str], None] | None) -> int:
+    """Serve until a signal ends it. `on_ready` gets the link; `open_link` one that is good for one page."""
+    return asyncio.run(_serve(port, on_ready, open_link))
+
+
+async def _serve(port: int, on_ready: Callable[[str], None], open_link: Callable[[str], None] | None) -> int:
+    ended = asyncio.Event()
+    stolen = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+
+    def on_theft() -> None:
+        stolen.set()
+        ended.set()
+
+    token = secrets.token_urlsafe(32)
+    ticket = Ticket(on_theft)
+    server = PageServer(token, ticket)
+    origin = f"http://{ADDRESS}:{await server.start(port)}"
+    try:
+        on_ready(f"{origin}/#{token}")
+        if open_link is not None:
+            await asyncio.to_thread(open_link, f"{origin}/#open={ticket.issue()}")
+        await ended.wait()
+    finally:
+        await server.close()
+    if stolen.is_set():
+        raise ExeatError(_STOLEN)
+    return 0

@@ -62,7 +62,7 @@ class LengthBody:
         self.rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payload in `data`. Must not be fed once done."""
+        """The payload in `data`. A body of no bytes is done before it is fed: then all is `rest`."""
         size = len(data)
         if size < self.remaining:
             self.remaining -= size
@@ -94,20 +94,6 @@ class ChunkedBody:
     `max_trailers`: their bytes in all, one of them may have as many. None is for text of our own, which was bounded
     when it came and may have grown since.
     """
-
-    __slots__ = (
-        "_buffer",
-        "_excess",
-        "_left",
-        "_max_trailers",
-        "_position",
-        "_state",
-        "_trailer_bytes",
-        "done",
-        "is_behind",
-        "rest",
-        "trailers",
-    )
 
     def __init__(self, max_trailers: int | None = _MAX_TRAILERS) -> None:
         self._max_trailers = sys.maxsize if max_trailers is None else max_trailers

@@ -120,7 +120,6 @@ class Fields:
     not have stays at the class's value: a dozen assignments less for each head.
     """
 
-    minor = 1  # of HTTP/1.x: from the first line
     host: bytes | None = None
     length: int | None = None
     chunked = False
@@ -212,23 +211,22 @@ class Fields:
         kept = [line for line in lines if line.split(b":", 1)[0].lower() not in named]
         self.passed = b"".join(b"\r\n" + line for line in kept)
 
-    @property
-    def persistent(self) -> bool:
-        """May the connection be used for another message, as far as this head says?"""
+    def is_persistent(self, minor: int) -> bool:
+        """May the connection be used for another message, as far as this head, of HTTP/1.`minor`, says?"""
         if not self.connection:
-            return self.minor == 1
+            return minor == 1
         if b"close" in self.connection:
             return False
-        return self.minor == 1 or b"keep-alive" in self.connection
+        return minor == 1 or b"keep-alive" in self.connection
 
-    @property
-    def headers(self) -> Headers:
-        """The fields that are passed on, one by one, for those who want to look at them."""
-        found = []
-        for line in self.passed.split(b"\r\n")[1:]:
-            name, _, value = line.partition(b":")
-            found.append((name, value.strip(b" \t")))
-        return found
+
+def split_lines(passed: bytes) -> Headers:
+    """The fields that are passed on, one by one, for those who want to look at them."""
+    found = []
+    for line in passed.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        found.append((name, value.strip(b" \t")))
+    return found
 
 
 def read_fields(

@@ -9,10 +9,10 @@ and all framing that is sent on are written anew; of the original only judged li
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from exeat.errors import ProtocolError
-from exeat.wire.fields import Fields, KnownFields, read_fields
+from exeat.wire.fields import Fields, Headers, KnownFields, read_fields, split_lines
 
 # llhttp also takes RTSP/ and ICE/, several spaces, an empty line in front, and controls in a reason.
 # The registered methods that clients use. One that we do not know may have a framing that we do not know.
@@ -26,49 +26,54 @@ _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})((?: [\t\x20-\
 _WEBSOCKET_KEY: Final = re.compile(rb"[+/0-9A-Za-z]{22}==")  # 16 bytes in base64 (RFC 6455 section 4.1)
 
 
-class RequestHead(Fields):
+class RequestHead(NamedTuple):
     """A request head that has one meaning. `passed` are the header lines to send on, Host and framing excluded."""
 
-    websocket_key: bytes | None = None  # set when this is a well-formed WebSocket upgrade
-
-    def __init__(self, method: bytes, target: bytes, minor: int, fields: Fields) -> None:
-        self.__dict__.update(fields.__dict__)
-        self.method = method
-        self.target = target
-        self.minor = minor
+    method: bytes
+    target: bytes
+    minor: int  # of HTTP/1.x
+    host: bytes | None
+    length: int | None
+    chunked: bool
+    passed: bytes
+    keep_alive: bool
+    expect: bytes | None
+    upgrade: bytes
+    authorization: bytes | None  # Proxy-Authorization, for us and never sent on
+    te_trailers: bool
+    websocket_key: bytes | None  # set when this is a well-formed WebSocket upgrade
 
     @property
     def has_body(self) -> bool:
         return self.chunked or bool(self.length)
 
     @property
-    def keep_alive(self) -> bool:
-        if self.minor == 0 and not self.connection:
-            return self.proxy_connection == b"keep-alive"
-        return self.persistent
-
-    @property
     def expect_continue(self) -> bool:
         return self.expect is not None and self.minor == 1
 
+    @property
+    def headers(self) -> Headers:
+        return split_lines(self.passed)
 
-class ResponseHead(Fields):
+
+class ResponseHead(NamedTuple):
     """A response head that has one meaning.
 
     `length` None with `chunked` False: the body ends with the connection.
     """
 
-    websocket_accept: bytes | None = None
-
-    def __init__(self, status: int, reason: bytes, minor: int, fields: Fields) -> None:
-        self.__dict__.update(fields.__dict__)
-        self.status = status
-        self.reason = reason
-        self.minor = minor
+    status: int
+    reason: bytes
+    minor: int
+    length: int | None
+    chunked: bool
+    passed: bytes
+    keep_alive: bool
+    websocket_accept: bytes | None
 
     @property
-    def keep_alive(self) -> bool:
-        return self.persistent
+    def headers(self) -> Headers:
+        return split_lines(self.passed)
 
 
 def parse_request_head(head: bytes, *, max_headers: int = 128, known: KnownFields | None = None) -> RequestHead:
@@ -79,22 +84,27 @@ def parse_request_head(head: bytes, *, max_headers: int = 128, known: KnownField
     first_line = check_request_line(head)
     read = read_fields if known is None else known.read
     fields = read(head[first_line.end() :], max_headers, response=False, keep_length=False)
-    method, target, minor = first_line.groups()
+    method, target, version = first_line.groups()
+    minor = 1 if version == b"1" else 0
     if not target.isascii():
         target = encode_target(target)
-    request = RequestHead(method, target, 1 if minor == b"1" else 0, fields)
-    if request.chunked and request.minor == 0:
+    if fields.chunked and minor == 0:
         raise ProtocolError("Transfer-Encoding in HTTP/1.0")
-    if request.expect is not None and request.expect != b"100-continue":
+    if fields.expect is not None and fields.expect != b"100-continue":
         raise ProtocolError("unknown expectation", status=417)
-    if request.upgrade and _is_websocket(request):
-        request.websocket_key = request.key
-    if request.host is None and request.minor == 1:
+    if fields.host is None and minor == 1:
         raise ProtocolError("no Host in an HTTP/1.1 request")
     if method == b"TRACE":
         # TRACE echoes what it is sent, headers that we add included (RFC 9110 section 9.3.8).
         raise ProtocolError("TRACE is not supported", status=405)
-    return request
+    keep_alive = fields.is_persistent(minor)
+    if minor == 0 and not fields.connection:
+        keep_alive = fields.proxy_connection == b"keep-alive"
+    return RequestHead(
+        method, target, minor, fields.host, fields.length, fields.chunked, fields.passed, keep_alive,
+        fields.expect, fields.upgrade, fields.authorization, fields.te_trailers,
+        fields.key if fields.upgrade and _is_websocket(method, minor, fields) else None,
+    )  # fmt: skip
 
 
 def check_request_line(head: bytes) -> re.Match[bytes]:
@@ -105,15 +115,15 @@ def check_request_line(head: bytes) -> re.Match[bytes]:
     return first_line
 
 
-def _is_websocket(request: RequestHead) -> bool:
+def _is_websocket(method: bytes, minor: int, fields: Fields) -> bool:
     return (
-        b"upgrade" in request.connection
-        and request.upgrade == b"websocket"
-        and request.key is not None
-        and _WEBSOCKET_KEY.fullmatch(request.key) is not None
-        and request.method == b"GET"
-        and request.minor == 1
-        and not request.has_body
+        b"upgrade" in fields.connection
+        and fields.upgrade == b"websocket"
+        and fields.key is not None
+        and _WEBSOCKET_KEY.fullmatch(fields.key) is not None
+        and method == b"GET"
+        and minor == 1
+        and not (fields.chunked or fields.length)
     )
 
 
@@ -136,8 +146,8 @@ def _parse_response_head(
     status_line = _STATUS_LINE.match(head)
     if status_line is None:
         raise ProtocolError("malformed HTTP response")
-    minor, code, reason = status_line.groups()
-    status = int(code)
+    version, code, reason = status_line.groups()
+    minor, status = 1 if version == b"1" else 0, int(code)
     # RFC 9110 section 8.6: in 1xx and 204 a length announces a body that cannot come.
     keep_length = status >= 200 and status != 204
     block = head[status_line.end() :]
@@ -145,17 +155,16 @@ def _parse_response_head(
         fields = known.read(block, max_headers, response=True, keep_length=keep_length)
     else:
         fields = read_fields(block, max_headers, response=True, keep_length=keep_length, keep_proxy_status=ours)
-    response = ResponseHead(status, reason[1:], 1 if minor == b"1" else 0, fields)
-    if response.chunked and response.minor == 0:
+    if fields.chunked and minor == 0:
         raise ProtocolError("Transfer-Encoding in HTTP/1.0")
-    if status < 200 or status in (204, 304) or to_head:
-        response.length = 0
-        response.chunked = False
-    if status == 101 and not (response.upgrade and b"upgrade" in response.connection):
+    switches = bool(fields.upgrade) and b"upgrade" in fields.connection
+    if status == 101 and not switches:
         raise ProtocolError("switch of protocols to none")
-    if response.upgrade == b"websocket" and b"upgrade" in response.connection:
-        response.websocket_accept = response.accept
-    return response
+    length, chunked = fields.length, fields.chunked
+    if status < 200 or status in (204, 304) or to_head:
+        length, chunked = 0, False
+    accept = fields.accept if switches and fields.upgrade == b"websocket" else None
+    return ResponseHead(status, reason[1:], minor, length, chunked, fields.passed, fields.is_persistent(minor), accept)
 
 
 def encode_head(first_line: bytes, passed: bytes, extra: bytes = b"") -> bytes:

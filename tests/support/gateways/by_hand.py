@@ -45,7 +45,7 @@ class Wire:
         self._closing = False
         self.written = b""
         self.has_eof = False
-        channel.transport = cast("Any", self)
+        channel.insert_layer(cast("Any", self))
 
     def write(self, data: bytes) -> None:
         assert not self.has_eof

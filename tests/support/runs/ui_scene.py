@@ -12,13 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from exeat.audit import Record, encode_event, open_journal
+from exeat.audit.journal import open_journal
+from exeat.audit.record import Record, encode_event
 from exeat.errors import ExeatError
 from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 from exeat.sandbox.server import ControlServer
+from exeat.ui.guard import Ticket
 from exeat.ui.server import PageServer
-from exeat.ui.ticket import Ticket
 
 TOKEN = "T" * 43
 

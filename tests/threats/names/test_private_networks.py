@@ -27,7 +27,7 @@ def dials(monkeypatch: pytest.MonkeyPatch) -> Dials:
     """Nothing here is connected to; what would have been is noted. 10.1.0.9 is this machine's."""
     made = Dials()
     monkeypatch.setattr("exeat.gateway.gates.admission.dial", made)
-    monkeypatch.setattr("exeat.gateway.gates.admission.is_own_address", lambda ip: str(ip) == "10.1.0.9")
+    monkeypatch.setattr("exeat.gateway.gates.judging.is_own_address", lambda ip: str(ip) == "10.1.0.9")
     return made
 
 

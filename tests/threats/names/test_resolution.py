@@ -200,7 +200,7 @@ def test_a_public_address_of_this_machine_is_denied(
 ) -> None:
     """Shown with a machine that owns a public address: denied as its own, dialled where the rule says `private`."""
     monkeypatch.setattr(
-        "exeat.gateway.gates.admission.is_own_address", lambda ip: str(ip) == PUBLIC or is_own_address(ip)
+        "exeat.gateway.gates.judging.is_own_address", lambda ip: str(ip) == PUBLIC or is_own_address(ip)
     )
     scene = start_scene(["good.test:{port}"], names={"good.test": [PUBLIC]})
     outcome = ask(door, scene, "good.test")

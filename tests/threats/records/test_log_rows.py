@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from exeat.audit.parts import Line, parse
 from exeat.cli.logs.choice import Backwards, Live, rows_of, rows_since
-from exeat.cli.logs.log import add_log_options, show_log
 from exeat.cli.logs.rows import BLOCKED
 from exeat.cli.logs.table import Table
+from exeat.cli.logs.view import show_log
+from exeat.cli.proxy.options import add_log_options
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 
 pytestmark = pytest.mark.threat("T-J3")

@@ -9,8 +9,7 @@ import pytest
 
 from exeat.cli.main import main
 from exeat.doctor.features import Fact, kernel_facts, version_facts
-from exeat.doctor.hidden import find_hidden_keys
-from exeat.doctor.report import JailLine, Report, to_lines
+from exeat.doctor.report import JailLine, Report, find_hidden_keys, to_lines
 
 
 def test_the_report_says_why_not_and_what_helps() -> None:

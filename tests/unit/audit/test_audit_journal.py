@@ -17,7 +17,7 @@ import uvloop
 from exeat.audit import batch, journal
 from exeat.audit.journal import Journal, open_journal
 from exeat.audit.record import Record, encode_event
-from exeat.audit.sink import ContendedError
+from exeat.audit.sink import ContendedError, Sink
 from exeat.audit.verify import verify_files
 from exeat.errors import AuditError
 
@@ -44,14 +44,11 @@ def read(path: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_bytes().splitlines()]
 
 
-class FlakySink:
+class FlakySink(Sink):
     """A target that can be made to fail, or to be busy."""
 
     def __init__(self) -> None:
-        self.inline = True
-        self.seq = 0
-        self.head = ""
-        self.suffix = ""
+        super().__init__()
         self.broken = False
         self.contended = False
         self.batches: list[list[str]] = []
@@ -64,8 +61,6 @@ class FlakySink:
             raise OSError(28, "no space left")
         self.batches.append(list(bodies))
         return [b"{%b}" % line.encode() for line in bodies]
-
-    def interrupt(self) -> None: ...
 
     def close(self) -> None:
         self.closed = True

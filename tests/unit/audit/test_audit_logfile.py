@@ -42,7 +42,8 @@ def write_once(path: str, *events: str) -> None:
 
 WRITER = """
 import asyncio, sys
-from exeat.audit import Record, open_journal
+from exeat.audit.journal import open_journal
+from exeat.audit.record import Record
 
 def meet():
     print("here", flush=True)
@@ -312,7 +313,8 @@ def test_a_lock_that_is_never_released_fails_the_batch(path: str, monkeypatch: p
 
 FULL_DISK = """
 import asyncio, resource, sys
-from exeat.audit import Record, open_journal
+from exeat.audit.journal import open_journal
+from exeat.audit.record import Record
 from exeat.errors import AuditError
 
 async def main(path):

@@ -23,7 +23,8 @@ from tests.unit.audit.log_files import body, read_all, small_pipe
 def test_standard_output_is_a_stream_with_a_chain_of_its_own() -> None:
     """`-` writes lines to a copy of descriptor 1, and they verify."""
     program = (
-        "import asyncio\nfrom exeat.audit import *\n"
+        "import asyncio\nfrom exeat.audit.journal import open_journal\n"
+        "from exeat.audit.record import Record, encode_event\n"
         "async def main():\n async with open_journal('-') as log:\n"
         "  for i in range(50): log.append(Record(req=i).encode('decision'))\n"
         "  await log.commit(encode_event('stop'))\n"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import exeat
-from exeat.audit import encode_event, open_journal
+from exeat.audit.journal import open_journal
+from exeat.audit.record import encode_event
 from exeat.cli.main import main
 
 TOML = """\

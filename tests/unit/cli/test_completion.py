@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from exeat.cli.complete.completion import places_of, script_for
+from exeat.cli.completion import places_of, script_for
 from exeat.cli.main import build_parser, main
 from tests.support.programs import need
 

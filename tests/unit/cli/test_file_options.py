@@ -55,8 +55,8 @@ def test_the_files_of_the_host(started: list[RunSettings]) -> None:
     [
         (["--write", ""], "--write: an empty path"),
         (["--hide="], "--hide: an empty path"),
-        (["--layer-size", "0"], "--layer-size: not a size of a layer: '0'"),
-        (["--layer-size", "much"], "--layer-size: not a size of a layer: 'much'"),
+        (["--layer-size", "0"], "--layer-size: '0' is not a layer size"),
+        (["--layer-size", "much"], "--layer-size: 'much' is not a layer size"),
         (["--layer-size", "1023KiB"], "--layer-size"),
         (["--layer-size", "99999999GB"], "--layer-size"),
         (["--files", "host", "--hide", "/a"], "--hide: with --files host"),

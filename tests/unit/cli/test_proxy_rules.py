@@ -217,7 +217,7 @@ def test_list_in_colours_is_the_same_text(
 ) -> None:
     """Comments dim, denials red, at a terminal only."""
     work.write_text("# mine\n!bad.test # why\n")
-    monkeypatch.setattr("exeat.cli.proxy.rules.has_colours", lambda stream: True)
+    monkeypatch.setattr("exeat.cli.screen.has_colours", lambda stream: True)
     assert main(["proxy", "list", "--name", "work"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
     assert lines == ["1  \033[2m# mine\033[0m", "2  \033[31mdeny\033[0m   bad.test  \033[2m# why\033[0m"]

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.audit import Record, encode_event, open_journal
+from exeat.audit.journal import open_journal
+from exeat.audit.record import Record, encode_event
 from exeat.cli.main import main
 from exeat.sandbox.folder import list_sandboxes
 from tests.unit.cli.sandboxes import STATUS, Person, running_command

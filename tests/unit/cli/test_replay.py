@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from exeat.audit import Record
 from exeat.audit import replay as audit_replay
 from exeat.audit.chain import GENESIS, seal_lines
+from exeat.audit.record import Record
 from exeat.cli.main import main
 from exeat.sandbox.folder import open_sandbox
 
@@ -95,14 +95,14 @@ def test_no_difference_is_status_0(tmp_path: Path, capsys: pytest.CaptureFixture
     status, out, _ = replay(capsys, "--audit", str(log), "--allow", "a.test paths=/x")
     assert status == 0
     assert out.splitlines() == [
-        "Cannot be told:",
+        "Cannot be decided from the log:",
         "  a.test:443 CONNECT  1x  was allowed by a.test -> what went through the tunnel is not on record "
         "(a.test paths=/x)",
-        "2 recorded decisions: 1 cannot be told, 1 as before.",
+        "2 recorded decisions: 1 cannot be decided from the log, 1 as before.",
     ]
     write_log(log, denied("malformed"))
     _, out, _ = replay(capsys, "--audit", str(log), "--allow", "a.test")
-    assert out == "No decision by a policy is on record. 1 more was not decided by a policy.\n"
+    assert out == "The log has no decision by a policy. 1 more was not decided by a policy.\n"
 
 
 def test_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +168,7 @@ def test_a_log_that_was_changed_is_replayed_with_a_warning(tmp_path: Path, capsy
     assert status == 1
     assert "c.test:443" in out
     assert err.splitlines() == [
-        "exeat: warning: 4 lines are not records and were left out",
+        "exeat: warning: 4 lines skipped: not an audit record",
         f"exeat: warning: the log was changed or cut, so this may not be what happened; see: exeat audit verify {log}",
     ]
 

@@ -372,7 +372,7 @@ class Reader:
         self.got = bytearray()
         self.lost: list[Exception | None] = []
         channel.push_to(self)
-        channel.on_lost = self.lost.append
+        channel.when_lost(self.lost.append)
 
     def on_data(self, data: bytes) -> None:
         self.got += data

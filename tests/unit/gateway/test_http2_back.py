@@ -391,12 +391,12 @@ def test_no_more_streams_than_the_server_takes() -> None:
 
 
 def test_a_kept_connection_may_be_asked_again() -> None:
-    """An exchange repeats a request only on a channel that has been written to before."""
+    """An exchange repeats a request only on a channel that another exchange had before."""
 
     async def main() -> None:
         async with upstream() as (made, _):
             first, second = made.open_stream(), made.open_stream()
-            assert (first.sent, second.sent) == (0, 1)
+            assert (first.is_reused, second.is_reused) == (False, True)
 
     run(main)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ConfigError
 from exeat.policy import grammar
-from exeat.policy.document import MAX_LISTING, parse_listing
+from exeat.policy.document import MAX_DOCUMENT, parse_listing
 from exeat.policy.options import RuleError
 from exeat.policy.rule import Rule, Source
 from exeat.sources import RuleSources, load_document
@@ -81,7 +81,7 @@ def test_an_error_names_file_line_and_column(text: str, where: str) -> None:
 def test_a_list_has_a_limit() -> None:
     """Over 8 MiB nothing is read."""
     with pytest.raises(ConfigError, match="8 MiB"):
-        parse_listing("#" * (MAX_LISTING + 1), "list.txt")
+        parse_listing("#" * (MAX_DOCUMENT + 1), "list.txt")
 
 
 def test_a_policy_file_that_ends_in_txt_is_such_a_list(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exeat.audit import Record
+from exeat.audit.record import Record
 from exeat.gateway.gateway import Gateway
 from exeat.policy import (
     Address,

@@ -176,7 +176,7 @@ def test_a_body_is_not_touched_unless_asked_for() -> None:
 def test_an_answer_that_begins_before_the_body_ends_is_cleaned_of_what_the_rest_puts_in(framing: bytes) -> None:
     """A server that repeats a body while it comes."""
     treatment = posted()
-    echo = treatment.begin_response(response(framing))
+    _, echo = treatment.begin_response(response(framing))
     assert echo is not None
     assert treatment.body is not None
     sent = treatment.body.feed(b"<%b>\n" % PLACEHOLDER)

@@ -346,5 +346,6 @@ def test_a_request_counts_before_its_response() -> None:
     vault = Vault([TOKEN])
     treatment = treat(vault, request(b"Authorization: " + PLACEHOLDER))
     head = response(b"X-Echo: " + VALUE, b"Content-Length: 0")
-    assert treatment.begin_response(head) is None
+    head, body = treatment.begin_response(head)
+    assert body is None
     assert lines_of(head.passed)[0] == b"X-Echo: " + PLACEHOLDER

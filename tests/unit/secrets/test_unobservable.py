@@ -28,7 +28,7 @@ def vault_of(value: bytes) -> Vault:
 
 def sizes_of_body(vault: Vault, pieces: list[bytes], *fields: bytes, given_out_at: int = -1) -> list[int]:
     """How much of a body goes on with each piece, and in the end."""
-    body = treat(vault, request()).begin_response(response(CHUNKED, *fields))
+    _, body = treat(vault, request()).begin_response(response(CHUNKED, *fields))
     assert body is not None
     sizes = []
     for index, piece in enumerate(pieces):
@@ -70,7 +70,7 @@ def test_no_number_of_characters_shows(form: bytes) -> None:
 
 def test_a_whole_value_is_still_taken_out() -> None:
     """The control: what is compared above would show a difference if there was one."""
-    body = treat(vault_of(KEY), request()).begin_response(response(CHUNKED))
+    _, body = treat(vault_of(KEY), request()).begin_response(response(CHUNKED))
     assert body is not None
     cleaned = body.feed(b"." * 4_000 + KEY[:20]) + body.feed(KEY[20:] + b"and on") + body.finish()
     assert cleaned == b"." * 4_000 + make_secret().placeholder + b"and on"

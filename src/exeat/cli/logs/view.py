@@ -1,7 +1,8 @@
-"""From a log to the screen: how much is read, when, and in which form it is printed."""
+"""`exeat proxy log`: from a log to the screen. How much is read, when, and in which form it is printed."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import sys
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from exeat.audit.parts import Line, LogPlace, Part
 from exeat.audit.reading import FURTHEST_LOOK_BYTES, Follower, last_lines, lines_since
 from exeat.cli.logs.choice import Backwards, Live, is_chosen, is_surely_allowed, rows_of, rows_since
-from exeat.cli.logs.log import DEFAULT_LINES, FOLLOW_AFTER_LINES
 from exeat.cli.logs.rows import Row, parse_since
 from exeat.cli.logs.table import Table
+from exeat.cli.proxy.options import DEFAULT_LINES, FOLLOW_AFTER_LINES
 from exeat.cli.screen import has_colours
+from exeat.errors import ConfigError
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
@@ -32,13 +34,27 @@ _T = TypeVar("_T")
 
 
 class Wish(NamedTuple):
-    """What somebody wants to see."""
+    """What the user wants to see."""
 
-    is_following: bool = False
-    is_blocked_only: bool = False
-    is_raw: bool = False
-    since: str | None = None
-    lines: int | None = None
+    is_following: bool
+    is_blocked_only: bool
+    is_raw: bool
+    since: str | None
+    lines: int | None
+
+
+def show_log(options: argparse.Namespace, folder: SandboxFolder) -> int:
+    """Print the log of a sandbox. With -f until Ctrl-C (130).
+
+    Raises ConfigError for a log that must not be read, and BrokenPipeError when the reader of the output has left.
+    """
+    if sys.stdout is None:
+        raise ConfigError("standard output is closed: there is nowhere to show the log")
+    blocked_only = options.blocked or (options.follow and not options.all)
+    try:
+        return LogView(folder, Wish(options.follow, blocked_only, options.json, options.since, options.lines)).show()
+    except KeyboardInterrupt:
+        return 130
 
 
 class LogView:
@@ -74,8 +90,7 @@ class LogView:
             return
         lines = lines_since(self._place, since, until=until, skip=self._skip)
         if wish.is_raw:
-            chosen = (line for line in lines if is_chosen(line.record, is_blocked_only=wish.is_blocked_only))
-            self._print_raw(_last_of(chosen, wish.lines))
+            self._print_raw(_last_of(self._chosen(lines), wish.lines))
         else:
             rows = rows_since(lines, is_blocked_only=wish.is_blocked_only, open_word=self._open_word())
             self._print_rows(_last_of(rows, wish.lines))
@@ -105,22 +120,22 @@ class LogView:
         while True:
             lines = follower.read_lines()
             if self._wish.is_raw:
-                chosen = (is_chosen(line.record, is_blocked_only=self._wish.is_blocked_only) for line in lines)
-                self._print_raw(line for line, wanted in zip(lines, chosen, strict=True) if wanted)
+                self._print_raw(self._chosen(lines))
             else:
                 self._table.resize(_columns())
                 self._print_rows(live.rows(lines))
             if not follower.is_behind and poller.poll(_LOOK_EVERY_MS):
                 raise BrokenPipeError
 
+    def _chosen(self, lines: Iterable[Line]) -> Iterator[Line]:
+        return (line for line in lines if is_chosen(line.record, is_blocked_only=self._wish.is_blocked_only))
+
     def _print_rows(self, rows: Iterable[Row]) -> None:
-        left = iter(rows)
-        while batch := list(islice(left, _BATCH)):
+        for batch in _batches(rows):
             self._print(self._table.lay_out(batch))
 
     def _print_raw(self, lines: Iterable[Line]) -> None:
-        left = iter(lines)
-        while batch := list(islice(left, _BATCH)):
+        for batch in _batches(lines):
             self._print([_raw(line) for line in batch])
 
     def _print(self, lines: list[str]) -> None:
@@ -136,6 +151,12 @@ class LogView:
     def _nothing(self) -> str:
         what = "nothing was blocked" if self._wish.is_blocked_only else "no requests"
         return f'{what} in the sandbox "{self._folder.name}"' + (" since then" if self._wish.since else " so far")
+
+
+def _batches(items: Iterable[_T]) -> Iterator[list[_T]]:
+    left = iter(items)
+    while batch := list(islice(left, _BATCH)):
+        yield batch
 
 
 def _last_of(items: Iterable[_T], count: int | None) -> Iterator[_T]:

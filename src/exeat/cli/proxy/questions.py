@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from exeat.cli.screen import YELLOW, aligned, coloured, counted, has_colours, in_ascii, plain, say
+from exeat.cli.screen import YELLOW, aligned, counted, in_ascii, painted, plain, say
 from exeat.errors import ExeatError, HostError
 from exeat.sandbox.folder import open_sandbox
 
@@ -89,20 +88,17 @@ def _print_table(found: list[Pending], *, error: bool) -> None:
     rows: list[tuple[str, ...]] = [_HEADINGS]
     for each in found:
         host = f"[{each.host}]" if ":" in each.host and not each.host.startswith("[") else each.host
-        connections = counted(each.waiting, "connection")
         rows.append(
             (
                 each.id,
                 in_ascii(f"{host}:{each.port}"),
                 in_ascii(each.rule),
-                connections,
+                counted(each.waiting, "connection"),
                 f"{max(each.left_s, 0):.0f} s",
                 in_ascii(f"{each.command}: {each.program}" if each.program else each.command),
             )
         )
     lines = aligned(rows, right=frozenset({4}))
-    colours = has_colours(sys.stderr if error else sys.stdout)
     say(lines[0], error=error)
     for each, line in zip(found, lines[1:], strict=True):
-        note = _INSIDE if each.inside else ""
-        say(line + (coloured(note, YELLOW) if colours and note else note), error=error)
+        say(line + (painted(_INSIDE, YELLOW, error=error) if each.inside else ""), error=error)

@@ -1,14 +1,16 @@
-"""`exeat proxy create|allow|block|list|reset`: a sandbox's list. First the file, then the commands that run by it."""
+"""What a sandbox keeps: its list (`exeat proxy create|allow|block|list|reset`) and what commands may do to files.
+
+A change goes to the file first, then to the commands that run by it.
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from exeat.cli.options import file_settings
-from exeat.cli.screen import DIM, RED, coloured, confirmed, counted, has_colours, plain, say
+from exeat.cli.screen import DIM, RED, confirmed, counted, painted, plain, say
 from exeat.errors import ConfigError
 from exeat.file_policy import FileSettings, combine
 from exeat.sandbox.file_settings import (
@@ -22,7 +24,6 @@ from exeat.sandbox.file_settings import (
 from exeat.sandbox.folder import open_sandbox
 
 if TYPE_CHECKING:
-    from exeat.policy.rule import Rule
     from exeat.sandbox.allowlist import Allowlist
     from exeat.sandbox.changes import Change
     from exeat.sandbox.folder import SandboxFolder
@@ -96,12 +97,12 @@ def list_rules(name: str, *, as_json: bool) -> int:
     say(f"{name}: {counted(len(found.rules), 'rule')}{also}, in {plain(folder.allowlist_path)}")
     if not found.rules:
         say(f"nothing is allowed; to change that: exeat proxy allow --name {name} HOST")
-    for line in _lines(found, colours=has_colours(sys.stdout)):
+    for line in _lines(found):
         say(line)
     return 0
 
 
-def _lines(found: Allowlist, *, colours: bool) -> list[str]:
+def _lines(found: Allowlist) -> list[str]:
     """Every line of the file with its number, rules in their canonical form."""
     from exeat.policy.document import rule_part
 
@@ -114,26 +115,16 @@ def _lines(found: Allowlist, *, colours: bool) -> list[str]:
         text = line.strip()
         if rule is not None:
             comment = plain(text.removeprefix(rule_part(line)).strip())
-            behind = f"  {_dimmed(comment, colours=colours)}" if comment else ""
-            shown.append(f"{number:>{width}}  {_rule(rule, colours=colours)}{behind}")
+            behind = f"  {painted(comment, DIM)}" if comment else ""
+            kind = f"{painted('deny', RED)}   " if rule.deny else "allow  "
+            shown.append(f"{number:>{width}}  {kind}{rule.text.removeprefix('!')}{behind}")
         elif text:
-            shown.append(f"{number:>{width}}  {_dimmed(plain(text), colours=colours)}")
+            shown.append(f"{number:>{width}}  {painted(plain(text), DIM)}")
         elif shown and shown[-1]:  # blank lines keep groups apart; one will do
             shown.append("")
     while shown and not shown[-1]:
         shown.pop()
     return shown
-
-
-def _rule(rule: Rule, *, colours: bool) -> str:
-    if not rule.deny:
-        return f"allow  {rule.text}"
-    mark = coloured("deny", RED) if colours else "deny"
-    return f"{mark}   {rule.text.removeprefix('!')}"
-
-
-def _dimmed(text: str, *, colours: bool) -> str:
-    return coloured(text, DIM) if colours else text
 
 
 def _size(folder: SandboxFolder) -> str:

@@ -1,13 +1,11 @@
-"""`exeat proxy ls|rm`: sandboxes as a whole."""
+"""Sandboxes as a whole: `exeat proxy ls|rm`, and the one that `exeat run --name N` opens or makes."""
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from exeat.cli.screen import GREEN, aligned, coloured, confirmed, counted, has_colours, in_ascii, plain, say
+from exeat.cli.screen import GREEN, aligned, confirmed, counted, in_ascii, plain, say
 from exeat.errors import ConfigError, ExeatError
 from exeat.files.layers.kept import layer_numbers
 from exeat.sandbox.allowlist import read_allowlist
@@ -16,6 +14,7 @@ from exeat.sandbox.folder import (
     NoSandboxError,
     SandboxFolder,
     check_name,
+    default_allowlist,
     list_sandboxes,
     open_sandbox,
     remove_sandbox,
@@ -23,7 +22,6 @@ from exeat.sandbox.folder import (
 
 if TYPE_CHECKING:
     from exeat.sandbox.control import Running
-    from exeat.sandbox.folder import SandboxFolder
 
 
 _HEADINGS = ("NAME", "STATE", "RULES", "RECORDS", "ALLOWED", "BLOCKED", "OPEN", "PENDING")
@@ -104,7 +102,6 @@ def _refuse_if_running(name: str) -> None:
 
 
 def _look(name: str) -> _Seen:
-    from exeat.sandbox.allowlist import read_allowlist
     from exeat.sandbox.control import running
 
     try:
@@ -120,23 +117,17 @@ def _look(name: str) -> _Seen:
 
 def _records(folder: SandboxFolder) -> int | None:
     """The number of the last line of the log. The log is not read: it may be large. None: it is no log of ours."""
-    from exeat.audit.parts import read_tail
+    from exeat.audit.parts import LogPlace, open_part, read_tail
 
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(AUDIT, flags, dir_fd=folder.descriptor)
-    except FileNotFoundError:
-        return 0
-    except OSError:
+        part = open_part(LogPlace(AUDIT, folder.descriptor))
+    except ConfigError:
         return None
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            return None
-        tail = read_tail(descriptor, found.st_size)
-        return None if tail is None else tail.seq
-    finally:
-        os.close(descriptor)
+    if part is None:
+        return 0
+    with part:
+        tail = read_tail(part.descriptor, part.size)
+    return None if tail is None else tail.seq
 
 
 def _first_line(error: ConfigError) -> str:
@@ -150,10 +141,9 @@ def _print_table(seen: list[_Seen]) -> None:
         counts = [f"{each.total(field):,}" if each.running else "-" for field in now]
         rows.append((each.name, each.state, _number(each.rules), _number(each.records), *counts))
     lines = aligned(rows, right=_NUMBERS)
-    colours = has_colours(sys.stdout)
     say(lines[0])
     for each, line in zip(seen, lines[1:], strict=True):
-        say(coloured(line, GREEN) if colours and each.running else line)
+        say(line, GREEN if each.running else "")
 
 
 def _number(value: int | None) -> str:
@@ -177,12 +167,14 @@ def _as_dict(each: _Seen) -> dict[str, object]:
 
 
 def open_for_run(name: str, *, new: bool, empty: bool) -> SandboxFolder:
-    """Open it; `new` or `empty` make it if it is not there, as does a person who says yes. Raises ConfigError."""
+    """Open it. If it is not there, `new` or `empty` make it, as does a user who says yes: a slip must not make a
+    sandbox with a hundred rules. Raises ConfigError.
+    """
     check_name(name)
     try:
         folder = open_sandbox(name, create=new or empty, empty=empty)
     except NoSandboxError as missing:
-        if not _is_person_here() or not _wants_it(missing):
+        if not _can_ask() or not _is_wanted(missing):
             raise
         folder = open_sandbox(name, create=True)
     if empty and not folder.was_created:
@@ -199,19 +191,18 @@ def _refuse_rules(folder: SandboxFolder) -> None:
     rules = len(read_allowlist(folder).rules)
     if rules:
         raise ConfigError(
-            f"the sandbox {folder.name} is there already, and its list has {rules} rule{'s' if rules > 1 else ''}",
+            f"the sandbox {folder.name} exists already, and its list has {counted(rules, 'rule')}",
             where="--empty",
             expected=f"no --empty, or exeat proxy reset --empty --name {folder.name} first",
         )
 
 
-def _is_person_here() -> bool:
+def _can_ask() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-def _wants_it(missing: NoSandboxError) -> bool:
+def _is_wanted(missing: NoSandboxError) -> bool:
     from exeat.policy.document import parse_listing
-    from exeat.sandbox.folder import default_allowlist
 
     rules = len(parse_listing(default_allowlist(), ""))
     others = f" ({missing.others})" if missing.others else ""

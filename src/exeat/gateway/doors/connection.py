@@ -15,8 +15,8 @@ from exeat.gateway.doors.redirect import Destination, serve_redirected
 from exeat.gateway.doors.socks import serve_socks
 from exeat.gateway.doors.tunnel import Inner
 from exeat.gateway.gates.session import Session
-from exeat.gateway.refusal import CERTIFICATE_REFUSED
 from exeat.gateway.tls.layer import secure_channel
+from exeat.reasons import Reason
 from exeat.wire import socks5
 
 _log = logging.getLogger("exeat")
@@ -67,7 +67,7 @@ async def serve_inner(session: Session, inner: Inner) -> None:
     try:
         note = await _serve_tls(session, inner)
     finally:
-        session.finish(inner.record, inner.record.status, 0, 0, note)
+        session.finish(inner.record, note)
 
 
 async def _serve_tls(session: Session, inner: Inner) -> str:
@@ -85,7 +85,7 @@ async def _serve_tls(session: Session, inner: Inner) -> str:
         reason = handshake_reason(error) or "TLS failed"
         client.close()
         if any(alert in reason for alert in _CERT_ALERTS):
-            state.counters.block(place.host_text, place.port, CERTIFICATE_REFUSED)
+            state.counters.block(place.host_text, place.port, Reason.CERTIFICATE_REFUSED)
             return f"the client refused our certificate: {reason}"
         return f"no TLS with the client: {reason}"
     except OSError:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address
-from typing import Final, Protocol
+from typing import Final
 
 from exeat.errors import HostError
 from exeat.gateway.doors.synthetic import SyntheticNames
-from exeat.gateway.record.denials import DNS, Denials
+from exeat.gateway.record.records import DNS, Denials
 from exeat.gateway.state import State
 from exeat.policy import Decision, Name, Reason, Verdict, canonical_host, could_allow, unreachable
 from exeat.wire.dns import (
@@ -42,6 +42,13 @@ PORT: Final = 53
 _LOCALHOST: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 _NOT_LISTED: Final = Decision(Verdict.DENY, None, Reason.NOT_LISTED)
 
+MAX_CONNECTIONS: Final = 64
+MAX_QUERIES: Final = 128  # of one connection
+_QUERIES_A_TURN: Final = 4  # then the other connections have theirs
+# For a whole query to come, and for its answer to be taken. Single bytes put nothing off (slowloris).
+IDLE_S: Final = 10.0
+_BUFFER_BYTES: Final = 16 * 1024
+
 Outcome = tuple[Rcode, tuple[Answer, ...]]
 
 
@@ -51,10 +58,10 @@ class DnsDoor:
     def __init__(self, state: State, names: SyntheticNames) -> None:
         self._state = state
         self._names = names
-        self._denials = Denials(state)
+        self._denials = Denials(state.records, state.loop)
         self._sockets: list[asyncio.DatagramTransport] = []
         self._servers: list[asyncio.Server] = []
-        self._streams: set[Stream] = set()
+        self._streams: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
 
     # Sockets
 
@@ -63,10 +70,11 @@ class DnsDoor:
         loop = self._state.loop
         try:
             for sock in udp:
-                transport, _ = await loop.create_datagram_endpoint(lambda: Datagrams(self._respond), sock=sock)
+                transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self._respond), sock=sock)
                 self._sockets.append(transport)
             for sock in tcp:
-                self._servers.append(await loop.create_server(self._make_stream, sock=sock))
+                server = await asyncio.start_server(self._serve_stream, sock=sock, limit=_BUFFER_BYTES)
+                self._servers.append(server)
         except BaseException:
             await self.close()
             for sock in (*udp, *tcp):
@@ -79,15 +87,51 @@ class DnsDoor:
             transport.close()
         for server in self._servers:
             server.close()
-        for stream in list(self._streams):
-            stream.abort()
+        for writer in self._streams:
+            writer.transport.abort()
+        if self._streams:
+            await asyncio.wait(self._streams.values())
         self._sockets.clear()
         self._servers.clear()
         self._denials.close()
         await asyncio.sleep(0)  # transports let go of their sockets in the next turn of the loop
 
-    def _make_stream(self) -> Stream:
-        return Stream(self._state.loop, self._respond, self._streams)
+    async def _serve_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One TCP connection."""
+        task = asyncio.current_task()
+        if task is None or len(self._streams) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._streams[writer] = task
+        try:
+            await self._answer_stream(reader, writer)
+            async with asyncio.timeout(IDLE_S):  # a close still sends what was written
+                writer.close()
+                await writer.wait_closed()
+        except OSError:  # also when the time is over
+            pass
+        finally:
+            writer.transport.abort()
+            del self._streams[writer]
+
+    async def _answer_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Messages with two bytes of length before each (RFC 1035 section 4.2.2), until one makes no sense."""
+        writer.transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+        for number in range(1, MAX_QUERIES + 1):
+            async with asyncio.timeout(IDLE_S):
+                try:
+                    size = int.from_bytes(await reader.readexactly(2))
+                    # No query of ours is longer, and it is not worth the memory to be sure.
+                    data = await reader.readexactly(size) if size <= MAX_QUERY_BYTES else b""
+                except asyncio.IncompleteReadError:
+                    return
+                reply = self._respond(data, tcp=True) if data else None
+                if reply is None:
+                    return
+                writer.write(len(reply).to_bytes(2) + reply)
+                await writer.drain()  # no more questions are read before there is room for answers
+            if number % _QUERIES_A_TURN == 0:
+                await asyncio.sleep(0)
 
     def _respond(self, data: bytes, *, tcp: bool) -> bytes | None:
         try:
@@ -106,7 +150,7 @@ class DnsDoor:
             query = parse_query(data)
         except DnsError as error:
             if error.rcode is not None:
-                self._denials.add(DNS, "", PORT, "", "malformed", note=error.public)
+                self._denials.add(DNS, "", PORT, "", Reason.MALFORMED, note=error.public)
             return encode_error(error)
         return encode_answer(query, *self._judge(query), tcp=tcp)
 
@@ -130,7 +174,7 @@ class DnsDoor:
             return Rcode.NOERROR, ()  # the name is there, and has nothing of this type
         addresses = self._names.addresses(name.text)
         if addresses is None:
-            self._denials.add(DNS, name.text, PORT, type_name(query.qtype), "no-address-left")
+            self._denials.add(DNS, name.text, PORT, type_name(query.qtype), Reason.NO_ADDRESS_LEFT)
             return Rcode.SERVFAIL, ()
         return _give(query, addresses)
 
@@ -143,8 +187,8 @@ class DnsDoor:
         return Rcode.NOERROR, (Answer(name, TTL_S),)
 
     def _refuse(self, query: Query, decision: Decision, note: str = "") -> Outcome:
-        rule = decision.rule.text if decision.rule is not None else ""
-        self._denials.add(DNS, query.name, PORT, type_name(query.qtype), decision.reason, rule=rule, note=note)
+        reason, rule = decision.reason, decision.rule_text
+        self._denials.add(DNS, query.name, PORT, type_name(query.qtype), reason, rule=rule, note=note)
         return Rcode.NXDOMAIN if query.qclass == CLASS_IN else Rcode.REFUSED, ()
 
 
@@ -170,24 +214,10 @@ def _give(query: Query, addresses: tuple[IPv4Address, IPv6Address]) -> Outcome:
             return Rcode.NOERROR, ()
 
 
-MAX_CONNECTIONS: Final = 64
-MAX_QUERIES: Final = 128  # of one connection
-_QUERIES_A_TURN: Final = 4  # then the other connections have theirs
-# Between two whole queries, and for an answer to be taken. Single bytes put nothing off (slowloris).
-IDLE_S: Final = 10.0
-_WRITE_HIGH_BYTES: Final = 16 * 1024
+class _Datagrams(asyncio.DatagramProtocol):
+    """One UDP socket. `respond` must never raise."""
 
-
-class Responder(Protocol):
-    """Gives the answer to a message, or None where there must be none. Never raises."""
-
-    def __call__(self, data: bytes, *, tcp: bool) -> bytes | None: ...
-
-
-class Datagrams(asyncio.DatagramProtocol):
-    """One UDP socket."""
-
-    def __init__(self, respond: Responder) -> None:
+    def __init__(self, respond: Callable[..., bytes | None]) -> None:
         self._respond = respond
         self._paused = False
         self._transport: asyncio.DatagramTransport | None = None
@@ -203,102 +233,10 @@ class Datagrams(asyncio.DatagramProtocol):
             self._transport.sendto(reply, addr)
 
     def error_received(self, exc: Exception) -> None:
-        """Somebody did not wait for an answer. That is no error of this socket."""
+        """A client did not wait for its answer. That is no error of this socket."""
 
     def pause_writing(self) -> None:
         self._paused = True
 
     def resume_writing(self) -> None:
         self._paused = False
-
-
-class Stream(asyncio.Protocol):
-    """One TCP connection: messages with two bytes of length before each (RFC 1035 section 4.2.2).
-
-    `others` are the connections that are open; each puts itself in and takes itself out.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, respond: Responder, others: set[Stream]) -> None:
-        self._loop = loop
-        self._respond = respond
-        self._others = others
-        self._buffer = bytearray()
-        self._queries = 0
-        self._paused = False
-        self._is_due = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything can use it
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]  # stream protocols get a Transport
-        if len(self._others) >= MAX_CONNECTIONS:
-            self.abort()
-            return
-        self._others.add(self)
-        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if not self._is_due:
-            self._serve()
-
-    def pause_writing(self) -> None:
-        """The peer does not take its answers: read no more questions, so that nothing piles up here."""
-        self._paused = True
-        self._update_reading()
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        if not self._is_due:
-            self._serve()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._others.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def _wait(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(IDLE_S, self.abort)
-
-    def _serve(self) -> None:
-        """Answer the queries that are here, some of them in each turn of the loop."""
-        self._is_due = self._answer_some()
-        if self._is_due:
-            self._loop.call_soon(self._serve)
-        self._update_reading()
-
-    def _update_reading(self) -> None:
-        if self._transport.is_closing():
-            return
-        if self._paused or self._is_due:
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
-
-    def _answer_some(self) -> bool:
-        """True: there may be more. A close still sends what was written, until the timer ends it."""
-        buffer, transport = self._buffer, self._transport
-        for _ in range(_QUERIES_A_TURN):
-            if len(buffer) < 2 or self._paused or transport.is_closing():
-                return False
-            end = 2 + int.from_bytes(buffer[:2])
-            if end > 2 + MAX_QUERY_BYTES:
-                transport.close()  # no query of ours is that long, and it is not worth the memory to be sure
-                return False
-            if len(buffer) < end:
-                return False
-            reply = self._respond(bytes(buffer[2:end]), tcp=True)
-            del buffer[:end]
-            self._queries += 1
-            if reply is not None:
-                transport.write(len(reply).to_bytes(2) + reply)
-                self._wait()
-            if reply is None or self._queries >= MAX_QUERIES:
-                transport.close()
-        return True

@@ -11,13 +11,12 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from exeat.gateway.record.denials import Denials
+from exeat.gateway.record.records import Denials
 from exeat.gateway.state import State
 from exeat.policy import LOCALHOST, Reason
 from exeat.wire.netlink import parse_logged_packets
 from exeat.wire.packet import parse_packet
 
-REASON: Final = "protocol-not-carried"
 _HERE: Final = "nothing inside listens there, and the host does"
 _MAX_READS: Final = 64  # in one turn of the loop
 _MAX_DATAGRAM: Final = 65_536
@@ -28,7 +27,7 @@ class DropLog:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._denials = Denials(state)
+        self._denials = Denials(state.records, state.loop)
         self._host_ports = HostPorts()
         self._sockets: list[socket.socket] = []
 
@@ -72,7 +71,9 @@ class DropLog:
             return
         names = self._state.names
         name = names.name_of(packet.destination) if names is not None else None
-        self._denials.add(packet.protocol, name or packet.destination.compressed, packet.port, "", REASON)
+        self._denials.add(
+            packet.protocol, name or packet.destination.compressed, packet.port, "", Reason.PROTOCOL_NOT_CARRIED
+        )
 
 
 _TABLES: Final = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
@@ -83,7 +84,7 @@ _KEPT_S: Final = 1.0  # a program that waits for a port asks hundreds of times
 
 
 class HostPorts:
-    """The ports on which this machine's loopback is listened to, as of a second ago at most."""
+    """The ports on which this machine's loopback is listened to, as the kernel lists it, as of a second ago at most."""
 
     def __init__(self) -> None:
         self._ports: frozenset[int] = frozenset()

@@ -7,26 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ProtocolError
 from exeat.gateway.doors.tunnel import Inner, serve_tunnel, serve_unopened
-from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.exchange import Exchange
 from exeat.gateway.flow.relay import Tunnel
 from exeat.gateway.flow.upload import is_repeatable
-from exeat.gateway.gates.admission import (
-    admit_interception,
-    deny,
-    judge_request,
-    malformed,
-    open_upstream,
-    refuse_credentials,
-    reopen_upstream,
-)
+from exeat.gateway.gates.admission import admit_interception, deny, open_upstream, reopen_upstream
+from exeat.gateway.gates.judging import judge_request, keep_upstream, place_now
 from exeat.gateway.gates.session import Session
 from exeat.gateway.gates.treating import UNTREATED, Treated, refuse_misuse, treat
 from exeat.gateway.gates.upstream import explain_break
-from exeat.gateway.refusal import SECRET_IN_RESPONSE, Refusal
+from exeat.gateway.limits import Budget
+from exeat.gateway.record.records import AccessRecord
+from exeat.gateway.refusal import NO_CREDENTIALS, Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.policy import is_same_host
+from exeat.reasons import Reason
 from exeat.wire.http1 import ESTABLISHED, RequestHead, check_origin_target, parse_absolute_target
 
 if TYPE_CHECKING:
@@ -53,11 +48,7 @@ async def serve_http(
             if head is None:
                 return None
         except ProtocolError as error:
-            record = session.new_record(protocol, "")
-            if bound is not None:
-                record.host, record.port = bound.key
-            malformed(session.state, record, error)
-            await _answer_bad(session, error)
+            await _refuse_malformed(session, session.new_record(protocol, "", bound), error)
             return None
         if head.method == b"CONNECT" and bound is None:
             return await _serve_connect(session, head)
@@ -77,7 +68,8 @@ class _Door(NamedTuple):
     prefers_h2: bool
 
 
-async def _answer_bad(session: Session, error: ProtocolError) -> None:
+async def _refuse_malformed(session: Session, record: AccessRecord, error: ProtocolError) -> None:
+    record.malformed(error)
     session.reply(Refusal(error.status, error.public, "http_request_error"), close=True)
     await session.linger()
 
@@ -93,7 +85,7 @@ def _identify(state: State, head: RequestHead, bound: Place | None) -> tuple[Pla
             if named.port != bound.port or not is_same_host(named.host, bound.host):
                 raise ProtocolError("the Host header names another host than the tunnel", status=421)
             return named, path  # `localhost`, as the client wrote it
-        return state.find(bound.where, 0), path  # under the policy of now, not of when the tunnel was opened
+        return place_now(state, bound), path
     authority, path = parse_absolute_target(head.target, head.method)
     place = state.find(authority, 80)
     if head.host is not None and head.host != authority and state.find(head.host, 80).key != place.key:
@@ -105,35 +97,26 @@ async def _serve_request(door: _Door, head: RequestHead) -> bool:
     """One request. False: the connection is not to be used for another."""
     session, bound, protocol, secure, prefers_h2 = door
     state = session.state
-    record = session.new_record(protocol, head.method.decode("ascii"))
-    if bound is not None:
-        record.host, record.port = bound.key
+    record = session.new_record(protocol, head.method.decode("ascii"), bound)
     if bound is None and state.credentials is not None and not state.credentials.match_basic(head.authorization):
-        return await _refuse(session, head, refuse_credentials(state, record))
+        record.lacks_credentials()
+        return await _refuse(session, head, NO_CREDENTIALS)
     try:
         place, path = _identify(state, head, bound)
         if not place.decision.allowed:
             place = await session.settle(place)
-        record.host, record.port = place.key
+        record.names(place.key)
         decision, path = judge_request(state, place, head.method, path)
+        if decision.allowed:
+            access = Access(record, place, decision, head.method, path, secure=secure, prefers_h2=prefers_h2)
+            treated = UNTREATED if state.interception is None else await treat(session, access, head)
+        else:
+            treated = deny(record, place, decision)
     except ProtocolError as error:
-        malformed(state, record, error)
-        await _answer_bad(session, error)
+        await _refuse_malformed(session, record, error)
         return False
-    if not decision.allowed:
-        return await _refuse(session, head, deny(state, record, place, decision))
-    access = Access(record, place, decision, head.method, path, secure=secure, prefers_h2=prefers_h2)
-    treated = UNTREATED
-    if state.interception is not None:
-        try:
-            outcome = await treat(session, access, head)
-        except ProtocolError as error:
-            malformed(state, record, error)
-            await _answer_bad(session, error)
-            return False
-        if isinstance(outcome, Refusal):
-            return await _refuse(session, head, outcome)
-        treated = outcome
+    if isinstance(treated, Refusal):
+        return await _refuse(session, head, treated)
     upstream = await open_upstream(state, access, reuse=True, repeatable=is_repeatable(head))
     if isinstance(upstream, Refusal):
         return await _refuse(session, head, upstream, read=treated.body is not None)
@@ -155,7 +138,7 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
     limits = state.limits
     budget = state.budgets.of(access.decision.rule)
     while True:
-        reused = upstream.sent > 0
+        reused = upstream.is_reused
         sent, received = upstream.sent, upstream.received
         session.upstream = upstream
         exchange = Exchange(client, upstream, head, limits, treatment, state.memory, state.known_fields)
@@ -171,25 +154,24 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
             return await _refuse(session, head, fresh, read=treated.body is not None)
         upstream = fresh
     sent, received = upstream.sent - sent, upstream.received - received
+    failure = exchange.failure
     if treatment is not None:
-        access.record.secrets = treatment.names  # the body may have brought more
+        access.record.uses(treatment.names)  # the body may have brought more
         if exchange.misused:
-            refusal = refuse_misuse(state, access, exchange.misused)
-            exchange.failure = refusal if exchange.failure is not None else None
-    if exchange.failure is not None and access.secure and exchange.broken_by is not None and not (reused or received):
-        exchange.failure = explain_break(exchange.broken_by, access, exchange.failure, upstream)
+            refusal = refuse_misuse(access, exchange.misused)
+            failure = refusal if failure is not None else None
+    if failure is not None and access.secure and exchange.broken_by is not None and not (reused or received):
+        failure = explain_break(exchange.broken_by, access, failure, upstream)
     if exchange.upgraded is not None:
         sent, received, note = await _relay_upgraded(session, upstream, exchange, budget, sent, received, treatment)
-        session.finish(access.record, 101, sent, received, note)
+        session.finish(access.record, note, sent, received, 101)
         return False
     session.upstream = None
-    if exchange.reuse_upstream and access.policy is not state.policy:
-        upstream.close()  # it goes where the policy of then led
-    elif exchange.reuse_upstream:
-        state.pool.give(access.pool_key, upstream, access.route)
-    session.finish(access.record, exchange.status, sent, received, exchange.note)
-    if exchange.failure is not None:
-        session.reply(exchange.failure, close=True, head_only=head.method == b"HEAD")
+    if exchange.reuse_upstream:
+        keep_upstream(state, access, upstream)
+    session.finish(access.record, exchange.note, sent, received, exchange.status)
+    if failure is not None:
+        session.reply(failure, close=True, head_only=head.method == b"HEAD")
     if not exchange.keep_client or session.draining:
         if head.has_body and not client.closed:
             await session.linger()
@@ -210,10 +192,10 @@ async def _relay_upgraded(
     sent_before, received_before = upstream.sent - sent, upstream.received - received
     tunnel = Tunnel(session.client, upstream, budget)
     if treatment is not None:
-        tunnel.guard_down(treatment.leak_guard(), SECRET_IN_RESPONSE)
+        tunnel.guard_down(treatment.leak_guard(), Reason.SECRET_IN_RESPONSE)
     session.stop_transfer = tunnel.stop
     session.watch_idle(tunnel.stop)
-    upstream.buffer = (exchange.upgraded or b"") + upstream.buffer  # what came while this task was being woken
+    upstream.put_back(exchange.upgraded or b"")  # before what came while this task was being woken
     tunnel.open_down()
     tunnel.open_up()
     await tunnel.done
@@ -228,34 +210,34 @@ async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
     state = session.state
     record = session.new_record("connect", "CONNECT")
     if state.credentials is not None and not state.credentials.match_basic(head.authorization):
-        session.reply(refuse_credentials(state, record), close=True)
+        record.lacks_credentials()
+        session.reply(NO_CREDENTIALS, close=True)
         await session.linger()
         return None
     try:
         place = state.find(head.target, 0)
-        record.host, record.port = place.key
+        record.names(place.key)
         if head.has_body:
             raise ProtocolError("CONNECT with a body")
         if head.host is not None and head.host != head.target and not _same_host(state, head.host, place):
             raise ProtocolError("the Host header and the CONNECT target name different hosts")
     except ProtocolError as error:
-        malformed(state, record, error)
-        await _answer_bad(session, error)
+        await _refuse_malformed(session, record, error)
         return None
     if not place.decision.allowed:
         place = await session.settle(place)
     access = Access(record, place, place.decision)
-    upstream = await (admit_interception(state, access) if place.is_intercepted else open_upstream(state, access))
+    upstream = await (admit_interception(access) if place.is_intercepted else open_upstream(state, access))
     if isinstance(upstream, Refusal):
         # Closed even though the request was well formed: bytes sent ahead were meant for the tunnel.
         session.reply(upstream, close=True)
         await session.linger()
         return None
     session.client.write(ESTABLISHED)
+    record.answered(200)
     if upstream is None:
-        record.status = 200
         return await serve_unopened(session, access, "connect")
-    return await serve_tunnel(session, access, upstream, 200, "connect")
+    return await serve_tunnel(session, access, upstream, "connect")
 
 
 def _same_host(state: State, host_header: bytes, place: Place) -> bool:

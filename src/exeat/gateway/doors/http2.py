@@ -12,7 +12,6 @@ from h2.errors import ErrorCodes
 from h2.events import RequestReceived
 
 from exeat.errors import ProtocolError
-from exeat.gateway.gates.admission import malformed
 from exeat.gateway.gates.session import Session
 from exeat.gateway.http2.link import MAX_STREAMS, Link
 from exeat.gateway.http2.stream import Stream
@@ -148,10 +147,7 @@ class _Front(Link):
         self._count_reset()
 
     def _record(self, error: ProtocolError) -> None:
-        record = self._session.new_record(self._protocol, "")
-        if self._bound is not None:
-            record.host, record.port = self._bound.key
-        malformed(self._state, record, error)
+        self._session.new_record(self._protocol, "", self._bound).malformed(error)
 
     def _count_reset(self) -> None:
         if not self._resets.spend(self.loop.time()):
@@ -212,5 +208,5 @@ class _Front(Link):
         if channel.closed:
             self._state.sessions.discard(session)
         else:
-            channel.on_lost = lambda _: self._state.sessions.discard(session)
+            channel.when_lost(lambda _: self._state.sessions.discard(session))
             session.watch_last_bytes()

@@ -18,6 +18,7 @@ import sys
 from asyncio import BaseTransport
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
@@ -25,11 +26,10 @@ from typing import Final
 from exeat.errors import ProtocolError
 from exeat.gateway.doors.http import serve_http
 from exeat.gateway.doors.tunnel import (
-    INTERCEPT,
-    RELAY,
     SILENT,
     TLS_ACCESS_DENIED,
     WEB_PORTS,
+    Action,
     First,
     Inner,
     Speech,
@@ -39,21 +39,24 @@ from exeat.gateway.doors.tunnel import (
     serve_tunnel,
 )
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.gates.admission import (
-    admit_interception,
-    deny,
-    deny_inside,
-    deny_unknown,
-    malformed,
-    open_upstream,
-)
+from exeat.gateway.gates.admission import admit_interception, deny, open_upstream
+from exeat.gateway.gates.judging import place_now
 from exeat.gateway.gates.session import Session
+from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
-from exeat.policy import LOCALHOST, LOOPBACK, Address, Reason
+from exeat.policy import LOCALHOST, LOOPBACK, Address
+from exeat.reasons import Reason
 from exeat.wire.http1 import sniff_request
 
 ServeInner = Callable[[Session, Inner], Awaitable[None]]
+_log = logging.getLogger("exeat")
+# linux/netfilter_ipv4.h and netfilter_ipv6/ip6_tables.h: the same number for both families.
+_SO_ORIGINAL_DST: Final = 80
+_LEVELS: Final = {socket.AF_INET: socket.IPPROTO_IP, socket.AF_INET6: socket.IPPROTO_IPV6}
+_SOCKADDR_BYTES: Final = 28  # a sockaddr_in6; a sockaddr_in is shorter
+# No such connection is tracked, or nothing here tracks connections at all: then nobody has redirected it.
+_NOT_REDIRECTED: Final = (errno.ENOENT, errno.ENOPROTOOPT)
 PROTOCOL: Final = "redirect"
 PROTOCOL_HTTP: Final = "redirect/http"
 # How long a client that is refused gets to show what it speaks. One that speaks first does so within a
@@ -63,13 +66,68 @@ _GRACE_S: Final = 0.2
 _METHOD: Final = re.compile(rb"\s*+([!-~]{1,32})(?![!-~])")
 
 
+# Where it was meant to go
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What a client called connect() with."""
+
+    ip: IPv4Address | IPv6Address
+    port: int
+
+
+# Redirected or not, the kernel would not say where to. Never to be taken for a connection to ourselves.
+NOWHERE: Final = Destination(IPv4Address(0), 0)
+
+
+def find_destination(transport: BaseTransport) -> Destination | None:
+    """The original destination of an accepted connection. None: it is ourselves, so the client wants a proxy.
+
+    Asked once, while the transport is being made: a descriptor's number may belong to another connection later.
+    """
+    offered = transport.get_extra_info("socket")
+    try:
+        # The loops offer a stand-in for the socket; uvloop's duplicates the descriptor for each question.
+        sock = socket.socket(offered.family, socket.SOCK_STREAM, 0, offered.fileno())
+        try:
+            ours = sock.getsockname()
+            found = parse_sockaddr(sock.getsockopt(_LEVELS[offered.family], _SO_ORIGINAL_DST, _SOCKADDR_BYTES))
+        finally:
+            sock.detach()
+    except (OSError, KeyError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in _NOT_REDIRECTED:
+            return None
+        _log.warning("the original destination of a connection is unknown: %r", error)
+        return NOWHERE
+    return None if found == _listener(ours[0], ours[1]) else found
+
+
+@lru_cache(maxsize=64)
+def _listener(host: str, port: int) -> Destination:
+    return Destination(ip_address(host.partition("%")[0]), port)
+
+
+# A program comes back to the same few places; reading an address afresh costs about 3 us.
+@lru_cache(maxsize=1_024)
+def parse_sockaddr(raw: bytes) -> Destination:
+    """A sockaddr_in or sockaddr_in6 as the kernel writes it. ValueError if it is neither."""
+    family = int.from_bytes(raw[:2], sys.byteorder)
+    port = int.from_bytes(raw[2:4])
+    if family == socket.AF_INET and len(raw) >= 16:
+        return Destination(IPv4Address(raw[4:8]), port)
+    if family == socket.AF_INET6 and len(raw) >= 28:
+        return Destination(IPv6Address(raw[8:24]), port)  # without its zone: an address of this link is denied anyway
+    raise ValueError(f"no address in {raw.hex()}")
+
+
 async def serve_redirected(session: Session, destination: Destination, serve_inner: ServeInner) -> None:
     """Serve one redirected connection to its end. `serve_inner` serves requests inside TLS."""
     names = session.state.names
     ip, port = destination.ip, destination.port
     if destination is NOWHERE or names is None:
         record = session.new_record(PROTOCOL, "CONNECT")
-        deny_unknown(session.state, record, "the kernel did not say where the connection was meant to go")
+        record.leads_nowhere("the kernel did not say where the connection was meant to go")
         session.client.reset()
     elif not names.covers(ip):
         await _serve_place(session, _place_of(session.state, Address(ip), port), serve_inner)
@@ -98,41 +156,48 @@ def _place_of(state: State, address: Address, port: int) -> str:
     return by_name if state.find(by_name.encode("ascii"), 0).decision.allowed else where
 
 
-async def _serve_place(session: Session, where: str, serve_inner: ServeInner) -> None:
-    state, authority = session.state, where.encode("ascii")
-    try:
-        place = state.find(authority, 0)
-    except ProtocolError as error:  # port 0, which connect() takes
-        record = session.new_record(PROTOCOL, "CONNECT")
-        record.host = where.rpartition(":")[0]
-        malformed(state, record, error)
-        session.client.reset()
-        return
+# What it speaks, and how it is served
+
+
+class Way(Enum):
+    """How a connection is served, once it is known what its client speaks, as far as that matters."""
+
+    REQUESTS = 0  # HTTP, each request decided on its own
+    DIAL_FIRST = 1  # the server may be the one to speak: connect it, then judge as inside any tunnel
+    JUDGE_FIRST = 2  # nothing is dialled before the first bytes are judged; and all that is denied
+    NOTHING = 3  # it never asked for anything, so there is nothing to decide
+
+
+def choose_way(place: Place, first: First) -> Way:
+    allowed, takes_http = place.decision.allowed, _takes_http(place)
+    if takes_http and first.speech is Speech.HTTP:
+        return Way.REQUESTS
+    if allowed and not _speaks_first(place):
+        return Way.DIAL_FIRST
+    if first.speech is Speech.NOTHING and (allowed or takes_http or place.is_intercepted):
+        return Way.NOTHING
+    return Way.JUDGE_FIRST
+
+
+class Hearing(Enum):
+    """How long to wait for the client's first bytes before anything is dialled."""
+
+    NONE = 0
+    MOMENT = 1
+    PATIENT = 2
+
+
+def choose_hearing(place: Place) -> Hearing:
+    if _speaks_first(place):
+        return Hearing.PATIENT
     if not place.decision.allowed:
-        place = await session.settle(place)
-    inner: Inner | None = None
-    if _takes_http(place) and place.decision.allowed and await _speaks_http_already(session.client):
-        place = state.find(authority, 0)  # the policy may have changed meanwhile
-        await serve_http(session, place, PROTOCOL_HTTP)
-        return
-    place = state.find(authority, 0)  # the same here
-    web = place.port in WEB_PORTS
-    first = SILENT
+        return Hearing.PATIENT if _takes_http(place) else Hearing.MOMENT
     # Where a request may be let through to an address that a tunnel may not, it must be seen which of them comes.
-    if web or place.is_intercepted or place.judges_by_request or not place.decision.allowed:
-        speaks_first = web or place.is_intercepted or (_takes_http(place) and not place.decision.allowed)
-        first = await _listen(session, patient=speaks_first)
-        place = state.find(authority, 0)  # the policy may have changed meanwhile
-    if _takes_http(place) and first.speech is Speech.HTTP:
-        await serve_http(session, place, PROTOCOL_HTTP)
-    elif place.decision.allowed and not (web or place.is_intercepted):
-        inner = await _serve_at_once(session, place)
-    elif first.speech is Speech.NOTHING and (place.decision.allowed or place.is_intercepted or _takes_http(place)):
-        pass  # it never asked for anything, so there is nothing to decide
-    else:
-        inner = await _serve_judged(session, place, first)
-    if inner is not None:
-        await serve_inner(session, inner)
+    return Hearing.MOMENT if place.judges_by_request else Hearing.NONE
+
+
+def _speaks_first(place: Place) -> bool:
+    return place.port in WEB_PORTS or place.is_intercepted
 
 
 def _takes_http(place: Place) -> bool:
@@ -144,6 +209,42 @@ def _takes_http(place: Place) -> bool:
     if place.port == 443 or place.is_proxy:
         return False
     return decision.allowed or decision.reason is Reason.NEEDS_INTERCEPTION
+
+
+async def _serve_place(session: Session, where: str, serve_inner: ServeInner) -> None:
+    state = session.state
+    try:
+        place = state.find(where.encode("ascii"), 0)
+    except ProtocolError as error:  # port 0, which connect() takes
+        record = session.new_record(PROTOCOL, "CONNECT")
+        record.names((where.rpartition(":")[0], 0))
+        record.malformed(error)
+        session.client.reset()
+        return
+    if not place.decision.allowed:
+        place = await session.settle(place)
+    first = await _hear(session, place)
+    place = place_now(state, place)
+    inner: Inner | None = None
+    match choose_way(place, first):
+        case Way.REQUESTS:
+            await serve_http(session, place, PROTOCOL_HTTP)
+        case Way.DIAL_FIRST:
+            inner = await _dial_first(session, place)
+        case Way.JUDGE_FIRST:
+            inner = await _judge_first(session, place, first)
+        case Way.NOTHING:
+            pass
+    if inner is not None:
+        await serve_inner(session, inner)
+
+
+async def _hear(session: Session, place: Place) -> First:
+    """What the client speaks, as far as it must be known before anything is dialled."""
+    if _takes_http(place) and place.decision.allowed and await _speaks_http_already(session.client):
+        return First(Speech.HTTP)
+    hearing = choose_hearing(place_now(session.state, place))
+    return SILENT if hearing is Hearing.NONE else await _listen(session, patient=hearing is Hearing.PATIENT)
 
 
 async def _listen(session: Session, *, patient: bool) -> First:
@@ -178,58 +279,54 @@ async def _speaks_http_already(client: Channel) -> bool:
     return bool(client.buffer) and sniff_request(client.buffer) is True
 
 
-async def _serve_at_once(session: Session, place: Place) -> Inner | None:
-    """A port on which the server may speak first: connect it, then judge as inside any tunnel."""
-    state = session.state
-    record = session.new_record(PROTOCOL, "CONNECT")
-    record.host, record.port = place.key
-    access = Access(record, place, place.decision)
-    upstream = await open_upstream(state, access)
+async def _dial_first(session: Session, place: Place) -> Inner | None:
+    access = Access(session.new_record(PROTOCOL, "CONNECT", place), place, place.decision)
+    upstream = await open_upstream(session.state, access)
     if isinstance(upstream, Refusal):
         await _answer(session, await _listen(session, patient=False), upstream)
         return None
-    return await serve_tunnel(session, access, upstream, 0, PROTOCOL)
+    return await serve_tunnel(session, access, upstream, PROTOCOL)
 
 
-async def _serve_judged(session: Session, place: Place, first: First) -> Inner | None:
-    """A tunnel whose first bytes are known before it is decided on, and everything that is denied."""
-    state = session.state
+async def _judge_first(session: Session, place: Place, first: First) -> Inner | None:
     decision = place.decision
-    is_http = first.speech is Speech.HTTP
-    record = session.new_record(PROTOCOL_HTTP if is_http else PROTOCOL, _method(session) if is_http else "CONNECT")
-    record.host, record.port = place.key
-    record.note = first.fault
+    record = _new_record(session, first, place)
     access = Access(record, place, decision)
     verdict = judge_first(first, place)
-    if verdict == INTERCEPT:
-        refusal = await admit_interception(state, access)
+    if verdict is Action.INTERCEPT:
+        refusal = await admit_interception(access)
         if refusal is None:
             return Inner(place, PROTOCOL, record)
         await _answer(session, first, refusal)
-        return None
-    if not decision.allowed and not place.is_intercepted:
-        await _answer(session, first, deny(state, record, place, decision))
-        return None
-    if verdict != RELAY or not decision.allowed:
-        record.rule = decision.rule.text if decision.rule is not None else ""
-        deny_inside(state, record, verdict)
+    elif not decision.allowed and not place.is_intercepted:
+        await _answer(session, first, deny(record, place, decision, note=first.fault))
+    elif verdict is not Action.RELAY or not decision.allowed:
+        reason = verdict if isinstance(verdict, Reason) else decision.reason
+        record.denied_inside(reason, decision, first.fault)
         await _answer(session, first, Refusal(403, f"{place} takes TLS only", "http_request_denied"))
-        return None
-    upstream = await open_upstream(state, access)
-    if isinstance(upstream, Refusal):
-        await _answer(session, first, upstream)
-        return None
-    await relay_judged(session, access, upstream, 0, first)
+    else:
+        upstream = await open_upstream(session.state, access)
+        if isinstance(upstream, Refusal):
+            await _answer(session, first, upstream)
+        else:
+            await relay_judged(session, access, upstream, first)
     return None
 
 
 async def _refuse_unknown(session: Session, destination: Destination) -> None:
     """One of our own addresses that stands for nothing: made up, or kept far beyond its time."""
     first = await _listen(session, patient=destination.port in WEB_PORTS)
-    is_http = first.speech is Speech.HTTP
-    record = session.new_record(PROTOCOL_HTTP if is_http else PROTOCOL, _method(session) if is_http else "CONNECT")
-    record.host, record.port = destination.ip.compressed, destination.port
-    await _answer(session, first, deny_unknown(session.state, record, f"{destination.ip} stands for no name"))
+    record = _new_record(session, first)
+    record.names((destination.ip.compressed, destination.port))
+    why = f"{destination.ip} stands for no name"
+    record.leads_nowhere(why)
+    await _answer(session, first, Refusal(403, why, "destination_ip_prohibited"))
+
+
+def _new_record(session: Session, first: First, place: Place | None = None) -> AccessRecord:
+    if first.speech is Speech.HTTP:
+        return session.new_record(PROTOCOL_HTTP, _method(session), place)
+    return session.new_record(PROTOCOL, "CONNECT", place)
 
 
 def _method(session: Session) -> str:
@@ -250,61 +347,3 @@ async def _answer(session: Session, first: First, refusal: Refusal) -> None:
     else:
         # An orderly end would look like a server that had nothing to say.
         client.reset()
-
-
-_log = logging.getLogger("exeat")
-# linux/netfilter_ipv4.h and netfilter_ipv6/ip6_tables.h: the same number for both families.
-_SO_ORIGINAL_DST: Final = 80
-_LEVELS: Final = {socket.AF_INET: socket.IPPROTO_IP, socket.AF_INET6: socket.IPPROTO_IPV6}
-_SOCKADDR_BYTES: Final = 28  # a sockaddr_in6; a sockaddr_in is shorter
-# No such connection is tracked, or nothing here tracks connections at all: then nobody has redirected it.
-_NOT_REDIRECTED: Final = (errno.ENOENT, errno.ENOPROTOOPT)
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """What a client called connect() with."""
-
-    ip: IPv4Address | IPv6Address
-    port: int
-
-
-# Redirected or not, the kernel would not say where to. Never to be taken for a connection to ourselves.
-NOWHERE: Final = Destination(IPv4Address(0), 0)
-
-
-def find_destination(transport: BaseTransport) -> Destination | None:
-    """The original destination of an accepted connection. None: it is ourselves, so the client wants a proxy."""
-    offered = transport.get_extra_info("socket")
-    try:
-        # The loops offer a stand-in for the socket; uvloop's duplicates the descriptor for each question.
-        sock = socket.socket(offered.family, socket.SOCK_STREAM, 0, offered.fileno())
-        try:
-            ours = sock.getsockname()
-            found = parse_sockaddr(sock.getsockopt(_LEVELS[offered.family], _SO_ORIGINAL_DST, _SOCKADDR_BYTES))
-        finally:
-            sock.detach()
-    except (OSError, KeyError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in _NOT_REDIRECTED:
-            return None
-        _log.warning("the original destination of a connection is unknown: %r", error)
-        return NOWHERE
-    return None if found == _listener(ours[0], ours[1]) else found
-
-
-@lru_cache(maxsize=64)
-def _listener(host: str, port: int) -> Destination:
-    return Destination(ip_address(host.partition("%")[0]), port)
-
-
-# A program comes back to the same few places; reading an address afresh costs about 3 us.
-@lru_cache(maxsize=1_024)
-def parse_sockaddr(raw: bytes) -> Destination:
-    """A sockaddr_in or sockaddr_in6 as the kernel writes it. ValueError if it is neither."""
-    family = int.from_bytes(raw[:2], sys.byteorder)
-    port = int.from_bytes(raw[2:4])
-    if family == socket.AF_INET and len(raw) >= 16:
-        return Destination(IPv4Address(raw[4:8]), port)
-    if family == socket.AF_INET6 and len(raw) >= 28:
-        return Destination(IPv6Address(raw[8:24]), port)  # without its zone: an address of this link is denied anyway
-    raise ValueError(f"no address in {raw.hex()}")

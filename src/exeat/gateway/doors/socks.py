@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from exeat.audit import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.doors.tunnel import Inner, serve_tunnel, serve_unopened
-from exeat.gateway.gates.admission import admit_interception, malformed, open_upstream, refuse_credentials
+from exeat.gateway.gates.admission import admit_interception, open_upstream
 from exeat.gateway.gates.session import Session
+from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access
 from exeat.wire import socks5
@@ -28,9 +28,9 @@ async def serve_socks(session: Session) -> Inner | None:
         request = await _read(session, socks5.parse_request)
         authority = f"{request.host}:{request.port}".encode("ascii")
         place = state.find(authority, 0)
-        record.host, record.port = place.key
+        record.names(place.key)
     except ProtocolError as error:
-        malformed(state, record, error)
+        record.malformed(error)
         reply = error.reply if isinstance(error, socks5.SocksError) else socks5.Reply.NOT_ALLOWED
         client.write(socks5.encode_reply(reply))
         await session.linger()
@@ -38,7 +38,7 @@ async def serve_socks(session: Session) -> Inner | None:
     if not place.decision.allowed:
         place = await session.settle(place)
     access = Access(record, place, place.decision)
-    upstream = await (admit_interception(state, access) if place.is_intercepted else open_upstream(state, access))
+    upstream = await (admit_interception(access) if place.is_intercepted else open_upstream(state, access))
     if isinstance(upstream, Refusal):
         client.write(socks5.encode_reply(upstream.socks_reply))
         await session.linger()
@@ -46,10 +46,10 @@ async def serve_socks(session: Session) -> Inner | None:
     client.write(socks5.encode_reply(socks5.Reply.SUCCEEDED))
     if upstream is None:
         return await serve_unopened(session, access, "socks5")
-    return await serve_tunnel(session, access, upstream, 0, "socks5")
+    return await serve_tunnel(session, access, upstream, "socks5")
 
 
-async def _greet(session: Session, record: Record) -> bool:
+async def _greet(session: Session, record: AccessRecord) -> bool:
     """Agree on a method; check the credentials if we want some. A refusal is recorded before it is answered."""
     client, credentials = session.client, session.state.credentials
     offered = await _read(session, socks5.parse_greeting)
@@ -57,7 +57,7 @@ async def _greet(session: Session, record: Record) -> bool:
         client.write(bytes((socks5.VERSION, socks5.NO_AUTH)))
         return True
     if socks5.USER_PASSWORD not in offered:
-        refuse_credentials(session.state, record)
+        record.lacks_credentials()
         client.write(socks5.NO_ACCEPTABLE_METHOD)
         await session.linger()
         return False
@@ -65,7 +65,7 @@ async def _greet(session: Session, record: Record) -> bool:
     user, password = await _read(session, socks5.parse_credentials)
     accepted = credentials is None or credentials.match(user, password)
     if not accepted:
-        refuse_credentials(session.state, record)
+        record.lacks_credentials()
     client.write(b"\x01\x00" if accepted else b"\x01\x01")
     if not accepted:
         await session.linger()
@@ -78,7 +78,7 @@ async def _read(session: Session, parse: Callable[[bytes], tuple[Parsed, int] | 
         parsed = parse(client.buffer)
         if parsed is not None:
             value, used = parsed
-            client.buffer = client.buffer[used:]
+            client.take(used)
             return value
         if not await client.more():
             raise socks5.SocksError("cut off")

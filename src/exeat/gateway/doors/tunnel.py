@@ -11,24 +11,29 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from exeat.audit import Record
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.relay import Tunnel
-from exeat.gateway.gates.admission import deny_inside
+from exeat.gateway.gates.judging import keep_upstream, place_now
 from exeat.gateway.gates.session import Session
-from exeat.gateway.refusal import WRONG_HOST
+from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.state import Access, Place
 from exeat.policy import LOCALHOST, Address, canonical_host, is_same_host
+from exeat.reasons import Ending, Reason
 from exeat.wire.http1 import sniff_request
 from exeat.wire.tls import HANDSHAKE, asks_for_second_hello, find_second_hello, parse_client_hello
 
 WEB_PORTS: Final = (80, 443)  # whoever connects to one of these speaks first
 # A fatal alert, access_denied: TLS clients report it instead of an unexplained end of file.
 TLS_ACCESS_DENIED: Final = b"\x15\x03\x03\x00\x02\x02\x31"
-RELAY: Final = "relay"
-HTTP: Final = "http"
-INTERCEPT: Final = "intercept"
+
+
+class Action(Enum):
+    """What to do with a tunnel whose first bytes may pass."""
+
+    RELAY = 0
+    SERVE_HTTP = 1  # each request on its own
+    INTERCEPT = 2  # the same, inside TLS
 
 
 class Speech(Enum):
@@ -64,7 +69,7 @@ class Inner:
 
     place: Place
     door: str
-    record: Record | None = None
+    record: AccessRecord | None = None
 
 
 async def read_first(client: Channel, upstream: Channel | None = None, *, tls_only: bool = False) -> First:
@@ -91,29 +96,29 @@ async def read_first(client: Channel, upstream: Channel | None = None, *, tls_on
             return First(Speech.FRAGMENT) if data else SILENT
 
 
-def judge_first(first: First, place: Place) -> str:
-    """RELAY, HTTP, or the reason to refuse a tunnel to this place that begins so."""
+def judge_first(first: First, place: Place) -> Action | Reason:
+    """What to do with a tunnel to this place that begins so, or the reason to refuse it."""
     match first.speech:
         case Speech.NOTHING:
-            return RELAY
+            return Action.RELAY
         case Speech.FRAGMENT:
-            return "cut-off"
+            return Reason.CUT_OFF
         case Speech.BROKEN_TLS:
-            return "malformed"
+            return Reason.MALFORMED
         case Speech.TLS:
             if not _agrees(first.server_name, place):
-                return "sni-mismatch"
-            return INTERCEPT if place.looks_into_tls else RELAY
+                return Reason.SNI_MISMATCH
+            return Action.INTERCEPT if place.looks_into_tls else Action.RELAY
         case Speech.HTTP | Speech.OTHER if place.is_proxy:
-            return RELAY
+            return Action.RELAY
         case Speech.HTTP | Speech.OTHER if place.port == 443:
-            return "not-tls"
+            return Reason.NOT_TLS
         case Speech.HTTP:
-            return HTTP
+            return Action.SERVE_HTTP
         case Speech.OTHER if place.is_intercepted:
-            return "not-tls"
+            return Reason.NOT_TLS
         case Speech.OTHER:
-            return "not-http" if place.port == 80 else RELAY
+            return Reason.NOT_HTTP if place.port == 80 else Action.RELAY
 
 
 async def serve_unopened(session: Session, access: Access, door: str) -> Inner | None:
@@ -121,26 +126,26 @@ async def serve_unopened(session: Session, access: Access, door: str) -> Inner |
     state, client, record = session.state, session.client, access.record
     session.watch(state.limits.head_s, client.close)
     first = await read_first(client, tls_only=access.place.port == 443)
-    place = state.find(access.place.where, 0)  # the policy may have changed meanwhile
+    place = place_now(state, access.place)
     verdict = judge_first(first, place)
-    if verdict == INTERCEPT and place.is_intercepted:
+    if verdict is Action.INTERCEPT and place.is_intercepted:
         return Inner(place, door, record)
-    note = ""
-    if verdict == HTTP and place.is_intercepted:
-        session.finish(record, record.status, 0, 0, "")
+    if verdict is Action.SERVE_HTTP and place.is_intercepted:
+        session.finish(record)
         return Inner(place, door)
-    if first.speech is not Speech.NOTHING:
-        record.note = first.fault
-        note = "revoked" if verdict in (RELAY, HTTP, INTERCEPT) else verdict
-        deny_inside(state, record, note)
-        if client.buffer[:1] == b"\x16":
-            client.write(TLS_ACCESS_DENIED)
-    session.finish(record, record.status, 0, 0, note)
+    if first.speech is Speech.NOTHING:
+        session.finish(record)
+    else:
+        reason = verdict if isinstance(verdict, Reason) else Reason.REVOKED
+        record.denied_inside(reason, note=first.fault)
+        if words := _last_words(client):
+            client.write(words)
+        session.finish(record, reason)
     await session.linger()
     return None
 
 
-async def serve_tunnel(session: Session, access: Access, upstream: Channel, status: int, door: str) -> Inner | None:
+async def serve_tunnel(session: Session, access: Access, upstream: Channel, door: str) -> Inner | None:
     """Relay a tunnel to its end. If requests are to be served inside, says so, and the upstream goes to the pool."""
     state, client = session.state, session.client
     record, place = access.record, access.place
@@ -149,41 +154,37 @@ async def serve_tunnel(session: Session, access: Access, upstream: Channel, stat
     session.begin(access, tunnel.stop)
     web = place.port in WEB_PORTS
     if web:
-        session.watch(state.limits.head_s, lambda: tunnel.stop("timeout"))
+        session.watch(state.limits.head_s, lambda: tunnel.stop(Ending.TIMEOUT))
     else:
         session.watch_idle(tunnel.stop)
         tunnel.open_down()
     first = await read_first(client, upstream, tls_only=place.port == 443)
     verdict = judge_first(first, place)
-    record.note = first.fault
-    if verdict in (HTTP, INTERCEPT):
-        tunnel.detach()
-        session.upstream = None
-        if verdict == INTERCEPT:
-            upstream.abort()  # what goes out will be TLS of our own
-            record.status = status
-            return Inner(place, door, record)
-        session.finish(record, status, upstream.sent, upstream.received, "")
-        if access.policy is state.policy:
-            state.pool.give(access.pool_key, upstream, access.route)
-        else:
-            upstream.close()
-        return Inner(place, door)
-    if verdict == RELAY:
-        _watch_for_secrets(session, tunnel, first)
-        session.watch_idle(tunnel.stop)
-        if web:
-            tunnel.open_down()
-        await _open_up(session, access, tunnel, first)
-    else:
-        deny_inside(state, record, verdict)
-        tunnel.refuse(verdict, TLS_ACCESS_DENIED if client.buffer[:1] == b"\x16" else b"")
+    match verdict:
+        case Action.RELAY:
+            _watch_for_secrets(session, tunnel, first)
+            session.watch_idle(tunnel.stop)
+            if web:
+                tunnel.open_down()
+            await _open_up(session, access, tunnel, first)
+        case Reason():
+            record.denied_inside(verdict, note=first.fault)
+            tunnel.refuse(verdict, _last_words(client))
+        case Action.INTERCEPT | Action.SERVE_HTTP:
+            tunnel.detach()
+            session.upstream = None
+            if verdict is Action.INTERCEPT:
+                upstream.abort()  # what goes out will be TLS of our own
+                return Inner(place, door, record)
+            session.finish(record, "", upstream.sent, upstream.received)
+            keep_upstream(state, access, upstream)
+            return Inner(place, door)
     await tunnel.done
-    _finish(session, access, tunnel, upstream, status)
+    _finish(session, access, tunnel, upstream)
     return None
 
 
-async def relay_judged(session: Session, access: Access, upstream: Channel, status: int, first: First) -> None:
+async def relay_judged(session: Session, access: Access, upstream: Channel, first: First) -> None:
     """Relay a tunnel whose first bytes were judged before anything was dialled."""
     session.upstream = upstream
     tunnel = Tunnel(session.client, upstream, session.state.budgets.of(access.decision.rule))
@@ -193,7 +194,7 @@ async def relay_judged(session: Session, access: Access, upstream: Channel, stat
     tunnel.open_down()
     await _open_up(session, access, tunnel, first)
     await tunnel.done
-    _finish(session, access, tunnel, upstream, status)
+    _finish(session, access, tunnel, upstream)
 
 
 class _ServerHello:
@@ -230,41 +231,45 @@ async def _open_up(session: Session, access: Access, tunnel: Tunnel, first: Firs
         while answer.asks_again is None and not client.closed and (client.buffer or not client.eof):
             await client.stirred()
         if client.closed:
-            client.buffer = b""
-        elif answer.asks_again and (refused := await _judge_second(client, access, tunnel)):
-            deny_inside(session.state, access.record, refused)
+            client.take()
+        elif answer.asks_again and (judged := await _judge_second(client, access, tunnel)):
+            refused, fault = judged
+            access.record.denied_inside(refused, note=fault)
             tunnel.refuse(refused, TLS_ACCESS_DENIED)
             return
     tunnel.open_up()
 
 
-async def _judge_second(client: Channel, access: Access, tunnel: Tunnel) -> str:
-    """The client has been asked for a second hello: the reason to refuse it, or nothing."""
+async def _judge_second(client: Channel, access: Access, tunnel: Tunnel) -> tuple[Reason, str] | None:
+    """The client has been asked for a second hello: the reason to refuse it and a note, or nothing."""
     while True:
         try:
             size, hello = find_second_hello(client.buffer)
         except ProtocolError as error:
-            access.record.note = error.public
-            return "malformed"
+            return Reason.MALFORMED, error.public
         tunnel.send_up(size)
         if hello is not None:
-            return "" if _agrees(hello.server_name, access.place) else "sni-mismatch"
+            return None if _agrees(hello.server_name, access.place) else (Reason.SNI_MISMATCH, "")
         if not await client.more():
-            return "cut-off" if client.buffer and not client.closed else ""
+            return (Reason.CUT_OFF, "") if client.buffer and not client.closed else None
 
 
 def _watch_for_secrets(session: Session, tunnel: Tunnel, first: First) -> None:
     """In clear text a placeholder can be seen, and no secret may go out in clear text, so neither may that."""
     interception = session.state.interception
     if interception is not None and first.speech is not Speech.TLS:
-        tunnel.watch_up(interception.vault.placeholder_detector(), WRONG_HOST)
+        tunnel.watch_up(interception.vault.placeholder_detector(), Reason.SECRET_TO_WRONG_HOST)
 
 
-def _finish(session: Session, access: Access, tunnel: Tunnel, upstream: Channel, status: int) -> None:
+def _finish(session: Session, access: Access, tunnel: Tunnel, upstream: Channel) -> None:
     if tunnel.seen:
-        access.record.secrets = tunnel.seen
-        deny_inside(session.state, access.record, WRONG_HOST)
-    session.finish(access.record, status, upstream.sent, upstream.received, tunnel.note)
+        access.record.uses(tunnel.seen)
+        access.record.denied_inside(Reason.SECRET_TO_WRONG_HOST)
+    session.finish(access.record, tunnel.note, upstream.sent, upstream.received)
+
+
+def _last_words(client: Channel) -> bytes:
+    return TLS_ACCESS_DENIED if client.buffer[:1] == b"\x16" else b""
 
 
 def _agrees(server_name: str | None, place: Place) -> bool:

@@ -3,7 +3,7 @@
 A channel is in one of two modes. Pull: bytes collect in `buffer` and the session awaits them, which is
 how decisions are made, one gate after the other. Push: bytes go straight to a receiver's callbacks,
 which is how payload moves, with no task and no future per chunk. Reading stops while the other side
-cannot keep up, so a slow peer costs a bounded amount of memory.
+cannot keep up, so a slow peer costs a bounded amount of memory. All fields are for others to read only.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _RESET_AFTER_S: Final = 2.0
 _RESET_LOOK_S: Final = 0.01
 _LAST_READ_BYTES: Final = 64 * 1024
 
+OnLost = Callable[[Exception | None], None]
+
 
 class Receiver(Protocol):
     """Who gets a channel's bytes in push mode."""
@@ -39,8 +41,11 @@ class Receiver(Protocol):
     def on_eof(self) -> None: ...
 
 
-class ChannelClosed(Exception):  # noqa: N818 - not an error: it is how a session learns that its peer has left
-    """The peer is gone, so there is nobody left to answer."""
+class Producer(Protocol):
+    """Who writes to a channel, and is told to stop while the channel's peer cannot keep up."""
+
+    def pause_for_peer(self) -> None: ...
+    def resume_for_peer(self) -> None: ...
 
 
 def last_bytes(transport: asyncio.Transport) -> Iterator[bytes]:
@@ -63,45 +68,22 @@ def last_bytes(transport: asyncio.Transport) -> Iterator[bytes]:
 class Channel(asyncio.Protocol):
     """A TCP connection as its reader and writer see it."""
 
-    __slots__ = (
-        "_drain_waiter",
-        "_is_handed_over",
-        "_on_data",
-        "_paused_for_peer",
-        "_paused_for_reader",
-        "_paused_for_turn",
-        "_producer",
-        "_receiver",
-        "_reset_by",
-        "_since_turn",
-        "_waiter",
-        "buffer",
-        "closed",
-        "eof",
-        "loop",
-        "on_lost",
-        "on_made",
-        "received",
-        "sent",
-        "transport",
-        "writing_paused",
-    )
+    transport: asyncio.Transport
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_made: Callable[[Channel], None] | None = None) -> None:
         # Kept, because asyncio.get_running_loop() makes a getpid system call each time on Python 3.11: six
         # of them were a fifth of the CPU of a small request.
         self.loop = loop
-        self.on_made = on_made
-        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything can use it
+        self._on_made = on_made
         self.buffer = b""
         self.eof = False
         self.closed = False
         self.received = 0
         self.sent = 0
         self.writing_paused = False  # the peer reads more slowly than we write
-        self._producer: Channel | None = None
+        self._producer: Producer | None = None
         self._drain_waiter: asyncio.Future[None] | None = None
-        self.on_lost: Callable[[Exception | None], None] | None = None
+        self._on_lost: OnLost | None = None
         self._receiver: Receiver | None = None
         self._on_data: Callable[[bytes], None] | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -110,6 +92,7 @@ class Channel(asyncio.Protocol):
         self._paused_for_turn = False
         self._since_turn = 0  # bytes in reads that filled their buffer
         self._is_handed_over = False
+        self.is_plain = True  # what goes over the socket is what is read and written here
         self._reset_by = 0.0  # set once it is to end with a reset
 
     # asyncio's callbacks
@@ -117,8 +100,8 @@ class Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # stream protocols get a Transport
         self.transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
-        if self.on_made is not None:
-            self.on_made(self)
+        if self._on_made is not None:
+            self._on_made(self)
 
     def data_received(self, data: bytes) -> None:
         self.received += len(data)
@@ -150,8 +133,8 @@ class Channel(asyncio.Protocol):
         self.closed = True
         self.eof = True
         self.resume_writing()
-        if self.on_lost is not None:
-            self.on_lost(exc)
+        if self._on_lost is not None:
+            self._on_lost(exc)
         self.wake()
 
     def _take_last_bytes(self) -> None:
@@ -175,6 +158,19 @@ class Channel(asyncio.Protocol):
             self._drain_waiter.set_result(None)
 
     # Pull mode
+
+    def take(self, size: int | None = None) -> bytes:
+        """What the buffer holds, or the first `size` bytes of it: they are the caller's now."""
+        data = self.buffer
+        if size is None:
+            self.buffer = b""
+            return data
+        self.buffer = data[size:]
+        return data[:size]
+
+    def put_back(self, data: bytes) -> None:
+        """Bytes that were taken and not used: whoever reads next has them first."""
+        self.buffer = data + self.buffer if self.buffer else data
 
     async def more(self) -> bool:
         """Wait until the buffer has grown. False: the peer has sent everything it will."""
@@ -222,19 +218,29 @@ class Channel(asyncio.Protocol):
             self._paused_for_reader = False
             self._update_reading()
 
+    def when_lost(self, callback: OnLost | None) -> None:
+        """Tell the end of the connection to `callback`, and to no other."""
+        self._on_lost = callback
+
+    def release(self) -> None:
+        """Back to pull mode, with nobody told of anything: the next user begins afresh."""
+        self._producer = self._on_lost = None
+        self.push_to(None)
+
+    def insert_layer(self, layer: asyncio.Transport) -> bytes:
+        """Read and write through `layer` from here on. Returns what came before, for the layer to read."""
+        self.transport = layer
+        self.is_plain = False
+        return self.take()
+
     # Back-pressure
 
-    @property
-    def producer(self) -> Channel | None:
-        """Whose bytes we are writing: paused while our peer cannot keep up."""
-        return self._producer
-
-    @producer.setter
-    def producer(self, channel: Channel | None) -> None:
-        self._producer = channel
-        if channel is not None and self.writing_paused:
+    def fed_by(self, producer: Producer) -> None:
+        """Whose bytes are written here: paused while our peer cannot keep up."""
+        self._producer = producer
+        if self.writing_paused:
             # The transport tells only once that it is full; a producer that comes later must hear it too.
-            channel.pause_for_peer()
+            producer.pause_for_peer()
 
     async def drained(self) -> None:
         """Wait until the peer has read enough for us to write more, or is gone."""
@@ -283,10 +289,15 @@ class Channel(asyncio.Protocol):
         elif not self.transport.is_reading():
             self.transport.resume_reading()
 
+    def count_spliced(self, *, received: int = 0, sent: int = 0) -> None:
+        """Bytes that the kernel has moved by itself."""
+        self.received += received
+        self.sent += sent
+
     @property
-    def is_plain(self) -> bool:
-        """Whether what goes over the socket is what is read and written here."""
-        return not getattr(self.transport, "is_layer", False)
+    def is_reused(self) -> bool:
+        """Has it served another exchange before? Then its server may have closed it by now."""
+        return self.sent > 0
 
     # Writing and closing
 

@@ -36,22 +36,6 @@ class Download:
     start on, for what cannot be read or searched.
     """
 
-    __slots__ = (
-        "_chunked",
-        "_client_minor",
-        "_head",
-        "_keep_alive",
-        "_kept",
-        "_pieces",
-        "_scan",
-        "_treatment",
-        "_waiting",
-        "decoder",
-        "is_behind",
-        "is_last",
-        "status",
-    )
-
     def __init__(
         self,
         response: ResponseHead,
@@ -69,8 +53,10 @@ class Download:
         self._keep_alive = keep_alive
         self._pieces: Iterator[bytes] | None = None  # of what is being unpacked
         self._waiting: deque[bytes] = deque()  # to be unpacked next
-        # May take secrets out of the head, and change how long the body is said to be.
-        self._scan = treatment.begin_response(response) if treatment is not None else None
+        self._scan = None
+        if treatment is not None:
+            # May take secrets out of the head, and change how long the body is said to be.
+            response, self._scan = treatment.begin_response(response)
         if self._scan is not None and memory is not None:
             self._scan.borrow(memory.unpacking.lend())
         # Of a packed body the length must not show: it tells how far a value in it and the text around it are alike.
@@ -88,7 +74,7 @@ class Download:
         return self._head is None or self._scan is None
 
     def take(self, data: bytes) -> bytes:
-        """What to send for these bytes of the server's. Not to be called once the decoder is done, but for nothing."""
+        """What to send for these bytes of the server's. Not to be called again once the decoder is done."""
         decoder = self.decoder
         payload = decoder.feed(data) if data or decoder.is_behind else []
         if self._scan is not None:
@@ -222,7 +208,7 @@ class Pacer:
     def start(self) -> None:
         """The download is behind: what has come is enough for now."""
         self._upstream.pause_for_peer()
-        self._client.producer = self  # type: ignore[assignment]  # of a producer only the next two methods are used
+        self._client.fed_by(self)
         self.resume_for_peer()
 
     def pause_for_peer(self) -> None:

@@ -8,10 +8,10 @@ while the other cannot keep up.
 from __future__ import annotations
 
 import asyncio
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError, ProtocolError
-from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.download import Download, Pacer
 from exeat.gateway.flow.upload import (
@@ -23,8 +23,9 @@ from exeat.gateway.flow.upload import (
     is_repeatable,
     websocket_accept,
 )
-from exeat.gateway.limits import BodyMemory, Limits
-from exeat.gateway.refusal import WRONG_HOST, Refusal, refuse_response
+from exeat.gateway.limits import BodyMemory, Budget, Limits
+from exeat.gateway.refusal import Refusal, refuse_response
+from exeat.reasons import Ending, Reason
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
 from exeat.wire.fields import KnownFields
 from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head
@@ -39,37 +40,16 @@ _CLOSED_EARLY: Final = Refusal(502, "the server closed the connection early", "c
 _BROKEN_OFF: Final = Refusal(502, "the server broke the connection off", "connection_terminated")
 
 
+class _Answer(Enum):
+    """How far the server's answer has come."""
+
+    AWAITED = 0
+    BEGUN = 1  # some of it is there
+    NEVER = 2  # the server left before a byte of it
+
+
 class Exchange:
     """The receiver of the upstream's bytes. `done` resolves when both messages are over, well or not."""
-
-    __slots__ = (
-        "_client",
-        "_download",
-        "_ending",
-        "_head",
-        "_interim",
-        "_known_fields",
-        "_limits",
-        "_may_reuse",
-        "_memory",
-        "_pacer",
-        "_partial",
-        "_response_begun",
-        "_server_left",
-        "_treatment",
-        "_upload",
-        "_upstream",
-        "_waits_for_continue",
-        "broken_by",
-        "done",
-        "failure",
-        "keep_client",
-        "misused",
-        "note",
-        "reuse_upstream",
-        "status",
-        "upgraded",
-    )
 
     def __init__(
         self,
@@ -96,8 +76,7 @@ class Exchange:
         self._ending: tuple[Refusal, str, Exception | None] | None = None  # the server's, before all of it was read
         self._may_reuse = True
         self._waits_for_continue: asyncio.TimerHandle | None = None
-        self._response_begun = False
-        self._server_left = False
+        self._answer = _Answer.AWAITED
         self.done: asyncio.Future[None] = client.loop.create_future()
         self.status = 0
         self.keep_client = False
@@ -112,9 +91,9 @@ class Exchange:
         """Send the request on. From here on everything happens in callbacks. `whole_body`: it has been read already."""
         head, treatment = self._head, self._treatment
         client, upstream = self._client, self._upstream
-        client.producer = upstream
-        client.on_lost = self._on_client_lost
-        upstream.on_lost = self._on_upstream_lost
+        client.fed_by(upstream)
+        client.when_lost(self._on_client_lost)
+        upstream.when_lost(self._on_upstream_lost)
         passed, length, chunked = head.passed, head.length, head.chunked
         if treatment is not None:
             passed, path = treatment.passed, treatment.path
@@ -128,7 +107,7 @@ class Exchange:
             head, path, authority, passed, length, chunked=chunked, expect=expect, close=not self._may_reuse
         )
         if budget is not None and not budget.spend(len(request) + len(whole_body or b"")):
-            self._fail(OVER_BUDGET, "upload-budget-spent")  # a path or a header carries data out as well as a body
+            self._fail(OVER_BUDGET, Ending.UPLOAD_BUDGET_SPENT)  # a path or a header carries data out as well as a body
             return
         upstream.push_to(self)
         if whole_body and len(whole_body) > _APART_BYTES:
@@ -137,7 +116,7 @@ class Exchange:
         else:
             upstream.write(request + whole_body if whole_body else request)
         if head.has_body and whole_body is None:
-            upstream.producer = client
+            upstream.fed_by(client)
             body: BodyDecoder = ChunkedBody() if head.chunked else LengthBody(head.length or 0)
             self._upload = Upload(
                 self, client, upstream, body, chunked=chunked, budget=budget, treatment=treatment, memory=self._memory
@@ -149,8 +128,7 @@ class Exchange:
         elif client.closed:
             self._on_client_lost(None)
         # What came while nobody listened: a server may answer, or leave, as soon as it has accepted.
-        early, upstream.buffer = upstream.buffer, b""
-        if early:
+        if early := upstream.take():
             self._may_reuse = False  # whatever it answers, it is not this request
             self.on_data(early)
         if upstream.eof:
@@ -159,7 +137,7 @@ class Exchange:
     def _begin_upload(self) -> None:
         client, upload = self._client, self._upload
         assert upload is not None
-        buffered, client.buffer = client.buffer, b""
+        buffered = client.take()
         client.push_to(upload)
         if buffered:
             upload.on_data(buffered)
@@ -177,13 +155,13 @@ class Exchange:
 
         A server that says that it has not looked at the request may be asked anything again, if all of it is there.
         """
-        if not self._server_left or self._response_begun:
+        if self._answer is not _Answer.NEVER:
             return False
         return is_repeatable(self._head) or (isinstance(self.broken_by, NotProcessed) and self._upload is None)
 
     def patience(self) -> float:
         """How long nothing may move: longer once the answer has begun."""
-        return self._limits.idle_s if self._response_begun else self._limits.response_s
+        return self._limits.idle_s if self._answer is _Answer.BEGUN else self._limits.response_s
 
     # The upstream's bytes
 
@@ -192,7 +170,7 @@ class Exchange:
             return
         try:
             if self._download is None:
-                self._response_begun = True
+                self._answer = _Answer.BEGUN
                 self._take_head_bytes(self._partial + data if self._partial else data)
             else:
                 self._take_body_bytes(self._download, data)
@@ -200,10 +178,10 @@ class Exchange:
             self._fail_response(error)
 
     def on_eof(self) -> None:
-        self._on_server_end(_CLOSED_EARLY, "upstream-closed-early", None)
+        self._on_server_end(_CLOSED_EARLY, Ending.UPSTREAM_CLOSED_EARLY, None)
 
     def _on_upstream_lost(self, exc: Exception | None) -> None:
-        self._on_server_end(_BROKEN_OFF, "upstream-lost", exc)
+        self._on_server_end(_BROKEN_OFF, Ending.UPSTREAM_LOST, exc)
 
     def _on_server_end(self, refusal: Refusal, note: str, exc: Exception | None) -> None:
         if self.done.done() or self._is_server_done():
@@ -213,7 +191,8 @@ class Exchange:
         elif exc is None and self._ends_at_close:
             self._finish_at_close()
         else:
-            self._server_left = True
+            if self._answer is _Answer.AWAITED:
+                self._answer = _Answer.NEVER
             self.broken_by = exc
             self._fail(refusal, note)
 
@@ -249,7 +228,7 @@ class Exchange:
         rest = data[end + 4 :]
         if response.status < 200:
             if self._treatment is not None:
-                self._treatment.begin_response(response)
+                response, _ = self._treatment.begin_response(response)
             self._take_interim(response, rest)
         else:
             self._take_final(response, rest)
@@ -291,18 +270,12 @@ class Exchange:
         is_asked = is_asked and not self._upstream.transport.get_write_buffer_size()
         self.reuse_upstream = response.keep_alive and self._may_reuse and is_asked
         self.keep_client = head.keep_alive
-        if download.decoder.done:
-            download.decoder.rest = rest
-            self._client.write(download.take(b""))
-            self._finish()
-        else:
-            self._take_body_bytes(download, rest)
+        self._take_body_bytes(download, rest)
 
     def _take_body_bytes(self, download: Download, data: bytes) -> None:
         if download.is_behind and self._is_server_done():
             return  # bytes behind the response
-        out = download.take(data)
-        if out:
+        if out := download.take(data):
             self._client.write(out)
         if download.is_behind:
             if self._pacer is None:
@@ -338,7 +311,7 @@ class Exchange:
             self.reuse_upstream = False
         if self._upload is not None and not self._upload.finished:
             self.keep_client = self.reuse_upstream = False
-            self.note = "answered-before-body"
+            self.note = Ending.ANSWERED_BEFORE_BODY
         self._settle()
 
     def _fail(self, refusal: Refusal, note: str) -> None:
@@ -364,14 +337,14 @@ class Exchange:
     def fail_upload(self, error: ExeatError) -> None:
         """The request's body cannot be sent on: it is malformed, or holds what must not go there."""
         if isinstance(error, ProtocolError):
-            self.fail(Refusal(error.status, error.public, "http_request_error"), "bad-request-body")
+            self.fail(Refusal(error.status, error.public, "http_request_error"), Ending.BAD_REQUEST_BODY)
         else:
             self.misused = getattr(error, "names", ())
-            self.fail(Refusal(403, error.public, "http_request_denied"), WRONG_HOST)
+            self.fail(Refusal(403, error.public, "http_request_denied"), Reason.SECRET_TO_WRONG_HOST)
 
     def expire(self) -> None:
         """Nothing has moved for too long."""
-        self.fail(Refusal(504, "the server did not answer in time", "http_response_timeout"), "timeout")
+        self.fail(Refusal(504, "the server did not answer in time", "http_response_timeout"), Ending.TIMEOUT)
 
     def stop(self, note: str) -> None:
         """End it from outside: the rule is gone, or the gateway stops."""
@@ -379,10 +352,8 @@ class Exchange:
 
     def _settle(self) -> None:
         client, upstream = self._client, self._upstream
-        client.producer = upstream.producer = None
-        client.on_lost = upstream.on_lost = None
-        client.push_to(None)
-        upstream.push_to(None)
+        client.release()
+        upstream.release()
         client.resume_for_peer()
         if self._waits_for_continue is not None:
             self._waits_for_continue.cancel()
@@ -397,6 +368,6 @@ class Exchange:
 
     def _on_client_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
-            self.note = "client-left"
+            self.note = Ending.CLIENT_LEFT
             self.reuse_upstream = self.keep_client = False  # the rest of the answer would be somebody else's
             self._settle()

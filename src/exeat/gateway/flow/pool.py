@@ -80,8 +80,7 @@ class Pool:
                 del self._idle[key]
             self.size -= 1
             channel = idle.channel
-            channel.push_to(None)
-            channel.on_lost = None
+            channel.release()
             if not must_be_open or not _has_news(channel):
                 return channel, idle.route
             channel.abort()
@@ -103,8 +102,8 @@ class Pool:
                 del self._idle[key]
             return
         idle = _Idle(self, key, channel, route, channel.loop.time())
-        channel.producer = None
-        channel.on_lost = idle.on_lost
+        channel.release()
+        channel.when_lost(idle.on_lost)
         channel.resume_for_peer()
         channel.push_to(idle)
         waiting.append(idle)
@@ -133,7 +132,7 @@ class Pool:
     def clear(self) -> None:
         for waiting in list(self._idle.values()):
             for idle in waiting:
-                idle.channel.on_lost = None
+                idle.channel.when_lost(None)
                 idle.channel.close()
         self._idle.clear()
         self.size = 0

@@ -9,9 +9,10 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
-from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.splice import Splice
+from exeat.gateway.limits import Budget
+from exeat.reasons import Ending
 
 if TYPE_CHECKING:
     from exeat.secrets.misuse import Detector
@@ -35,23 +36,6 @@ class Look(Protocol):
 class _Pump:
     """One direction."""
 
-    __slots__ = (
-        "_budget",
-        "_copied",
-        "_has_end",
-        "_is_due",
-        "_source",
-        "_splice",
-        "_target",
-        "_tunnel",
-        "_waiting",
-        "ended",
-        "guard",
-        "look",
-        "started",
-        "watch",
-    )
-
     def __init__(self, tunnel: Tunnel, source: Channel, target: Channel, budget: Budget | None) -> None:
         self._tunnel = tunnel
         self._source = source
@@ -71,8 +55,8 @@ class _Pump:
         """Take over the source, with what it has sent so far."""
         self.started = True
         source = self._source
-        self._target.producer = source
-        buffered, source.buffer = source.buffer, b""
+        self._target.fed_by(source)
+        buffered = source.take()
         source.push_to(self)
         if buffered:
             self.on_data(buffered)
@@ -81,10 +65,8 @@ class _Pump:
 
     def send(self, size: int) -> None:
         """Pass on the first bytes that the source has sent, and leave it where it is."""
-        source = self._source
-        self._target.producer = source
-        data, source.buffer = source.buffer[:size], source.buffer[size:]
-        self.on_data(data)
+        self._target.fed_by(self._source)
+        self.on_data(self._source.take(size))
 
     def on_data(self, data: bytes) -> None:
         if self.guard is None:
@@ -123,21 +105,19 @@ class _Pump:
         if self.watch is not None:
             detector, note = self.watch
             if names := detector.feed(data):
-                self._tunnel.seen = tuple(sorted(names))
-                self._tunnel.stop(note)
+                self._tunnel.stop(note, tuple(sorted(names)))
                 return
         if self.guard is not None:
             guard, note = self.guard
             data = guard.feed(data)
             if guard.found:
-                self._tunnel.seen = guard.found
-                self._tunnel.stop(note)
+                self._tunnel.stop(note, guard.found)
                 return
             if not data:
                 return
         if self._budget is not None:
             if not self._budget.spend(len(data)):
-                self._tunnel.stop("upload-budget-spent")
+                self._tunnel.stop(Ending.UPLOAD_BUDGET_SPENT)
                 return
         elif self.watch is None and self.guard is None:
             self._copied += len(data)
@@ -167,17 +147,14 @@ class _Pump:
 
     def _on_splice_end(self, error: OSError | None) -> None:
         if error is not None or self._source.closed:
-            self._tunnel.break_off(self._target, "reset")
+            self._tunnel.break_off(self._target, Ending.RESET)
         else:
-            self._source.eof = True
-            self.on_eof()
+            self._source.eof_received()
 
     def _on_refused(self) -> None:
         """The target has broken the connection off. What it said before is on its way, behind which is the end."""
         self.ended = True
-        self._tunnel.note = self._tunnel.note or "reset"
-        self._tunnel.is_broken = True
-        self._tunnel.close_if_ended()
+        self._tunnel.end_broken()
 
     def on_eof(self) -> None:
         self._has_end = True
@@ -200,19 +177,17 @@ class _Pump:
 class Tunnel:
     """Two pumps. `done` resolves when both connections are gone."""
 
-    __slots__ = ("_client", "_down", "_up", "_upstream", "done", "is_broken", "note", "seen")
-
     def __init__(self, client: Channel, upstream: Channel, budget: Budget | None) -> None:
         self._client = client
         self._upstream = upstream
         self._up = _Pump(self, client, upstream, budget)
         self._down = _Pump(self, upstream, client, None)
         self.note = ""
-        self.is_broken = False  # one side takes no more, but may have said something before
+        self._is_broken = False
         self.seen: tuple[str, ...] = ()  # secrets that were found on their way
         self.done: asyncio.Future[None] = client.loop.create_future()
-        client.on_lost = self._on_client_lost
-        upstream.on_lost = self._on_upstream_lost
+        client.when_lost(self._on_client_lost)
+        upstream.when_lost(self._on_upstream_lost)
 
     def watch_up(self, detector: Detector | None, note: str) -> None:
         """Cut the tunnel when the client sends what the detector looks for. Without one it is blind."""
@@ -247,14 +222,13 @@ class Tunnel:
 
     def detach(self) -> None:
         """Give both channels back before a byte has moved, to be used otherwise."""
-        for channel in (self._client, self._upstream):
-            channel.push_to(None)
-            channel.on_lost = None
-            channel.producer = None
+        self._client.release()
+        self._upstream.release()
 
-    def stop(self, note: str) -> None:
-        """Cut both sides now."""
+    def stop(self, note: str, seen: tuple[str, ...] = ()) -> None:
+        """Cut both sides now. `seen`: the secrets for which that is so."""
         self.note = self.note or note
+        self.seen = self.seen or seen
         self._close_pumps()
         self._client.abort()
         self._upstream.abort()
@@ -274,23 +248,28 @@ class Tunnel:
             self._client.write(last_words)
         self._client.close()
 
+    def end_broken(self) -> None:
+        """One side takes no more, but may have said something before, which is still on its way."""
+        self.note = self.note or Ending.RESET
+        self._is_broken = True
+        self.close_if_ended()
+
     def close_if_ended(self) -> bool:
         """Both directions are over: closing sends what is left and the end, without a shutdown of its own."""
         if self._up.ended and self._down.ended:
-            if self.is_broken:
-                self._client.reset()
-                self._upstream.reset()
-                return True
-            self._client.close()
-            self._upstream.close()
+            for channel in (self._client, self._upstream):
+                if self._is_broken:
+                    channel.reset()
+                else:
+                    channel.close()
             return True
         return False
 
     def _on_client_lost(self, exc: Exception | None) -> None:
-        self._on_lost(self._up, self._upstream, exc, "client-reset")
+        self._on_lost(self._up, self._upstream, exc, Ending.CLIENT_RESET)
 
     def _on_upstream_lost(self, exc: Exception | None) -> None:
-        self._on_lost(self._down, self._client, exc, "upstream-reset")
+        self._on_lost(self._down, self._client, exc, Ending.UPSTREAM_RESET)
 
     def _on_lost(self, pump: _Pump, other: Channel, exc: Exception | None, note: str) -> None:
         pump.finish_waiting()

@@ -25,24 +25,6 @@ class Splice:
     `on_end` is told how the source has ended it, `on_refused` that the target takes no more.
     """
 
-    __slots__ = (
-        "_end",
-        "_failure",
-        "_in_pipe",
-        "_on_end",
-        "_on_refused",
-        "_pipe_in",
-        "_pipe_out",
-        "_reading",
-        "_source",
-        "_source_fd",
-        "_target",
-        "_target_fd",
-        "_writing",
-        "ended",
-        "source_done",
-    )
-
     def __init__(
         self,
         source: Channel,
@@ -128,7 +110,7 @@ class Splice:
         if moved == 0:
             self.source_done = True
         self._in_pipe += moved
-        self._source.received += moved
+        self._source.count_spliced(received=moved)
 
     def _empty(self) -> None:
         try:
@@ -136,7 +118,7 @@ class Splice:
         except BlockingIOError:
             return
         self._in_pipe -= moved
-        self._target.sent += moved
+        self._target.count_spliced(sent=moved)
 
     def close(self) -> None:
         """Let go of the descriptors. What is in the pipe is lost, so only at the end or to cut the tunnel."""

@@ -7,10 +7,10 @@ import hashlib
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError
-from exeat.gateway.flow.budget import Budget
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.limits import BodyMemory
+from exeat.gateway.limits import BodyMemory, Budget
 from exeat.gateway.refusal import Refusal
+from exeat.reasons import Ending
 from exeat.wire.body import BodyDecoder, encode_chunk, encode_last_chunk
 from exeat.wire.http1 import RequestHead, encode_head
 
@@ -25,22 +25,6 @@ OVER_BUDGET: Final = Refusal(413, "the upload budget is spent", "http_request_de
 
 class Upload:
     """The receiver of the client's bytes. `chunked`: how the body is sent on."""
-
-    __slots__ = (
-        "_body",
-        "_budget",
-        "_chunked",
-        "_client",
-        "_closed",
-        "_exchange",
-        "_filter",
-        "_is_due",
-        "_treatment",
-        "_unpacks",
-        "_upstream",
-        "_waiting",
-        "finished",
-    )
 
     def __init__(
         self,
@@ -107,7 +91,7 @@ class Upload:
             self._exchange.fail_upload(error)
             return
         if self._budget is not None and not self._budget.spend(sum(map(len, payload))):
-            self._exchange.fail(OVER_BUDGET, "upload-budget-spent")
+            self._exchange.fail(OVER_BUDGET, Ending.UPLOAD_BUDGET_SPENT)
             return
         out = [encode_chunk(b"".join(payload))] if self._chunked and payload else payload
         if body.done:
@@ -116,7 +100,7 @@ class Upload:
             self.finished = True
             self.close()
             self._client.push_to(None)
-            self._client.buffer = body.rest + bytes(self._waiting)
+            self._client.put_back(body.rest + bytes(self._waiting))
         if out:
             self._upstream.write(out[0] if len(out) == 1 else b"".join(out))
         if body.is_behind:
@@ -145,7 +129,7 @@ class Upload:
 
     def on_eof(self) -> None:
         if not self.finished and not self._body.is_behind and not self._waiting:
-            self._exchange.fail(Refusal(400, "the request body was cut off", "http_request_error"), "client-left")
+            self._exchange.fail(Refusal(400, "the request body was cut off", "http_request_error"), Ending.CLIENT_LEFT)
 
     def close(self) -> None:
         """Nothing more of it is wanted."""

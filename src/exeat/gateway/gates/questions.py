@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from exeat.gateway.gates.judging import place_now
 from exeat.gateway.gates.resolve import is_own_address
 from exeat.policy import (
     LOCALHOST,
@@ -117,7 +118,7 @@ class Questions:
             if not found.waiting:
                 found.task.cancel()  # nobody is left who would want to know
         session.watch(state.limits.head_s, session.client.abort)
-        return state.find(place.where, 0)
+        return place_now(state, place)
 
     def on_new_policy(self, state: State) -> None:
         """Rules have changed: what they decide now need not be asked any more."""

@@ -6,17 +6,16 @@ import asyncio
 import itertools
 import math
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from exeat.audit import Record
 from exeat.errors import ProtocolError
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.gates.admission import still_allowed
-from exeat.gateway.record.blocked import is_failure
+from exeat.gateway.gates.judging import still_allowed
+from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
+from exeat.reasons import Ending, Reason
 from exeat.wire.http1 import RequestHead, check_request_line, encode_reply, parse_request_head
 
 _EMPTY_LINES: Final = re.compile(rb"(?:\r\n){1,64}")
@@ -67,17 +66,12 @@ class Session:
         self._patience: Callable[[], float] | None = None
         self._moved = -1
 
-    def new_record(self, protocol: str, method: str) -> Record:
-        state = self.state
-        return Record(
-            conn=self.number,
-            req=next(self.requests),
-            sandbox=state.sandbox,
-            jail=state.jail,
-            protocol=protocol,
-            method=method,
-            started=time.monotonic(),
-        )
+    def new_record(self, protocol: str, method: str, place: Place | None = None) -> AccessRecord:
+        """Of the next request or tunnel; `place` if it is known already."""
+        record = self.state.records.new(self.number, next(self.requests), protocol, method)
+        if place is not None:
+            record.names(place.key)
+        return record
 
     # Time
 
@@ -90,7 +84,7 @@ class Session:
     def watch_idle(self, stop: Callable[[str], None]) -> None:
         """Stop a tunnel in which nothing moves for too long."""
         limits = self.state.limits
-        self.watch(limits.idle_s, lambda: stop("idle"), lambda: limits.idle_s)
+        self.watch(limits.idle_s, lambda: stop(Ending.IDLE), lambda: limits.idle_s)
 
     def watch_last_bytes(self) -> None:
         """The session is over and its last bytes are on their way: cut it off when the client stops taking them."""
@@ -135,16 +129,16 @@ class Session:
                 if data[:2] == b"\r\n":
                     # RFC 9112 section 2.2: an empty line before the request line is forgiven.
                     empty = _EMPTY_LINES.match(data).end()  # type: ignore[union-attr]
-                    data = client.buffer = data[empty:]
+                    client.take(empty)
+                    data = client.buffer
                     skipped += empty
                     if skipped > _MAX_EMPTY_BYTES or data[:2] == b"\r\n":
                         raise ProtocolError("empty lines instead of a request")
                     scanned = 0
                 end = data.find(b"\r\n\r\n", max(0, scanned - 3))
                 if 0 <= end <= limits.max_header_bytes:
-                    client.buffer = data[end + 4 :]
-                    known = self.state.known_fields
-                    return parse_request_head(data[: end + 4], max_headers=limits.max_headers, known=known)
+                    head, known = client.take(end + 4), self.state.known_fields
+                    return parse_request_head(head, max_headers=limits.max_headers, known=known)
                 if len(data) > limits.max_header_bytes:
                     raise ProtocolError("the request head is too large", status=431)
                 _check_partial_head(data, scanned)
@@ -181,10 +175,10 @@ class Session:
         client = self.client
         client.write_eof()
         self.watch(_LINGER_S, client.abort)
-        client.buffer, dropped = b"", 0
+        dropped = 0
+        client.take()
         while dropped < _LINGER_BYTES and await client.more():
-            dropped += len(client.buffer)
-            client.buffer = b""
+            dropped += len(client.take())
         client.close()
 
     # Ending
@@ -194,24 +188,18 @@ class Session:
         self.live = access
         self.stop_transfer = stop
 
-    def finish(self, record: Record, status: int, sent: int, received: int, note: str) -> None:
-        """Write the last line of an allowed request or tunnel."""
+    def finish(
+        self, record: AccessRecord, note: str = "", sent: int = 0, received: int = 0, status: int | None = None
+    ) -> None:
+        """An allowed request or tunnel is over."""
         self.live = self.stop_transfer = None
-        record.status = status
-        record.sent = sent
-        record.received = received
-        record.note = note
-        self.state.counters.ended(record.host, sent, received)
-        # A server that resets a connection when all was said has only a rude way to close it.
-        if is_failure(note) and not (note == "upstream-reset" and received):
-            self.state.counters.fail(record.host, record.port, note)
-        self.state.journal.append(record.encode("end"))
+        record.finished(note, sent, received, status)
 
     def revoke_if_denied(self) -> bool:
         """The policy has changed: end what it no longer allows."""
         if self.live is None or self.stop_transfer is None or still_allowed(self.state, self.live):
             return False
-        self.stop_transfer("revoked")
+        self.stop_transfer(Reason.REVOKED)
         return True
 
     def drain(self) -> None:

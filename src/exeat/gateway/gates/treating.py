@@ -9,11 +9,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ProtocolError
-from exeat.gateway.gates.admission import deny_inside
 from exeat.gateway.gates.session import Session
 from exeat.gateway.limits import Loan
-from exeat.gateway.refusal import WRONG_HOST, Refusal
-from exeat.gateway.state import Access, State
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.state import Access
+from exeat.reasons import Reason
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody
 from exeat.wire.http1 import RequestHead
 
@@ -54,7 +54,7 @@ async def treat(session: Session, access: Access, head: RequestHead) -> Treated 
     if treated is None:
         return UNTREATED
     if isinstance(treated, Misuse):
-        return refuse_misuse(state, access, treated.names)
+        return refuse_misuse(access, treated.names)
     body: bytes | None = None
     loan: Loan | None = None
     if treated.whole_body:
@@ -62,9 +62,9 @@ async def treat(session: Session, access: Access, head: RequestHead) -> Treated 
         try:
             body = await _seal(treated, await _read_whole_body(session, head, treated.whole_body, loan))
         except MisuseError as error:
-            return refuse_misuse(state, access, error.names)
+            return refuse_misuse(access, error.names)
         _hold(loan, body)  # a value may be longer than what stood for it
-    access.record.secrets = treated.names
+    access.record.uses(treated.names)
     return Treated(treated, body, loan)
 
 
@@ -76,12 +76,10 @@ async def _seal(treated: Treatment, body: bytes) -> bytes:
     return b"".join(parts)
 
 
-def refuse_misuse(state: State, access: Access, names: tuple[str, ...]) -> Refusal:
+def refuse_misuse(access: Access, names: tuple[str, ...]) -> Refusal:
     """A placeholder on its way to where its secret must not go."""
-    record = access.record
-    record.secrets = names
-    record.rule = access.decision.rule.text if access.decision.rule is not None else ""
-    deny_inside(state, record, WRONG_HOST)
+    access.record.uses(names)
+    access.record.denied_inside(Reason.SECRET_TO_WRONG_HOST, access.decision)
     over = "" if access.secure else " over plain HTTP"
     return Refusal(403, f"{', '.join(names)} must not be sent to {access.place}{over}", "http_request_denied")
 
@@ -112,7 +110,7 @@ async def _collect(session: Session, head: RequestHead, most: int, loan: Loan, c
         if body.is_behind:
             await asyncio.sleep(0)  # tiny chunks must not keep the others waiting
         elif client.buffer or await client.more():
-            data, client.buffer = client.buffer, b""
+            data = client.take()
         else:
             raise ProtocolError("the request body was cut off")
         for part in body.feed(data):
@@ -121,7 +119,7 @@ async def _collect(session: Session, head: RequestHead, most: int, loan: Loan, c
             raise _too_long(most)
         _hold(loan, collected)
         timer.check(len(collected))
-    client.buffer = body.rest + client.buffer
+    client.put_back(body.rest)
 
 
 def _hold(loan: Loan, body: bytes | bytearray) -> None:

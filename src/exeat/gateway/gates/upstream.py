@@ -90,7 +90,7 @@ def _open_http2(state: State, access: Access, channel: Channel) -> Channel:
     upstream = Http2Upstream(channel, state.limits, state.counters)
     upstream.start()
     stream = upstream.open_stream()
-    if state.policy is access.policy:
+    if access.policy is state.policy:
         state.http2_pool.give(access.pool_key, upstream, access.route)
     else:
         state.http2_pool.retire(upstream)

@@ -12,7 +12,7 @@ from h2.exceptions import NoAvailableStreamIDError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.upload import NotProcessed
 from exeat.gateway.http2.link import MAX_STREAMS, Link
-from exeat.gateway.http2.stream import Stream
+from exeat.gateway.http2.stream import Stream, VirtualChannel
 from exeat.gateway.limits import Limits
 from exeat.gateway.record.counters import Counters
 from exeat.wire.http2 import RequestReader, response_text
@@ -26,16 +26,17 @@ class _BackStream(Stream):
     link: Http2Upstream
     reader: RequestReader
 
-    def __init__(self, link: Http2Upstream) -> None:
-        super().__init__(link, 0, RequestReader())  # it has a number once the request is sent
+    def __init__(self, link: Http2Upstream, *, is_reused: bool) -> None:
+        # It has a number once the request is sent.
+        super().__init__(link, 0, RequestReader(), VirtualChannel(link.loop, is_reused=is_reused))
         self.since = link.loop.time()
         self.heard = link.channel.received  # how much the server had sent when the stream was made
 
     def open(self) -> bool:
-        if self.id or self.link.open(self):
-            return True
-        self.fail(NotProcessed("the server takes no more requests on this connection"))
-        return False
+        self.id = self.id or self.link.number(self)
+        if not self.id:
+            self.fail(NotProcessed("the server takes no more requests on this connection"))
+        return self.id > 0
 
     def on_close(self) -> None:
         self.on_abort()
@@ -62,7 +63,7 @@ class Http2Upstream(Link):
         super().__init__(channel, limits.max_header_bytes, counters, client_side=True)
         self._limits = limits
         self._unsent: set[_BackStream] = set()  # whose request has not been written yet
-        self._served = 0
+        self._has_served = False
         self.idle_since = self.loop.time()
 
     @property
@@ -80,13 +81,9 @@ class Http2Upstream(Link):
         """A channel for one exchange. Only while `usable`."""
         if not self.usable:
             raise RuntimeError("the connection takes no more streams")
-        stream = _BackStream(self)
+        stream = _BackStream(self, is_reused=self._has_served)
         self._unsent.add(stream)
-        if self._served:
-            # An exchange takes a channel that has been written to for a kept one, and so may ask again on another
-            # if this one turns out to be closed.
-            stream.channel.sent = 1
-        self._served += 1
+        self._has_served = True
         return stream.channel
 
     def close(self) -> None:
@@ -97,20 +94,20 @@ class Http2Upstream(Link):
 
     # Streams
 
-    def open(self, stream: _BackStream) -> bool:
-        """Give the stream its number. False: the server takes no more."""
+    def number(self, stream: _BackStream) -> int:
+        """The number of a stream whose request is sent now. 0: the server takes no more."""
         self._unsent.discard(stream)
         if self.closed or self.leaving:
-            return False
+            return 0
         try:
-            stream.id = self.h2.get_next_available_stream_id()
+            number = self.h2.get_next_available_stream_id()
         except NoAvailableStreamIDError:
             self.leaving = True
-            return False
+            return 0
         if self.h2.open_outbound_streams >= self.h2.remote_settings.max_concurrent_streams:
-            return False
-        self.carried[stream.id] = stream
-        return True
+            return 0
+        self.carried[number] = stream
+        return number
 
     def give_up(self, stream: _BackStream) -> None:
         """Nobody waits for the stream any more."""

@@ -137,14 +137,18 @@ class Outlet:
         self._channel = channel
         self._on_data_sent = on_data_sent
         self._batched = 0
-        self.closed = False
+        self._closed = False
 
     def flush(self) -> None:
         """Write what h2 has made."""
         self._batched = 0
         data = self._h2.data_to_send()
-        if data and not self.closed:
+        if data and not self._closed:
             self._channel.write(data)
+
+    def close(self) -> None:
+        """Nothing more goes out."""
+        self._closed = True
 
     def pump(self, stream: Stream) -> None:
         """Send what the peer takes of one stream. Raises Http2Error."""
@@ -165,7 +169,7 @@ class Outlet:
 
         While the peer reads nothing not even a head goes out: answers without a body would pile up.
         """
-        if self.closed or not stream.has_output or self._channel.writing_paused:
+        if self._closed or not stream.has_output or self._channel.writing_paused:
             return False
         if stream.heads:
             return self._send_head(stream)

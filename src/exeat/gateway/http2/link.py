@@ -90,9 +90,9 @@ class Link:
     def start(self) -> None:
         """Take the connection over, with what has come so far."""
         channel = self.channel
-        buffered, channel.buffer = channel.buffer, b""
-        channel.on_lost = self.on_lost
-        channel.producer = self  # type: ignore[assignment]  # of a producer only the two methods below are used
+        buffered = channel.take()
+        channel.when_lost(self.on_lost)
+        channel.fed_by(self)
         channel.push_to(self)
         self.h2.initiate_connection()
         self.h2.increment_flow_control_window(_CONNECTION_WINDOW - self.h2.inbound_flow_control_window)
@@ -285,12 +285,10 @@ class Link:
         if self.closed:
             return
         self.flush()  # the end of the last stream, for example
-        self.closed = self._outlet.closed = True
-        channel = self.channel
-        channel.on_lost = channel.producer = None
-        channel.push_to(None)
-        if not channel.closed:
-            channel.close()
+        self.closed = True
+        self._outlet.close()
+        self.channel.release()
+        self.channel.close()
         for stream in self.open_streams():
             stream.fail(error)
         self.carried.clear()

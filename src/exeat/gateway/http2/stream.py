@@ -28,10 +28,10 @@ QUEUE_LOW_BYTES: Final = 32 * 1024
 class Stream:
     """What a stream to a client and one to a server have in common."""
 
-    def __init__(self, link: Link, number: int, reader: MessageReader) -> None:
+    def __init__(self, link: Link, number: int, reader: MessageReader, channel: VirtualChannel | None = None) -> None:
         self.link = link
         self.id = number
-        self.channel = VirtualChannel(link.loop)
+        self.channel = channel or VirtualChannel(link.loop)
         self.unsent = 0  # bytes in the queue
         self.transport = VirtualTransport(self.channel, self)
         # From the peer to the channel.
@@ -215,7 +215,13 @@ class Carrier(Protocol):
 class VirtualChannel(Channel):
     """A channel with no connection of its own: one HTTP/2 stream, which the HTTP/1 core reads and writes as text."""
 
-    __slots__ = ()
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, is_reused: bool = False) -> None:
+        super().__init__(loop)
+        self._is_reused = is_reused
+
+    @property
+    def is_reused(self) -> bool:
+        return self._is_reused or self.sent > 0
 
     def reset(self) -> None:
         """There is no socket to make a reset of: an abort becomes a reset of the stream."""

@@ -50,27 +50,13 @@ async def secure_channel(
     return layer.protocol
 
 
-class TlsLayer(asyncio.BufferedProtocol):
+class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
     """One connection's TLS. Used as a transport by its channel, and by nobody else."""
-
-    is_layer = True
-    __slots__ = (
-        "_channel",
-        "_clean",
-        "_closing",
-        "_error",
-        "_incoming",
-        "_is_behind",
-        "_is_dear",
-        "_object",
-        "_outgoing",
-        "_raw",
-        "_ready",
-    )
 
     def __init__(
         self, channel: Channel, context: ssl.SSLContext, *, server_side: bool, server_name: str | None
     ) -> None:
+        super().__init__()
         self._channel = channel
         self._raw = channel.transport
         self._incoming = ssl.MemoryBIO()
@@ -91,8 +77,7 @@ class TlsLayer(asyncio.BufferedProtocol):
         channel, raw = self._channel, self._raw
         ready = self._ready
         assert ready is not None
-        first, channel.buffer = channel.buffer, b""
-        channel.transport = self  # type: ignore[assignment]  # all of a transport that a channel uses
+        first = channel.insert_layer(self)
         raw.set_protocol(self)
         if channel.closed:
             raise ConnectionResetError("the peer has left")
@@ -227,7 +212,7 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     # As the channel's transport
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         if self._raw.is_closing():
             return
         try:

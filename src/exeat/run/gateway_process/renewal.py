@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from exeat.audit import Journal, encode_event
+from exeat.audit.journal import Journal
+from exeat.audit.record import encode_event
 from exeat.errors import ExeatError
 from exeat.secrets.model import Secret
 from exeat.secrets.setup.values import fetch_one, renewal_plan

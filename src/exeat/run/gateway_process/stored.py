@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from exeat.audit import encode_event
+from exeat.audit.record import encode_event
 from exeat.errors import ConfigError
 from exeat.gateway.gateway import Gateway
 from exeat.policy import LOCALHOST, Policy, Rule, Source, parse_rule

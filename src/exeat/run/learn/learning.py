@@ -17,7 +17,7 @@ from exeat.run.learn.policy_text import Learned, write_policy
 from exeat.run.learn.rules import Reached
 
 if TYPE_CHECKING:
-    from exeat.audit import EventStream
+    from exeat.audit.batch import EventStream
 
 MAX_PLACES: Final = 10_000
 _MAX_REFUSED: Final = 1_000

@@ -90,10 +90,10 @@ class Redaction:
             return line  # it frames the message, whatever else its digits may be
         return self.clean(name) + colon + self.clean(value)
 
-    def clean_head(self, head: ResponseHead) -> None:
-        head.reason = self.clean(head.reason)
-        if self.table.may_match(head.passed):
-            head.passed = change_lines(head.passed, self.clean_line)
+    def clean_head(self, head: ResponseHead) -> ResponseHead:
+        may_match = self.table.may_match(head.passed)
+        passed = change_lines(head.passed, self.clean_line) if may_match else head.passed
+        return head._replace(reason=self.clean(head.reason), passed=passed)
 
     def clean_trailers(self, trailers: Headers) -> Headers:
         return [(self.clean(name), self.clean(value)) for name, value in trailers]
@@ -193,8 +193,8 @@ class _MessageEnds:
         return end
 
 
-def begin_response(current: Current, head: ResponseHead) -> ResponseFilter | None:
-    """Clean the head, and give the filter for the body if there is a body to look through. For places with secrets.
+def begin_response(current: Current, head: ResponseHead) -> tuple[ResponseHead, ResponseFilter | None]:
+    """The head to send, and the filter for the body if there is a body to look through. For places with secrets.
 
     The body is decoded, so its length and coding are taken from the head; one that cannot be decoded raises
     ProtocolError. A gRPC body keeps its lengths: they stand in front of each message. While nothing has been given
@@ -203,12 +203,12 @@ def begin_response(current: Current, head: ResponseHead) -> ResponseFilter | Non
     """
     redaction = current()
     if redaction is not None:
-        redaction.clean_head(head)
+        head = redaction.clean_head(head)
     if head.length == 0 and not head.chunked:
         if content_coding(head.passed) and first_value(head.passed, CONTENT_LENGTH).strip(b"0"):
             # That of a packed body that does not come, which would tell how far a value and a guess in it are alike.
-            head.passed = without(head.passed, CONTENT_LENGTH)
-        return None
+            head = head._replace(passed=without(head.passed, CONTENT_LENGTH))
+        return head, None
     coding = content_coding(head.passed)
     grpc = is_grpc(head.passed)
     decoder = _decoder_for(head, coding) if coding else None
@@ -217,10 +217,9 @@ def begin_response(current: Current, head: ResponseHead) -> ResponseFilter | Non
         raise ProtocolError("response in a coding that cannot be searched for secrets", status=502)
     fitted = grpc or (redaction is None and decoder is None and head.length is not None)
     if decoder is not None or not fitted:
-        head.passed = without(without(head.passed, CONTENT_ENCODING), CONTENT_LENGTH)
-        head.length = None
-        head.chunked = True
-    return ResponseFilter(current, decoder, fitted=fitted, messages=grpc)
+        passed = without(without(head.passed, CONTENT_ENCODING), CONTENT_LENGTH)
+        head = head._replace(passed=passed, length=None, chunked=True)
+    return head, ResponseFilter(current, decoder, fitted=fitted, messages=grpc)
 
 
 _PLAIN = (b"", b"identity")

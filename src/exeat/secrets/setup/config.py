@@ -14,7 +14,6 @@ from exeat.policy import Rule, Source
 from exeat.policy.document import is_json, kind, parse_data
 from exeat.policy.host import shown
 from exeat.policy.options import RuleError
-from exeat.policy.positions import Places
 from exeat.secrets.model import DEFAULT_WHERE, Injection, SecretSpec, ValueSource, Where
 from exeat.secrets.setup.hosts import MAX_HOSTS, read_host
 from exeat.secrets.setup.placeholder import check_shape
@@ -55,20 +54,20 @@ def parse_secrets(text: str, filename: str) -> tuple[SecretSpec, ...]:
 
     The secrets stand at the top level, or all of them in a table `secrets`.
     """
-    data, positions = parse_data(text, filename, as_json=filename == VARIABLE or is_json(filename))
+    data, where = parse_data(text, filename, as_json=filename == VARIABLE or is_json(filename))
     if not isinstance(data, dict):
         raise ConfigError(f"the file holds {kind(data)}", where=f"{filename}:1", expected=f"a table, {_EXAMPLE}")
     inner = data.get("secrets")
     if not isinstance(inner, dict):
-        return parse_secrets_table(data, Places(filename, positions))
+        return parse_secrets_table(data, where)
     for key in data:
         if key != "secrets":
             raise ConfigError(
                 f"{_named(key)} stands beside the table secrets",
-                where=str(Places(filename, positions)(key, key=True)),
+                where=str(where(key, key=True)),
                 expected="nothing but secrets in a secrets file; a policy can hold both",
             )
-    return parse_secrets_table(inner, Places(filename, positions, ("secrets",)))
+    return parse_secrets_table(inner, where.below("secrets"))
 
 
 def parse_secrets_table(table: Mapping[str, object], where: Locate) -> tuple[SecretSpec, ...]:

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from exeat.gateway.doors.synthetic import GRACE_S
-from exeat.gateway.record import denials
+from exeat.gateway.record import records
 from exeat.sources import make_policy
 from tests.unit.gateway.doors.dns_bench import LOOPS, opened, query_for, run, until
 
@@ -323,7 +323,7 @@ def test_repeats_are_counted_and_not_written_one_by_one(audit: Path) -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_repeats_are_written_when_their_time_is_over(audit: Path, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
     """Without anybody asking again, and then the name is new."""
-    monkeypatch.setattr(denials, "_REPEAT_S", 0.05)
+    monkeypatch.setattr(records, "_REPEAT_S", 0.05)
 
     async def main() -> None:
         async with opened(audit) as bench:
@@ -340,7 +340,7 @@ def test_repeats_are_written_when_their_time_is_over(audit: Path, monkeypatch: p
 
 def test_each_name_has_a_time_of_its_own(audit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that began later is written later, and is not forgotten when the first is done."""
-    monkeypatch.setattr(denials, "_REPEAT_S", 0.2)
+    monkeypatch.setattr(records, "_REPEAT_S", 0.2)
 
     async def main() -> None:
         async with opened(audit) as bench:
@@ -356,7 +356,7 @@ def test_each_name_has_a_time_of_its_own(audit: Path, monkeypatch: pytest.Monkey
 
 def test_the_memory_of_refusals_is_bounded(audit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest makes room, and its repeats are written then."""
-    monkeypatch.setattr(denials, "_MAX_RECENT", 8)
+    monkeypatch.setattr(records, "_MAX_RECENT", 8)
 
     async def main() -> None:
         async with opened(audit) as bench:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exeat.gateway.flow.budget import Budget, Budgets
+from exeat.gateway.limits import Budget, Budgets
 from exeat.sources import make_policy
 
 

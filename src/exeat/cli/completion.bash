@@ -1,14 +1,3 @@
-"""The completion script for bash. bash-completion is not needed; where it is, it completes commands."""
-
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from exeat.cli.complete.completion import Place, Value
-
-_SCRIPT = """\
 # Completion of exeat for bash, made by `exeat completion bash`.
 
 _exeat_place() { # what may follow the words in $1
@@ -94,34 +83,3 @@ _exeat() {
 }
 
 complete -F _exeat exeat
-"""
-
-
-def bash_script(places: Sequence[Place]) -> str:
-    """Needs bash 4 for `compopt`; in older ones files are completed without it."""
-    places_text, values_text = [], []
-    for place in places:
-        words = " ".join(place.words)
-        commands = " ".join(name for name, _ in place.commands)
-        options = " ".join(name for flag in place.flags for name in flag.names)
-        argument = "" if place.argument is None else _kind(place.argument)
-        places_text.append(
-            f"    {_quoted(words)}) {_assigned(commands=commands, options=options, argument=argument)} ;;"
-        )
-        for flag in place.flags:
-            if flag.value is not None:
-                patterns = " | ".join(_quoted(f"{words} {name}") for name in flag.names)
-                values_text.append(f"    {patterns}) echo {_quoted(_kind(flag.value))} ;;")
-    return _SCRIPT.replace("@PLACES@", "\n".join(places_text)).replace("@VALUES@", "\n".join(values_text))
-
-
-def _kind(value: Value) -> str:
-    return f"words:{' '.join(value.choices)}" if value.kind == "choice" else value.kind
-
-
-def _assigned(**values: str) -> str:
-    return " ".join(f"{name}={_quoted(value)}" for name, value in values.items() if value)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
