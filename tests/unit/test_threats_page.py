@@ -11,6 +11,7 @@ from exeat.attack.probes import GROUPS
 _TESTS = Path(__file__).parents[1]
 _PAGE = _TESTS.parent / "docs" / "threats.md"
 _ROW = re.compile(r"\| (T-[A-Z]\d+) \| [^|]+ \| [^|]+ \| ([^|]+) \|")
+_DECLARED = ("HostThreat", "RequestThreat", "TunnelThreat")
 _PROBES = "threats/jail/test_probes.py"  # each of its cases carries the id of its probe
 
 
@@ -32,7 +33,7 @@ def _ids_in(path: Path) -> set[str]:
         return set()
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     marks = [argument for call in calls if ast.unparse(call.func) == "pytest.mark.threat" for argument in call.args]
-    declared = [call.args[0] for call in calls if ast.unparse(call.func) in ("HostThreat", "RequestThreat")]
+    declared = [call.args[0] for call in calls if ast.unparse(call.func) in _DECLARED]
     return {ast.literal_eval(each) for each in (*marks, *declared)}
 
 

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 import pytest
 
+from tests.support.clients.hello import client_hello
 from tests.support.clients.http2 import Http2Client
 from tests.support.gateways.doors import (
+    ALERT,
     ALL,
     Door,
     Opener,
@@ -43,10 +45,12 @@ from tests.support.gateways.doors import (
 from tests.support.gateways.gate import read_all
 from tests.support.gateways.intercepted import DOORS, Intercepted
 from tests.support.gateways.scene import Mark, Scene
+from tests.support.origins.raw import TLS_SEEN
 
 RULES = ("good.test:{port} private", "*.wild.test:{port} private")
 HTTPS = 443
 _ALLOWED = (200, 502)  # a server here has no certificate for any name but a few
+_REASONS = ("sni-mismatch", "malformed", "not-tls", "cut-off")  # for which a tunnel is cut
 _REFUSALS = {400: Verdict.BAD, 405: Verdict.BAD, 403: Verdict.DENY, 421: Verdict.DENY}
 
 
@@ -145,6 +149,13 @@ class Way:
             with scene.gate.connect() as conn:
                 yield conn, before
 
+    def open_raw(self, scene: Scene) -> socket.socket:
+        """The tunnel alone."""
+        if self.tls:
+            return DOORS[self.tls](scene, b"good.test", HTTPS)
+        assert self.tunnel is not None
+        return self.tunnel(scene, b"good.test", scene.port)
+
     def fill(self, scene: Scene, text: str) -> bytes:
         """A request that is written for a proxy, as it is sent this way."""
         if self.tls or self.tunnel is not None:
@@ -232,17 +243,63 @@ class RequestThreat:
 
 
 @dataclass(frozen=True, slots=True)
+class TunnelThreat:
+    """First bytes of a tunnel to good.test that end it: the server gets none, and nothing is dialled to look inside."""
+
+    id: str
+    title: str
+    data: Collection[bytes]
+    rules: Sequence[str] = RULES
+    ways: Sequence[Way] = (*IN_TUNNELS, *IN_TLS)
+
+    def doors(self) -> Sequence[Door | Way]:
+        return self.ways
+
+    def check(self, way: Door | Way, start_at: StartAt) -> None:
+        assert isinstance(way, Way)
+        scene = start_at(self.rules, tls=bool(way.tls))
+        with way.open(scene) as (conn, _):
+            conn.sendall(way.fill(scene, _IN_ORDER) if way.tls else client_hello(b"good.test"))
+            assert (read_reply(conn).status == 200) if way.tls else (read_all(conn) == TLS_SEEN), "the control"
+        for data in self.data:
+            self._refused(way, scene, data)
+
+    def _refused(self, way: Way, scene: Scene, data: bytes) -> None:
+        scene.settle()
+        mark = scene.mark()
+        with way.open_raw(scene) as conn:
+            with suppress(ConnectionError):
+                conn.sendall(data)
+                conn.shutdown(socket.SHUT_WR)
+            answer = read_all(conn)
+            assert answer in (b"", ALERT) or answer.startswith(b"HTTP/1.1 403"), (data[:60], answer[:100])
+        scene.settle()
+        seen = scene.since(mark, decisions=1)
+        *opened, refused = seen.decisions
+        assert [decision["verdict"] for decision in opened] in ([], ["allow"]), data[:60]
+        assert (refused["verdict"], refused["reason"] in _REASONS) == ("deny", True), (data[:60], refused)
+        assert seen.received == 0, f"the server got a byte of {data[:60]!r}"
+        if isinstance(scene, Intercepted):
+            assert_nothing_went_out(seen)
+            assert seen.asked == (), data[:60]
+            assert len(scene.contexts) == 1, "a certificate was made"  # besides that of the control
+
+
+Threat = HostThreat | RequestThreat | TunnelThreat
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A threat at a door."""
 
-    threat: HostThreat | RequestThreat
+    threat: Threat
     door: Door | Way
 
     def check(self, start_at: StartAt) -> None:
         self.threat.check(self.door, start_at)
 
 
-def at_every_door(*threats: HostThreat | RequestThreat) -> pytest.MarkDecorator:
+def at_every_door(*threats: Threat) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "trial",
         [

@@ -12,7 +12,7 @@ import pytest
 
 from exeat.gateway.tls.interception import Intercept
 from exeat.policy import canonical_host
-from tests.support.clients.hello import client_hello, hello_message, records, server_name
+from tests.support.clients.hello import client_hello
 from tests.support.gateways.doors import (
     ALERT,
     Opener,
@@ -52,44 +52,6 @@ def is_looked_into(scene: Intercepted, host: str = "good.test", port: int = 443,
 
 
 # C1 to C3
-
-EVIL_HELLOS: dict[str, bytes] = {
-    "another name": client_hello(b"evil.test"),
-    "another allowed name": client_hello(b"other.test"),
-    "no name": client_hello(None),
-    "an address": client_hello(b"127.0.0.1"),
-    "a wildcard": client_hello(b"*.com"),
-    "300 bytes": client_hello(b"a" * 300),
-    "NUL": client_hello(b"good.test\0.evil.test"),
-    "two names": records(hello_message([(0, server_name(b"good.test")), (0, server_name(b"evil.test"))])),
-    "64 KB": client_hello(b"good.test", more=[(21, bytes(60_000))]),
-    "an SSH banner": b"SSH-2.0-OpenSSH_9.9\r\n",
-    "noise": bytes(range(128, 256)),
-    "SSL 2": b"\x80\x2e\x01\x00\x02" + bytes(41),
-    "an alert": b"\x15\x03\x03\x00\x02\x01\x00",
-    "plain HTTP": GET,
-}
-
-
-@pytest.mark.threat("T-C1", "T-C2")
-@every_tunnel
-@pytest.mark.parametrize("data", EVIL_HELLOS.values(), ids=EVIL_HELLOS.keys())
-def test_what_does_not_agree_with_the_tunnel_is_refused(
-    data: bytes, open_tunnel: Opener, start_intercepted: StartIntercepted
-) -> None:
-    """Closed with an alert, if it is TLS at all; no certificate is made, no name asked for, nothing dialled."""
-    scene = start_intercepted(["good.test private methods=GET", "other.test private methods=GET"])
-    with open_tunnel(scene, b"good.test", 443) as conn:
-        conn.sendall(data)
-        answer = read_all(conn)
-    assert answer in (b"", ALERT) or answer.startswith(b"HTTP/1.1 403"), answer[:100]
-    *allowed, denied = scene.decided()
-    assert allowed in ([], [("allow", "intercepted")])
-    assert denied[0] == "deny"
-    assert denied[1] in ("sni-mismatch", "malformed", "not-tls", "cut-off")
-    assert len(scene.contexts) == 0
-    assert scene.gate.asked == []
-    assert scene.dials.made == []
 
 
 @pytest.mark.threat("T-C2")

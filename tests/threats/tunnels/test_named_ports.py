@@ -119,48 +119,6 @@ def test_the_option_turns_the_check_off_for_its_rule_only(open_tunnel: Opener, s
     assert assert_tunnel_refused(scene, open_tunnel, client_hello(b"evil.test"), host=b"a.wild.test") == "sni-mismatch"
 
 
-TWO_NAMES = records(hello_message([(0, server_name(b"good.test")), (0, server_name(b"evil.test"))]))
-ENTRIES = b"\0\0\x09good.test\0\0\x09evil.test"
-TWO_ENTRIES = records(hello_message([(0, len(ENTRIES).to_bytes(2) + ENTRIES)]))
-HIDDEN = {
-    "two server names": TWO_NAMES,
-    "two entries in one": TWO_ENTRIES,
-    "an entry of another kind": records(hello_message([(0, b"\0\x0c\x01\0\x09good.test")])),
-    "bytes behind the name": records(hello_message([(0, server_name(b"good.test") + b"x")])),
-    "an empty name": client_hello(b""),
-    "an empty extension": records(hello_message([(0, b"")])),
-    "a name longer than its extension": records(hello_message([(0, b"\0\xff\0\0\xffgood.test")])),
-    "a second message in the record": records(hello_message([(0, server_name(b"good.test"))]) * 2),
-    "NUL behind the name": client_hello(b"good.test\0"),
-    "NUL and more behind the name": client_hello(b"good.test\0.evil.test"),
-    "another handshake message": records(b"\x02\0\0\x02hi"),
-    "an empty record": b"\x16\x03\x01\x00\x00",
-    "SSL 2": b"\x16\x02\x01\x00\x05hello",
-    "an alert inside": client_hello(b"good.test")[:20] + b"\x15\x03\x01\0\x02",
-}
-
-
-@pytest.mark.threat("T-C1")
-@every_tunnel
-@pytest.mark.parametrize("hello", HIDDEN.values(), ids=HIDDEN.keys())
-def test_a_hello_that_can_be_read_two_ways_is_refused(hello: bytes, open_tunnel: Opener, scene: Scene) -> None:
-    """Doubled names, bytes in places where none belong, and messages that are no hello."""
-    reason = assert_tunnel_refused(scene, open_tunnel, hello, finish=True)
-    assert reason in ("malformed", "sni-mismatch", "cut-off")
-
-
-@pytest.mark.threat("T-C1")
-@every_tunnel
-def test_another_host_inside_a_plain_tunnel_is_misdirected(open_tunnel: Opener, scene: Scene) -> None:
-    """421 for an inner Host that is not the tunnel's, and the server gets nothing. Control: its own is served."""
-    for host, status in ((b"evil.test", 421), (b"a.wild.test", 421), (b"good.test", 200)):
-        mark = scene.mark()
-        with open_tunnel(scene, b"good.test", scene.port) as conn:
-            conn.sendall(b"GET / HTTP/1.1\r\nHost: %b:%d\r\n\r\n" % (host, scene.port))
-            assert read_reply(conn).status == status
-        assert (scene.since(mark).received > 0) == (status == 200)
-
-
 # C2
 
 
@@ -191,15 +149,6 @@ def test_a_huge_hello_is_refused(open_tunnel: Opener, scene: Scene) -> None:
         assert assert_tunnel_refused(scene, open_tunnel, records(message, size)) == "malformed"
     assert assert_tunnel_refused(scene, open_tunnel, b"\x16\x03\x01\xff\xff" + bytes(65_535)) == "malformed"
     assert_tunnel_relays(scene, open_tunnel, client_hello(b"good.test", more=[(21, bytes(12_000))]))
-
-
-@pytest.mark.threat("T-C2")
-@every_tunnel
-def test_a_hello_that_is_cut_off_goes_nowhere(open_tunnel: Opener, scene: Scene) -> None:
-    """Half a hello and then the end of the stream is refused without a byte for the server."""
-    hello = client_hello(b"good.test")
-    for size in (1, 4, 5, 6, len(hello) - 1):
-        assert assert_tunnel_refused(scene, open_tunnel, hello[:size], finish=True) == "cut-off"
 
 
 @pytest.mark.threat("T-C2")
