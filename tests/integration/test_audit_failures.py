@@ -18,8 +18,8 @@ from exeat.errors import StartError
 from exeat.gateway.gateway import Gateway
 from exeat.sources import make_policy
 from tests.support.clients.answers import assert_refused
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartGate, StartRawOrigin, StartServing
-from tests.support.gateways.doors import connect_dial, read_reply, socks_dial
 from tests.support.gateways.gate import LoopThread, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.gateways.serving import HOSTS, Serving

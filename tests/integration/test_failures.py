@@ -13,8 +13,8 @@ import pytest
 
 from exeat.gateway.limits import Limits
 from tests.support.clients.answers import assert_refused, parse_answer, parse_answers, read_to_end, reset, send_anyway
+from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartGate, StartOrigin, StartServing
-from tests.support.gateways.doors import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.gateways.gate import Gate, read_all, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.gateways.serving import HOSTS as SERVE_HOSTS

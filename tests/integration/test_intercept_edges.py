@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients.answers import parse_answer, reset
-from tests.support.gateways.doors import connect_dial, read_reply, socks_dial
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest, read_to_any_end
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls

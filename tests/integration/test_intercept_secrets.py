@@ -15,7 +15,7 @@ import pytest
 from backports import zstd
 
 from tests.support.clients.answers import Answer, parse_answer, parse_answers
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_to_any_end
 from tests.support.origins.raw import RawHandler, RawOrigin, receive_body
 

@@ -18,8 +18,8 @@ from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
 from tests.support.clients.answers import assert_refused, parse_answer, reset, send_anyway
+from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartGate, StartOrigin, StartRawOrigin, StartServing
-from tests.support.gateways.doors import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.gateways.gate import LoopThread, read_all, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.gateways.serving import HOSTS as SERVE_HOSTS

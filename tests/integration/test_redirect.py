@@ -11,8 +11,9 @@ import pytest
 
 from exeat.gateway.limits import Limits
 from tests.support.clients.hello import client_hello
+from tests.support.clients.talk import read_exactly, read_reply
 from tests.support.fixtures.gateways import StartInside, StartRawOrigin
-from tests.support.gateways.doors import ALERT, read_exactly, read_reply
+from tests.support.gateways.doors import ALERT
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.inside import was_reset
 from tests.support.gateways.scene import wait_until

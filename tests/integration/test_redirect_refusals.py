@@ -12,8 +12,9 @@ from exeat.gateway.doors.redirect import NOWHERE
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
 from tests.support.clients.hello import client_hello
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartInside, StartRawOrigin
-from tests.support.gateways.doors import ALERT, connect_dial, read_reply, socks_dial
+from tests.support.gateways.doors import ALERT
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.inside import Inside, was_reset
 from tests.support.gateways.redirected import PORT

@@ -18,8 +18,8 @@ import pytest
 
 from exeat.audit.verify import verify_files
 from tests.support.clients.prometheus import parse_metrics
+from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartOrigin, StartRawOrigin, StartServing
-from tests.support.gateways.doors import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.gateways.gate import read_all
 from tests.support.gateways.scene import wait_until
 from tests.support.gateways.serving import HOSTS, Serving

@@ -24,6 +24,7 @@ import pytest
 
 from tests.support.clients.hello import client_hello
 from tests.support.clients.http2 import Http2Client
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.doors import (
     ALERT,
     ALL,
@@ -40,7 +41,6 @@ from tests.support.gateways.doors import (
     open_connect,
     open_redirect,
     open_socks,
-    read_reply,
 )
 from tests.support.gateways.gate import read_all
 from tests.support.gateways.intercepted import DOORS, Intercepted

@@ -28,7 +28,7 @@ from exeat.policy import (
     judge_address,
 )
 from exeat.sources import make_policy
-from tests.support.gateways.doors import connect_dial, read_reply, socks_dial
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.gateways.gate import Gate
 from tests.support.gateways.redirected import Namespace
 

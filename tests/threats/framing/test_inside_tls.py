@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, read_rest
 from tests.support.origins.plain import OK
 from tests.support.origins.raw import RawOrigin, receive_body

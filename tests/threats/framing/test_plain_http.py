@@ -7,8 +7,9 @@ import socket
 import pytest
 
 from exeat.sources import make_policy
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartScene
-from tests.support.gateways.doors import TUNNELS, Opener, connect_dial, read_reply, socks_dial
+from tests.support.gateways.doors import TUNNELS, Opener
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.scene import Scene
 from tests.support.origins.plain import OK

@@ -9,7 +9,8 @@ import ssl
 import pytest
 
 from tests.support.clients.http2 import Http2Client
-from tests.support.gateways.doors import open_connect, read_reply
+from tests.support.clients.talk import read_reply
+from tests.support.gateways.doors import open_connect
 from tests.support.gateways.intercepted import REAL, WITH_KEY, Intercepted, StartIntercepted, for_good
 from tests.support.origins.raw import RawOrigin, read_head
 

@@ -10,6 +10,7 @@ import pytest
 
 from exeat.gateway.gates.resolve import is_own_address
 from exeat.policy import AddressClass, classify
+from tests.support.clients.talk import connect_dial, read_reply
 from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import (
     ABSOLUTE,
@@ -22,11 +23,9 @@ from tests.support.gateways.doors import (
     Verdict,
     ask,
     assert_verdict,
-    connect_dial,
-    read_reply,
 )
 from tests.support.gateways.scene import Scene, Script
-from tests.support.jails.addresses import own_addresses
+from tests.support.jails.networks import own_addresses
 from tests.support.origins.plain import OK
 from tests.support.origins.raw import RawOrigin
 

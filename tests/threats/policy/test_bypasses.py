@@ -15,8 +15,8 @@ import pytest
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
 from tests.support.clients.pressure import HOSTS, ask
+from tests.support.clients.talk import connect_dial, read_reply
 from tests.support.fixtures.gateways import StartGate, StartOrigin
-from tests.support.gateways.doors import connect_dial, read_reply
 from tests.support.gateways.gate import Gate, read_all, read_until
 from tests.support.origins.plain import OK, Origin, answer_all
 

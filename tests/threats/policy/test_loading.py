@@ -16,17 +16,9 @@ import pytest
 from exeat.errors import ConfigError
 from exeat.policy import parse_document
 from exeat.sources import RuleSources, load_document, make_policy
+from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartScene, StartServing
-from tests.support.gateways.doors import (
-    OUTER,
-    Door,
-    Verdict,
-    assert_verdict,
-    connect_dial,
-    read_exactly,
-    read_reply,
-    socks_dial,
-)
+from tests.support.gateways.doors import OUTER, Door, Verdict, assert_verdict
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.scene import Scene, wait_until
 from tests.support.origins.raw import PING, PONG, RawOrigin, keep_silent

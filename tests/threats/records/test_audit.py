@@ -12,19 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial, socks_request
 from tests.support.fixtures.gateways import StartScene, StartServing
-from tests.support.gateways.doors import (
-    ALL,
-    OUTER,
-    Door,
-    Verdict,
-    ask,
-    connect_dial,
-    read_exactly,
-    read_reply,
-    socks_dial,
-    socks_request,
-)
+from tests.support.gateways.doors import ALL, OUTER, Door, Verdict, ask
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.scene import Mark, Scene, wait_until
 from tests.support.origins.plain import OK

@@ -12,8 +12,8 @@ from exeat.policy.path import is_canonical_path
 from exeat.sources import make_policy
 from exeat.wire.http1 import parse_request_head, parse_response_head
 from tests.support.clients.pressure import HOSTS, ask
+from tests.support.clients.talk import read_reply
 from tests.support.fixtures.gateways import StartGate, StartOrigin
-from tests.support.gateways.doors import read_reply
 from tests.support.gateways.gate import Gate
 from tests.support.origins.plain import Origin
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateways.doors import Opener, open_connect, open_redirect, open_socks, read_reply
+from tests.support.clients.talk import read_reply
+from tests.support.gateways.doors import Opener, open_connect, open_redirect, open_socks
 from tests.support.gateways.gate import read_all
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted
 from tests.support.gateways.scene import wait_until

@@ -8,7 +8,7 @@ import pytest
 
 from exeat.secrets.stream.forms import reflected_forms
 from exeat.secrets.vault import Vault
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import WITH_KEY, StartIntercepted, for_good
 from tests.support.origins.raw import RawOrigin, read_head
 from tests.unit.secrets.samples import make_secret

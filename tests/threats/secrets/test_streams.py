@@ -13,8 +13,8 @@ import time
 import pytest
 
 from tests.support.clients.http2 import Http2Client
+from tests.support.clients.talk import read_reply
 from tests.support.clients.websocket import SWITCHED, UPGRADE, frame, speaking
-from tests.support.gateways.doors import read_reply
 from tests.support.gateways.intercepted import (
     REAL,
     WITH_KEY,

@@ -13,16 +13,8 @@ import pytest
 from exeat.gateway.tls.interception import Intercept
 from exeat.policy import canonical_host
 from tests.support.clients.hello import client_hello
-from tests.support.gateways.doors import (
-    ALERT,
-    Opener,
-    connect_dial,
-    open_connect,
-    open_redirect,
-    open_socks,
-    read_reply,
-    socks_dial,
-)
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
+from tests.support.gateways.doors import ALERT, Opener, open_connect, open_redirect, open_socks
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted
 from tests.support.origins import tls

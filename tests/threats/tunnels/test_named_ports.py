@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from tests.support.clients.hello import client_hello, hello_message, records, server_name
+from tests.support.clients.talk import read_exactly, read_reply, socks_request
 from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import (
     ALERT,
@@ -20,9 +21,6 @@ from tests.support.gateways.doors import (
     ask,
     assert_verdict,
     open_redirect,
-    read_exactly,
-    read_reply,
-    socks_request,
 )
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.scene import Scene, wait_until

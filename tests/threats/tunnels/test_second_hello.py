@@ -24,8 +24,9 @@ from tests.support.clients.second_hello import (
     read_server_hello,
     shake,
 )
+from tests.support.clients.talk import read_exactly
 from tests.support.fixtures.gateways import StartScene
-from tests.support.gateways.doors import ALERT, TUNNELS, Opener, read_exactly
+from tests.support.gateways.doors import ALERT, TUNNELS, Opener
 from tests.support.gateways.gate import read_all
 from tests.support.gateways.scene import Scene, wait_until
 from tests.support.origins.raw import RawOrigin, keep_silent

@@ -8,8 +8,9 @@ import pytest
 
 from exeat.gateway.limits import Limits
 from tests.support.clients.answers import read_to_end
+from tests.support.clients.talk import read_reply
 from tests.support.fixtures.gateways import StartScene
-from tests.support.gateways.doors import TUNNELS, Opener, read_reply
+from tests.support.gateways.doors import TUNNELS, Opener
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.raw import keep_silent
 

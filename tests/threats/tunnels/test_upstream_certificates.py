@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.clients.answers import assert_refused
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls

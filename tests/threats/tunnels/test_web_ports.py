@@ -14,8 +14,9 @@ import trustme
 
 from tests.support.clients.hello import client_hello
 from tests.support.clients.second_hello import AskingServer, shake
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartGate
-from tests.support.gateways.doors import ALERT, connect_dial, read_reply, socks_dial
+from tests.support.gateways.doors import ALERT
 from tests.support.gateways.gate import Gate, read_all
 from tests.support.gateways.redirected import require, why_not
 from tests.support.gateways.scene import wait_until
