@@ -48,11 +48,11 @@ WAYS = (
     "replaced", "exchanged", "exchanged-there", "hardlink", "symlink", "symlink-before", "mapped", "copied", "root",
     "cwd", "dotdot", "held", "held-folder",
 )  # fmt: skip
-_PACKAGES = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+PACKAGES = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 _PLAIN = (
     ".bashrc", ".profile", ".inputrc", ".hushlogin", ".gitconfig", ".vimrc", ".ssh/authorized_keys", ".ssh/config",
     ".ssh/known_hosts", ".config/fish/config.fish", ".config/systemd/user/backup.service",
-    ".config/autostart/a.desktop", ".local/bin/tool", f"{_PACKAGES}/one.py", "guest/.profile", "../tmp/tmux-0/default",
+    ".config/autostart/a.desktop", ".local/bin/tool", f"{PACKAGES}/one.py", "guest/.profile", "../tmp/tmux-0/default",
     "project/README", f"project/{OPEN}/file", *(f"{STARTS}/{name}" for name in WAYS),
 )  # fmt: skip
 # In the project, what runs outside later of itself.
