@@ -50,7 +50,7 @@ def clone3(scene: Scene) -> str:
 def i386(scene: Scene) -> str:
     if platform.machine() != "x86_64":
         raise Absent("only x86-64 has these")
-    # push rbx; mov eax, 310 (unshare); mov ebx, CLONElibc.CLONE_NEWUSER; int 0x80; pop rbx; ret
+    # push rbx; mov eax, 310 (unshare); mov ebx, CLONE_NEWUSER; int 0x80; pop rbx; ret
     code = b"\x53\xb8" + struct.pack("<I", 310) + b"\xbb" + struct.pack("<I", libc.CLONE_NEWUSER) + b"\xcd\x80\x5b\xc3"
     page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     page.write(code)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from exeat.files.project.git_folder import find_git_folder
 from exeat.paths import is_below
-from exeat.run.summary import shell_word
+from exeat.run.outcome import shell_word
 
 
 def note_on_repository(here: str, roots: Collection[str]) -> str:
