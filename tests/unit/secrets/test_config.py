@@ -153,8 +153,8 @@ BAD = [
     (f'A = ["{VALUE}"]', "1:1", "it is a list"),
     (f'[[A]]\nvalue = "{VALUE}"', "1:3", "it is a list"),
     (f'secrets = "{VALUE}"', "1:12", "it is a string"),
-    (f'allow = []\n[secrets.A]\nvalue = "{VALUE}"\n{HOSTS}', "1:1", "'allow' stands beside"),
-    (f'"{VALUE}" = 1\n[secrets.A]\nvalue = "{VALUE}"\n{HOSTS}', "1:2", "a key stands beside"),
+    (f'allow = []\n[secrets.A]\nvalue = "{VALUE}"\n{HOSTS}', "1:1", "'allow' stands next to"),
+    (f'"{VALUE}" = 1\n[secrets.A]\nvalue = "{VALUE}"\n{HOSTS}', "1:2", "a key stands next to"),
     # keys
     (f'[A]\nvalue = "{VALUE}"\n{HOSTS}\nhost = "a.test"', "4:1", "'host' is not a setting"),
     (f'[A]\nvalue = "{VALUE}"\n{HOSTS}\n"{VALUE}" = "a.test"', "4:2", "a key is not a setting"),
