@@ -184,6 +184,14 @@ class Group:
 
         return add
 
+    def deed(self, id: str, title: str, act: Callable[[Scene], object], *, scratch: bool = False) -> None:  # noqa: A002
+        """Add one call that the kernel must refuse. If it returns, that is the deed."""
+
+        @self.probe(id, title, evidence=Evidence.DEED, scratch=scratch)
+        def run(scene: Scene) -> str:
+            act(scene)
+            return "the kernel allowed it"
+
 
 BOUNDARIES = frozenset({"netns", "nft"})  # the jails that claim to hold
 EVERYWHERE = frozenset(JAILS)

@@ -24,16 +24,12 @@ GROUP = Group("namespaces", "namespaces, capabilities, the jail's rules", BOUNDA
 _DEED = Evidence.DEED
 
 
-@GROUP.probe("E2.unshare", "a user namespace of its own (unshare -U)", evidence=_DEED)
-def unshare(scene: Scene) -> str:
-    libc.unshare(libc.CLONE_NEWUSER)
-    return "in a new user namespace, with every capability there"
-
-
-@GROUP.probe("E2.unshare-net", "a network namespace of its own (unshare -Urn)", evidence=_DEED)
-def unshare_net(scene: Scene) -> str:
-    libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWNET | libc.CLONE_NEWNS)
-    return "in new namespaces"
+GROUP.deed("E2.unshare", "a user namespace of its own (unshare -U)", lambda _: libc.unshare(libc.CLONE_NEWUSER))
+GROUP.deed(
+    "E2.unshare-net",
+    "a network namespace of its own (unshare -Urn)",
+    lambda _: libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWNET | libc.CLONE_NEWNS),
+)
 
 
 @GROUP.probe("E2.clone3", "a user namespace by clone3, whose flags no filter can read", evidence=_DEED)
@@ -78,40 +74,35 @@ def setns_pidfd(scene: Scene) -> str:
 @GROUP.probe("E2.setns-init", "into the network of the jail's first process", evidence=_DEED, scratch=True)
 def setns_init(scene: Scene) -> str:
     who = "self" if scene.outside else "1"
-    namespace = os.open(f"/proc/{who}/ns/net", os.O_RDONLY)
-    libc.call("setns", namespace, libc.CLONE_NEWNET)
+    libc.call("setns", os.open(f"/proc/{who}/ns/net", os.O_RDONLY), libc.CLONE_NEWNET)
     return "entered"
 
 
-@GROUP.probe("E2.mount", "mounting a file system", evidence=_DEED, scratch=True)
-def mount(scene: Scene) -> str:
+def _mount_small(scene: Scene) -> None:
     libc.mount("none", scene.folder, "tmpfs", 0, "size=4k")
-    return "mounted"
 
 
-@GROUP.probe("E2.mount-bind", "bind-mounting the root elsewhere, past the masks", evidence=_DEED, scratch=True)
-def mount_bind(scene: Scene) -> str:
-    libc.mount("/", scene.folder, None, libc.MS_BIND | libc.MS_REC)
-    return "mounted"
-
-
-@GROUP.probe("E2.open-tree", "a copy of the mounts (open_tree)", evidence=_DEED, scratch=True)
-def open_tree(scene: Scene) -> str:
-    syscall("open_tree", -100, b"/", 1 | 0x8000)  # AT_FDCWD; OPEN_TREE_CLONE | AT_RECURSIVE
-    return "copied"
-
-
-@GROUP.probe("E2.fsopen", "a new file system (fsopen)", evidence=_DEED, scratch=True)
-def fsopen(scene: Scene) -> str:
-    syscall("fsopen", b"tmpfs", 0)
-    return "opened"
+GROUP.deed("E2.mount", "mounting a file system", _mount_small, scratch=True)
+GROUP.deed(
+    "E2.mount-bind",
+    "bind-mounting the root elsewhere, past the masks",
+    lambda scene: libc.mount("/", scene.folder, None, libc.MS_BIND | libc.MS_REC),
+    scratch=True,
+)
+GROUP.deed(
+    "E2.open-tree",
+    "a copy of the mounts (open_tree)",
+    lambda _: syscall("open_tree", -100, b"/", 1 | 0x8000),  # AT_FDCWD; OPEN_TREE_CLONE | AT_RECURSIVE
+    scratch=True,
+)
+GROUP.deed("E2.fsopen", "a new file system (fsopen)", lambda _: syscall("fsopen", b"tmpfs", 0), scratch=True)
 
 
 @GROUP.probe("E2.umount", "taking mounts away that hide something", evidence=_DEED, scratch=True)
 def umount(scene: Scene) -> str:
     """In the control one mount is made first. Inside, every mount is tried, the last one first."""
     if scene.outside:
-        libc.mount("none", scene.folder, "tmpfs", 0, "size=4k")
+        _mount_small(scene)
         libc.call("umount2", scene.folder, 2)
         return "taken away"
     found = mounts()
@@ -122,10 +113,7 @@ def umount(scene: Scene) -> str:
     raise PermissionError(f"none of {len(found)} mounts can be taken away")
 
 
-@GROUP.probe("E2.chroot", "chroot, the first half of an old way out", evidence=_DEED, scratch=True)
-def chroot(scene: Scene) -> str:
-    os.chroot(scene.folder)
-    return "changed"
+GROUP.deed("E2.chroot", "chroot, the first half of an old way out", lambda scene: os.chroot(scene.folder), scratch=True)
 
 
 def _netfilter(message: int, flags: int) -> None:
@@ -147,10 +135,8 @@ def _netfilter(message: int, flags: int) -> None:
     raise Stopped("no answer to the message")
 
 
-@GROUP.probe("E2.nft-flush", "deleting all packet rules (nft flush ruleset)", evidence=_DEED, scratch=True)
-def nft_flush(scene: Scene) -> str:
-    _netfilter(2, 5)  # NFT_MSG_DELTABLE without a name: all tables
-    return "the rules are gone"
+# NFT_MSG_DELTABLE without a name: all tables
+GROUP.deed("E2.nft-flush", "deleting all packet rules (nft flush ruleset)", lambda _: _netfilter(2, 5), scratch=True)
 
 
 def _route(kind: int, body: bytes) -> None:
@@ -231,7 +217,8 @@ def setuid_call(scene: Scene) -> str:
     return f"is user {target}"
 
 
-@GROUP.probe("E2.ruleset-seen", "netfilter's netlink socket", evidence=_DEED)
-def netfilter_open(scene: Scene) -> str:
-    socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12).close()
-    return "opened"
+GROUP.deed(
+    "E2.ruleset-seen",
+    "netfilter's netlink socket",
+    lambda _: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12).close(),
+)

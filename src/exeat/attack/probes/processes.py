@@ -64,12 +64,16 @@ def vm_readv(scene: Scene) -> str:
     return _found(buffer.raw)
 
 
-@GROUP.probe("E7.ptrace", "ptrace of a process outside", evidence=_SECRET)
-def ptrace(scene: Scene) -> str:
-    pid = scene.victim["pid"]
+def _hold(pid: int) -> None:
     libc.call("ptrace", _PTRACE_SEIZE, pid, 0, 0)
     libc.call("ptrace", _PTRACE_INTERRUPT, pid, 0, 0)
     os.waitpid(pid, 0x40000000)  # __WALL
+
+
+@GROUP.probe("E7.ptrace", "ptrace of a process outside", evidence=_SECRET)
+def ptrace(scene: Scene) -> str:
+    pid = scene.victim["pid"]
+    _hold(pid)
     peek = ctypes.CDLL(None).ptrace
     peek.restype = ctypes.c_long
     words = []
@@ -180,17 +184,16 @@ def _init(scene: Scene) -> int:
 @GROUP.probe("E7.init-ptrace", "ptrace of the jail's first process", evidence=Evidence.DEED)
 def init_ptrace(scene: Scene) -> str:
     pid = _init(scene)
-    libc.call("ptrace", _PTRACE_SEIZE, pid, 0, 0)
-    libc.call("ptrace", _PTRACE_INTERRUPT, pid, 0, 0)
-    os.waitpid(pid, 0x40000000)  # __WALL
+    _hold(pid)
     libc.call("ptrace", _PTRACE_DETACH, pid, 0, 0)
     return f"held process {pid}"
 
 
-@GROUP.probe("E7.init-memory", "memory of the jail's first process", evidence=Evidence.DEED)
-def init_memory(scene: Scene) -> str:
-    os.close(os.open(f"/proc/{_init(scene)}/mem", os.O_RDWR))
-    return "opened"
+GROUP.deed(
+    "E7.init-memory",
+    "memory of the jail's first process",
+    lambda scene: os.close(os.open(f"/proc/{_init(scene)}/mem", os.O_RDWR)),
+)
 
 
 @GROUP.probe("E7.init-descriptors", "descriptors of the jail's first process", evidence=Evidence.DEED)

@@ -67,10 +67,7 @@ def frame(scene: Scene) -> str:
 
 
 def _opens(id: str, title: str, family: int, protocol: int) -> None:  # noqa: A002 - it is the id
-    @GROUP.probe(id, title, evidence=Evidence.DEED, scratch=True)
-    def opens(scene: Scene) -> str:
-        socket.socket(family, socket.SOCK_RAW, protocol).close()
-        return "opened"
+    GROUP.deed(id, title, lambda _: socket.socket(family, socket.SOCK_RAW, protocol).close(), scratch=True)
 
 
 _opens("E2.raw-open", "opening a raw socket", socket.AF_INET, socket.IPPROTO_ICMP)
