@@ -216,8 +216,8 @@ BAD = [
     ('[A]\nenv = "B"\nhosts = [".co.uk"]', "3:11", "registers a name under co.uk"),
     ('[A]\nenv = "B"\nhosts = ["*.github.io"]', "3:11", "registers a name under github.io"),
     ('[A]\nenv = "B"\nhosts = ["*"]', "3:11", "every host"),
-    ('[A]\nenv = "B"\nhosts = ["0.0.0.0/0"]', "3:11", "addresses of anybody"),
-    ('[A]\nenv = "B"\nhosts = ["[::/0]:443"]', "3:11", "addresses of anybody"),
+    ('[A]\nenv = "B"\nhosts = ["0.0.0.0/0"]', "3:11", "addresses of strangers"),
+    ('[A]\nenv = "B"\nhosts = ["[::/0]:443"]', "3:11", "addresses of strangers"),
     # placeholder and shape
     (f'[A]\nenv = "B"\n{HOSTS}\nplaceholder = "short-7"', "4:16", "placeholder cannot be used"),
     (f'[A]\nenv = "B"\n{HOSTS}\nplaceholder = "{VALUE}!"', "4:16", "placeholder cannot be used"),
@@ -392,7 +392,7 @@ def test_no_placeholder_may_be_a_part_of_another() -> None:
 
 @pytest.mark.parametrize(
     ("placeholder", "says"),
-    [(VALUE, "its value is its"), (VALUE[3:15], "has its placeholder in it"), (f"x{VALUE}", "everybody may see")],
+    [(VALUE, "its value is its"), (VALUE[3:15], "has its placeholder in it"), (f"x{VALUE}", "anyone may see")],
 )
 def test_a_placeholder_must_not_give_the_value_away(placeholder: str, says: str) -> None:
     """The command sees the placeholder."""
