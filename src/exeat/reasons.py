@@ -61,6 +61,27 @@ class Ending(StrEnum):
     GATEWAY_STOPPED = "gateway-stopped"
 
 
+class ProxyError(StrEnum):
+    """What a refusal or failure is called in a reply (RFC 9209 section 2.3), and on record if it was allowed first."""
+
+    HTTP_REQUEST_ERROR = "http_request_error"
+    HTTP_REQUEST_DENIED = "http_request_denied"
+    HTTP_PROTOCOL_ERROR = "http_protocol_error"
+    HTTP_RESPONSE_TIMEOUT = "http_response_timeout"
+    PROXY_INTERNAL_ERROR = "proxy_internal_error"
+    PROXY_INTERNAL_RESPONSE = "proxy_internal_response"
+    CONNECTION_LIMIT_REACHED = "connection_limit_reached"
+    CONNECTION_REFUSED = "connection_refused"
+    CONNECTION_TERMINATED = "connection_terminated"
+    CONNECTION_TIMEOUT = "connection_timeout"
+    DESTINATION_IP_PROHIBITED = "destination_ip_prohibited"
+    DESTINATION_IP_UNROUTABLE = "destination_ip_unroutable"
+    DNS_ERROR = "dns_error"
+    DNS_TIMEOUT = "dns_timeout"
+    TLS_CERTIFICATE_ERROR = "tls_certificate_error"
+    TLS_PROTOCOL_ERROR = "tls_protocol_error"
+
+
 # What `policy.decide` can say.
 PolicyReason = Literal[
     Reason.ALLOWED,

@@ -256,7 +256,7 @@ def is_public_suffix(name: str) -> bool:
 def load_suffixes() -> frozenset[str]:
     """The entries of the list, in lower case and Unicode. 7 ms, so only where there are wildcards, and once.
 
-    A process that is to read no file later, because somebody may have changed it meanwhile, calls this before.
+    A process that is to read no file later, because it may have been changed by then, calls this before.
     """
     from publicsuffixlist import PSLFILE
 

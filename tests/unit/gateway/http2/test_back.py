@@ -17,7 +17,8 @@ from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES
 from exeat.gateway.limits import Limits
 from exeat.gateway.record.counters import Counters
-from tests.unit.gateway.http2_peers import GET, Headers, Message, Pipe, Reader, Server, open_stream, run, upstream
+from tests.support.examples import examples
+from tests.unit.gateway.http2.peers import GET, Headers, Message, Pipe, Reader, Server, open_stream, run, upstream
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 POST = b"POST /a HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\nConnection: TE\r\nTE: trailers\r\n\r\n"
@@ -476,8 +477,7 @@ def test_a_large_answer_waits_for_its_reader() -> None:
             for _ in range(200):
                 await asyncio.sleep(0.001)
             assert server.h2.local_flow_control_window(1) == 0
-            carrier = reader.channel.transport._carrier  # type: ignore[attr-defined]
-            assert len(carrier.held) == STREAM_WINDOW
+            assert len(reader.channel.transport.held) == STREAM_WINDOW  # type: ignore[attr-defined]
             # The other stream goes on.
             server.answer(3, end=True)
             await server.until(lambda: b"200" in other.text)
@@ -560,7 +560,7 @@ def test_it_works_over_a_socket() -> None:
     run(main)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(changes=mutations([b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\0", b"\0\0\0\x01\x05\0\0\0\x03"], max_size=6))
 def test_damaged_bytes_never_show_a_defect(changes: list[Mutation]) -> None:
     """And every exchange hears of its end, or has its whole answer."""
