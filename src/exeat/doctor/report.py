@@ -118,7 +118,7 @@ def examine_machine() -> Report:
 def _examine(name: str) -> JailLine:
     try:
         # Loaded here: on other systems the jails cannot even be imported, which is an answer too.
-        from exeat.jail.select import examine  # noqa: PLC0415
+        from exeat.jail.select import examine
 
         found = examine(name)
     except (ImportError, AttributeError) as error:

@@ -89,7 +89,7 @@ class NotShownError(Exception):
 
 def text_diff(real: RealMachine, change: Change) -> list[str]:
     """Lines, without their ends. Raises NotShownError."""
-    from difflib import unified_diff  # noqa: PLC0415 - only where it is asked for
+    from difflib import unified_diff  # only where it is asked for
 
     if change.is_hidden:
         raise NotShownError(change.note)

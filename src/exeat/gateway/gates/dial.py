@@ -66,7 +66,7 @@ async def _connect(loop: asyncio.AbstractEventLoop, ip: IPAddress, port: int, ti
 async def _race(
     loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int
 ) -> tuple[Channel, IPAddress]:
-    import aiohappyeyeballs  # noqa: PLC0415 - only for names with several addresses
+    import aiohappyeyeballs  # only for names with several addresses
 
     infos: list[aiohappyeyeballs.AddrInfoType] = []
     for ip in addresses:

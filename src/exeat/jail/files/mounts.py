@@ -88,7 +88,7 @@ def build_view(
     if own_users:
         _copy_ssh_configs()
     if view.trust is not None:
-        from exeat.jail.files.truststore import mount_trust  # noqa: PLC0415 - loaded by now, for runs that look into TLS
+        from exeat.jail.files.truststore import mount_trust  # loaded by now, for runs that look into TLS
 
         trust = view.trust
         with suppress(OSError):  # why the command cannot be there is found later

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from exeat.paths import is_socket, printable
-from exeat.run.summary import shell_word
+from exeat.run.outcome import shell_word
 
 if TYPE_CHECKING:
     from exeat.files.keys.hidden import HiddenPath

@@ -14,7 +14,7 @@ from exeat.jail.files.view import open_uppers
 
 if TYPE_CHECKING:
     from exeat.files.layers.saving import Saved
-    from exeat.run.settings import RunSettings
+    from exeat.run.settings import Plan
     from exeat.sandbox.folder import SandboxFolder
 
     SaveLayer = Callable[[SandboxFolder, Sequence[Part], int, Sequence[str], float], Saved]
@@ -29,9 +29,7 @@ class LayerEnd(NamedTuple):
     said: str = ""
 
 
-def end_layer(
-    held: int, settings: RunSettings, hidden: Sequence[str], began: float, save: SaveLayer | None
-) -> LayerEnd:
+def end_layer(held: int, plan: Plan, hidden: Sequence[str], began: float, save: SaveLayer | None) -> LayerEnd:
     """Count what is in the layers, and keep it if the sandbox has a name. `held` is closed here. Never raises.
 
     `save` was loaded for that before the command started: it takes 25 ms, and by now nothing can be loaded.
@@ -40,10 +38,11 @@ def end_layer(
     try:
         parts = open_uppers(held)
         changes = count_changes(parts, _MAX_COUNTED)
+        settings = plan.settings
         if settings.folder is None or save is None:
             return LayerEnd(changes, _thrown_away(changes))
         with usual_modes():
-            saved = save(settings.folder, parts, settings.files.layer_bytes, hidden, began)
+            saved = save(settings.folder, parts, plan.files.layer_bytes, hidden, began)
         said = _kept(changes, settings.name) if saved.number else ""
         if saved.left_out_count:
             said += f"; {saved.left_out_count} could not be kept, such as {saved.left_out[0]}"

@@ -23,7 +23,7 @@ from exeat.jail.files.trees import open_without_links, path_of
 from exeat.paths import is_in, look, root_of, up_from
 from exeat.run.files.held_places import BLOCKED, has_second_name, set_aside, unlocked
 from exeat.run.files.hidden_files import HiddenWays
-from exeat.run.summary import say, shell_word
+from exeat.run.outcome import say, shell_word
 
 _NOTHING: Final = (0, 0)
 _MAX_BLOCKED: Final = 100  # in one run: who makes more does not do it by mistake

@@ -33,10 +33,9 @@ from exeat.run.files.hidden_files import (
 )
 from exeat.run.files.own_code import OwnCode
 from exeat.run.files.project_guard import guard_projects, note_on_repository
-from exeat.run.gateway_process.preparations import NOTHING, Preparations
-from exeat.run.jails.nested import refuse_covers
-from exeat.run.settings import RunSettings
-from exeat.run.summary import say
+from exeat.run.nesting import refuse_covers
+from exeat.run.outcome import say
+from exeat.run.settings import Plan, RunSettings
 from exeat.sandbox.home import state_home
 
 if TYPE_CHECKING:
@@ -81,37 +80,38 @@ class SeenFiles:
             self.disk = None
 
 
-def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFiles:
+def see_files(plan: Plan) -> SeenFiles:
     """Decide it. Raises ConfigError for what cannot be had."""
-    _check_sockets_and_devices(settings)
+    _check_sockets_and_devices(plan.settings)
     # First of all: it makes exeat's own folder, which is to be hidden.
     with usual_modes():
-        disk = DiskLayer(settings.files.layer_bytes) if settings.files.mode == "view" and needs_disk() else None
+        disk = DiskLayer(plan.files.layer_bytes) if plan.files.mode == "view" and needs_disk() else None
         try:
-            return _see(settings, prepared, disk)
+            return _see(plan, disk)
         except BaseException:
             if disk is not None:
                 disk.remove()
             raise
 
 
-def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) -> SeenFiles:
+def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
+    settings = plan.settings
     silent = silent_mounts(PRIVATE)
-    _refuse_silent(silent, [working_directory(), *settings.files.write])
+    _refuse_silent(silent, [working_directory(), *plan.files.write])
     home = user_home()
-    own = own_files(settings, prepared)
-    hidden = find_hidden(settings, own)
+    own = own_files(plan)
+    hidden = find_hidden(plan, own)
     _refuse_own_sockets(settings.unix, hidden)
-    named = check_paths(settings.files, hidden, home=home, here=working_directory(), state=_state())
-    view = View(_choose_layers(settings, named, home), settings.unix)
+    named = check_paths(plan.files, hidden, home=home, here=working_directory(), state=_state())
+    view = View(_choose_layers(plan, named, home), settings.unix)
     if make_own_folders(view.shared):
-        hidden = find_hidden(settings, own)
-    notes = _protect(view, settings, named, home)
-    _hide(view, hidden, later_paths(home, hidden, settings.files))
+        hidden = find_hidden(plan, own)
+    notes = _protect(view, plan, named, home)
+    _hide(view, hidden, later_paths(home, hidden, plan.files))
     _hold_ways(view, own)
     if view.layers is not None:
         refuse_second_names(place.path for place in view.holdings.hidden if place.path in _own(hidden))
-    if settings.files.nest:
+    if plan.files.nest:
         covered = [place.path for place in view.holdings.hidden]
         sockets = [path for path in find_sockets(view.shared, silent) if path not in settings.unix]
         refuse_covers([*covered, *OwnCode(home, working_directory()).read_only, *sockets], view.shared)
@@ -119,7 +119,7 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
         for note in notes:
             say(note)
     view.silent = silent
-    view.trust = prepared.trust
+    view.trust = plan.prepared.trust
     view.devices = settings.devices
     seen = SeenFiles(view, hidden, disk)
     if view.layers is not None:
@@ -145,9 +145,9 @@ def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
 
 def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
     """What earlier runs in the sandbox have left."""
-    from exeat.files.layers.folding import fold_layers  # noqa: PLC0415 - for sandboxes with a name
-    from exeat.files.layers.kept import kept_bytes, kept_layers, seen_before  # noqa: PLC0415
-    from exeat.files.layers.saving import save_layer  # noqa: PLC0415
+    from exeat.files.layers.folding import fold_layers  # for sandboxes with a name
+    from exeat.files.layers.kept import kept_bytes, kept_layers, seen_before
+    from exeat.files.layers.saving import save_layer
 
     seen.save = save_layer
     fold_layers(folder)
@@ -168,8 +168,8 @@ def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> 
         layers.fill_cover = fill
 
 
-def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> Layers | None:
-    policy, here = settings.files, working_directory()
+def _choose_layers(plan: Plan, named: RealPaths, home: str) -> Layers | None:
+    settings, policy, here = plan.settings, plan.files, working_directory()
     if policy.mode == "host":
         say(_HOST_WARNING)
         return None
@@ -214,16 +214,16 @@ def _own(hidden: list[HiddenPath]) -> set[str]:
     return {entry.path for entry in hidden if entry.why == OWN_FILES}
 
 
-def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> list[str]:
+def _protect(view: View, plan: Plan, named: RealPaths, home: str) -> list[str]:
     """What must not be changed in folders that are shared for real, and what the policy says. Returns notes."""
     code = OwnCode(home, working_directory())
     notes: list[str] = []
     if view.layers is not None:
-        writable = [full_path(path, home) for path in settings.files.write]
+        writable = [full_path(path, home) for path in plan.files.write]
         folders = [root for root in view.shared if os.path.isdir(root)]
         view.holdings, notes = guard_projects(folders, view.shared, writable, home)
         notes.append(note_on_repository(working_directory(), view.shared))
-    own = [*code.read_only, *(path for path in settings.upstream_ca if os.path.isfile(path))]
+    own = [*code.read_only, *(path for path in plan.settings.upstream_ca if os.path.isfile(path))]
     places = (
         *view.holdings.read_only,
         *(place for path in own for root in view.shared for place in places_on_way(root, os.path.abspath(path))),

@@ -11,7 +11,7 @@ import pytest
 
 from exeat.errors import ConfigError, StartError
 from exeat.run.learn.file_at_end import LearnOut
-from exeat.run.summary import print_learned, shell_word
+from exeat.run.outcome import print_learned, shell_word
 from tests.support.runs.running import AS_ROOT
 
 
