@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ConfigError
 from exeat.sources import make_policy
+from tests.support.examples import examples
 from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import (
     ABSOLUTE,
@@ -470,7 +471,12 @@ def _hosts(draw: st.DrawFn) -> bytes:
     return raw.replace(b"/", b"").replace(b"?", b"")[:255].lstrip(b" \t")
 
 
-@settings(max_examples=150, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(150),
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(host=_hosts())
 @example(host=b"good.test")
 @example(host=b"127.0.0.1")

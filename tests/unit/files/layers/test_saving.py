@@ -10,6 +10,8 @@ import pytest
 from tests.support.fixtures.layers import Machine
 from tests.support.runs.running import AS_ROOT
 
+pytestmark = pytest.mark.thorough
+
 
 def test_the_next_run_sees_what_the_last_one_wrote_and_removed(machine: Machine) -> None:
     machine.do("echo one > kept; echo two > changed; echo three > gone; mkdir old; echo four > old/in")
