@@ -18,8 +18,8 @@ from exeat.errors import StartError
 from exeat.gateway.gateway import Gateway
 from exeat.sources import make_policy
 from tests.support.clients.answers import assert_refused
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartGate, StartRawOrigin, StartServing
-from tests.support.gateways.doors import connect_dial, read_reply, socks_dial
 from tests.support.gateways.gate import LoopThread, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.gateways.serving import HOSTS, Serving
@@ -85,10 +85,11 @@ def test_health_returns_with_the_space_and_not_only_with_the_next_request(
     assert serving.ask_admin("/healthz").status == 200
 
 
+@pytest.mark.threat("T-I5")
 def test_a_full_disk_closes_the_gateway_until_there_is_room(
     serve: StartServing, start_raw_origin: StartRawOrigin, tmp_path: Path
 ) -> None:
-    """I5: a real file system of 64 KiB, filled up by others, and then given back."""
+    """A real file system of 64 KiB, filled up by others, and then given back."""
     disk = tmp_path / "disk"
     disk.mkdir()
     probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
@@ -220,8 +221,9 @@ def test_a_reader_that_stalls_shows_in_health_and_refuses_requests(
         os.close(reader)
 
 
+@pytest.mark.threat("T-J5")
 def test_a_killed_gateway_leaves_the_decision_on_record(serve: StartServing, start_raw_origin: StartRawOrigin) -> None:
-    """J5: the line is in the file before the first byte goes out, so SIGKILL in a tunnel cannot lose it."""
+    """The line is in the file before the first byte goes out, so SIGKILL in a tunnel cannot lose it."""
     origin = start_raw_origin()
     serving = serve("--allow", f"good.test:{origin.port}", *HOSTS)
     with serving.connect() as conn:
@@ -237,8 +239,9 @@ def test_a_killed_gateway_leaves_the_decision_on_record(serve: StartServing, sta
     assert found.open, "the log shows that it has no end"
 
 
+@pytest.mark.threat("T-J5")
 def test_a_gateway_started_again_goes_on_in_the_same_log(serve: StartServing, start_raw_origin: StartRawOrigin) -> None:
-    """J5: after a kill the next start appends to the chain, and the whole still verifies."""
+    """After a kill the next start appends to the chain, and the whole still verifies."""
     origin = start_raw_origin()
     first = serve("--allow", f"good.test:{origin.port}", *HOSTS)
     assert first.get("good.test", origin.port).status == 200

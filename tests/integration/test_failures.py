@@ -13,8 +13,8 @@ import pytest
 
 from exeat.gateway.limits import Limits
 from tests.support.clients.answers import assert_refused, parse_answer, parse_answers, read_to_end, reset, send_anyway
+from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartGate, StartOrigin, StartServing
-from tests.support.gateways.doors import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.gateways.gate import Gate, read_all, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.gateways.serving import HOSTS as SERVE_HOSTS
@@ -138,8 +138,9 @@ def test_a_head_that_is_too_large_is_431(extra: str, start_gate: StartGate, star
     assert origin.connections == 1
 
 
+@pytest.mark.threat("T-I2")
 def test_an_endless_head_costs_no_more_than_its_limit(start_gate: StartGate) -> None:
-    """I2: a megabyte without an end is answered as soon as the limit is passed, not read to its end."""
+    """A megabyte without an end is answered as soon as the limit is passed, not read to its end."""
     gate = start_gate(allow=["good.test"], hosts=HOSTS)
     with gate.connect() as conn:
         raw = send_anyway(conn, b"GET http://good.test/" + b"a" * MB)
@@ -472,8 +473,9 @@ def test_a_slow_server_is_waited_for(start_gate: StartGate, start_origin: StartO
 # Clients that fail
 
 
+@pytest.mark.threat("T-I1")
 def test_a_head_that_takes_too_long_is_408(start_gate: StartGate, start_origin: StartOrigin) -> None:
-    """I1: bytes that keep coming do not buy time, and other clients are served meanwhile."""
+    """Bytes that keep coming do not buy time, and other clients are served meanwhile."""
     origin = start_origin()
     gate = gate_to(start_gate, origin.port, head_s=0.5)
     with gate.connect() as slow:
@@ -490,8 +492,9 @@ def test_a_head_that_takes_too_long_is_408(start_gate: StartGate, start_origin: 
         assert_refused(read_all(slow), 408, "http_request_error")
 
 
+@pytest.mark.threat("T-I1")
 def test_a_slow_socks_greeting_is_cut_off(start_gate: StartGate, start_origin: StartOrigin) -> None:
-    """I1: the other door has the same limit, and a client that has left is no defect."""
+    """The other door has the same limit, and a client that has left is no defect."""
     origin = start_origin()
     gate = gate_to(start_gate, origin.port, head_s=0.2)
     with gate.connect() as conn:
@@ -511,9 +514,10 @@ def test_a_silent_client_is_closed(limit: str, start_gate: StartGate, start_orig
         assert read_all(conn) == b""
 
 
+@pytest.mark.threat("T-I3")
 @pytest.mark.parametrize("through", ["http", "connect", "socks"])
 def test_a_client_that_leaves_while_its_name_is_looked_up_is_no_defect(through: str, start_gate: StartGate) -> None:
-    """I3: nothing is written to a connection that is gone; the server that was found is let go."""
+    """Nothing is written to a connection that is gone; the server that was found is let go."""
     asked, go_on = threading.Event(), asyncio.Event()
     gate = start_gate(allow=["slow.test:* private"])
 

@@ -11,7 +11,7 @@ import pytest
 
 from exeat.gateway.limits import Limits
 from tests.support.clients.answers import parse_answer, parse_answers
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, answering, read_rest, read_until
 from tests.support.origins import tls
 from tests.support.origins.plain import OK

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients.answers import reset
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import DOORS, StartIntercepted, read_rest, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.packing import make_encoder

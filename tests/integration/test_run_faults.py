@@ -12,6 +12,8 @@ from tests.support.programs import Finished
 from tests.support.runs.faults import BUILDER, GATEWAY, INIT
 from tests.support.runs.running import ANYWHERE, environment, exeat, folder_of
 
+pytestmark = pytest.mark.threat("T-E11")
+
 MARK = "the command has started"
 # Who speaks first is a question only where the other one does not wait for it. Init is process 1 of its
 # namespace, so it cannot kill itself.

@@ -18,8 +18,8 @@ import pytest
 
 from exeat.audit.verify import verify_files
 from tests.support.clients.prometheus import parse_metrics
+from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartOrigin, StartRawOrigin, StartServing
-from tests.support.gateways.doors import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.gateways.gate import read_all
 from tests.support.gateways.scene import wait_until
 from tests.support.gateways.serving import HOSTS, Serving
@@ -190,17 +190,19 @@ BROKEN_FILES = {
 }
 
 
+@pytest.mark.threat("T-A8")
 @pytest.mark.parametrize(("text", "place"), BROKEN_FILES.values(), ids=BROKEN_FILES.keys())
 def test_a_broken_policy_file_is_named_with_line_and_column(text: str, place: str, serve: StartServing) -> None:
-    """A8: exit 2; the good rules beside the bad one do not count."""
+    """Exit 2; the good rules beside the bad one do not count."""
     serving = serve("--allow", "good.test", policy=text)
     assert serving.process.wait(60) == 2
     assert f"policy.toml{place}" in serving.errors.splitlines()[0]
     assert not serving.audit.exists()
 
 
+@pytest.mark.threat("T-A8")
 def test_a_policy_file_without_rights_is_an_error(serve: StartServing, tmp_path: Path) -> None:
-    """A8: unreadable is not empty. A privileged user can read anything, so it becomes another one."""
+    """Unreadable is not empty. A privileged user can read anything, so it becomes another one."""
     policy = tmp_path / "locked.toml"
     policy.write_text('allow = ["good.test"]\n')
     policy.chmod(0)
@@ -237,9 +239,10 @@ INJECTIONS = {
 }
 
 
+@pytest.mark.threat("T-J4")
 @pytest.mark.parametrize("text", INJECTIONS.values(), ids=INJECTIONS.keys())
-def test_j4_an_injected_allowlist_is_refused_whole(text: str, serve: StartServing) -> None:
-    """J4: nothing starts; the good parts of a bad value are not used either."""
+def test_an_injected_allowlist_is_refused_whole(text: str, serve: StartServing) -> None:
+    """Nothing starts; the good parts of a bad value are not used either."""
     serving = serve(environ={"PROXY_ALLOWLIST": text})
     assert serving.process.wait(60) == 2
     assert "PROXY_ALLOWLIST" in serving.errors
@@ -380,8 +383,9 @@ def test_metrics_are_prometheus_text(serve: StartServing, start_raw_origin: Star
     assert found["exeat_audit_failing", ()] == 0
 
 
+@pytest.mark.threat("T-I5")
 def test_hosts_cannot_break_or_flood_the_metrics(serve: StartServing) -> None:
-    """I5: names that a client made up stay parseable, and beyond a thousand they are counted together."""
+    """Names that a client made up stay parseable, and beyond a thousand they are counted together."""
     serving = serve("--admin", "127.0.0.1:0")
     with serving.connect() as conn:
         for number in range(1_200):
@@ -393,10 +397,11 @@ def test_hosts_cannot_break_or_flood_the_metrics(serve: StartServing) -> None:
     assert sum(found["exeat_host_requests_denied_total", labels] for labels in hosts) == 1_200
 
 
+@pytest.mark.threat("T-E5")
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("port", ["named", "picked"])
-def test_e5_the_admin_port_is_no_destination(port: str, workers: str, serve: StartServing) -> None:
-    """E5: reachable directly, and through no door, though rules list the place outright. Control: another port."""
+def test_the_admin_port_is_no_destination(port: str, workers: str, serve: StartServing) -> None:
+    """Reachable directly, and through no door, though rules list the place outright. Control: another port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         number = probe.getsockname()[1] if port == "named" else 0
     serving = serve(

@@ -16,8 +16,8 @@ import pytest
 from exeat.gateway.flow.splice import Splice
 from exeat.gateway.limits import Limits
 from tests.support.clients.answers import read_to_end, reset
+from tests.support.clients.talk import connect_dial, read_exactly, socks_dial
 from tests.support.fixtures.gateways import StartGate, StartOrigin, StartServing
-from tests.support.gateways.doors import connect_dial, read_exactly, socks_dial
 from tests.support.gateways.gate import Gate, read_all
 from tests.support.gateways.scene import wait_until
 from tests.support.gateways.serving import HOSTS as SERVE_HOSTS

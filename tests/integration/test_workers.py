@@ -11,8 +11,8 @@ import pytest
 
 from exeat.audit.verify import verify_files
 from tests.support.clients.prometheus import parse_metrics
+from tests.support.clients.talk import connect_dial
 from tests.support.fixtures.gateways import StartRawOrigin, StartServing
-from tests.support.gateways.doors import connect_dial
 from tests.support.gateways.gate import read_all
 from tests.support.gateways.scene import wait_until
 from tests.support.gateways.serving import HOSTS, Serving

@@ -1,4 +1,4 @@
-"""Devices, shared memory, priorities and open files of the kernel's: doors other than the network (L10)."""
+"""Devices, shared memory, priorities and open files of the kernel's: doors other than the network."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.programs import need
 from tests.support.runs.running import ANYWHERE, AS_ROOT, BY_USER, as_user, exeat, folder_of, python
+
+pytestmark = pytest.mark.threat("T-L10")
 
 OPENED = """
 import os, stat, sys

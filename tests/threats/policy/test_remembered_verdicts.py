@@ -18,6 +18,8 @@ from tests.support.gateways.redirected import Namespace, Namespaces, why_not
 from tests.support.gateways.walk import KEPT_DOORS, NAMES, RAW_DOORS, Request, Rules, Server, Step, Walk
 from tests.support.origins import tls
 
+pytestmark = pytest.mark.threat("T-L2")
+
 HOSTS = (*NAMES, "127.0.0.1", "127.0.0.2", "localhost", "LOCALHOST.", "[::1]")
 PATTERNS = (*NAMES, "*.w.test", "127.0.0.1", "127.0.0.2", "127.0.0.0/8", "127.0.0.0/30", "[::1]", "localhost")
 MAPPED = ("a.w.test", "both.w.test", "localhost")

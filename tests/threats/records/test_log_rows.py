@@ -1,4 +1,4 @@
-"""J3 of the threat catalogue, where a person reads the log: what a sandbox chose stays text, in its own row."""
+"""Where a person reads the log: what a sandbox chose stays text, in its own row."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from exeat.cli.logs.view import show_log
 from exeat.cli.proxy.options import add_log_options
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 from tests.support.examples import examples
+
+pytestmark = pytest.mark.threat("T-J3")
 
 FIELDS = (
     "time", "event", "conn", "req", "sandbox", "jail", "protocol", "method", "host", "port", "address", "verdict",

@@ -75,4 +75,4 @@ for id in json.loads(command[-1]):
     print(json.dumps({"id": id, "done": True, "said": "all fine"}))
 """
     card = attack("netns", groups=["inside"], exeat=_exeat(tmp_path, body))
-    assert next(row.seen for row in card.rows if row.id == "C1.allowed") is Seen.BROKEN
+    assert next(row.seen for row in card.rows if row.id == "W1.allowed") is Seen.BROKEN

@@ -176,9 +176,10 @@ def test_a_value_given_out_earlier_is_found_in_later_responses() -> None:
     assert through(body, [VALUE + b" " + other.value]) == PLACEHOLDER + b" " + other.value
 
 
+@pytest.mark.threat("T-H1")
 @pytest.mark.parametrize("coding", [b"identity", *KNOWN])
 def test_a_stream_that_began_before_is_cleaned_of_what_was_given_out_since(coding: bytes) -> None:
-    """H1: a program that opens a stream of events first, and then has its request repeated there."""
+    """A program that opens a stream of events first, and then has its request repeated there."""
     vault = Vault([TOKEN, make_secret("OTHER", value=b"another-value-0123456")])
     _, body = treat(vault, request()).begin_response(response(b"Content-Encoding: " + coding, CHUNKED))
     encoder = make_encoder(coding)

@@ -242,9 +242,10 @@ class Counted(bytes):
         return super().__getitem__(key)
 
 
+@pytest.mark.threat("T-I6")
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_tiny_records_cannot_multiply_the_work(size: int) -> None:
-    """I6: a hello is read again at each arrival, so the work of one reading is bounded by the number of records."""
+    """A hello is read again at each arrival, so the work of one reading is bounded by the number of records."""
     looks = []
     for length in (1_000, 4_000, 16_000):
         message = hello_message([server_name(b"good.test"), (21, bytes(length))])

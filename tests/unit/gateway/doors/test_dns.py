@@ -60,6 +60,7 @@ def test_allowed_names_have_nothing_else(audit: Path, qtype: str) -> None:
     run(main)
 
 
+@pytest.mark.threat("T-D1")
 @pytest.mark.parametrize(
     ("name", "qtype", "host"),
     [
@@ -87,7 +88,7 @@ def test_allowed_names_have_nothing_else(audit: Path, qtype: str) -> None:
     ],
 )
 def test_everything_else_is_refused_and_put_on_record(audit: Path, name: str, qtype: str, host: str) -> None:
-    """D1: the name is in the log, with the type it was asked for, and no address is given out."""
+    """The name is in the log, with the type it was asked for, and no address is given out."""
 
     async def main() -> None:
         async with opened(audit, ["good.test", "10.0.0.1"]) as bench:
@@ -244,8 +245,9 @@ def test_a_pool_that_is_used_up_is_a_failure(audit: Path) -> None:
 # Messages
 
 
+@pytest.mark.threat("T-D4")
 def test_malformed_is_answered_and_put_on_record_once(audit: Path) -> None:
-    """D4: FORMERR; what is no query at all gets silence."""
+    """FORMERR; what is no query at all gets silence."""
 
     async def main() -> None:
         async with opened(audit) as bench:

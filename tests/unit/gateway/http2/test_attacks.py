@@ -17,6 +17,8 @@ from tests.support.examples import examples
 from tests.unit.gateway.http2.peers import HOST, Headers, Origin, read_chunked, run, world
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
+pytestmark = pytest.mark.threat("T-C8")
+
 PLAIN: Headers = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", HOST), (b":path", b"/")]
 
 
