@@ -11,11 +11,11 @@ import pytest
 from exeat.errors import AuditError, ProtocolError
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.record.records import AccessRecord, Records
-from exeat.policy import Decision, Source, Verdict, parse_rule
+from exeat.policy import Decision, Source, parse_rule
 from exeat.reasons import Ending, ProxyError, Reason
 
 RULE = parse_rule("good.test", Source("test"))
-ALLOW = Decision(Verdict.ALLOW, RULE, Reason.ALLOWED)
+ALLOW = Decision(RULE, Reason.ALLOWED)
 
 
 class Lines:
@@ -73,7 +73,7 @@ def test_what_cannot_be_written_is_not_allowed(book: Book) -> None:
 
 
 def test_denied_names_the_rule_and_the_address(book: Book) -> None:
-    book.record().denied(Decision(Verdict.DENY, RULE, Reason.PRIVATE_ADDRESS), "10.0.0.1")
+    book.record().denied(Decision(RULE, Reason.PRIVATE_ADDRESS), "10.0.0.1")
     assert book.last() == ("decision", "deny", Reason.PRIVATE_ADDRESS, "good.test", 403, "")
     assert book.journal.lines[-1]["address"] == "10.0.0.1"
 
