@@ -42,7 +42,7 @@ def rotation_from(environ: Mapping[str, str], *, keep: int = DEFAULT_KEEP) -> Ro
 def _read_size(text: str) -> int:
     if not text:
         return DEFAULT_MAX_BYTES
-    from exeat.policy.options import parse_size  # noqa: PLC0415 - on the way of every start
+    from exeat.policy.options import parse_size  # on the way of every start
 
     try:
         size = parse_size(text)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from exeat.doctor.features import Fact, kernel_facts, version_facts
 from exeat.errors import ConfigError
+from exeat.file_policy import VIEW
 from exeat.files.keys.hidden import HiddenPath, hidden_paths
-from exeat.policy.files import VIEW
 
 JAILS = {
     "netns": "namespaces, no root needed",
@@ -118,7 +118,7 @@ def examine_machine() -> Report:
 def _examine(name: str) -> JailLine:
     try:
         # Loaded here: on other systems the jails cannot even be imported, which is an answer too.
-        from exeat.jail.select import examine  # noqa: PLC0415
+        from exeat.jail.select import examine
 
         found = examine(name)
     except (ImportError, AttributeError) as error:

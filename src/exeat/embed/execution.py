@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import os
-import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from exeat.embed.command_line import launcher
 from exeat.embed.finished import Finished, RunTimeoutError, read_fault, read_report, read_summary
 from exeat.embed.running import Child, Streams
+from exeat.errors import ExeatError
 from exeat.gateway.gates.questions import Question
+from exeat.jail.messages import Answered, Asked, Settled, open_channel, receive, send
 
 
 async def run_plain(command: Sequence[str], streams: Streams, timeout_s: float | None) -> Finished:
@@ -123,7 +123,6 @@ def _look(child: Child, status: int) -> _Wrote:
 
 
 _log = logging.getLogger("exeat")
-_MAX_PACKET: Final = 65_536
 
 Callback = Callable[[Question], "bool | Awaitable[bool]"]
 
@@ -134,7 +133,7 @@ class Asker:
     def __init__(self, callback: Callback) -> None:
         self._callback = callback
         self._loop = asyncio.get_running_loop()
-        self._socket, self.passed = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, self.passed = open_channel()
         self._socket.setblocking(False)
         self._open: dict[int, asyncio.Task[None]] = {}
         self._loop.add_reader(self._socket.fileno(), self._hear)
@@ -150,22 +149,20 @@ class Asker:
 
     def _hear(self) -> None:
         try:
-            data = self._socket.recv(_MAX_PACKET)
-            said: dict[str, Any] = json.loads(data)
+            message, _ = receive(self._socket)
         except BlockingIOError:
             return
-        except (OSError, ValueError):  # the run is over
-            self._loop.remove_reader(self._socket.fileno())
-            return
-        number = said.get("gone")
-        if number in self._open:
-            self._open[number].cancel()
-        elif "ask" in said:
-            question = Question(
-                said["ask"], said["host"], said["port"], said["rule"], said["inside"], said.get("program", "")
-            )
-            task = self._open[question.number] = self._loop.create_task(self._settle(question))
-            task.add_done_callback(lambda _: self._open.pop(question.number, None))
+        except (OSError, ExeatError):
+            message = None
+        match message:
+            case None:  # the run is over
+                self._loop.remove_reader(self._socket.fileno())
+            case Settled(number) if number in self._open:
+                self._open[number].cancel()
+            case Asked(number, host, port, rule, inside, program=program):
+                task = self._loop.create_task(self._settle(Question(number, host, port, rule, inside, program)))
+                self._open[number] = task
+                task.add_done_callback(lambda _: self._open.pop(number, None))
 
     async def _settle(self, question: Question) -> None:
         allow = False
@@ -174,7 +171,7 @@ class Asker:
         except Exception:
             _log.exception("the question about %s:%d could not be answered, so it is denied", *question[1:3])
         try:
-            self._socket.send(json.dumps({"answer": question.number, "allow": allow, "always": False}).encode())
+            send(self._socket, Answered(question.number, allow, always=False))
         except OSError:
             pass  # the run is over
 

@@ -258,7 +258,7 @@ def load_suffixes() -> frozenset[str]:
 
     A process that is to read no file later, because it may have been changed by then, calls this before.
     """
-    from publicsuffixlist import PSLFILE  # noqa: PLC0415
+    from publicsuffixlist import PSLFILE
 
     with open(PSLFILE, encoding="utf-8") as file:
         lines = file.read().lower().split("\n")

@@ -15,7 +15,7 @@ import sys
 import time
 
 from exeat.errors import StartError, log_not_opened
-from exeat.run.summary import say
+from exeat.run.outcome import say
 
 _STREAMS = ("-", "/dev/stdout", "/dev/stderr")
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY

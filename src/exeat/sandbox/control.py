@@ -225,7 +225,7 @@ def _ask_all(name: str, request: dict[str, object], *, only: int | None = None) 
 
 def _ask(folder: SandboxFolder, number: int, request: dict[str, object]) -> dict[str, Any] | None:
     """One command's answer; None if nothing listens at the socket."""
-    import json  # noqa: PLC0415 - most often there is no command to ask
+    import json  # most often there is no command to ask
 
     name = socket_name(number)
     try:

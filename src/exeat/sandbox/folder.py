@@ -43,7 +43,7 @@ class NoSandboxError(ConfigError):
 
 
 def _others(name: str, names: list[str]) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - only for errors
+    from difflib import get_close_matches  # only for errors
 
     if not names:
         return ""

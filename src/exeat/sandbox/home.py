@@ -22,7 +22,7 @@ def state_home() -> str:
     given = os.environ.get("EXEAT_HOME")
     if given:
         if not given.startswith("/") or not given.strip("/"):
-            from exeat.policy.host import shown  # noqa: PLC0415 - 25 ms, and every run asks for this path
+            from exeat.policy.host import shown  # 25 ms, and every run asks for this path
 
             raise ConfigError(
                 f"{shown(given)} is not a place for exeat's files",

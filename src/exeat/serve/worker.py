@@ -143,11 +143,11 @@ def serve(settings: ServeSettings, argv: Sequence[str], worker: int | None) -> i
     """Run until stopped. `worker`: this process is one of several, started by another with the same `argv`."""
     raise_descriptor_limit()
     if worker is not None:
-        from exeat.serve.supervisor import run_supervised  # noqa: PLC0415 - only where it is needed
+        from exeat.serve.supervisor import run_supervised  # only where it is needed
 
         return run_in_loop(run_supervised(settings, worker))
     if settings.workers > 1:
-        from exeat.serve.supervisor import supervise  # noqa: PLC0415
+        from exeat.serve.supervisor import supervise
 
         return run_in_loop(supervise(settings, argv))
     return run_in_loop(_run_alone(settings))

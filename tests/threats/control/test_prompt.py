@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from collections.abc import Iterator
 
 import pytest
 
-from exeat.run.asks.prompt import Screen, ShownQuestion, question_lines
+from exeat.jail.messages import Answered, Asked, Settled, open_channel, receive, send
+from exeat.run.asks.prompt import Screen, question_lines
 from exeat.run.asks.questioner import Questioner
 from tests.support.clients.tiny_terminal import TinyTerminal
 
@@ -40,8 +39,8 @@ TRICKS = {
 KINDS = {"plain": {}, "raw": {"is_raw": True}, "full": {"is_full": True}}
 
 
-def question(number: int = 1, host: str = HOST, *, can_store: bool = True) -> ShownQuestion:
-    return ShownQuestion(number, host, 443, host, inside=False, wait_s=30.0, can_store=can_store)
+def question(number: int = 1, host: str = HOST, *, can_store: bool = True) -> Asked:
+    return Asked(number, host, 443, host, inside=False, wait_s=30.0, can_store=can_store)
 
 
 def shown_after(trick: bytes, kind: str) -> str:
@@ -69,15 +68,13 @@ class Desk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
         monkeypatch.setattr("exeat.run.asks.questioner.time.monotonic", lambda: self.now)
-        self.gateway, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.gateway, theirs = open_channel()
         self.gateway.setblocking(False)
         self._shown = bytearray()
         self.questioner = Questioner(theirs, self._shown, bytearray())
 
     def ask(self, number: int) -> None:
-        said = {"ask": number, "host": f"h{number}.test", "port": 443, "rule": f"h{number}.test", "inside": False,
-                "wait_s": 30.0, "can_store": True}  # fmt: skip
-        self.gateway.send(json.dumps(said).encode())
+        send(self.gateway, question(number, f"h{number}.test"))
         self.questioner.hear()
         self.show()
 
@@ -89,7 +86,7 @@ class Desk:
             self.wait(0.0)
 
     def say_gone(self, number: int) -> None:
-        self.gateway.send(json.dumps({"gone": number}).encode())
+        send(self.gateway, Settled(number))
         self.questioner.hear()
         self.show()
 
@@ -100,9 +97,11 @@ class Desk:
 
     def answered(self) -> list[int]:
         try:
-            return [json.loads(self.gateway.recv(1_000))["answer"]]
+            said, _ = receive(self.gateway)
         except BlockingIOError:
             return []
+        assert isinstance(said, Answered)
+        return [said.number]
 
 
 @pytest.fixture

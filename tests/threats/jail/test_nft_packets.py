@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exeat.jail.net import nft
+from exeat.jail.net import fence
 from tests.support.gateways.scene import wait_until
 from tests.support.jails.networks import Networks
 from tests.support.runs.running import ANYWHERE, AS_ROOT, exeat, python
@@ -115,15 +115,15 @@ def test_a_way_out_by_a_device_is_one_for_another_user(networks: Networks, way: 
 
 
 def test_rules_and_routes_alone_hold_every_way(networks: Networks) -> None:
-    fence = networks.machine.make(nft.raise_fence)
-    sockets = networks.machine.make(lambda: nft.open_fenced_sockets(fence))
+    held = networks.machine.make(fence.raise_fence)
+    sockets = networks.machine.make(lambda: fence.open_fenced_sockets(held))
     try:
         for way in NAMES:
-            networks.machine.run(*as_uid(fence.uid), *python(WAYS, way))
+            networks.machine.run(*as_uid(held.uid), *python(WAYS, way))
             assert what_left(networks) == [], way
     finally:
         sockets.close()
-        fence.remove()
+        held.remove()
 
 
 def test_a_command_in_the_jail_has_no_way(networks: Networks) -> None:
@@ -155,13 +155,13 @@ def unreachables(networks: Networks, family: socket.AddressFamily) -> list[bytes
 def test_whether_a_port_is_taken_cannot_be_asked_from_outside(networks: Networks, family: socket.AddressFamily) -> None:
     """Taking a port and giving it back would be a signal that the outside can read."""
     assert unreachables(networks, family) != []
-    fence = networks.machine.make(nft.raise_fence)
-    sockets = networks.machine.make(lambda: nft.open_fenced_sockets(fence))
+    held = networks.machine.make(fence.raise_fence)
+    sockets = networks.machine.make(lambda: fence.open_fenced_sockets(held))
     try:
         assert unreachables(networks, family) == []
     finally:
         sockets.close()
-        fence.remove()
+        held.remove()
     assert unreachables(networks, family) != []
 
 

@@ -10,7 +10,7 @@ import pytest
 import exeat.run.main
 from exeat.cli.main import main
 from exeat.file_policy import VIEW, FilePolicy
-from exeat.run.settings import RunSettings
+from exeat.run.settings import Preparations, RunSettings, make_plan
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def files_of_run(monkeypatch: pytest.MonkeyPatch, *options: str) -> FilePolicy:
     assert main(["run", "--name", "work", *options, "--", "true"]) == 0
     assert runs[0].folder is not None
     runs[0].folder.close()
-    return runs[0].files
+    return make_plan(runs[0], Preparations()).files
 
 
 def proxy_files(*options: str) -> int:

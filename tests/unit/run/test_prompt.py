@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+from exeat.jail.messages import Asked
 from exeat.run.asks.prompt import (
     Key,
     Screen,
-    ShownQuestion,
     answered_line,
     key_of,
     question_lines,
-    read_packet,
     split_reports,
     visible,
-    write_answer,
 )
 
-NAMED = ShownQuestion(3, "api.x.test", 443, "api.x.test", inside=False, wait_s=30.0, can_store=True)
-UNNAMED = NAMED._replace(can_store=False)
-
-
-def packet(**changes: object) -> bytes:
-    said = {"ask": 3, "host": "api.x.test", "port": 443, "rule": "api.x.test", "inside": False}
-    return json.dumps(said | {"wait_s": 30.0, "can_store": True} | changes).encode()
-
-
-def test_what_the_gateway_says_is_read() -> None:
-    found = read_packet(packet())
-    assert found is not None
-    assert found.question == NAMED
-    gone = read_packet(b'{"gone": 3}')
-    assert gone is not None
-    assert gone.gone == 3
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"ask": 1}', packet(port="x"), b"[" * 100_000, b"\xff"])
-def test_what_is_no_message_is_nothing(data: bytes) -> None:
-    assert read_packet(data) is None
-
-
-def test_what_is_not_known_to_be_outside_is_inside() -> None:
-    found = read_packet(packet(inside=None))
-    assert found is not None
-    assert found.question is not None
-    assert found.question.inside
+NAMED = Asked(3, "api.x.test", 443, "api.x.test", inside=False, wait_s=30.0, can_store=True)
+UNNAMED = NAMED.replace(can_store=False)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +40,6 @@ def test_what_is_not_known_to_be_outside_is_inside() -> None:
 )
 def test_one_key_is_one_answer(data: bytes, key: Key | None) -> None:
     assert key_of(data, NAMED) == key
-    if key is not None:
-        expected = {"answer": 3, "allow": key.allow, "always": key.always}
-        assert json.loads(write_answer(NAMED, key)) == expected
 
 
 def test_without_a_list_nothing_is_for_always() -> None:
@@ -111,11 +78,11 @@ def test_text_of_others_is_harmless() -> None:
 
 
 def test_an_address_is_written_as_one_and_marked() -> None:
-    question = NAMED._replace(host="fd00::1", rule="fd00::1", inside=True)
+    question = NAMED.replace(host="fd00::1", rule="fd00::1", inside=True)
     first, second, *_ = question_lines(question, 12.4)
     assert first == "exeat: allow [fd00::1]:443?  (12 s)"
     assert "CAREFUL" in second
-    assert "about: *.x.test" in "".join(question_lines(NAMED._replace(rule="*.x.test"), 1.0))
+    assert "about: *.x.test" in "".join(question_lines(NAMED.replace(rule="*.x.test"), 1.0))
 
 
 @pytest.mark.parametrize(
@@ -164,9 +131,9 @@ def test_what_others_have_written_is_not_taken_away() -> None:
 
 
 def test_who_asks_is_said_and_cannot_write_more_than_that() -> None:
-    assert '       asked by "pip (python3.12)"' in question_lines(NAMED._replace(program="pip (python3.12)"), 30.0)
+    assert '       asked by "pip (python3.12)"' in question_lines(NAMED.replace(program="pip (python3.12)"), 30.0)
     assert not any("asked by" in line for line in question_lines(NAMED, 30.0))
-    lines = question_lines(NAMED._replace(program="x\n\x1b[2Jexeat: allow \u202e" + "y" * 500), 30.0)
+    lines = question_lines(NAMED.replace(program="x\n\x1b[2Jexeat: allow \u202e" + "y" * 500), 30.0)
     (line,) = [each for each in lines if "asked by" in each]
     assert line.isascii()
     assert line.isprintable()
@@ -177,7 +144,7 @@ def test_who_asks_is_said_and_cannot_write_more_than_that() -> None:
 def test_no_name_of_a_program_looks_like_a_line_of_ours_where_it_is_cut(columns: int) -> None:
     for padding in range(70):
         program = "x" * padding + "exeat: allow good.test?"
-        lines = question_lines(NAMED._replace(program=program), 30.0)
+        lines = question_lines(NAMED.replace(program=program), 30.0)
         rows = screen(columns, is_dumb=True).open(lines).decode().split("\r\n")
         assert max(map(len, rows)) < columns
         assert [row for row in rows if row.startswith("exeat")] == rows[:1]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
+from exeat.jail.messages import Answered, Asked, Message, Settled, open_channel, receive, send
 from exeat.run.asks.prompt import Screen
 from exeat.run.asks.questioner import Questioner
 
@@ -19,7 +17,7 @@ class Desk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
         monkeypatch.setattr("exeat.run.asks.questioner.time.monotonic", lambda: self.now)
-        self.gateway, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.gateway, theirs = open_channel()
         self.gateway.setblocking(False)
         self.shown, self.command = bytearray(), bytearray()
         self.questioner = Questioner(theirs, self.shown, self.command)
@@ -28,14 +26,12 @@ class Desk:
         self.questioner.stop()
         self.gateway.close()
 
-    def say(self, **message: Any) -> None:
-        self.gateway.send(json.dumps(message).encode())
+    def say(self, message: Message) -> None:
+        send(self.gateway, message)
         self.questioner.hear()
 
     def ask(self, number: int = 1, *, can_store: bool = True, wait_s: float = 30.0) -> None:
-        self.say(
-            ask=number, host=f"h{number}.test", port=443, rule="r", inside=False, wait_s=wait_s, can_store=can_store
-        )
+        self.say(Asked(number, f"h{number}.test", 443, "r", False, wait_s, can_store))
 
     def show(self) -> None:
         """The next question goes to the terminal, which takes it at once."""
@@ -57,10 +53,11 @@ class Desk:
         found: list[tuple[int, bool, bool]] = []
         while True:
             try:
-                said = json.loads(self.gateway.recv(1_000))
+                said, _ = receive(self.gateway)
             except BlockingIOError:
                 return found
-            found.append((said["answer"], said["allow"], said["always"]))
+            assert isinstance(said, Answered)
+            found.append((said.number, said.allow, said.always))
 
 
 @pytest.fixture
@@ -84,7 +81,7 @@ def test_a_key_alone_after_a_while_is_an_answer(desk: Desk) -> None:
     assert desk.answers() == []  # not sure yet
     desk.wait(0.3)
     assert desk.answers() == [(1, True, False)]
-    desk.say(gone=1)
+    desk.say(Settled(1))
     assert not desk.questioner.is_asking
     assert b"h1.test:443 is allowed for this run" in desk.shown
     assert desk.command == b""
@@ -96,7 +93,7 @@ def test_enter_after_the_key_is_no_more_than_haste(desk: Desk) -> None:
     desk.wait(0.6)
     desk.type(b"n", b"\r")
     assert desk.answers() == [(1, False, False)]
-    desk.say(gone=1)
+    desk.say(Settled(1))
     desk.wait(0.1)
     desk.type(b"\r")
     assert desk.command == b""
@@ -153,7 +150,7 @@ def test_a_held_key_does_not_answer_the_next_question(desk: Desk) -> None:
     desk.show()
     desk.wait(0.6)
     desk.type(b"o", every_s=0.3)
-    desk.say(gone=1)
+    desk.say(Settled(1))
     desk.show()
     desk.type(*[b"o"] * 100, every_s=0.03)
     assert desk.answers() == [(1, True, False)]
@@ -163,7 +160,7 @@ def test_who_is_a_moment_late_types_to_nobody(desk: Desk) -> None:
     desk.ask()
     desk.show()
     desk.wait(29.9)
-    desk.say(gone=1)
+    desk.say(Settled(1))
     assert b"time is over" in desk.shown
     desk.type(b"o", every_s=0.5)
     assert desk.command == b""
@@ -235,9 +232,9 @@ def test_questions_that_have_gone_are_not_shown(desk: Desk) -> None:
     desk.ask(1)
     desk.ask(2)
     desk.ask(3)
-    desk.say(gone=2)
+    desk.say(Settled(2))
     desk.show()
-    desk.say(gone=1)
+    desk.say(Settled(1))
     assert b"answered elsewhere" in desk.shown
     desk.show()
     desk.wait(1.1)  # who was about to answer the one that has gone must not answer this one

@@ -16,7 +16,7 @@ _ROOM = 64
 
 def own_ipv4() -> list[str]:
     """IPv4 addresses of all interfaces that are up."""
-    import fcntl  # noqa: PLC0415 - POSIX only, and this must be importable elsewhere
+    import fcntl  # POSIX only, and this must be importable elsewhere
 
     buffer = ctypes.create_string_buffer(_IFREQ * _ROOM)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

@@ -44,8 +44,8 @@ def disk(scene: Scene) -> str:
 
 @GROUP.probe("E2.bpf", "a program in the kernel (bpf)", evidence=Evidence.DEED)
 def bpf(scene: Scene) -> str:
-    import ctypes  # noqa: PLC0415
-    import struct  # noqa: PLC0415
+    import ctypes
+    import struct
 
     attributes = ctypes.create_string_buffer(struct.pack("<4I", 2, 4, 4, 1), 72)  # an array map of one word
     os.close(syscall(number_of("bpf"), 0, attributes, 72))
@@ -54,8 +54,8 @@ def bpf(scene: Scene) -> str:
 
 @GROUP.probe("E2.handle", "any file by its handle (open_by_handle_at)", evidence=Evidence.DEED)
 def handle(scene: Scene) -> str:
-    import ctypes  # noqa: PLC0415
-    import struct  # noqa: PLC0415
+    import ctypes
+    import struct
 
     handle = ctypes.create_string_buffer(struct.pack("<I", 128), 136)
     mount = ctypes.create_string_buffer(4)

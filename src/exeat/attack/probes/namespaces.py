@@ -45,7 +45,7 @@ def unshare_net(scene: Scene) -> str:
 
 @GROUP.probe("E2.clone3", "a user namespace by clone3, whose flags no filter can read", evidence=_DEED)
 def clone3(scene: Scene) -> str:
-    import ctypes  # noqa: PLC0415
+    import ctypes
 
     args = ctypes.create_string_buffer(struct.pack("<8Q", _NEWUSER, 0, 0, 0, signal.SIGCHLD, 0, 0, 0), 64)
     child = syscall(SYS_CLONE3, args, 64)
@@ -57,8 +57,8 @@ def clone3(scene: Scene) -> str:
 
 @GROUP.probe("E2.i386", "a user namespace by a system call of i386 (int 0x80)", evidence=_DEED)
 def i386(scene: Scene) -> str:
-    import ctypes  # noqa: PLC0415
-    import mmap  # noqa: PLC0415
+    import ctypes
+    import mmap
 
     if platform.machine() != "x86_64":
         raise Absent("only x86-64 has these")

@@ -88,7 +88,7 @@ def packet_open(scene: Scene) -> str:
 
 @GROUP.probe("E2.tun", "making a tunnel device", evidence=Evidence.DEED, scratch=True)
 def tun(scene: Scene) -> str:
-    import fcntl  # noqa: PLC0415 - POSIX only
+    import fcntl  # POSIX only
 
     if not os.path.exists("/dev/net/tun"):  # noqa: PTH110
         raise Absent("no /dev/net/tun")

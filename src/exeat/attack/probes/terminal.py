@@ -35,7 +35,7 @@ def tiocsti(scene: Scene) -> str:
 
 @GROUP.probe("C3.tiocsti-high", "the same with high bits set that a filter may compare")
 def tiocsti_high(scene: Scene) -> str:
-    import ctypes  # noqa: PLC0415
+    import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = _terminal()

@@ -6,14 +6,13 @@ Whoever answers first is heard. Nothing that the command does is an answer: it h
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from exeat.errors import ExeatError
 from exeat.gateway.gates.questions import Answer, Question
-from exeat.run.asks.packets import receive_packet
+from exeat.jail.messages import Answered, Asked, Settled, receive, send
 
 TERMINAL: Final = "terminal"
 PROGRAM: Final = "program"
@@ -55,23 +54,13 @@ class Panel:
         """For the gateway. Cancelled when the time is over or nobody waits any more."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._open[question.number] = _Open(question, self._loop.time() + self._wait_s, future)
-        self._say(
-            {
-                "ask": question.number,
-                "host": question.host,
-                "port": question.port,
-                "rule": question.rule,
-                "inside": question.inside,
-                "program": question.program,
-                "wait_s": self._wait_s,
-                "can_store": self._store is not None,
-            }
-        )
+        can_store = self._store is not None
+        self._say(Asked(*question[:5], self._wait_s, can_store, question.program))
         try:
             return await future
         finally:
             del self._open[question.number]
-            self._say({"gone": question.number})
+            self._say(Settled(question.number))
 
     def questions(self) -> list[tuple[Question, float]]:
         """What is open, the oldest first, and how many seconds are left for each."""
@@ -92,27 +81,28 @@ class Panel:
         kept = "always" if always else "until this command ends"
         return f"{question.rule} is {'allowed' if allow else 'denied'} {kept}"
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _say(self, message: Asked | Settled) -> None:
         if self._channel is not None:
             try:
-                self._channel.send(json.dumps(message).encode())
+                send(self._channel, message)
             except OSError:
                 pass  # it has left, or does not listen: then there will be no answer from there
 
     def _hear(self) -> None:
         assert self._channel is not None
-        data = receive_packet(self._channel)
-        if not data:
-            if data is not None:
-                self.close()
+        try:
+            message, _ = receive(self._channel)
+        except (BlockingIOError, ExeatError):
+            return  # nothing yet, or nothing that is an answer
+        except OSError:
+            message = None
+        if message is None:
+            self.close()
+            return
+        if not isinstance(message, Answered):
             return
         try:
-            said = json.loads(data)
-            number, allow, always = said["answer"], said["allow"] is True, said.get("always") is True
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return
-        try:
-            self.answer(number, allow=allow, always=always, by=self._by)
+            self.answer(message.number, allow=message.allow, always=message.always, by=self._by)
         except ExeatError:
             # Too late, or it could not be kept. A yes that cannot be kept is no yes: the question stays open.
             pass

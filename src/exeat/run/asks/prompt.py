@@ -6,9 +6,10 @@ for the command, and what a terminal says by itself when a program asks for its 
 
 from __future__ import annotations
 
-import json
 import re
 from typing import NamedTuple
+
+from exeat.jail.messages import Asked
 
 _MAX_TEXT = 1_024
 _MAX_PROGRAM = 100
@@ -34,24 +35,6 @@ _REPORT = re.compile(
 )
 
 
-class ShownQuestion(NamedTuple):
-    """As it comes from the gateway."""
-
-    number: int
-    host: str
-    port: int
-    rule: str
-    inside: bool
-    wait_s: float
-    can_store: bool
-    program: str = ""  # what the one calls itself that wants to know
-
-    @property
-    def place(self) -> str:
-        host = visible(self.host)
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-
-
 class Key(NamedTuple):
     """What a key means: an answer, and what of it the command is to get."""
 
@@ -60,39 +43,12 @@ class Key(NamedTuple):
     passed_on: bytes = b""
 
 
-class Packet(NamedTuple):
-    """What the gateway says: a question, or the number of one that is settled."""
-
-    question: ShownQuestion | None
-    gone: int | None
+def place_of(question: Asked) -> str:
+    host = visible(question.host)
+    return f"[{host}]:{question.port}" if ":" in host else f"{host}:{question.port}"
 
 
-def read_packet(data: bytes) -> Packet | None:
-    """None for what is no message of ours."""
-    try:
-        said = json.loads(data)
-        if "gone" in said:
-            return Packet(None, int(said["gone"]))
-        question = ShownQuestion(
-            int(said["ask"]),
-            str(said["host"]),
-            int(said["port"]),
-            str(said["rule"]),
-            said["inside"] is not False,
-            float(said["wait_s"]),
-            said["can_store"] is True,
-            str(said.get("program", "")),
-        )
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return Packet(question, None)
-
-
-def write_answer(question: ShownQuestion, key: Key) -> bytes:
-    return json.dumps({"answer": question.number, "allow": key.allow, "always": key.always}).encode()
-
-
-def key_of(data: bytes, question: ShownQuestion) -> Key | None:
+def key_of(data: bytes, question: Asked) -> Key | None:
     """The meaning of what was typed at once; None if it is no answer."""
     if data in _INTERRUPTS:
         return Key(allow=False, passed_on=data)
@@ -136,9 +92,9 @@ def visible(text: str) -> str:
     return shown if len(shown) <= _MAX_TEXT else f"...{shown[-_MAX_TEXT:]}"
 
 
-def question_lines(question: ShownQuestion, left_s: float, note: str = "") -> list[str]:
+def question_lines(question: Asked, left_s: float, note: str = "") -> list[str]:
     """The question. The last line says which keys there are."""
-    lines = [f"exeat: allow {question.place}?  ({max(round(left_s), 0)} s)"]
+    lines = [f"exeat: allow {place_of(question)}?  ({max(round(left_s), 0)} s)"]
     if question.program:
         lines.append(f'       asked by "{visible(question.program)[:_MAX_PROGRAM]}"')
     if question.inside:
@@ -151,17 +107,17 @@ def question_lines(question: ShownQuestion, left_s: float, note: str = "") -> li
     return lines
 
 
-def keys_line(question: ShownQuestion) -> str:
+def keys_line(question: Asked) -> str:
     if question.can_store:
         return "[y]es, this run  [a]lways  [n]o  n[e]ver"
     return "[y]es, this run  [n]o"
 
 
-def answered_line(question: ShownQuestion, key: Key) -> str:
+def answered_line(question: Asked, key: Key) -> str:
     how = "always" if key.always else "for this run"
     if key.allow:
-        return f"exeat: {question.place} is allowed {how}"
-    return f"exeat: {question.place} is {'never allowed' if key.always else 'denied for this run'}"
+        return f"exeat: {place_of(question)} is allowed {how}"
+    return f"exeat: {place_of(question)} is {'never allowed' if key.always else 'denied for this run'}"
 
 
 class Screen:

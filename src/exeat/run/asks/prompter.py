@@ -14,14 +14,13 @@ import socket
 import sys
 import termios
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
 from exeat.errors import ExeatError
+from exeat.jail.messages import Word, open_channel, receive, send
 from exeat.jail.signals import FOR_COMMAND, STOPPING
-from exeat.run.asks.relay import BEGIN, ENDING, NO_QUESTIONS, READY, SUSPEND, SUSPENDED, Relay
-from exeat.run.jails.job import lead
+from exeat.run.asks.relay import Relay
 from exeat.run.sealing import seal_imports
 
 _READY_S = 10.0
@@ -44,7 +43,7 @@ class Prompter:
             termios.tcsetattr(self.slave, termios.TCSANOW, self._modes)
         except (OSError, termios.error) as error:
             raise ExeatError("--ask needs a terminal of its own for the command", detail=str(error)) from None
-        self._control, theirs = socket.socketpair()
+        self._control, theirs = open_channel()
         others_write = not (_is_own_terminal(1) and _is_own_terminal(2))
         self._pid = os.fork()
         if self._pid == 0:
@@ -54,7 +53,7 @@ class Prompter:
         os.close(master)
         self._swapped: list[tuple[int, int]] = []
         try:
-            if not self._wait_for(READY, _READY_S):
+            if not self._wait_for(Word.READY, _READY_S):
                 raise ExeatError("--ask: nobody can be asked here", detail="the process that asks could not start")
             self._swap_streams()
         except BaseException:
@@ -80,10 +79,6 @@ class Prompter:
             os.dup2(original, number)
             os.close(original)
 
-    def lead_job(self, become_command: Callable[[], NoReturn]) -> NoReturn:
-        """The child's life from here on; see there."""
-        lead(become_command, self.slave)
-
     def end_questions(self) -> bool:
         """The command has ended. Its terminal gets the modes back that it began with: it has left what it liked.
 
@@ -91,16 +86,16 @@ class Prompter:
         """
         with suppress(termios.error, OSError):
             termios.tcsetattr(self.slave, termios.TCSANOW, self._modes)
-        return self._tell(NO_QUESTIONS)
+        return self._tell(Word.NO_QUESTIONS)
 
     def suspend(self) -> None:
         """The run is about to stop: the caller's terminal must be as it was found."""
-        if self._tell(SUSPEND):
-            self._wait_for(SUSPENDED, _SUSPEND_S)
+        if self._tell(Word.SUSPEND):
+            self._wait_for(Word.SUSPENDED, _SUSPEND_S)
 
     def begin(self) -> None:
         """Begin, or go on after `suspend`."""
-        self._tell(BEGIN)
+        self._tell(Word.BEGIN)
 
     def close(self) -> None:
         """Wait until everything is written. To be called when all processes of the jail are gone. May be repeated."""
@@ -112,7 +107,7 @@ class Prompter:
             os.close(self.slave)
             self.slave = -1
         if self._pid:
-            self._tell(ENDING)
+            self._tell(Word.ENDING)
             if self._reap() != 0:
                 self._restore()
         self._control.close()
@@ -137,19 +132,19 @@ class Prompter:
             if os.tcgetpgrp(self._terminal) == os.getpgrp():
                 termios.tcsetattr(self._terminal, termios.TCSANOW, self._modes)
 
-    def _tell(self, word: bytes) -> bool:
+    def _tell(self, word: Word) -> bool:
         try:
-            self._control.send(word)
+            send(self._control, word)
         except OSError:
             return False  # it has ended, which is noticed elsewhere
         return True
 
-    def _wait_for(self, word: bytes, limit_s: float) -> bool:
+    def _wait_for(self, word: Word, limit_s: float) -> bool:
         """Until it says so. False if it has ended, or takes too long."""
         self._control.settimeout(limit_s)
         try:
-            return self._control.recv(1) == word
-        except OSError:
+            return receive(self._control)[0] is word
+        except (OSError, ExeatError):
             return False
 
 

@@ -11,20 +11,19 @@ from __future__ import annotations
 import socket
 import time
 
-from exeat.run.asks.packets import receive_packet
+from exeat.errors import ExeatError
+from exeat.jail.messages import Answered, Asked, Settled, receive, send
 from exeat.run.asks.prompt import (
     Key,
     Screen,
-    ShownQuestion,
     answered_line,
     is_control,
     is_stop,
     key_of,
     keys_line,
+    place_of,
     question_lines,
-    read_packet,
     split_reports,
-    write_answer,
 )
 
 _QUIET_S = 0.5  # before a key can be an answer: who was typing when the question came has stopped by then
@@ -35,10 +34,10 @@ _SETTLE_S = 2.0  # for the gateway to take an answer
 _NEARLY_S = 0.5
 
 
-class _Asked:
+class _OnScreen:
     """The question that is on the screen."""
 
-    def __init__(self, question: ShownQuestion, until: float, screen: Screen) -> None:
+    def __init__(self, question: Asked, until: float, screen: Screen) -> None:
         self.question = question
         self.until = until
         self.screen = screen
@@ -56,8 +55,8 @@ class Questioner:
         self._channel: socket.socket | None = channel
         self._shown = shown
         self._to_command = to_command
-        self._waiting: list[tuple[ShownQuestion, float]] = []  # and until when
-        self._asked: _Asked | None = None
+        self._waiting: list[tuple[Asked, float]] = []  # and until when
+        self._asked: _OnScreen | None = None
         self._noticed = 0  # the last question that was announced in the background
         self._note = ""
         self._deaf_until = 0.0
@@ -85,16 +84,19 @@ class Questioner:
     def hear(self) -> None:
         """A question, or news of one."""
         assert self._channel is not None
-        data = receive_packet(self._channel)
-        if not data:
-            if data is not None:
+        try:
+            message, _ = receive(self._channel)
+        except (BlockingIOError, ExeatError):
+            return  # nothing yet, or nothing that is a question
+        except OSError:
+            message = None
+        match message:
+            case None:
                 self.stop()
-            return
-        packet = read_packet(data)
-        if packet is not None and packet.question is not None:
-            self._waiting.append((packet.question, time.monotonic() + packet.question.wait_s))
-        elif packet is not None and packet.gone is not None:
-            self._forget(packet.gone)
+            case Asked():
+                self._waiting.append((message, time.monotonic() + message.wait_s))
+            case Settled(number):
+                self._forget(number)
 
     def _forget(self, number: int) -> None:
         asked = self._asked
@@ -106,22 +108,22 @@ class Questioner:
             return
         self._late_until = time.monotonic() + _LATE_S
         if time.monotonic() >= asked.until - _NEARLY_S:
-            self._close(f"exeat: {asked.question.place}: time is over, so it is denied")
+            self._close(f"exeat: {place_of(asked.question)}: time is over, so it is denied")
         else:
-            self._close(f"exeat: {asked.question.place}: answered elsewhere, or nobody waits for it any more")
+            self._close(f"exeat: {place_of(asked.question)}: answered elsewhere, or nobody waits for it any more")
 
     def announce(self) -> None:
         """There is a question, and the run is in the background."""
         question = self._waiting[0][0]
         if question.number > self._noticed:
             self._noticed = question.number
-            self._shown += f"\r\nexeat: allow {question.place}?  Bring this job to the foreground (fg)\r\n".encode()
+            self._shown += f"\r\nexeat: allow {place_of(question)}?  Bring this job to the foreground (fg)\r\n".encode()
 
     def show_next(self, screen: Screen) -> None:
         question, until = self._waiting.pop(0)
         self._shown += screen.open(question_lines(question, until - time.monotonic(), self._note))
         self._note = ""
-        self._asked = _Asked(question, until, screen)
+        self._asked = _OnScreen(question, until, screen)
 
     def take_back(self) -> None:
         """The question leaves the screen, to be shown again."""
@@ -133,7 +135,7 @@ class Questioner:
     def stop(self) -> None:
         """There is nobody to answer to any more."""
         if self._asked is not None:
-            self._close(f"exeat: {self._asked.question.place}: no longer needed")
+            self._close(f"exeat: {place_of(self._asked.question)}: no longer needed")
         self._waiting.clear()
         if self._channel is not None:
             self._channel.close()
@@ -161,7 +163,7 @@ class Questioner:
         elif is_control(keys):
             self._to_command += keys
 
-    def _typed_at(self, asked: _Asked, keys: bytes, now: float) -> None:
+    def _typed_at(self, asked: _OnScreen, keys: bytes, now: float) -> None:
         if asked.settle_by:
             return
         if not asked.listens_from or now < asked.listens_from:
@@ -205,16 +207,16 @@ class Questioner:
                 self._note = "the answer could not be kept in the list of this sandbox"
                 self.take_back()
             else:
-                self._close(f"exeat: {asked.question.place}: the gateway has not taken the answer")
+                self._close(f"exeat: {place_of(asked.question)}: the gateway has not taken the answer")
         elif asked.key is not None and not asked.settle_by and now >= asked.sure_at:
             self._answer(asked, asked.key)
 
-    def _answer(self, asked: _Asked, key: Key) -> None:
+    def _answer(self, asked: _OnScreen, key: Key) -> None:
         assert self._channel is not None
         self._to_command += key.passed_on
         try:
-            self._channel.send(write_answer(asked.question, key))
+            send(self._channel, Answered(asked.question.number, key.allow, key.always))
         except OSError:
-            self._close(f"exeat: {asked.question.place}: the gateway takes no answers any more")
+            self._close(f"exeat: {place_of(asked.question)}: the gateway takes no answers any more")
             return
         asked.settle_by = time.monotonic() + _SETTLE_S

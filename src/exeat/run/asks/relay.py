@@ -15,12 +15,10 @@ import socket
 import termios
 from collections.abc import Iterable
 
+from exeat.jail.messages import Word, receive, send
 from exeat.run.asks.caller_terminal import CallerTerminal, GoneError, Size
 from exeat.run.asks.prompt import Screen
 from exeat.run.asks.questioner import Questioner
-
-# Words between the run and this process, one byte each.
-READY, ENDING, NO_QUESTIONS, SUSPEND, SUSPENDED, BEGIN = b"r", b"e", b"q", b"s", b"S", b"c"
 
 _PIECE = 65_536
 _MAX_WAITING = 65_536  # bytes that have been read and not been written yet
@@ -66,7 +64,7 @@ class Relay:
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         try:
             self._pass_size()
-            self._control.send(READY)
+            send(self._control, Word.READY)
             while not self._is_ending:
                 self._step()
             self._finish()
@@ -199,23 +197,22 @@ class Relay:
 
     def _obey(self) -> None:
         try:
-            words = self._control.recv(64)
+            message, _ = receive(self._control)
         except BlockingIOError:
             return
         except OSError:
-            words = b""
-        for word in words or ENDING:  # without a word: the run was killed, and the command with it
-            match bytes((word,)):
-                case kind if kind == NO_QUESTIONS:
-                    self._questioner.stop()
-                case kind if kind == ENDING:
-                    self._questioner.stop()
-                    self._is_ending = True
-                case kind if kind == SUSPEND:
-                    self._suspend()
-                case kind if kind == BEGIN:
-                    self._has_begun, self._is_suspended = True, False
-                    self._take_terminal()
+            message = None
+        match message:
+            case Word.NO_QUESTIONS:
+                self._questioner.stop()
+            case Word.ENDING | None:  # without a word: the run was killed, and the command with it
+                self._questioner.stop()
+                self._is_ending = True
+            case Word.SUSPEND:
+                self._suspend()
+            case Word.BEGIN:
+                self._has_begun, self._is_suspended = True, False
+                self._take_terminal()
 
     def _suspend(self) -> None:
         if self._questioner.is_asking:
@@ -224,7 +221,7 @@ class Relay:
         self._terminal.write_out()
         self._terminal.give_back()
         self._is_suspended = True
-        self._control.send(SUSPENDED)
+        send(self._control, Word.SUSPENDED)
 
     # Questions
 

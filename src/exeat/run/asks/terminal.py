@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
 
     from exeat.run.asks.prompter import Prompter
 
@@ -65,7 +64,7 @@ class Terminal:
         if not self.exists:
             asking.close()  # nobody will be asked here
             return
-        from exeat.run.asks.prompter import Prompter  # noqa: PLC0415 - for those who are asked
+        from exeat.run.asks.prompter import Prompter  # for those who are asked
 
         self._prompter = Prompter(self._descriptor, asking)
 
@@ -73,11 +72,6 @@ class Terminal:
     def own(self) -> tuple[int, int] | None:
         """The command's own terminal, if it has one: the descriptor, and the device number of the caller's."""
         return None if self._prompter is None else (self._prompter.slave, self._prompter.device)
-
-    def lead_job(self, become_command: Callable[[], NoReturn]) -> NoReturn:
-        """For a child that is to start the command on its own terminal, where there is no jail's init to do it."""
-        assert self._prompter is not None
-        self._prompter.lead_job(become_command)
 
     @property
     def watched(self) -> int:

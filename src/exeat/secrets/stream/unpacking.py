@@ -20,16 +20,16 @@ _ZSTD_WINDOW: Final = 23  # RFC 9659: 8 MiB; a frame may ask for gigabytes
 
 
 def brotli_library() -> Any:  # it comes without types
-    import brotli  # noqa: PLC0415 - not on the way of a run without secrets
+    import brotli  # not on the way of a run without secrets
 
     return brotli
 
 
 def zstd_library() -> Any:
     if sys.version_info >= (3, 14):
-        from compression import zstd  # noqa: PLC0415 - as above
+        from compression import zstd  # as above
     else:
-        from backports import zstd  # noqa: PLC0415 - as above
+        from backports import zstd  # as above
     return zstd
 
 
