@@ -265,8 +265,8 @@ class Gateway:
         session = Session(self.state, channel, self._count)
         self.state.sessions.add(session)
         counters.open_connections += 1
-        session.task = self._loop.create_task(serve_connection(session, destination))
-        session.task.add_done_callback(lambda _: self._on_session_end(session))
+        task = session.start(serve_connection(session, destination))
+        task.add_done_callback(lambda _: self._on_session_end(session))
 
     def _on_session_end(self, session: Session) -> None:
         """The session is over; its connection counts until it is gone, unread bytes and all."""

@@ -140,9 +140,8 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
     while True:
         reused = upstream.is_reused
         sent, received = upstream.sent, upstream.received
-        session.upstream = upstream
         exchange = Exchange(client, upstream, head, limits, treatment, state.memory, state.known_fields)
-        session.begin(access, exchange.stop)
+        session.begin(access, upstream, exchange.stop)
         session.watch(limits.response_s, exchange.expire, exchange.patience)
         exchange.start(access.path, access.authority, budget, treated.body)
         await exchange.done
@@ -150,7 +149,7 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
             break
         fresh = await reopen_upstream(state, access)
         if isinstance(fresh, Refusal):
-            session.live = session.stop_transfer = session.upstream = None
+            session.let_go(is_over=True)
             return await _refuse(session, head, fresh, read=treated.body is not None)
         upstream = fresh
     sent, received = upstream.sent - sent, upstream.received - received
@@ -166,7 +165,7 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
         sent, received, note = await _relay_upgraded(session, upstream, exchange, budget, sent, received, treatment)
         session.finish(access.record, note, sent, received, 101)
         return False
-    session.upstream = None
+    session.let_go()
     if exchange.reuse_upstream:
         keep_upstream(state, access, upstream)
     session.finish(access.record, exchange.note, sent, received, exchange.status)
@@ -193,14 +192,14 @@ async def _relay_upgraded(
     tunnel = Tunnel(session.client, upstream, budget)
     if treatment is not None:
         tunnel.guard_down(treatment.leak_guard(), Reason.SECRET_IN_RESPONSE)
-    session.stop_transfer = tunnel.stop
+    assert session.live is not None
+    session.begin(session.live, upstream, tunnel.stop)
     session.watch_idle(tunnel.stop)
     upstream.put_back(exchange.upgraded or b"")  # before what came while this task was being woken
     tunnel.open_down()
     tunnel.open_up()
     await tunnel.done
     if tunnel.seen:
-        assert session.live is not None
         session.state.counters.block(*session.live.place.key, tunnel.note)
     return upstream.sent - sent_before, upstream.received - received_before, tunnel.note
 

@@ -184,9 +184,10 @@ class _Front(Link):
         stream.begin_message(text, ended=ended)
         connection = self._session
         session = Session(self._state, stream.channel, connection.number, requests=connection.requests)
-        session.draining = connection.draining
+        if connection.draining:
+            session.drain()
         self._state.sessions.add(session)
-        task = session.task = self.loop.create_task(self._serve_stream(session))
+        task = session.start(self._serve_stream(session))
         self._tasks.add(task)
         task.add_done_callback(lambda _: self._on_served(session, task))
 
