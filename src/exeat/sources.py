@@ -93,7 +93,7 @@ class RuleSources:
         secrets, warnings = self._load_secrets(tables)
         if intercept == "none" and secrets:
             raise ConfigError(
-                "secrets cannot be put into what is not looked into",
+                "secrets cannot be inserted where nothing is intercepted",
                 where=str(secrets[0].written),
                 expected='intercept = "needed", or no secrets',
             )

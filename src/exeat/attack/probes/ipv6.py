@@ -1,4 +1,4 @@
-"""IPv6, which rules written for IPv4 forget (E1, F4)."""
+"""IPv6, which rules written for IPv4 forget (E1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that try to outlive the run: after it nothing of it may live or send (C5).
+"""Processes that try to outlive the run: after it nothing of it may live or send (E9).
 
 Each leaves a process behind that waits for a file and then sends its token. The harness makes the file when the run is
 over. The token is in the process's arguments, so that the harness can see who is left.
@@ -37,14 +37,14 @@ def _leave(scene: Scene) -> None:
     os.execv(scene.python, [scene.python, "-I", "-c", _WAITER, go, host, str(port), scene.token])  # noqa: S606
 
 
-@GROUP.probe("C5.child", "a child left behind")
+@GROUP.probe("E9.child", "a child left behind")
 def child(scene: Scene) -> str:
     if os.fork() == 0:
         _leave(scene)
     return "left"
 
 
-@GROUP.probe("C5.daemon", "a daemon in a session of its own")
+@GROUP.probe("E9.daemon", "a daemon in a session of its own")
 def daemon(scene: Scene) -> str:
     if os.fork() == 0:
         os.setsid()
@@ -54,7 +54,7 @@ def daemon(scene: Scene) -> str:
     return "left"
 
 
-@GROUP.probe("C5.deaf", "a daemon that ignores signals")
+@GROUP.probe("E9.deaf", "a daemon that ignores signals")
 def deaf(scene: Scene) -> str:
     if os.fork() == 0:
         os.setsid()
