@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(settings: RunSettings) -> int:
-    """Run the command to its end. Gives the exit status for our own process."""
+    """Run the command to its end. Returns the exit status for our own process."""
     try:
         return _run(settings)
     except BrokenPipeError:
@@ -51,7 +51,7 @@ def _run(settings: RunSettings) -> int:
         gateway = GatewayProcess(settings)
         log.is_forked()
         if settings.ask and not gateway.can_ask and not settings.quiet:
-            say("--ask: there is neither a terminal nor a --name, so nobody can be asked; what no rule lists is denied")
+            say("--ask: there is neither a terminal nor a --name, so no one can be asked; what no rule lists is denied")
         try:
             # From here on two processes load code at the same time.
             from exeat.run.lifecycle import run_in_jail

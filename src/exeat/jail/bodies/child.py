@@ -162,7 +162,7 @@ class TrustFolder:
         return trust_variables(bundle, java, inherited, own=own)
 
     def remove(self) -> None:
-        """Files first; whatever else somebody put there stays, and so does the folder then."""
+        """Files first; whatever else someone put there stays, and so does the folder then."""
         if not self._path:
             return
         for name in _TRUST_NAMES:

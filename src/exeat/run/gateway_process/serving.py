@@ -31,7 +31,7 @@ def serve_run(
 ) -> None:
     """Until the other side closes its end. Raises ConfigError for secrets without a value, for example.
 
-    `asked`: somebody at the other end answers what no rule does.
+    `asked`: someone at the other end answers what no rule does.
     """
     intercepting: Intercepting | None = None
     if rules.looks_inside:
