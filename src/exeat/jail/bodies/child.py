@@ -111,7 +111,7 @@ class ChildJail:
         self._pid = 0
         return how_it_ended(self._spec.argv[0], status, None)
 
-    def close(self) -> None:
+    def end(self) -> None:
         if self._pid:
             try:
                 os.kill(self._pid, signal.SIGKILL)
@@ -119,6 +119,9 @@ class ChildJail:
             except (ProcessLookupError, ChildProcessError):
                 pass
             self._pid = 0
+
+    def close(self) -> None:
+        self.end()
         if self._trust is not None:
             self._trust.remove()
             self._trust = None
