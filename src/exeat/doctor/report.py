@@ -9,8 +9,8 @@ from pathlib import Path
 
 from exeat.doctor.features import Fact, kernel_facts, version_facts
 from exeat.errors import ConfigError
+from exeat.file_policy import VIEW
 from exeat.files.keys.hidden import HiddenPath, hidden_paths
-from exeat.policy.files import VIEW
 
 JAILS = {
     "netns": "namespaces, no root needed",

@@ -125,7 +125,7 @@ def test_a_folder_that_was_closed_is_opened_for_it(guard: ProjectGuard, project:
 
 def test_where_git_is_led_to_other_settings_the_run_ends(guard: ProjectGuard, project: Path) -> None:
     (project / ".git/commondir").write_text("../evil")
-    with pytest.raises(JailError, match="git takes its settings from wherever that says"):
+    with pytest.raises(JailError, match="makes git read its settings from elsewhere"):
         guard.attend()
     assert not (project / ".git/commondir").exists()
 
@@ -161,7 +161,7 @@ def test_where_it_cannot_be_held_again_the_run_ends(
     monkeypatch.setattr(project_guard, "hold_again", lambda *_: "why not")
     (project / ".git/config").unlink()
     (project / ".git/config").touch()
-    with pytest.raises(JailError, match="cannot be protected any more"):
+    with pytest.raises(JailError, match="can no longer be protected"):
         guard.attend()
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
+from exeat.file_policy import FilePolicy
 from exeat.files.keys.hidden import OWN_FILES, HiddenPath
 from exeat.files.named_paths import RealPaths, check_paths
-from exeat.policy.files import FilePolicy
-from tests.unit.files.layered import write
+from tests.unit.files.keys.layered import write
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_paths_become_full_and_without_links(home: Path, monkeypatch: pytest.Mon
     [
         ("~/nothing", "does not exist"),
         ("~/data/file/below", "does not exist"),
-        ("", "is no path"),
+        ("", "is not a path"),
         ("/proc/self", "jail's own"),
         ("/sys", "jail's own"),
         ("/dev/null", "jail's own"),

@@ -13,7 +13,7 @@ import pytest
 from exeat.errors import JailError
 from exeat.files.keys.hidden import HiddenPath
 from exeat.files.keys.masking import build_mask
-from tests.unit.files.layered import UIDS, give, home_of, see, write
+from tests.unit.files.keys.layered import UIDS, give, home_of, see, write
 
 
 @pytest.fixture(params=UIDS)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
+from exeat.file_policy import FilePolicy
 from exeat.files.keys.hidden import HiddenPath, hidden_paths
-from exeat.policy.files import FilePolicy
-from tests.unit.files.layered import UIDS, give, home_of, write
+from tests.unit.files.keys.layered import UIDS, give, home_of, write
 from tests.unit.jail.forked import attempt
 
 ORDINARY = 43210

@@ -10,7 +10,7 @@ import pytest
 
 from exeat.files.project import repositories as module
 from exeat.files.project.repositories import NewRepository, new_repositories
-from tests.unit.files.repositories import git_folder, make
+from tests.unit.files.project.repositories import git_folder, make
 
 LATER = time.time() + 1_000_000
 

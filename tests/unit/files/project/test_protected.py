@@ -10,7 +10,7 @@ import pytest
 from exeat.files.project import protected
 from exeat.files.project.git_folder import find_git_folder, read_settings
 from exeat.files.project.protected import NAMES, Protected, find_protected
-from tests.unit.files.repositories import git_folder, make
+from tests.unit.files.project.repositories import git_folder, make
 
 
 def names(paths: tuple[str, ...], root: Path) -> set[str]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from exeat.file_policy import FilePolicy
 from exeat.files.keys.hidden import OtherNames, hidden_paths
 from exeat.jail.libc import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC, mount, unshare
-from exeat.policy.files import FilePolicy
-from tests.unit.files.layered import write
+from tests.unit.files.keys.layered import write
 from tests.unit.jail.forked import attempt
 
 

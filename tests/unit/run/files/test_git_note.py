@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from exeat.run.files.git_note import note_on_repository
-from tests.unit.files.repositories import git_folder, make
+from exeat.run.files.project_guard import note_on_repository
+from tests.unit.files.project.repositories import git_folder, make
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exeat.files.keys.key_list import FULL_FOLDERS, KeyLine, load_key_list, parse_key_list
+from exeat.files.keys.search import FULL_FOLDERS, KeyLine, load_key_list, parse_key_list
 
 LIST = """\
 # a comment

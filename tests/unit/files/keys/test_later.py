@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from exeat.file_policy import FilePolicy
 from exeat.files.keys.hidden import LATER, hidden_paths, later_paths
-from exeat.files.keys.key_list import load_key_list
-from exeat.policy.files import FilePolicy
-from tests.unit.files.layered import UIDS, give, home_of, see, write
+from exeat.files.keys.search import load_key_list
+from tests.unit.files.keys.layered import UIDS, give, home_of, see, write
 
 
 @pytest.fixture(params=UIDS)

@@ -135,7 +135,7 @@ def test_what_is_said_is_bounded(project: Path, held: HeldPlaces) -> None:
     for number in range(50):
         (project / ".git" / "hooks" / f"hook-{number}").write_text("planted")
     lines = held.put_back()
-    assert (len(lines), lines[-1]) == (11, "and 40 more of the kind")
+    assert (len(lines), lines[-1]) == (11, "and 40 more like these")
 
 
 def test_what_is_said_is_printable(tmp_path: Path) -> None:

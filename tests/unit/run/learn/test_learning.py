@@ -180,7 +180,7 @@ def test_a_rule_that_is_gone_is_not_guessed_at() -> None:
     gateway = Fake("a.test")
     gateway.tell("decision", host="a.test", rule="a.test:443 methods=GET", reason="allowed")
     assert gateway.rules() == []
-    assert "# Not in it:\n#   a.test:443 was allowed by a rule that is not known any more" in gateway.text()
+    assert "# Not in it:\n#   a.test:443 was allowed by a rule that no longer exists" in gateway.text()
 
 
 @FORMS
@@ -238,7 +238,7 @@ def test_given_denials_still_hold(form: str) -> None:
     denied = sorted(rule.text for rule in again.rules if rule.deny)
     assert denied == ["!.a.test methods=DELETE", "!10.0.0.0/8"]
     assert not decide(again, Target(Name("late.test"), 443)).allowed
-    assert "late.test:443 was reached, and is denied by now: !late.test" in text
+    assert "late.test:443 was reached, and is denied now: !late.test" in text
 
 
 @FORMS
