@@ -87,7 +87,7 @@ _BEFORE = {
     "exeat.run.gateway_process.rules: exeat.jail.limits.privileges",
     "exeat.secrets.stream.unpacking: brotli", "exeat.secrets.stream.unpacking: compression",
     "exeat.secrets.stream.unpacking: backports",
-    "exeat.jail.bodies.child: tempfile", "exeat.jail.limits.own_user: grp", "exeat.jail.limits.own_user: pwd",
+    "exeat.jail.process.command: termios", "exeat.jail.bodies.child: tempfile", "exeat.jail.limits.own_user: grp", "exeat.jail.limits.own_user: pwd",
     "exeat.jail.files.mounts: exeat.jail.files.truststore", "exeat.jail.process.builder: exeat.jail.files.truststore",
     "exeat.run.files.seen_files: exeat.files.layers.folding",
     "exeat.run.gateway_process.process: exeat.run.gateway_process.rules",
