@@ -75,7 +75,7 @@ class _Reader:
         try:
             return parse_layer_size(value)
         except ValueError:
-            self.fail("not a size of a layer", key, expected=LAYER_SIZE)
+            self.fail("not a layer size", key, expected=LAYER_SIZE)
 
     def nest(self) -> bool | None:
         if "nest" not in self._table:

@@ -12,7 +12,7 @@ from exeat.attack.model import Probe
 from exeat.attack.probes import GROUPS
 from tests.support.jails.stage import Stage, check
 
-_ORDINARY = "user"  # root cannot have it
+_ORDINARY = "user"  # not available to root
 
 
 @pytest.mark.parametrize("probe", GROUPS["nest"].probes, ids=lambda probe: probe.id)

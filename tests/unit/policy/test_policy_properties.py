@@ -14,28 +14,26 @@ from exeat.policy import (
     Decision,
     Name,
     Policy,
-    PolicyDocument,
     Reason,
     Rule,
     Scope,
     Source,
     Target,
-    address_depends_on_request,
     build_policy,
     canonical_host,
     canonical_path,
     classify,
-    configured_host,
     decide,
-    depends_on_request,
     judge_address,
-    parse_allowlist,
     parse_document,
     parse_host_mapping,
     parse_rule,
     split_authority,
 )
 from exeat.policy.address import AddressClass, carried_ipv4, holds_no_public
+from exeat.policy.decide import address_depends_on_request, depends_on_request
+from exeat.policy.document import PolicyDocument, parse_allowlist
+from exeat.policy.host import configured_host
 
 HERE = Source("test", 1, 1)
 

@@ -6,18 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exeat.policy import (
-    Name,
-    Policy,
-    Reason,
-    Source,
-    Target,
-    build_policy,
-    could_allow,
-    decide,
-    parse_rule,
-    unreachable,
-)
+from exeat.policy import Name, Policy, Reason, Source, Target, build_policy, decide, parse_rule
+from exeat.policy.decide import could_allow, unreachable
 
 HERE = Source("test", 1, 1)
 NAMES = ["good.test", "a.good.test", "b.a.good.test", "other.test", "test"]

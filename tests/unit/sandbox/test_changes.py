@@ -196,31 +196,31 @@ def test_block_says_what_it_did(folder: SandboxFolder) -> None:
     """Which rule would still allow it, whether one of the list or one of a running command."""
     put(folder, ".github.com")
     assert block(folder, ["gist.github.com"]).said == (
-        "added !.gist.github.com: else line 1 (.github.com) would allow it",
+        "added !.gist.github.com: otherwise line 1 (.github.com) would allow it",
     )
     assert block(folder, ["gist.github.com"]) == Change(
-        (".gist.github.com is denied by line 2 (!.gist.github.com) already",), False
+        (".gist.github.com is already denied by line 2 (!.gist.github.com)",), False
     )
     assert block(folder, ["never.test"]).said == ("added !.never.test: no rule allowed it before",)
     put(folder, ".a.test")
     assert block(folder, ["a.test"], [rule("a.test:22")]).said == (
         "removed .a.test",
-        "added !.a.test:*: else a.test:22, a rule of a running command, would allow it",
+        "added !.a.test:*: otherwise a.test:22, a rule of a running command, would allow it",
     )
     put(folder, ".a.test")
     assert block(folder, ["a.test"], [rule("!a.test"), rule("b.test")]).said == ("removed .a.test",)
     put(folder, ".a.test")
     assert block(folder, ["a.test"], unlisted=True).said == (
         "removed .a.test",
-        "added !.a.test:*: else a running command that learns, asks or is not understood could let it through",
+        "added !.a.test:*: otherwise a running command that learns, asks or is not understood could let it through",
     )
-    assert block(folder, ["a.test"], unlisted=True).said == (".a.test:* is denied by line 1 (!.a.test:*) already",)
+    assert block(folder, ["a.test"], unlisted=True).said == (".a.test:* is already denied by line 1 (!.a.test:*)",)
     put(folder, "a.test", "1.2.3.4")
     assert block(folder, ["1.2.3.4"]).said[1] == (
-        "added !1.2.3.4: else names that line 1 (a.test) allows could lead there"
+        "added !1.2.3.4: otherwise names that line 1 (a.test) allows could lead there"
     )
     put(folder, "a.test", "1.2.0.0/16")
-    assert block(folder, ["1.2.3.4"]).said == ("added !1.2.3.4: else line 2 (1.2.0.0/16) would allow it",)
+    assert block(folder, ["1.2.3.4"]).said == ("added !1.2.3.4: otherwise line 2 (1.2.0.0/16) would allow it",)
 
 
 RULES = ["a.test", ".a.test", "*.a.test", "b.a.test", ".b.a.test:22", "a.test:22", "* force", ".test force"]
@@ -340,7 +340,7 @@ def meant_exactly(text: str) -> set[Place]:
 def test_store_rule_stores_exactly_this_rule(folder: SandboxFolder) -> None:
     """An answer that is to hold. The opposite of it goes."""
     assert store_rule(folder, "api.x.test") == Change(("added api.x.test",), True)
-    assert store_rule(folder, "api.x.test") == Change(("api.x.test was there already",), False)
+    assert store_rule(folder, "api.x.test") == Change(("api.x.test is already in the list",), False)
     assert store_rule(folder, "!api.x.test").said == ("removed api.x.test", "added !api.x.test")
     assert store_rule(folder, "api.x.test:22").still == ()
     assert store_rule(folder, "api.x.test").said == ("removed !api.x.test", "added api.x.test")

@@ -71,7 +71,7 @@ class _Tree:
         within = self.folder(above)
         real = os.lstat(path)
         if not stat.S_ISDIR(real.st_mode):
-            raise NotADirectoryError(f"{path} is no folder any more")
+            raise NotADirectoryError(f"{path} is no longer a folder")
         self._real[path] = real
         os.mkdir(name, 0o700, dir_fd=within)
         self._made[path] = os.open(name, DIRECTORY, dir_fd=within)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from exeat.gateway.gates.resolve import load_system_resolver
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
-from exeat.gateway.record.blocked import Entry, KeptList, describe_allowed, describe_denied, describe_failed
-from exeat.gateway.record.counters import Counters
+from exeat.gateway.record.counters import Counters, Entry, KeptList, describe_allowed, describe_denied, describe_failed
 from exeat.jail.messages import Over, Serve, Word, receive, send
 from exeat.policy import Policy
 from exeat.run.gateway_process.rules import ReadRules

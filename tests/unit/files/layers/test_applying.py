@@ -46,8 +46,8 @@ def test_no_file_becomes_set_user_id_and_no_link_is_followed(machine: Machine) -
     )
     done = machine.files("apply", "--all", "--yes")
     assert done.status == 1
-    assert f"left: {machine.real}/way: it is a file here and was replaced by a folder" in done.stderr
-    assert f"left: {machine.real}/way/new: a part of the way to it is a link or a file" in done.stderr
+    assert f"skipped: {machine.real}/way: it is a file here and was replaced by a folder" in done.stderr
+    assert f"skipped: {machine.real}/way/new: a part of the way to it is a link or a file" in done.stderr
     assert machine.do("cat target/file; ls target; readlink way over") == "safe\nfile\ntarget\ntarget/file\n"
     assert stat.S_IMODE((machine.real / "s").stat().st_mode) == 0o777
     # Over a link outside, a file takes the place of the link, and what it leads to stays.
@@ -82,8 +82,8 @@ def test_what_was_hidden_is_never_overwritten_or_removed(machine: Machine) -> No
     machine.run("rm -r config", hidden=f"{machine.real}/config/cloud")
     done = machine.files("apply", "--all", "--yes")
     assert done.status == 1
-    assert f"left: {machine.real}/netrc: the command could not see what you have there" in done.stderr
-    assert f"left: {machine.real}/config: holds what was hidden" in done.stderr
+    assert f"skipped: {machine.real}/netrc: the command could not see what you have there" in done.stderr
+    assert f"skipped: {machine.real}/config: holds what was hidden" in done.stderr
     assert machine.do("cat netrc config/cloud/key config/other") == "key\nkey\n1\n"
 
 
@@ -91,7 +91,7 @@ def test_a_folder_in_the_place_of_a_file_and_the_other_way_round_are_left(machin
     machine.do("echo file > file; mkdir folder; echo in > folder/in")
     machine.run("rm -r file folder; mkdir file; echo x > file/x; echo y > folder")
     done = machine.files("apply", "--all", "--yes")
-    assert (done.status, done.stderr.count("left: ")) == (1, 3)
+    assert (done.status, done.stderr.count("skipped: ")) == (1, 3)
     assert machine.do("cat file folder/in") == "file\nin\n"
 
 

@@ -30,10 +30,10 @@ from exeat.policy import (
     judge_address,
     parse_document,
     parse_host_mapping,
-    parse_private_network,
     parse_rule,
     rule_to_allow,
 )
+from exeat.policy.address import parse_private_network
 from exeat.policy.document import parse_listing
 from exeat.run.learn import learning
 from exeat.run.learn.learning import Learning

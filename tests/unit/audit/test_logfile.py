@@ -386,7 +386,7 @@ def test_files_of_others_are_refused(path: str, monkeypatch: pytest.MonkeyPatch)
     Path(path).touch(0o600)
     own = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
-    refused(path, "owned by another user")
+    refused(path, "belongs to another user")
 
 
 def test_files_that_others_may_write_are_refused(path: str) -> None:

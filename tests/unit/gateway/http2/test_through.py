@@ -18,7 +18,7 @@ from exeat.gateway.http2.back import Http2Upstream
 from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.limits import Limits
 from exeat.gateway.record.counters import Counters
-from tests.unit.gateway.http2_peers import Message, Origin, Peer, Pipe, World, run, world
+from tests.unit.gateway.http2.peers import Message, Origin, Peer, Pipe, World, run, world
 
 
 class Both:
@@ -167,7 +167,7 @@ def test_bytes_that_nobody_takes_stop_at_the_server(monkeypatch: pytest.MonkeyPa
                 for each in channels:
                     assert each is not None
                     assert each.transport.get_write_buffer_size() <= 512 * 1024
-                    assert len(each.transport._carrier.held) <= STREAM_WINDOW  # type: ignore[attr-defined]
+                    assert len(each.transport.held) <= STREAM_WINDOW  # type: ignore[attr-defined]
             assert server.h2.local_flow_control_window(ids[b"/down"]) == 0
             assert client.h2.local_flow_control_window(up) == 0
             client.acknowledges = server.acknowledges = True

@@ -13,7 +13,7 @@ from h2.settings import SettingCodes
 from hypothesis import HealthCheck, given, settings
 
 from exeat.gateway.limits import Limits
-from tests.unit.gateway.http2_peers import HOST, Headers, Origin, read_chunked, run, world
+from tests.unit.gateway.http2.peers import HOST, Headers, Origin, read_chunked, run, world
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 PLAIN: Headers = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", HOST), (b":path", b"/")]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from h2.settings import SettingCodes
 
 from exeat.gateway.gates.session import Session
 from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES
-from tests.unit.gateway.http2_peers import Origin, Peer, run, world
+from tests.unit.gateway.http2.peers import Origin, Peer, run, world
 
 MB = 1024 * 1024
 # What a stream may have waiting: the mark, and what one read of the upstream may add to it.
@@ -206,7 +207,7 @@ def test_tiny_frames_do_not_cost_more_than_they_carry() -> None:
             session.client.pause_for_peer()
             for _ in range(20_000):
                 client.h2.send_data(stream, b"x")
-            carrier = session.client.transport._carrier  # type: ignore[attr-defined]
+            carrier: Any = session.client.transport
             await client.until(lambda: len(carrier.held) == 20_000)
             assert client.h2.local_flow_control_window(stream) == STREAM_WINDOW - 20_000
             session.client.resume_for_peer()

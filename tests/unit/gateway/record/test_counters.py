@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from exeat.gateway.record.blocked import Entry, KeptList, describe_allowed, describe_denied, describe_failed, is_failure
-from exeat.gateway.record.counters import Counters
+from exeat.gateway.record.counters import (
+    Counters,
+    Entry,
+    KeptList,
+    describe_allowed,
+    describe_denied,
+    describe_failed,
+    is_failure,
+)
 from exeat.policy import Policy
 from exeat.policy.grammar import parse_rule
 from exeat.policy.rule import Source

@@ -17,7 +17,7 @@ from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES
 from exeat.gateway.limits import Limits
 from exeat.gateway.record.counters import Counters
-from tests.unit.gateway.http2_peers import GET, Headers, Message, Pipe, Reader, Server, open_stream, run, upstream
+from tests.unit.gateway.http2.peers import GET, Headers, Message, Pipe, Reader, Server, open_stream, run, upstream
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 POST = b"POST /a HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\nConnection: TE\r\nTE: trailers\r\n\r\n"
@@ -476,8 +476,7 @@ def test_a_large_answer_waits_for_its_reader() -> None:
             for _ in range(200):
                 await asyncio.sleep(0.001)
             assert server.h2.local_flow_control_window(1) == 0
-            carrier = reader.channel.transport._carrier  # type: ignore[attr-defined]
-            assert len(carrier.held) == STREAM_WINDOW
+            assert len(reader.channel.transport.held) == STREAM_WINDOW  # type: ignore[attr-defined]
             # The other stream goes on.
             server.answer(3, end=True)
             await server.until(lambda: b"200" in other.text)
