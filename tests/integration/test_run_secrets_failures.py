@@ -25,6 +25,8 @@ from tests.support.runs.leak_scan import Needles, gateway_of, hits_in_files
 from tests.support.runs.running import AS_ROOT, NOBODY, Process, exeat, run_argv, wait_gone
 from tests.support.runs.secret_runs import HOST, SOURCES, Hoard, SecretRun, authority, places, tls_echo, workshop
 
+pytestmark = pytest.mark.threat("T-H5")
+
 TOKEN = os.urandom(12).hex()
 VALUE = f"live-0000{TOKEN}"
 NEEDLES = Needles(TOKEN, {"VALUE": VALUE})

@@ -20,6 +20,8 @@ from exeat.jail.files import mounts
 from exeat.sandbox.folder import open_sandbox
 from tests.support.fixtures.layers import Machine
 
+pytestmark = pytest.mark.threat("T-M3")
+
 _LONG = "d" * 250
 
 

@@ -12,6 +12,8 @@ from exeat.attack.model import Probe
 from exeat.attack.probes import GROUPS
 from tests.support.jails.stage import Stage, check
 
+pytestmark = pytest.mark.threat("T-M5")
+
 _ORDINARY = "user"  # not available to root
 
 

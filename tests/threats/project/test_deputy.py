@@ -13,6 +13,8 @@ import pytest
 from exeat.run.files import held_places
 from exeat.run.files.held_places import HeldPlaces
 
+pytestmark = pytest.mark.threat("T-M7")
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:

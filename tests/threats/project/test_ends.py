@@ -13,6 +13,8 @@ from tests.support.programs import need
 from tests.support.runs.owned import Owned, git, owned
 from tests.support.runs.running import BY_USER, python
 
+pytestmark = pytest.mark.threat("T-M1")
+
 # Sooner or later exeat has seen enough of that and ends the run. By then they have made it once more.
 _ENDS_THE_RUN = """
 import os

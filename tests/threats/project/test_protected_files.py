@@ -12,6 +12,8 @@ import pytest
 from tests.support.runs.project import Project
 from tests.support.runs.running import BY_USER, Running, as_user, exeat, folder_of, python
 
+pytestmark = pytest.mark.threat("T-M1")
+
 TRY = """
 import os, sys
 def plant(path):

@@ -104,6 +104,7 @@ def names(path: Path) -> list[str]:
     return sorted(each.name for each in path.iterdir())
 
 
+@pytest.mark.thorough
 def test_twenty_writers_at_once_all_survive(folder: SandboxFolder) -> None:
     """Twenty processes allow a rule each; none is lost, and the comments are there."""
     path = Path(folder.allowlist_path)

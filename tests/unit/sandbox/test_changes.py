@@ -26,6 +26,7 @@ from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.changes import Change, allow, block, reset, store_rule
 from exeat.sandbox.folder import SandboxFolder, default_allowlist
 from exeat.sandbox.typed import read_allow
+from tests.support.examples import examples
 
 
 def put(folder: SandboxFolder, *rules: str) -> None:
@@ -273,7 +274,7 @@ def meant(text: str, *, ports: tuple[int, ...], deny: bool = False) -> set[Place
     return {place for place in PLACES if (place[0] in hosts or place[1] in leads) and place[2] in numbers}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(200))
 @given(
     st.lists(st.sampled_from(RULES), max_size=5),
     st.sampled_from(TYPED),

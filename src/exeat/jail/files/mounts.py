@@ -100,11 +100,14 @@ def build_view(
 
 
 def _hide_socket(path: str) -> None:
-    try:
-        mount(BLANK, path, None, MS_BIND)
-    except FileNotFoundError:
-        if os.path.lexists(path):
-            raise  # otherwise its owner has removed it meanwhile, and there is nothing to hide
+    """Its owner may remove it meanwhile, and then there is nothing to hide; or make it again at once, many times."""
+    for _ in range(100):
+        with suppress(FileNotFoundError):
+            mount(BLANK, path, None, MS_BIND)
+            return
+        if not os.path.lexists(path):
+            return
+    mount(BLANK, path, None, MS_BIND)  # so that it fails, and says why
 
 
 def _links_in_run() -> dict[str, str]:

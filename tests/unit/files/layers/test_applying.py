@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.fixtures.layers import Machine
 
+pytestmark = [pytest.mark.thorough, pytest.mark.threat("T-M4")]
+
 
 def test_chosen_paths_are_copied_and_nothing_else(machine: Machine) -> None:
     machine.do("echo old > changed; echo old > other; echo old > gone; echo old > stays")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.fixtures.layers import Machine
+
+pytestmark = pytest.mark.thorough
 
 
 def test_the_list_says_what_was_added_changed_and_removed(machine: Machine) -> None:

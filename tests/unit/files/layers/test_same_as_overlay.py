@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.fixtures.layers import Machine
 
+pytestmark = pytest.mark.thorough
+
 _FOLDERS = ["d1", "d2", "d1/d3", "d2/d4", "d1/d3/d5"]
 _FILES = [f"{folder}/f{number}" for folder in (".", *_FOLDERS) for number in (1, 2)]
 # Of folders neither times nor permissions: an existing folder keeps its own when something is applied.

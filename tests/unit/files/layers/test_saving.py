@@ -10,6 +10,8 @@ import pytest
 from tests.support.fixtures.layers import Machine
 from tests.support.runs.running import AS_ROOT
 
+pytestmark = pytest.mark.thorough
+
 
 def test_the_next_run_sees_what_the_last_one_wrote_and_removed(machine: Machine) -> None:
     machine.do("echo one > kept; echo two > changed; echo three > gone; mkdir old; echo four > old/in")
@@ -56,8 +58,9 @@ def test_where_removals_cannot_be_recorded_nothing_is_kept_and_it_says_why(machi
     assert machine.run("echo two > new", before=before)["saved"]["number"] == 1
 
 
+@pytest.mark.threat("T-M3")
 def test_what_only_a_hostile_command_writes_is_kept_without_harm(machine: Machine) -> None:
-    """M3: modes that lock us out, set-user-ID bits, pipes, sockets, links out, strange names, holes, attributes."""
+    """Modes that lock us out, set-user-ID bits, pipes, sockets, links out, strange names, holes, attributes."""
     machine.do("mkdir locked; echo in > locked/in; chmod 700 locked")
     script = r"""
         echo x > locked/more; chmod 000 locked/more locked; mkdir shut; echo y > shut/y; chmod 000 shut
@@ -184,8 +187,9 @@ def test_layers_in_use_are_not_made_one(machine: Machine) -> None:
     assert [(tree / f"part{number}/file").read_text() for number in range(9)] == [*"012345678"]
 
 
+@pytest.mark.threat("T-M3")
 def test_a_link_on_the_way_to_another_part_is_never_gone_through(machine: Machine) -> None:
-    """M3: the upper of a folder has a link where the way to a second overlaid folder goes."""
+    """The upper of a folder has a link where the way to a second overlaid folder goes."""
     program = (
         "from exeat.errors import ExeatError\nfrom exeat.files.layers.saving import save_layer\n"
         "from exeat.sandbox.folder import open_sandbox\n"

@@ -37,6 +37,7 @@ from exeat.policy.address import parse_private_network
 from exeat.policy.document import parse_listing
 from exeat.run.learn import learning
 from exeat.run.learn.learning import Learning
+from tests.support.examples import examples
 
 HERE = Source("test")
 PUBLIC = "93.184.216.34"
@@ -322,7 +323,7 @@ HOSTILE = (
 
 
 @FORMS
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(host=st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40)), word=st.text(max_size=20))
 def test_hostile_texts_stay_where_they_are(form: str, host: str, word: str) -> None:
     """Whatever a command is called, asks for, or is refused for: the text parses to what it was, and is plain."""
@@ -365,7 +366,7 @@ requests = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     given_rules=st.lists(st.sampled_from(GIVEN), max_size=5),
     asked=st.lists(requests, max_size=8),

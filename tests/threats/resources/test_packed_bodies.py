@@ -1,11 +1,12 @@
-"""A request's body that is packed is unpacked to be looked at. Little can become much, and others must not wait.
+"""Packed bodies are unpacked to be looked at. Little can become much, and others must not wait.
 
-Counted, not timed: how many packed bytes are looked at before all others have their turn.
-"""
+Counted, not timed: how many packed bytes are looked at before all others have their turn, and in how many steps a few
+kilobytes are read that hold megabytes of empty blocks."""
 
 from __future__ import annotations
 
 import gzip
+import zlib
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ExeatError
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.download import Download
 from exeat.gateway.flow.upload import Upload
 from exeat.secrets.misuse import MisuseError
 from exeat.secrets.model import Where
@@ -21,7 +23,10 @@ from exeat.secrets.treatment import Treatment
 from exeat.secrets.vault import Vault
 from exeat.wire.body import LengthBody
 from tests.support.gateways.by_hand import Turns, Wire
-from tests.unit.secrets.samples import make_secret, request, treat
+from tests.unit.secrets.samples import make_secret, request, response, treat
+
+pytestmark = pytest.mark.threat("T-I4")
+
 
 SLICE = 4 * 1024  # packed; of this, four megabytes may come
 OTHER = make_secret("OTHER", value=b"the-value-of-another-host", hosts=("other.test",))
@@ -142,3 +147,40 @@ def test_a_packed_body_that_is_read_whole_is_looked_at_in_steps() -> None:
     steps = list(treatment.seal_in_steps(PACKED))
     assert b"".join(steps) == PACKED
     assert len(steps) >= len(PACKED) // SLICE
+
+
+TEXT = b"the only text"
+EMPTY_BLOCK = b"\0\0\0\xff\xff"
+MEGABYTES = 12
+
+
+def hollow(size: int) -> bytes:
+    """A gzip member of about so many bytes, with a text at its end."""
+    trailer = zlib.crc32(TEXT).to_bytes(4, "little") + len(TEXT).to_bytes(4, "little")
+    last = b"\x01" + len(TEXT).to_bytes(2, "little") + (0xFFFF ^ len(TEXT)).to_bytes(2, "little") + TEXT
+    return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + EMPTY_BLOCK * (size // 5) + last + trailer
+
+
+def steps_for(body: bytes) -> tuple[int, bytes]:
+    """How many turns it takes to unpack the body, and what the client gets."""
+    secret = make_secret()
+    vault = Vault([secret])
+    head = response(b"Content-Encoding: gzip, gzip", b"Content-Length: %d" % len(body))
+    download = Download(head, treat(vault, request()), client_minor=1, keep_alive=True)
+    out, steps = download.take(body), 1
+    while download.is_behind:
+        out += download.go_on()
+        steps += 1
+    return steps, out.partition(b"\r\n\r\n")[2]
+
+
+def test_a_hollow_body_is_unpacked_in_turns() -> None:
+    packed = gzip.compress(hollow(MEGABYTES << 20), 9)
+    assert len(packed) < 64 << 10, "it comes in one read"
+    steps, got = steps_for(packed)
+    assert got == TEXT
+    assert steps >= MEGABYTES // 3
+
+
+def test_the_control_a_short_one_takes_one_turn() -> None:
+    assert steps_for(gzip.compress(hollow(1_000))) == (1, TEXT)

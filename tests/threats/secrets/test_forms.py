@@ -1,4 +1,4 @@
-"""What the encoders of the usual frameworks make of a value in base64, the most usual shape of a key."""
+"""The forms of a value: those that usual encoders write are found, and no cache of the whole process holds any."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import socket
 
 import pytest
 
-from tests.support.gateways.doors import read_reply
+from exeat.secrets.stream.forms import reflected_forms
+from exeat.secrets.vault import Vault
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import WITH_KEY, StartIntercepted, for_good
 from tests.support.origins.raw import RawOrigin, read_head
+from tests.unit.secrets.samples import make_secret
 
 VALUE = "c2Vj/mV0L+ZhbHVlLTAxMjM0NTY3ODk="
 
@@ -38,6 +41,7 @@ FORMS = {
 }
 
 
+@pytest.mark.threat("T-H1")
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 def test_a_value_in_base64_is_found_however_it_was_escaped(form: str, start_intercepted: StartIntercepted) -> None:
     body = b'{"got": "%b"}' % form.encode()
@@ -53,3 +57,44 @@ def test_a_value_in_base64_is_found_however_it_was_escaped(form: str, start_inte
     assert reply.status == 200
     assert reply.body.startswith(b'{"got": "')
     assert b"ZhbHVlLTAxMjM0NTY3ODk" not in reply.body
+
+
+KEY = b"value-of-one-gateway-only-0123456789"
+HEX = KEY.hex().encode()
+
+
+def form_in_a_vault() -> bytes:
+    """The very object with which a vault of its own looks for the value's hex form."""
+    secret = make_secret(value=KEY)
+    vault = Vault([secret])
+    vault.note_injected(secret)
+    redaction = vault.redaction()
+    assert redaction is not None
+    assert redaction.clean(HEX) == secret.placeholder, "the control: it is looked for"
+    return next(form for form in redaction.table.pairs if form == HEX)
+
+
+@pytest.mark.threat("T-H6")
+def test_two_vaults_share_no_form_of_a_value() -> None:
+    assert form_in_a_vault() is not form_in_a_vault()
+
+
+@pytest.mark.threat("T-H6")
+def test_the_forms_of_a_value_are_made_once_in_a_vault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take milliseconds for a long value, and another value may be given out at any time."""
+    made: list[bytes] = []
+
+    def make(value: bytes) -> tuple[bytes, ...]:
+        made.append(value)
+        return reflected_forms(value)
+
+    monkeypatch.setattr("exeat.secrets.response.redaction.reflected_forms", make)
+    first, second = make_secret(value=KEY), make_secret("OTHER", value=b"another-value-0123456789")
+    vault = Vault([first, second])
+    vault.note_injected(first)
+    vault.redaction()
+    vault.note_injected(second)
+    vault.redaction()
+    second.renew(b"a-third-value-0123456789")
+    vault.redaction()
+    assert made == [KEY, b"another-value-0123456789", b"a-third-value-0123456789"]

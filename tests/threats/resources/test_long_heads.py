@@ -1,7 +1,4 @@
-"""A path is made canonical once for each request, and not at all if it is very long: others wait meanwhile.
-
-With a hundred rules for paths one request of 60 KB took more than two seconds, in which nothing else happened.
-"""
+"""Long lists in header fields and long paths are read once, and not at all if they are very long: others wait."""
 
 from __future__ import annotations
 
@@ -9,14 +6,56 @@ import sys
 
 import pytest
 
+from exeat.errors import ProtocolError
 from exeat.policy import Target, canonical_host, decide
 from exeat.policy.path import is_canonical_path
 from exeat.sources import make_policy
+from exeat.wire.http1 import parse_request_head, parse_response_head
 from tests.support.clients.pressure import HOSTS, ask
+from tests.support.clients.talk import read_reply
 from tests.support.fixtures.gateways import StartGate, StartOrigin
-from tests.support.gateways.doors import read_reply
 from tests.support.gateways.gate import Gate
 from tests.support.origins.plain import Origin
+
+pytestmark = pytest.mark.threat("T-I6")
+
+
+MOST = 100
+
+
+def lines(name: str, count: int) -> bytes:
+    """Header lines with so many members in a list."""
+    match name:
+        case "one Connection":
+            return b"Connection: " + b",".join([b"a"] * count) + b"\r\n"
+        case "many Connections":
+            return b"Connection: a\r\n" * count
+        case "empty members":
+            return b"Connection: x" + b"," * (count - 1) + b"\r\n"
+        case _:
+            return b"TE: " + b",".join([b"a"] * count) + b"\r\n"
+
+
+def read_both(fields: bytes) -> tuple[bool, bool]:
+    """Is it taken in a request, and in a response?"""
+    try:
+        parse_request_head(b"GET / HTTP/1.1\r\nHost: a\r\n" + fields + b"\r\n", max_headers=40_000)
+        in_request = True
+    except ProtocolError:
+        in_request = False
+    try:
+        parse_response_head(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n", to_head=False)
+    except ProtocolError:
+        return in_request, False
+    return in_request, True
+
+
+@pytest.mark.parametrize("name", ["one Connection", "many Connections", "empty members", "TE"])
+def test_a_list_in_a_field_is_short(name: str) -> None:
+    assert read_both(lines(name, MOST)) == (True, True)
+    assert read_both(lines(name, MOST + 1)) == (False, False)
+    assert read_both(lines(name, 30_000)) == (False, False)
+
 
 MAX_JUDGED = 8_192
 MANY = [f"good.test paths=/{number}/**" for number in range(50)]

@@ -1,4 +1,4 @@
-"""Attacks on changes while a command runs: what was taken away must be gone for that command, and stay within reach."""
+"""What is taken away while a command runs is gone for that command, at the redirecting door too."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fixtures.gateways import StartOrigin
+from exeat.gateway.doors import redirect
+from exeat.gateway.flow.channel import Channel
+from exeat.sources import make_policy
+from tests.support.fixtures.gateways import StartGate, StartOrigin
+from tests.support.gateways.gate import Gate
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import Origin, echo
 from tests.support.programs import Finished
 from tests.support.runs.agent import Agent, make_home
 from tests.support.runs.running import ANYWHERE, NOBODY, as_user, environment, exeat, folder_of
+
+pytestmark = pytest.mark.threat("T-A12")
+
 
 UID = NOBODY if os.geteuid() == 0 else None
 MAPPED = tuple(word for name in ("good", "other") for word in ("--add-host", f"{name}.test:127.0.0.1"))
@@ -92,3 +99,36 @@ def test_an_edit_with_letters_of_other_languages_is_taken(person: Person, origin
         wait_until(lambda: agent.ask("reach", "good.test", port) == "closed", "the second edit")
         status = person.proxy("allow", "\u00fcber.example").status
     assert status == 0
+
+
+def test_no_connection_begins_by_rules_that_are_gone(
+    start_gate: StartGate, start_origin: StartOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command opens connections over and over while its host is blocked. One that was looked at just before, to see
+    whether it speaks HTTP, goes on by the rule that allowed it, and nothing ends it later."""
+    port = start_origin(echo).port
+    hosts = {"good.test": "127.0.0.1"}
+    gate: Gate = start_gate(redirected=True, allow=[f"good.test:{port}"], hosts=hosts)
+
+    def answer() -> bytes:
+        try:
+            with gate.reach("good.test", port) as conn:
+                conn.sendall(b"\0ping")
+                return conn.recv(5)
+        except ConnectionError:
+            return b""
+
+    assert answer() == b"\0ping"
+    look = redirect._speaks_http_already
+    changes = 0
+
+    async def look_and_change(client: Channel) -> bool:
+        nonlocal changes
+        found = await look(client)
+        await gate.gateway.set_policy(make_policy(hosts=hosts))
+        changes += 1
+        return found
+
+    monkeypatch.setattr(redirect, "_speaks_http_already", look_and_change)
+    assert answer() == b""
+    assert changes == 1
