@@ -192,7 +192,7 @@ def test_streams_that_are_no_terminal_stay(terminal: Terminal, origin: Origin, t
     press(terminal, "o")
     assert terminal.wait(job) == ("exited", 0)
     assert out.read_text() == "got 200\n[given]\n"
-    assert "on the terminal\nleft 0\n" in terminal.text
+    terminal.wait_for("on the terminal\nleft 0\n")
 
 
 def test_the_size_is_the_terminals_and_a_window_that_is_closed_ends_it(terminal: Terminal) -> None:

@@ -177,7 +177,7 @@ def test_a_name_in_two_files_is_an_error(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--jail", "env", "--secrets", "{good}", "--intercept", "none"], "secrets cannot be put into"),
+        (["--jail", "env", "--secrets", "{good}", "--intercept", "none"], "secrets cannot be inserted"),
         (["--jail", "env", "--secrets", "{good}", "--upstream-ca", "not-there.pem"], "not-there.pem: cannot be read"),
         (["--secrets", "not-there.json"], "not-there.json: cannot be read: No such file or directory"),
         (["--secrets", "/"], "/: not a regular file"),

@@ -25,7 +25,8 @@ class Attended(Protocol):
     def pass_signal(self, number: int) -> None:
         """Send the command a signal that only we have got."""
 
-    def close(self) -> None: ...
+    def end(self) -> None:
+        """End everything inside, now. What belongs to the jail stays until it is closed."""
 
 
 def attend(jail: Attended, company: Company) -> Ended:
@@ -37,7 +38,7 @@ def attend(jail: Attended, company: Company) -> Ended:
     while True:
         ready = [descriptor for descriptor, _ in poll.poll(company.look_every_ms)]
         if why := company.why_end():
-            jail.close()
+            jail.end()
             return Ended(128 + signal.SIGKILL, why)
         if company.signals in ready:
             for number in company.take_signals():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OwnTerminal(Value):
-    """A terminal for the command, kept apart from its caller's by somebody in between."""
+    """A terminal for the command, kept apart from its caller's by someone in between."""
 
     descriptor: int
     hidden: int  # the device number of the caller's, which the command must not reach by any name
@@ -42,22 +42,13 @@ class Spec(Value):
     nest: bool = False  # may the command make user namespaces?
 
 
-class Sockets:
+class Sockets(Value):
     """What the gateway needs to serve a jail. Addresses are the jail's, not the host's."""
 
-    __slots__ = ("dns_tcp", "dns_udp", "dropped", "tcp")
-
-    def __init__(
-        self,
-        tcp: list[socket.socket],
-        dns_udp: list[socket.socket],
-        dns_tcp: list[socket.socket],
-        dropped: list[socket.socket],
-    ) -> None:
-        self.tcp = tcp
-        self.dns_udp = dns_udp
-        self.dns_tcp = dns_tcp
-        self.dropped = dropped  # news of packets that were dropped; empty where the kernel cannot tell
+    tcp: list[socket.socket]
+    dns_udp: list[socket.socket]
+    dns_tcp: list[socket.socket]
+    dropped: list[socket.socket]  # news of packets that were dropped; empty where the kernel cannot tell
 
     def all(self) -> list[socket.socket]:
         return [*self.tcp, *self.dns_udp, *self.dns_tcp, *self.dropped]

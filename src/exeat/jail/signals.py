@@ -104,7 +104,7 @@ class SignalSource:
             signal.signal(number, _ignore)
 
     def read(self) -> list[tuple[int, bool]]:
-        """Each with whether a process sent it. Where nobody says so, those of a terminal are taken to come from it."""
+        """Each with whether a process sent it. Where no one says so, those of a terminal are taken to come from it."""
         if sys.platform == "linux":
             return [(number, code <= SI_USER) for number, code, _ in read_signalfd(self.descriptor)]
         try:

@@ -70,7 +70,7 @@ def run_in_jail(settings: RunSettings, gateway: GatewayProcess, log_files: tuple
         _tell(plan, standing.files, ended, outcome, warnings, terminal)
         return Finished(ended.status, outcome, plan.files, seen)
     finally:
-        gateway.kill()  # before the jail: its rules, if they are the host's, hold until nobody uses them
+        gateway.kill()  # before the jail: its rules, if they are the host's, hold until no one uses them
         if standing is not None:
             standing.jail.close()
             standing.files.close()

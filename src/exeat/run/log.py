@@ -131,8 +131,8 @@ class RunLog:
                 os.close(descriptor)
 
 
-def _may_make_files(beside: str) -> bool:
-    return os.access(os.path.dirname(beside) or ".", os.W_OK | os.X_OK, effective_ids=True)
+def _may_make_files(path: str) -> bool:
+    return os.access(os.path.dirname(path) or ".", os.W_OK | os.X_OK, effective_ids=True)
 
 
 def _open_held(name: str) -> int:
@@ -144,7 +144,7 @@ def _open_held(name: str) -> int:
             if os.path.samestat(os.fstat(descriptor), os.lstat(name)):
                 return descriptor
         except (BlockingIOError, PermissionError, FileNotFoundError):
-            time.sleep(_RETRY_S)  # somebody is about to remove it
+            time.sleep(_RETRY_S)  # someone is about to remove it
         os.close(descriptor)
     raise OSError(errno.EAGAIN, f"{name} keeps being removed")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(settings: RunSettings) -> int:
-    """Run the command to its end. Gives the exit status for our own process."""
+    """Run the command to its end. Returns the exit status for our own process."""
     try:
         return _run(settings)
     except BrokenPipeError:

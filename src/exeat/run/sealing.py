@@ -27,7 +27,7 @@ INTERCEPTION: Final = (
 
 
 def forget_start_folder() -> None:
-    """Do not look for modules in the working directory (`python -m exeat`) or beside the script (`exeat`)."""
+    """Do not look for modules in the working directory (`python -m exeat`) or next to the script (`exeat`)."""
     if not sys.flags.safe_path and sys.path:
         del sys.path[0]
 

@@ -55,7 +55,7 @@ class RunSettings(Value):
     files: tuple[FileSettings, ...] = (FileSettings(),)  # what is said about files so far; the options first
     quiet: bool = False
     folder: SandboxFolder | None = None  # of the sandbox that the command runs in, if that has a name
-    ask: bool = False  # put what no rule lists to somebody who may decide
+    ask: bool = False  # put what no rule lists to someone who may decide
     ask_s: float = 30.0
     ask_fd: int = -1  # where to ask, if that is a program that has started us
     ask_here: bool = True  # also at the terminal, if there is one

@@ -82,14 +82,14 @@ _PACKAGES = ("exeat", "aiohappyeyeballs", "h2", "hpack", "hyperframe", "httptool
 _BEFORE = {
     "exeat.sandbox.folder: difflib",
     "exeat.gateway.process: uvloop", "exeat.policy.document: tomllib", "exeat.policy.document: exeat.policy.files",
-    "exeat.policy.document: exeat.policy.positions",
-    "exeat.policy.grammar: publicsuffixlist",
+    "exeat.policy.document: exeat.policy.positions", "exeat.policy.grammar: publicsuffixlist",
     "exeat.run.gateway_process.process: exeat.run.asks.terminal",
     "exeat.run.gateway_process.scrubbing: exeat.jail.libc",
     "exeat.run.gateway_process.rules: exeat.jail.limits.privileges",
     "exeat.secrets.stream.unpacking: brotli", "exeat.secrets.stream.unpacking: compression",
     "exeat.secrets.stream.unpacking: backports",
-    "exeat.jail.bodies.child: tempfile", "exeat.jail.limits.own_user: grp", "exeat.jail.limits.own_user: pwd",
+    "exeat.jail.process.command: termios", "exeat.jail.bodies.child: tempfile",
+    "exeat.jail.limits.own_user: grp", "exeat.jail.limits.own_user: pwd",
     "exeat.jail.files.mounts: exeat.jail.files.truststore", "exeat.jail.process.builder: exeat.jail.files.truststore",
     "exeat.run.files.seen_files: exeat.files.layers.folding",
     "exeat.run.gateway_process.process: exeat.run.gateway_process.rules",
@@ -97,7 +97,7 @@ _BEFORE = {
 }  # fmt: skip
 # The code that keeps a layer loads these with the sandbox, and uses nothing of them.
 _OF_THE_POLICY = {
-    "exeat.policy.document: exeat.policy.positions", "exeat.policy.host: idna", "exeat.policy.policy: hashlib",
+    "exeat.policy.host: idna", "exeat.policy.policy: hashlib",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import sys
 
 from exeat.gateway.record.counters import Counters, KeptList
 from exeat.jail.messages import Row
-from exeat.run.gateway_process.facts import tell_outcome
+from exeat.run.gateway_process.serving import tell_outcome
 from exeat.run.outcome import UNKNOWN, Outcome, as_json, print_summary
 from exeat.sources import make_policy
 

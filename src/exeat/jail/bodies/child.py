@@ -111,7 +111,7 @@ class ChildJail:
         self._pid = 0
         return how_it_ended(self._spec.argv[0], status, None)
 
-    def close(self) -> None:
+    def end(self) -> None:
         if self._pid:
             try:
                 os.kill(self._pid, signal.SIGKILL)
@@ -119,6 +119,9 @@ class ChildJail:
             except (ProcessLookupError, ChildProcessError):
                 pass
             self._pid = 0
+
+    def close(self) -> None:
+        self.end()
         if self._trust is not None:
             self._trust.remove()
             self._trust = None
@@ -162,7 +165,7 @@ class TrustFolder:
         return trust_variables(bundle, java, inherited, own=own)
 
     def remove(self) -> None:
-        """Files first; whatever else somebody put there stays, and so does the folder then."""
+        """Files first; whatever else someone put there stays, and so does the folder then."""
         if not self._path:
             return
         for name in _TRUST_NAMES:

@@ -127,10 +127,10 @@ class NamespaceJail:
                     self._tried.append(program)
                 case None:
                     # Init was killed from outside: so was everything in the jail.
-                    self.close()
+                    self.end()
                     return Ended(128 + signal.SIGKILL, "the jail was killed")
                 case _:
-                    self.close()
+                    self.end()
                     raise _explain(message, "the jail has failed", "its init said what is not expected")
 
     def _ended(self, status: int) -> Ended:
@@ -139,7 +139,9 @@ class NamespaceJail:
         return how_it_ended(self._program, status, self._not_started)
 
     def close(self) -> None:
-        """End everything inside, now."""
+        self.end()
+
+    def end(self) -> None:
         if self._control is not None:
             self._control.close()
         for pid in (self._builder, self._init):

@@ -1,4 +1,4 @@
-"""The jail for root where network namespaces are not to be had: a uid of its own on the host's network.
+"""The jail for root where network namespaces cannot be had: a uid of its own on the host's network.
 
 Packet rules lead that uid to the gateway. The command is not the caller: it has a home and a TMPDIR that are empty,
 private and gone afterwards, and reaches files as any stranger does.
@@ -30,7 +30,7 @@ class NftJail(NamespaceJail):
         fence = self._fence = raise_fence(is_trial=self._is_trial)
         self.raise_place(Place(spec, _environment(spec, fence.uid), (fence.uid, fence.uid)))
         sockets = open_fenced_sockets(fence)
-        # Connections are redirected, so nobody needs to log in. What is not redirected is not the command's.
+        # Connections are redirected, so no one needs to log in. What is not redirected is not the command's.
         credentials = NAME, os.urandom(16).hex()
         return Built(sockets, credentials, self.init, self.namespaces, self.layers)
 

@@ -118,7 +118,7 @@ def install_filter(attempts: Attempts, nesting: seccomp.Nesting, *, unix_sockets
         try:
             listener = seccomp.install_with_listener(build(seccomp.Nesting(tell=True)), machine)
         except OSError:
-            pass  # none before Linux 5.0, nor under somebody else's: refused all the same, and not named
+            pass  # none before Linux 5.0, nor under someone else's: refused all the same, and not named
         else:
             attempts.hand_over(listener)
             os.close(listener)

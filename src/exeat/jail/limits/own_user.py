@@ -1,4 +1,4 @@
-"""A user that exists for one run only: a uid that nobody else has, with a name and a home inside the jail.
+"""A user that exists for one run only: a uid that no one else has, with a name and a home inside the jail.
 
 The uid is made of the caller's process number, so two runs at the same time never have the same one.
 """
@@ -29,7 +29,7 @@ def uid_candidates(pid: int) -> list[int]:
 
 
 def is_unused(uid: int) -> bool:
-    """Has nobody this uid or gid: no account, no range of a user's containers, no process?"""
+    """Does no one have this uid or gid: no account, no range of a user's containers, no process?"""
     return not (_has_account(uid) or _is_delegated(uid) or _has_process(uid))
 
 

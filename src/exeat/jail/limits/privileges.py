@@ -18,7 +18,7 @@ _CAP_SETPCAP = 8
 _CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
 _CAPABILITY_NUMBERS = range(64)  # as many as version 3 can hold; the kernel knows fewer
 
-# With their locks: NOROOT (uid 0 is nobody special), NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE. KEEP_CAPS is locked off.
+# With their locks: NOROOT (uid 0 is no one special), NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE. KEEP_CAPS is locked off.
 _SECUREBITS = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80
 _KEEP_CAPS = 0x10
 

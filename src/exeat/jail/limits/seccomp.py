@@ -153,7 +153,7 @@ def build_filter(
         if not (nesting.allowed and name == "setns"):
             program.jump_equal(numbers[name], _refuse(number))
     if shared_network:
-        # A connection that came in goes on after its socket was closed, and its packets are nobody's then. Of an
+        # A connection that came in goes on after its socket was closed, and its packets are no one's then. Of an
         # address family the filter sees nothing here, so Unix sockets cannot listen either.
         program.jump_equal(numbers["listen"], _refuse(errno.EACCES))
         program.jump_equal(numbers["setsockopt"], "setsockopt")
@@ -223,7 +223,7 @@ def _judge_bind(program: Program) -> None:
 def _judge_setsockopt(program: Program) -> None:
     """Joining a multicast group makes the kernel send reports, and a strange source address makes the gateway's
     answers leave: both would carry bits of the command's choice past the packet rules. And a socket that is made deaf
-    to its peer goes on sending after it was closed, when it belongs to nobody. Which interface and which way packets
+    to its peer goes on sending after it was closed, when it belongs to no one. Which interface and which way packets
     take is not the command's to say: the packet rules hold that as well.
     """
     program.place("setsockopt")
@@ -291,7 +291,7 @@ def install(program: bytes) -> None:
 
 
 def install_with_listener(program: bytes, machine: str) -> int:
-    """As `install`, for a filter that tells. Gives the listener: without somebody who reads it, such calls wait.
+    """As `install`, for a filter that tells. Returns the listener: without someone who reads it, such calls wait.
 
     OSError, and nothing installed, where the kernel has none (before 5.0) or this process has one already.
     """

@@ -1,8 +1,8 @@
 """Packet rules around one uid, for a jail that shares the host's network: root only.
 
 Everything that the uid sends is redirected to the gateway's sockets on loopback, or dropped. The uid is of this run
-only, so what a crash leaves behind restricts nobody; the next start takes it away. The rules never touch what other
-users send, except that nobody but this uid gets at the gateway's sockets, and that the machine does not tell the world
+only, so what a crash leaves behind restricts no one; the next start takes it away. The rules never touch what other
+users send, except that no one but this uid gets at the gateway's sockets, and that the machine does not tell the world
 which of its UDP ports are closed: the command could open and close one as a signal. One thing stays for good: routing
 rules that keep all uids that such jails can have on loopback, for connections that go on after their socket was closed.
 """
@@ -25,7 +25,7 @@ PREFIX = "exeat_"
 _TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
 _LOOPBACK = (b"\x7f\0\0\1", b"\0" * 15 + b"\1")
 _PORT_ATTEMPTS = 20
-_ROUTES = 0x6578_6561  # a routing table that nobody else has
+_ROUTES = 0x6578_6561  # a routing table that no one else has
 _TRIAL = (LAST_UID + 1, LAST_UID + 1, _ROUTES + 1)  # uids that no jail has, and another table
 _ICMP, _ICMPV6 = socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6
 _FIRST_LOG_GROUP, _LOG_GROUPS = 1_024, 60_000  # the low ones are those that administrators use
@@ -51,7 +51,7 @@ class Fence:
     def remove(self) -> None:
         """To be called once, when no process of the uid and no gateway is left.
 
-        In that order: a closed socket that still has something to send is nobody's, and ends only with its peer.
+        In that order: a closed socket that still has something to send is no one's, and ends only with its peer.
         """
         self._table.remove()
 
@@ -131,7 +131,7 @@ def _open_on_free_ports() -> Sockets:
 
 
 def _has_ipv6_loopback() -> bool:
-    """Where it is switched off, IPv6 of the uid is led to nobody."""
+    """Where it is switched off, IPv6 of the uid is led to no one."""
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
             probe.bind(("::1", 0))
@@ -145,7 +145,7 @@ def _open_log(fence: Fence, sockets: Sockets) -> int | None:
     try:
         sockets.dropped.append(open_packet_log(group, LOGGED_BYTES))
     except OSError:
-        return None  # not in this kernel, or somebody listens there already
+        return None  # not in this kernel, or someone listens there already
     return group
 
 
@@ -227,7 +227,7 @@ def _pid_namespace() -> int:
 
 
 def remove_orphans() -> None:
-    """Take away tables of runs that are over. One of another PID namespace is left: nobody here can know. OSError."""
+    """Take away tables of runs that are over. One of another PID namespace is left: no one here can know. OSError."""
     namespace = str(_pid_namespace())
     for name in nft.list_tables():
         if _uid_of(name) is None:

@@ -166,7 +166,7 @@ def keep_users_here(first: int, last: int, table: int) -> None:
     """Have everything that these uids send stay on loopback, whatever else happens to it. Lasting, and idempotent.
 
     A route goes by the uid that made a socket, which stays when the socket is closed. Packet rules do not: what a
-    closed socket still sends belongs to nobody. What asks for another interface than `lo` is not in the table, and the
+    closed socket still sends belongs to no one. What asks for another interface than `lo` is not in the table, and the
     second rule ends the search before it comes to other tables.
     """
     _change_users_ways(first, last, table, _RTM_NEWROUTE, _RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL)

@@ -85,7 +85,7 @@ def build_network(to_host: Sequence[HostPorts]) -> Sockets:
         nft.install(TABLE, _chains(to_host, []))
         dropped = []
     sockets = open_sockets([socket.AF_INET, socket.AF_INET6][: 2 if ipv6 else 1], GATEWAY_PORT, DNS_PORT)
-    sockets.dropped = dropped
+    sockets.dropped.extend(dropped)
     return sockets
 
 

@@ -23,6 +23,7 @@ from exeat.jail.net.netlink import (
     nested,
     text,
 )
+from exeat.values import Value
 from exeat.wire.netlink import parse_attributes
 
 _SUBSYSTEM = 10
@@ -85,7 +86,7 @@ def _payload(header: int, offset: int, value: bytes) -> bytes:
 
 
 def meta_skuid(uid: int) -> bytes:
-    """The packet's socket was made by this uid. Not true of a socket that nobody holds open any more."""
+    """The packet's socket was made by this uid. Not true of a socket that no one holds open any more."""
     return _meta(_META_SKUID, struct.pack("=I", uid))
 
 
@@ -187,18 +188,15 @@ def verdict(code: int) -> bytes:
     return _expression("immediate", _number(1, _VERDICT_REGISTER), nested(2, nested(2, _number(1, code))))
 
 
-class Chain:
+class Chain(Value):
     """A chain on a hook. Everything that a process of this namespace sends passes output, and then postrouting."""
 
-    def __init__(
-        self, name: str, kind: str, priority: int, policy: int, rules: list[Rule], *, hook: int = OUTPUT
-    ) -> None:
-        self.name = name
-        self.kind = kind
-        self.priority = priority
-        self.policy = policy
-        self.rules = rules
-        self.hook = hook
+    name: str
+    kind: str
+    priority: int
+    policy: int
+    rules: list[Rule]
+    hook: int = OUTPUT
 
 
 def install(table: str, chains: list[Chain]) -> None:
@@ -224,7 +222,7 @@ def _fill(batch: _Batch, table: str, chains: list[Chain]) -> None:
 
 
 class OwnTable:
-    """A table among those of other people. As far as the kernel can do that, nobody else changes or flushes it.
+    """A table among those of other people. As far as the kernel can do that, no one else changes or flushes it.
 
     Where the kernel knows owners, it removes the table when the last copy of our socket is closed, unless it can also
     keep it then: so the table outlives a crash from 6.9 on, and before 5.12.

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 import signal
-import termios
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -41,6 +40,8 @@ def become(places: Sequence[str], argv: list[str], environ: dict[str, str]) -> N
 
 def lead(become_command: Callable[[], NoReturn], terminal: int) -> NoReturn:
     """The leader's life: start the command, pass signals on, stop when it stops, end as it ends."""
+    import termios  # loaded by whoever has opened that terminal
+
     try:
         awaited = (*FOR_COMMAND, signal.SIGCHLD)
         signal.set_wakeup_fd(-1)

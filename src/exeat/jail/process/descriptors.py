@@ -155,7 +155,7 @@ def close_all_but(kept: Iterable[int]) -> None:
 
 
 def _is_plain_stream(number: int) -> bool:
-    """A connected Unix stream goes where it goes. An Internet or datagram socket can be connected anew, to anywhere."""
+    """A connected Unix stream goes where it goes. An Internet or datagram socket can be connected again, anywhere."""
     with socket.socket(fileno=os.dup(number)) as stream:
         try:
             stream.getpeername()

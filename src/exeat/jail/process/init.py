@@ -212,7 +212,7 @@ class _Freezer:
     """All processes of the jail, stopped and let go on.
 
     When the command stops, exeat does, too, so that the shell it was started from sees a job that has stopped. Then
-    nobody watches what comes to be in shared folders, so nothing may run that could put something there.
+    no one watches what comes to be in shared folders, so nothing may run that could put something there.
     """
 
     def __init__(self) -> None:

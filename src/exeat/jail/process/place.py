@@ -68,4 +68,4 @@ def report(control: socket.socket, what: str, problem: BaseException) -> None:
     try:
         send(control, failed)
     except OSError:
-        pass  # nobody is left to be told
+        pass  # no one is left to be told

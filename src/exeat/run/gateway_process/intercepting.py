@@ -112,7 +112,7 @@ class Intercepting:
         ]
 
     def end_renewals(self) -> None:
-        """Nobody waits for them any more, nor for the commands that they have started."""
+        """No one waits for them any more, nor for the commands that they have started."""
         for renewal in self._renewals:
             renewal.cancel()
         end_commands()
@@ -167,7 +167,7 @@ def _announce(policy: Policy, secrets: Sequence[SecretSpec]) -> list[str]:
 
 
 def _note(policy: Policy, rule: Rule) -> str:
-    """What the rules that somebody wrote make of one host of a secret. Of many hosts at once nothing can be said."""
+    """What the rules that someone wrote make of one host of a secret. Of many hosts at once nothing can be said."""
     pattern = rule.pattern
     if pattern.scope is not Scope.EXACT:
         return " (allowed by that where no other rule is)"

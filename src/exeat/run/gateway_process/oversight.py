@@ -31,7 +31,7 @@ class Oversight:
         self._learning: Learning | None = None
         self._panel: Panel | None = None
         self._command = _shown(settings.argv)
-        # Numbers begin anew with every run: without this, an answer could be taken for that of another run's question.
+        # Numbers begin again with every run: without this, an answer could be taken for that of another run's question.
         self._tag = os.urandom(2).hex()
         self._started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         if settings.ask and (stored is not None or asked is not None):
@@ -41,7 +41,7 @@ class Oversight:
 
     @property
     def ask(self) -> Answerer | None:
-        """Whom the gateway asks. None: nobody can be asked, so what no rule lists is simply denied."""
+        """Whom the gateway asks. None: no one can be asked, so what no rule lists is simply denied."""
         if self._settings.learn:
             return self._let_through
         return self._panel.ask if self._panel is not None else None
@@ -72,7 +72,7 @@ class Oversight:
             self._panel.close()
 
     async def close(self) -> str:
-        """After the gateway. Gives the policy that was learned."""
+        """After the gateway. Returns the policy that was learned."""
         if self._learning is None:
             return ""
         await self._learning.stop()
@@ -80,7 +80,7 @@ class Oversight:
         return self._learning.policy_text(self._settings.argv, "txt" if out.endswith(".txt") else "toml")
 
     async def _let_through(self, question: Question) -> Answer:
-        """While learning. What lies inside is never let through: nobody has looked at it."""
+        """While learning. What lies inside is never let through: no one has looked at it."""
         return Answer(not question.inside and len(self._gateway.granted) < MAX_PLACES, "learn")
 
     # What the control socket is asked

@@ -207,4 +207,4 @@ def _tell(control: socket.socket, message: messages.Message) -> None:
         control.setblocking(True)
         messages.send(control, message)
     except OSError:
-        pass  # nobody is left to be told
+        pass  # no one is left to be told

@@ -65,7 +65,7 @@ def _is_needed(loaded: Loaded) -> bool:
 
 
 def _refuse_without_use(upstream_ca: Sequence[str]) -> None:
-    """An option that would have no effect is a mistake that somebody should hear of."""
+    """An option that would have no effect is a mistake that someone should hear of."""
     if upstream_ca:
         raise ConfigError(
             "nothing is intercepted, so no server's certificate is checked here",

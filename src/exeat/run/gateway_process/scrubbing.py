@@ -11,7 +11,7 @@ _ENV_START, _ENV_END = 47, 48  # of /proc/self/stat, counted from the field behi
 
 
 class ClosedMemory:
-    """While it lasts there is no core file of this process, and nobody of the same user looks into it."""
+    """While it lasts there is no core file of this process, and no one of the same user looks into it."""
 
     def __enter__(self) -> None:
         self._before = self._get()
@@ -37,14 +37,14 @@ class ClosedMemory:
 def scrub_environment(names: Iterable[str], given: MutableMapping[bytes, bytes] | None = None) -> None:
     """Forget these variables: in `os.environ`, in the memory it was read from, and in /proc/self/environ.
 
-    `given` is an environment for the command that is held beside our own. They are taken out of it as well.
+    `given` is an environment for the command that is held next to our own. They are taken out of it as well.
     """
     wanted = {os.fsencode(name) for name in names}
     for held in (getattr(os.environ, "_data", {}), given or {}):
         for name in wanted:
             value = held.pop(name, None)
             if isinstance(value, bytes) and sys.implementation.name == "cpython" and len(value) > 1:
-                # Freed memory keeps its content. Nobody else has this object: what is decoded from it is another.
+                # Freed memory keeps its content. No one else has this object: what is decoded from it is another.
                 ctypes.memset(id(value) + bytes.__basicsize__ - 1, 0, len(value))
     if sys.platform == "linux" and wanted:
         _wipe_initial(wanted)

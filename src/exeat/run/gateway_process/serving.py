@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from exeat.gateway.gates.resolve import load_system_resolver
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
-from exeat.gateway.record.counters import KeptList
+from exeat.gateway.record.counters import Counters, Entry, KeptList, describe_allowed, describe_denied, describe_failed
 from exeat.jail.messages import Over, Serve, Word, receive, send
-from exeat.run.gateway_process.facts import tell_outcome
+from exeat.policy import Policy
 from exeat.run.gateway_process.rules import ReadRules
+from exeat.run.outcome import Outcome
 from exeat.run.sealing import GATEWAY, INTERCEPTION, ROTATION, seal_imports
 from exeat.run.settings import RunSettings
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from exeat.gateway.gates.questions import WhoAsks
     from exeat.run.gateway_process.intercepting import Intercepting
     from exeat.run.gateway_process.oversight import Oversight
+
 
 _MAX_HANDED = 16
 _SETTLE_S = 0.5
@@ -31,7 +35,7 @@ def serve_run(
 ) -> None:
     """Until the other side closes its end. Raises ConfigError for secrets without a value, for example.
 
-    `asked`: somebody at the other end answers what no rule does.
+    `asked`: someone at the other end answers what no rule does.
     """
     intercepting: Intercepting | None = None
     if rules.looks_inside:
@@ -127,3 +131,56 @@ def _program_finder(init: int) -> WhoAsks:
     from exeat.run.gateway_process.who_asks import ProgramFinder  # for those who ask
 
     return ProgramFinder(init).find
+
+
+_SSH: Final = 22
+_MAX_ENTRIES: Final = 100  # of each kind; the rest is counted
+
+
+def tell_outcome(counters: Counters, policy: Policy, kept: KeptList, jail: str) -> Outcome:
+    """What happened, as far as the gateway has seen it."""
+    denied = describe_denied(counters, policy, kept, _own_names())
+    failed, allowed = describe_failed(counters), describe_allowed(counters)
+    facts = {
+        "sandbox": kept.sandbox or None,
+        "jail": jail,
+        "allowed": [_place(entry) for entry in allowed[:_MAX_ENTRIES]],
+        "denied": [_place(entry) | _why(entry) | {"rule": entry.rule or None} for entry in denied[:_MAX_ENTRIES]],
+        "failed": [_place(entry) | _why(entry) for entry in failed[:_MAX_ENTRIES]],
+        "more": {
+            "allowed": _rest(sum(counters.allowed.values()), allowed),
+            "denied": _rest(sum(counters.blocked.values()), denied),
+            "failed": _rest(sum(counters.failed.values()), failed),
+        },
+    }
+    wanted = [entry for entry in denied if not entry.is_noise][:_MAX_ENTRIES]
+    rows = [(entry.where, entry.times, entry.advice) for entry in wanted]
+    noise = sum(entry.times for entry in denied if entry.is_noise)
+    rest = _rest(sum(counters.blocked.values()) - noise, wanted)
+    if rest:
+        rows.append(("other hosts", rest, "--audit FILE records all"))
+    return Outcome(
+        tuple(rows),
+        tuple((entry.where, entry.times, entry.advice) for entry in failed[:_MAX_ENTRIES]),
+        json.dumps(facts)[1:-1],
+        used_ssh=any(port == _SSH for _, port in counters.allowed),
+    )
+
+
+def _place(entry: Entry) -> dict[str, Any]:
+    return {"host": entry.host or None, "port": entry.port or None, "count": entry.times}
+
+
+def _why(entry: Entry) -> dict[str, Any]:
+    return {"reason": entry.reason, "advice": entry.advice or None}
+
+
+def _rest(total: int, entries: Sequence[Entry]) -> int:
+    return total - sum(entry.times for entry in entries[:_MAX_ENTRIES])
+
+
+def _own_names() -> frozenset[str]:
+    """By which programs look up the machine that they are on."""
+    full = socket.gethostname().lower().rstrip(".")
+    short = full.partition(".")[0]
+    return frozenset({full, short, f"{short}.local", f"{short}.localdomain"} - {"", ".local", ".localdomain"})

@@ -29,7 +29,7 @@ _FILE: Final = "allowlist.txt"
 
 
 class StoredRules:
-    """The rules of a list beside those that the command was started with."""
+    """The rules of a list, next to those that the command was started with."""
 
     def __init__(self, folder: SandboxFolder, own: Policy) -> None:
         """`own` is the policy without the list. Raises ConfigError for a list that cannot be used."""
@@ -43,7 +43,7 @@ class StoredRules:
 
     @property
     def policy(self) -> Policy:
-        # Before those that follow from secrets: where two say the same, the one that somebody wrote is kept.
+        # Before those that follow from secrets: where two say the same, the one that someone wrote is kept.
         return self.own.with_rules((*self._rules, *self.own.rules))
 
     def follow(self, gateway: Gateway) -> None:
@@ -57,7 +57,7 @@ class StoredRules:
             self._task.cancel()
 
     async def reload(self) -> tuple[int, list[str]]:
-        """Read the list anew. Gives the number of connections that were closed, and what to know about it.
+        """Read the list again. Returns the number of connections that were closed, and what to know about it.
 
         Raises ConfigError, with everything left as it was.
         """

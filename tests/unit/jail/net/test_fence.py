@@ -260,7 +260,7 @@ with socket.socket(socket.AF_INET6) as s:
     # The control: without the rule for it, the answers do leave.
     keep = nftables.leaves_loopback
     chains = fence._chains(fenced.fence.uid, fenced.port, fenced.dns_port, None)
-    chains[1].rules = [rule for rule in chains[1].rules if not rule.startswith(keep())]
+    chains[1].rules[:] = [rule for rule in chains[1].rules if not rule.startswith(keep())]
     fenced.fence._table.replace(chains)
     assert fenced.run(program, uid=fenced.fence.uid) == "TimeoutError"
     wait_until(lambda: fenced.networks.witness.packets("2001:db8:bad::1") != [], "an answer that leaves")
