@@ -10,10 +10,11 @@ import sys
 import time
 
 from exeat.errors import JailError
-from exeat.jail.bodies.namespaces import NamespaceJail
+from exeat.jail.bodies.netns import open_jail
+from exeat.jail.environment import Variables
 from exeat.jail.files.mounts import View
 from exeat.jail.files.view import Layers
-from exeat.jail.process.builder import Spec
+from exeat.jail.jail import Spec
 
 
 def _cpu_s() -> float:
@@ -23,19 +24,18 @@ def _cpu_s() -> float:
 
 def main() -> int:
     view = View(Layers(limit=64 << 20))
-    jail = NamespaceJail(Spec(["true"], dict(os.environ), "/", view, own_network=True, new_session=True))
+    jail = open_jail()
+    spec = Spec(["true"], "/", Variables(dict(os.environ)), view=view)
     cpu_s, began = _cpu_s(), time.perf_counter()
-    jail.start_building()
     try:
-        sockets = jail.finish_building()
+        sockets = jail.build(spec).sockets
     except JailError as error:
         print(f"{error.public}: {error.detail}", file=sys.stderr)
         return 2
     wall_s = time.perf_counter() - began
-    jail.kill()  # its processes are waited for, so that their CPU time counts
+    jail.close()  # its processes are waited for, so that their CPU time counts
     cpu_s = _cpu_s() - cpu_s
-    if sockets is not None:
-        sockets.close()
+    sockets.close()
     print(json.dumps({"wall_ms": wall_s * 1e3, "cpu_ms": cpu_s * 1e3}))
     return 0
 

@@ -117,7 +117,7 @@ _WORDS: Final[dict[str, str]] = {
     Reason.NOT_TLS: "only TLS goes there",
     Reason.NOT_HTTP: "only HTTP goes there",
     Reason.PROTOCOL_NOT_CARRIED: "only TCP and DNS are carried",
-    Reason.UNKNOWN_ADDRESS: "an address that stands for no name any more",
+    Reason.UNKNOWN_ADDRESS: "an address that no longer stands for a name",
     Reason.SECRET_TO_WRONG_HOST: "a placeholder was sent where its secret may not go",
     Reason.SECRET_IN_RESPONSE: "the server sent a secret back over a WebSocket, where it cannot be taken out",
     Reason.CERTIFICATE_REFUSED: "the program does not trust exeat's certificate"

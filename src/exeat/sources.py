@@ -93,7 +93,7 @@ class RuleSources:
         secrets, warnings = self._load_secrets(tables)
         if intercept == "none" and secrets:
             raise ConfigError(
-                "secrets cannot be put into what is not looked into",
+                "secrets cannot be inserted where nothing is intercepted",
                 where=str(secrets[0].written),
                 expected='intercept = "needed", or no secrets',
             )
@@ -103,8 +103,12 @@ class RuleSources:
         return Loaded(policy, limits, intercept, secrets, tuple(warnings), tuple(files))
 
     def _load_secrets(self, tables: list[SecretsTable]) -> tuple[tuple[SecretSpec, ...], list[str]]:
-        from exeat.secrets.setup.config import VARIABLE, combine, parse_secrets, parse_secrets_table  # noqa: PLC0415
-        from exeat.secrets.setup.values import load_secrets_file, mode_warnings, source_warnings  # noqa: PLC0415 - for runs with secrets
+        from exeat.secrets.setup.config import VARIABLE, combine, parse_secrets, parse_secrets_table
+        from exeat.secrets.setup.values import (  # for runs with secrets
+            load_secrets_file,
+            mode_warnings,
+            source_warnings,
+        )
 
         groups: list[tuple[SecretSpec, ...]] = []
         warnings: list[str] = []

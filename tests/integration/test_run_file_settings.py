@@ -15,16 +15,18 @@ from tests.support.runs.running import environment, exeat
 # Runs exeat up to where the jail would be built, and tells what it would be built from.
 UP_TO_THE_JAIL = """
 import json, sys
-import exeat.run.jails.confined
+import exeat.run.lifecycle
 from exeat.cli.main import main
 from exeat.errors import JailError
 
-def tell(settings, gateway, **more):
-    assert not {"tomllib", "exeat.policy", "exeat.sources"} & set(sys.modules) or settings.folder, "secrets may be read"
-    print(json.dumps(settings.files._asdict()), flush=True)
+def tell(bodies, jail, plan, terminal):
+    loaded = {"tomllib", "exeat.policy", "exeat.sources"} & set(sys.modules)
+    assert not loaded or plan.settings.folder, "secrets may be read"
+    print(json.dumps(plan.files._asdict()), flush=True)
     raise JailError("as far as this")
 
-exeat.run.jails.confined.open_cell = tell
+exeat.run.lifecycle._build_first = tell
+exeat.run.lifecycle.refuse_nesting = lambda body, files: None  # root has no sandboxes inside
 sys.exit(main(["run", *sys.argv[1:], "--", "true"]))
 """
 NOTHING_SAID: dict[str, Any] = {

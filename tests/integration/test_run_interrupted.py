@@ -22,7 +22,7 @@ _MOMENTS = (
     "exeat.run.main",
     "exeat.run.gateway_process.process",
     "fork 1",
-    "exeat.run.jails.confined",
+    "exeat.run.lifecycle",
     "exeat.jail.bodies.namespaces",
     "exeat.run.asks.terminal",
     "fork 2",
@@ -45,7 +45,7 @@ def test_ctrl_c_while_a_run_starts(moment: str, tmp_path: Path) -> None:
     assert done == Finished(130, "", "")
 
 
-@pytest.mark.parametrize("moment", ["argparse", "exeat.run.jails.confined", "fork 2"])
+@pytest.mark.parametrize("moment", ["argparse", "exeat.run.lifecycle", "fork 2"])
 def test_ctrl_c_is_ignored_if_the_caller_wants_that(moment: str, tmp_path: Path) -> None:
     """As `nohup` and the background jobs of scripts have it."""
     ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]

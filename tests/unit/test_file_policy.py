@@ -85,7 +85,7 @@ def test_a_run_does_not_load_the_policy_for_it() -> None:
     """Start-up is a feature: every run needs these values before its jail is built."""
     program = (
         "import sys\nfrom exeat.cli.main import build_parser\nbuild_parser('run')\n"
-        "import exeat.run.main, exeat.run.jails.confined\n"
+        "import exeat.run.main, exeat.run.lifecycle, exeat.run.viewed_files, exeat.jail.bodies.netns\n"
         "print(sorted({'exeat.policy', 'dataclasses', 'tomllib', 'pathlib'} & set(sys.modules)),"
         " 'exeat.file_policy' in sys.modules)"
     )

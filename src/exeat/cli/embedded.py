@@ -105,7 +105,7 @@ def _read_environ(place: str) -> Environ:
         while filled < length and (count := file.readinto(view[filled:])):
             filled += count
         if filled < length:
-            print("exeat: the command's environment has not come through", file=sys.stderr)
+            print("exeat: the command's environment did not arrive", file=sys.stderr)
             os._exit(2)
         start = 0
         while start < length:
@@ -120,7 +120,7 @@ def _take_apart() -> Environ:
     """Whoever starts a wrapped command chooses one environment for both. All of it is the command's; what we keep of
     it loads no code. The dynamic loader has read it before us: its variables have had their effect on this process.
     """
-    from exeat.run.environment import sets_locale_itself
+    from exeat.jail.environment import sets_locale_itself
 
     environ = dict(os.environb)
     if environ.get(b"LC_CTYPE") == b"C.UTF-8" and sets_locale_itself():
@@ -148,7 +148,7 @@ def _forget_settings(environ: Environ | None) -> None:
 
 
 def _take_outer_proxy(environ: Environ | None) -> None:
-    """A proxy whose URL has a password comes by the environment: everybody can read a command line."""
+    """A proxy whose URL has a password comes by the environment: every user can read a command line."""
     url = os.environ.pop(_OUTER_PROXY, None)
     if url is None:
         print("exeat: the proxy is not in the environment: start this with env=manager.environ()", file=sys.stderr)
@@ -206,14 +206,12 @@ def _describe(error: BaseException, is_sealed: Callable[[], bool]) -> dict[str, 
 def _examine(jail: str) -> None:
     """Raise JailError if a command could not be put into this jail."""
     from exeat.errors import JailError
-    from exeat.jail.select import examine
+    from exeat.jail.select import choose, examine
 
-    kinds = [jail]
-    if jail == "auto":
-        kinds = ["seatbelt"] if sys.platform == "darwin" else ["netns", *(["nft"] if os.geteuid() == 0 else [])]
+    kinds = [body.kind for body in choose(jail)]
     found = [examine(kind) for kind in kinds]
     if not any(each.ok for each in found):
-        raise JailError(f"the {kinds[0]} jail cannot be had here", detail=found[0].why, fix=found[0].fix)
+        raise JailError(f"the {kinds[0]} jail does not work here", detail=found[0].why, fix=found[0].fix)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from exeat.cli.parser import HelpText
 from exeat.errors import ConfigError
 from exeat.file_policy import FileSettings
+from exeat.run.settings import GivenRules
 
 if TYPE_CHECKING:
     from exeat.sources import RuleSources
@@ -59,11 +60,9 @@ def policy_files(options: argparse.Namespace) -> tuple[str, ...]:
     return (given, *options.policy) if given else tuple(options.policy)
 
 
-def policy_sources(options: argparse.Namespace, *more_files: str) -> RuleSources:
-    """The rule sources of a command line and its environment."""
-    from exeat.sources import RuleSources
-
-    return RuleSources(
+def given_rules(options: argparse.Namespace, *more_files: str) -> GivenRules:
+    """What a command line and its environment say about rules, but for secrets in the environment."""
+    return GivenRules(
         allow=tuple(options.allow),
         deny=tuple(options.deny),
         files=(*policy_files(options), *more_files),
@@ -73,9 +72,16 @@ def policy_sources(options: argparse.Namespace, *more_files: str) -> RuleSources
         env_hosts=os.environ.get("EXEAT_ADD_HOSTS", ""),
         env_private_networks=os.environ.get("EXEAT_PRIVATE_NETWORKS", ""),
         secrets_files=tuple(getattr(options, "secrets", ())),
-        env_secrets=os.environ.get("EXEAT_SECRETS_JSON", ""),
         intercept=getattr(options, "intercept", None) or "",
     )
+
+
+def policy_sources(options: argparse.Namespace, *more_files: str) -> RuleSources:
+    """The rule sources of a command line and its environment."""
+    from exeat.sources import RuleSources
+
+    given = given_rules(options, *more_files)
+    return RuleSources(**given.as_dict(), env_secrets=os.environ.get("EXEAT_SECRETS_JSON", ""))
 
 
 def add_file_options(parser: argparse.ArgumentParser, sentence: str = _FILES_SENTENCE) -> None:

@@ -7,14 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP, rotation_from
-from exeat.cli.options import (
-    add_file_options,
-    add_policy_options,
-    add_repeatable,
-    file_settings,
-    policy_files,
-    policy_sources,
-)
+from exeat.cli.options import add_file_options, add_policy_options, add_repeatable, file_settings, given_rules
 from exeat.errors import ConfigError
 from exeat.file_policy import combine
 from exeat.run.settings import JAILS
@@ -24,7 +17,6 @@ if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
 
 
-_SECRETS = b"EXEAT_SECRETS_JSON"
 # Options that hardly any other program has.
 _OURS_ONLY = frozenset((
     "--allow", "--deny", "--policy", "--add-host", "--learn", "--learn-out", "--upstream-ca", "--clean-env",
@@ -97,36 +89,21 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Run what the options say. The rules are read later."""
+    """Run what the options say."""
     from exeat.run.main import run
     from exeat.run.settings import RunSettings
 
-    files = policy_files(options)
-    rules = " ".join((*options.allow, os.environ.get("PROXY_ALLOWLIST", "")))
-    every_rule = " ".join((rules, *options.deny))
-    # Bytes as they are: a copy in text would stay in this process's memory when it is done with.
-    has_secrets = bool(options.secrets or os.environb.get(_SECRETS))
     argv = options.command[1:] if options.command[:1] == ["--"] else options.command
     _refuse_contradictions(options)
     _refuse_misplaced(options.command)
     said = [file_settings(options)]
-    folder, listed = _open_sandbox(options, said) if options.name is not None else (None, "")
-    rules += listed
-    every_rule += listed
+    folder = _open_sandbox(options, said) if options.name is not None else None
+    combine(said[0], said[1:])  # what contradicts itself is told before anything starts
     return run(
         RunSettings(
             argv,
-            lambda: policy_sources(options).load(),
-            policy_files=files,
-            secrets_files=tuple(options.secrets),
+            given_rules(options),
             upstream_ca=tuple(options.upstream_ca),
-            may_name_loopback=bool(files) or any(text in rules.lower() for text in ("127.", "[", "localhost")),
-            # Policy files are among these also for what they say about files: it comes the same way.
-            may_intercept=has_secrets
-            or bool(files or options.upstream_ca)
-            or options.intercept == "all"
-            or "methods=" in every_rule
-            or "paths=" in every_rule,
             jail=options.jail,
             audit=folder.audit_path if folder is not None else options.audit,
             audit_rotation=rotation_from(os.environ, keep=DEFAULT_KEEP if folder is not None else RUN_KEEP),
@@ -136,8 +113,7 @@ def run_command(options: argparse.Namespace) -> int:
             proxy_env=not options.no_proxy_env,
             unix=tuple(options.unix),
             devices=tuple(options.device),
-            files=combine(said[0], said[1:]),
-            files_said=tuple(said),
+            files=tuple(said),
             quiet=options.quiet,
             folder=folder,
             ask=_asks(options),
@@ -159,23 +135,23 @@ def _asks(options: argparse.Namespace) -> bool:
 def _refuse_contradictions(options: argparse.Namespace) -> None:
     if options.name is not None and options.audit is not None:
         raise ConfigError(
-            "a sandbox with a name has a log of its own", where="--audit", expected="--name or --audit; exeat proxy log"
+            "a named sandbox has its own log", where="--audit", expected="--name or --audit; exeat proxy log"
         )
     for option, is_given in (("--new", options.new), ("--empty", options.empty)):
         if is_given and options.name is None:
-            raise ConfigError("only a sandbox with a name is made and kept", where=option, expected="--name N")
+            raise ConfigError("only a named sandbox is created and kept", where=option, expected="--name N")
     asks = _asks(options)
     if options.ask_on == "other" and options.name is None and options.ask_fd < 0:
         raise ConfigError(
-            "there is nowhere else to answer: only a sandbox with a name can be reached from elsewhere",
+            "only a named sandbox can be answered from elsewhere",
             where="--ask-on other",
             expected="--name N, or --ask at this terminal",
         )
     if asks and (options.learn or options.learn_out is not None):
-        raise ConfigError("what is let through is not asked about", where="--learn", expected="--ask or --learn")
+        raise ConfigError("a run that learns does not ask", where="--learn", expected="--ask or --learn")
     if options.ask_timeout is not None and not (asks and 0 < options.ask_timeout <= _MAX_ASK_S):
         raise ConfigError(
-            "not a time to wait for an answer",
+            "not a valid time-out",
             where=f"--ask-timeout {options.ask_timeout:g}",
             expected="more than 0 and at most 3600 seconds, with --ask",
         )
@@ -194,20 +170,19 @@ def _refuse_misplaced(command: list[str]) -> None:
             return
         if option in _OURS_ONLY:
             raise ConfigError(
-                f"{option} comes after the command, so it would be the command's own",
+                f"{option} comes after the command, so it would belong to the command",
                 where="exeat run",
-                expected=f"exeat run {option} … -- {command[0]} …, or -- before the command if it is meant for that",
+                expected=f"exeat run {option} … -- {command[0]} …, or -- before the command if it is the command's",
             )
 
 
-def _open_sandbox(options: argparse.Namespace, said: list[FileSettings]) -> tuple[SandboxFolder, str]:
-    """The sandbox's folder, and its list as text. What it keeps about files goes to `said`."""
+def _open_sandbox(options: argparse.Namespace, said: list[FileSettings]) -> SandboxFolder:
+    """The sandbox's folder. What it keeps about files goes to `said`."""
     from exeat.cli.proxy.sandboxes import open_for_run
-    from exeat.sandbox.allowlist import read_allowlist
     from exeat.sandbox.file_settings import read_file_settings
 
     folder = open_for_run(options.name, new=options.new, empty=options.empty)
     kept = read_file_settings(folder)
     if kept is not None:
         said.append(kept)
-    return folder, f" {read_allowlist(folder).text}"
+    return folder

@@ -154,7 +154,7 @@ def _secrets_warnings(path: str) -> list[str]:
     """The file is read when a command runs, and now, so that a mistake in it shows. No value is fetched."""
     if not path:
         return []
-    from exeat.secrets.setup.values import load_secrets_file, source_warnings  # noqa: PLC0415 - for those who have some
+    from exeat.secrets.setup.values import load_secrets_file, source_warnings  # for those who have some
 
     specs, warnings = load_secrets_file(path)
     return [*warnings, *source_warnings(specs)]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import os
-import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from exeat.embed.command_line import launcher
 from exeat.embed.finished import Finished, RunTimeoutError, read_fault, read_report, read_summary
 from exeat.embed.running import Child, Streams
+from exeat.errors import ExeatError
 from exeat.gateway.gates.questions import Question
+from exeat.jail.messages import Answered, Asked, Settled, open_channel, receive, send
+
+_log = logging.getLogger("exeat")
+Callback = Callable[[Question], "bool | Awaitable[bool]"]
 
 
 async def run_plain(command: Sequence[str], streams: Streams, timeout_s: float | None) -> Finished:
@@ -34,7 +37,7 @@ async def run_jailed(
     ask_timeout_s: float,
     environ: bytes | None = None,
 ) -> Finished:
-    """In the sandbox that the options describe. Raises ExeatError if it could not be had, or did not hold.
+    """In the sandbox that the options describe. Raises ExeatError if it could not be made, or did not hold.
 
     `environ` is the command's environment, if that is not the launcher's.
     """
@@ -63,7 +66,7 @@ async def _launch(
     launched.append(f"--report={report[1]}")
     streams = replace(streams, report=report)
     if environ is not None:
-        # With its length: its end is not for everybody to see who holds the other end of the pipe by chance.
+        # With its length: another process may hold the other end of the pipe by chance, so it may never end.
         launched.append(f"--environ={handing[0][0]},{len(environ)}")
         streams = replace(streams, handing=handing[0], handed=environ)
     wrote = await _run([*launched, *words], streams, timeout_s)
@@ -122,25 +125,22 @@ def _look(child: Child, status: int) -> _Wrote:
     return _Wrote(status, child.read("stdout"), child.read("stderr"), child.read("report"), child.truncated)
 
 
-_log = logging.getLogger("exeat")
-_MAX_PACKET: Final = 65_536
-
-Callback = Callable[[Question], "bool | Awaitable[bool]"]
-
-
 class Asker:
-    """The asking of one run. `passed` is the socket that the run gets."""
+    """Puts the questions of one run to a callback, and sends the answers back.
+
+    `passed` is the socket that the run's gateway gets. The command has neither end.
+    """
 
     def __init__(self, callback: Callback) -> None:
         self._callback = callback
         self._loop = asyncio.get_running_loop()
-        self._socket, self.passed = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, self.passed = open_channel()
         self._socket.setblocking(False)
         self._open: dict[int, asyncio.Task[None]] = {}
         self._loop.add_reader(self._socket.fileno(), self._hear)
 
     def close(self) -> None:
-        """Nobody waits for answers any more."""
+        """Answers are no longer needed."""
         self.passed.close()
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
@@ -150,22 +150,20 @@ class Asker:
 
     def _hear(self) -> None:
         try:
-            data = self._socket.recv(_MAX_PACKET)
-            said: dict[str, Any] = json.loads(data)
+            message, _ = receive(self._socket)
         except BlockingIOError:
             return
-        except (OSError, ValueError):  # the run is over
-            self._loop.remove_reader(self._socket.fileno())
-            return
-        number = said.get("gone")
-        if number in self._open:
-            self._open[number].cancel()
-        elif "ask" in said:
-            question = Question(
-                said["ask"], said["host"], said["port"], said["rule"], said["inside"], said.get("program", "")
-            )
-            task = self._open[question.number] = self._loop.create_task(self._settle(question))
-            task.add_done_callback(lambda _: self._open.pop(question.number, None))
+        except (OSError, ExeatError):
+            message = None
+        match message:
+            case None:  # the run is over
+                self._loop.remove_reader(self._socket.fileno())
+            case Settled(number) if number in self._open:
+                self._open[number].cancel()
+            case Asked(number, host, port, rule, inside, program=program):
+                task = self._loop.create_task(self._settle(Question(number, host, port, rule, inside, program)))
+                self._open[number] = task
+                task.add_done_callback(lambda _: self._open.pop(number, None))
 
     async def _settle(self, question: Question) -> None:
         allow = False
@@ -174,7 +172,7 @@ class Asker:
         except Exception:
             _log.exception("the question about %s:%d could not be answered, so it is denied", *question[1:3])
         try:
-            self._socket.send(json.dumps({"answer": question.number, "allow": allow, "always": False}).encode())
+            send(self._socket, Answered(question.number, allow, always=False))
         except OSError:
             pass  # the run is over
 
@@ -186,7 +184,7 @@ class Asker:
 
 
 async def _in_thread(loop: asyncio.AbstractEventLoop, callback: Callback, question: Question) -> object:
-    """Call it beside the loop, which must go on meanwhile. One that never returns keeps nothing else waiting."""
+    """Call it next to the loop, which must go on meanwhile. One that never returns keeps nothing else waiting."""
     future: asyncio.Future[object] = loop.create_future()
 
     def settle(answer: object, error: BaseException | None) -> None:
@@ -207,7 +205,7 @@ async def _in_thread(loop: asyncio.AbstractEventLoop, callback: Callback, questi
         try:
             loop.call_soon_threadsafe(settle, answer, fault)
         except RuntimeError:
-            pass  # the loop is closed: nobody wants to know any more
+            pass  # the loop is closed: the answer is no longer needed
 
     threading.Thread(target=call, name="exeat-ask", daemon=True).start()
     return await future

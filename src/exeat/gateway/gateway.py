@@ -128,7 +128,7 @@ class Gateway:
         journal = open_journal(self._audit, **self._audit_rotation._asdict())
         state = self._state = self._make_state(journal=journal)
         if self._ask is not None:
-            from exeat.gateway.gates.questions import Questions  # noqa: PLC0415 - for those who ask
+            from exeat.gateway.gates.questions import Questions  # for those who ask
 
             state.questions = Questions(self._ask, self._ask_timeout_s, self.grant, self._who_asks)
         try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def run_in_loop(main: Coroutine[object, object, int]) -> int:
     """uvloop halves the CPU per request; without it (Windows) the stock loop serves."""
     try:
-        import uvloop  # noqa: PLC0415 - not on every system
+        import uvloop  # not on every system
     except ImportError:
         return asyncio.run(main)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -55,7 +55,7 @@ def proxy_url(host: str, port: int, credentials: Credentials | None = None) -> s
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     login = ""
     if credentials is not None:
-        from urllib.parse import quote  # noqa: PLC0415 - not on the way of a run
+        from urllib.parse import quote  # not on the way of a run
 
         login = f"{quote(credentials.user, safe='')}:{quote(credentials.password, safe='')}@"
     return f"http://{login}[{host}]:{port}" if ":" in host else f"http://{login}{host}:{port}"

@@ -15,6 +15,18 @@ _SETTINGS = {
     "max_net_namespaces": "/proc/sys/user/max_net_namespaces",
 }
 
+# What a setting has to be for namespaces to be refused, how to say that, and what to set instead.
+_REFUSALS = (
+    ("max_user_namespaces", "0", "user.max_user_namespaces is 0", "user.max_user_namespaces=15000"),
+    ("unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone is 0", "kernel.unprivileged_userns_clone=1"),
+    (
+        "apparmor",
+        "1",
+        "AppArmor restricts them (Ubuntu 23.10 and later)",
+        "kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+)
+
 
 def setting(name: str) -> str:
     """A kernel setting's value, or "" if this kernel has no such setting."""
@@ -75,7 +87,7 @@ def explain_failure(step: str, number: int, reason: str) -> JailError:
             return JailError(
                 "the working directory cannot be entered inside the jail",
                 detail=f"{reason}; in the nft jail the command is a user of its own, without rights to your files",
-                fix="start from a folder that everybody may enter, and not below /run or /dev/shm, which are private",
+                fix="start from a folder that every user may enter, and not below /run or /dev/shm, which are private",
             )
         case _:
             return JailError(f"the jail could not be built ({step})", detail=reason)
@@ -134,22 +146,9 @@ def _no_namespaces(number: int, reason: str) -> JailError:
 
 def _who_refuses(number: int, reason: str) -> JailError:
     public = "the netns jail needs user namespaces, which are refused here"
-    if setting("max_user_namespaces") == "0":
-        return JailError(
-            public, detail="user.max_user_namespaces is 0", fix="sudo sysctl user.max_user_namespaces=15000"
-        )
-    if setting("unprivileged_userns_clone") == "0":
-        return JailError(
-            public,
-            detail="kernel.unprivileged_userns_clone is 0",
-            fix="sudo sysctl kernel.unprivileged_userns_clone=1",
-        )
-    if setting("apparmor") == "1":
-        return JailError(
-            public,
-            detail="AppArmor restricts them (Ubuntu 23.10 and later)",
-            fix="sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-        )
+    for name, refusing, detail, fix in _REFUSALS:
+        if setting(name) == refusing:
+            return JailError(public, detail=detail, fix=f"sudo sysctl {fix}")
     kind = container()
     if kind:
         option = "unmask=ALL" if kind == "podman" else "systempaths=unconfined"

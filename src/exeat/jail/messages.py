@@ -1,46 +1,347 @@
-"""What the jail's processes say to the runner, and it to them: one kind byte and a short text per packet."""
+"""Everything that the processes of a run say to each other, and the one way in which they say it.
 
-from __future__ import annotations
+They are the runner, the builder, init, the gateway process, and the relay between two terminals. One message is one
+packet; descriptors may come with it. What is longer than a packet goes in a file without a name.
+
+The builder loads this before its view is made, and init uses it when nothing can be loaded any more: so it is small,
+and needs nothing that is not loaded anyway. The annotations of a message are what `decode` checks it by, so they are
+values here and not text.
+"""
 
 import os
 import socket
+import sys
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from types import GenericAlias
+from typing import Any, Final, TypeAlias
 
-SOCKETS = b"S"  # with descriptors: the jail's network is ready
-INIT = b"K"  # pid of init, as the runner sees it, and how many namespaces come with it; the builder leaves
-READY = b"R"  # init has settled in and waits for the word to go
-FAILED = b"E"  # step, errno and text: there will be no jail
-EXEC_FAILED = b"X"  # the command could not be started
-STOPPED = b"T"  # the command was stopped by this signal
-MOVED = b"M"  # a standard stream was read up to this place of its file
-EXITED = b"D"  # the command's wait status
-TRIED = b"N"  # the name of a program that was refused a user namespace
+from exeat.errors import ExeatError
+from exeat.trust.unnamed_file import file_in_memory
+from exeat.values import Value
 
-GO = b"G"
-PASS_SIGNAL = b"P"
+_MAX_PACKET: Final = 60_000
+_MAX_DEPTH: Final = 6
+_IN_FILE: Final = b"+"
+_MAX_FILE: Final = 64 * 1024 * 1024
+_MAX_REASON: Final = 4_000
+
+Row = tuple[str, int, str]  # where, how often, what to say
+HostPorts = tuple[bytes, int, int]  # a loopback address, first and last port
 
 
-def receive(channel: socket.socket, limit: int, descriptors: int = 0) -> tuple[bytes, list[int]]:
-    """The next packet and the descriptors with it. Empty: the other side has left, whether or not it said why.
+class Word(Enum):
+    """A message that is nothing but its kind."""
 
-    One that leaves without having read all of ours resets the connection. That is told once, before its last words.
+    READY = b"r"  # init waits for GO; the gateway process serves; the relay has the terminal
+    GO = b"g"  # runner to init: start the command
+    SOCKETS = b"s"  # builder to runner, with descriptors: the jail's network is ready
+    LISTENER = b"l"  # the command's process to init, with a descriptor: who is refused a user namespace
+    BEGIN = b"b"  # runner to relay: the command is there, or goes on
+    SUSPEND = b"p"  # runner to relay: the caller's terminal has to be as it was found
+    SUSPENDED = b"P"  # and it is
+    NO_QUESTIONS = b"q"  # runner to relay: the command has ended
+    ENDING = b"e"  # runner to relay: write everything out, and leave
+
+
+# From the builder and from init to the runner
+
+
+class InitStarted(Value):
+    """The builder leaves. With descriptors: so many namespaces, then that of the layers if there is one."""
+
+    pid: int  # as the runner sees it
+    namespaces: int
+
+
+class Failed(Value):
+    """There will be no jail: what was done, and what the kernel said to it."""
+
+    step: str
+    number: int
+    reason: str
+
+
+class ExecFailed(Value):
+    """The command could not be started."""
+
+    number: int
+    reason: str
+
+
+class Stopped(Value):
+    signal: int
+
+
+class StreamMoved(Value):
+    """A standard stream was read up to this place of its file."""
+
+    stream: int
+    position: int
+
+
+class Exited(Value):
+    """The command has ended, with this wait status."""
+
+    status: int
+
+
+class NestingRefused(Value):
+    program: str
+
+
+# From the runner to init
+
+
+class PassSignal(Value):
+    number: int
+
+
+# Between the runner and the gateway process
+
+
+class RulesRead(Value):
+    """The rules can be used. `is_prepared`: `Prepared` comes next; there are secrets, or TLS is looked into."""
+
+    to_host: tuple[HostPorts, ...]  # loopback places that they list: they mean the host's, not the jail's own
+    files: tuple[tuple[object, ...], ...]  # what policy files say about files: fields of `FileSettings`
+    said: tuple[str, ...]  # for the user
+    is_prepared: bool
+
+
+class Prepared(Value):
+    """The secrets are fetched. Never a value, and all else that follows from one. With descriptors of certificates."""
+
+    placeholders: tuple[tuple[str, str], ...]  # variables to set
+    dropped: tuple[str, ...]  # variables to drop
+    hidden: tuple[str, ...]  # files to hide
+    said: tuple[str, ...]  # for the user
+    subject_hash: str  # of the certificate that the command is to trust
+
+
+class Serve(Value):
+    """From the runner, with the jail's sockets: one word for each of them (tcp, udp, dns, log)."""
+
+    jail: str
+    user: str  # for those who come to the gateway as to a proxy; "": no need to log in
+    password: str
+    init: int  # process 1 of the jail; 0: there is none
+    kinds: tuple[str, ...]
+
+
+class BadRules(Value):
+    public: str
+    where: str
+    expected: str
+
+
+class NotStarted(Value):
+    public: str
+    detail: str
+
+
+class Over(Value):
+    """What a run came to, as far as the gateway has seen it; `exeat.run.outcome` says what the fields mean."""
+
+    denied: tuple[Row, ...]
+    failed: tuple[Row, ...]
+    facts: str
+    used_ssh: bool
+    learned: str
+
+
+# Between the gateway process and whoever answers what no rule does
+
+
+class Asked(Value):
+    number: int
+    host: str
+    port: int
+    rule: str
+    inside: bool
+    wait_s: float
+    can_store: bool
+    program: str = ""  # what the one calls itself that wants to know
+
+
+class Settled(Value):
+    """A question that needs no answer any more."""
+
+    number: int
+
+
+class Answered(Value):
+    number: int
+    allow: bool
+    always: bool
+
+
+Message: TypeAlias = (
+    Word | InitStarted | Failed | ExecFailed | Stopped | StreamMoved | Exited | NestingRefused | PassSignal | RulesRead
+    | Prepared | Serve | BadRules | NotStarted | Over | Asked | Settled | Answered
+)  # fmt: skip
+_KINDS: Final[dict[type, bytes]] = {
+    InitStarted: b"I", Failed: b"F", ExecFailed: b"X", Stopped: b"T", StreamMoved: b"M", Exited: b"D",
+    NestingRefused: b"N", PassSignal: b"G", RulesRead: b"R", Prepared: b"C", Serve: b"S", BadRules: b"B",
+    NotStarted: b"E", Over: b"O", Asked: b"Q", Settled: b"Z", Answered: b"A",
+}  # fmt: skip
+_TYPES: Final[dict[bytes, Any]] = {kind: message for message, kind in _KINDS.items()}
+
+
+def open_channel() -> tuple[socket.socket, socket.socket]:
+    """Both ends. One that leaves is noticed by the other."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(channel: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
+    """The descriptors stay the sender's. Raises OSError."""
+    data = encode(message)
+    if len(data) <= _MAX_PACKET:
+        # Not by `send_fds`: some versions of it load a module, which init cannot do any more.
+        channel.sendmsg([data], _rights(descriptors))
+        return
+    held = file_in_memory(data)
+    try:
+        channel.sendmsg([_IN_FILE], _rights((held, *descriptors)))
+    finally:
+        os.close(held)
+
+
+def receive(channel: socket.socket, descriptors: int = 0) -> tuple[Message | None, list[int]]:
+    """The next message, and at most so many descriptors, which no program inherits. None: the other side has left.
+
+    Raises ExeatError for what is no message, and OSError.
     """
+    data, received = _receive(channel, descriptors)
+    if data == _IN_FILE and received:
+        with open(received.pop(0), "rb") as file:
+            file.seek(0)
+            data = file.read(_MAX_FILE)
+    return (decode(data) if data else None), received
+
+
+def encode(message: Message) -> bytes:
+    if isinstance(message, Word):
+        return message.value
+    return _KINDS[type(message)] + b"".join(map(_packed, message))
+
+
+def decode(data: bytes) -> Message:
+    """Raises ExeatError for what is no message, and for one that has other fields than its kind says."""
+    try:
+        if data[:1] not in _TYPES:
+            return Word(data)
+        kind = _TYPES[data[:1]]
+        fields = []
+        at = 1
+        while at < len(data):
+            field, at = _unpacked(data, at, _MAX_DEPTH)
+            fields.append(field)
+        annotations = tuple(kind.__annotations__.values())
+        if len(fields) != len(annotations) or not all(map(_fits, fields, annotations)):
+            raise ValueError
+        message: Message = kind(*fields)
+    except (ValueError, IndexError):
+        raise ExeatError("a process of the run said what is not understood", detail=repr(data[:40])) from None
+    return message
+
+
+def failure(step: str, error: OSError) -> Failed:
+    name = f": {os.fsdecode(error.filename)}" if error.filename else ""
+    return Failed(step, error.errno or 0, f"{error.strerror or error}{name}"[:_MAX_REASON])
+
+
+# Each value is one byte for its type, its length and a colon, and so many bytes, or values of a tuple.
+
+
+def _packed(value: object) -> bytes:
+    match value:
+        case None:
+            return b"n0:"
+        case bool():
+            return b"t1:1" if value else b"t1:0"
+        case int():
+            tag, data = b"i", b"%d" % value
+        case float():
+            tag, data = b"f", repr(value).encode()
+        case str():
+            tag, data = b"s", value.encode("utf-8", "surrogatepass")
+        case bytes():
+            tag, data = b"b", value
+        case tuple():
+            return b"(%d:" % len(value) + b"".join(map(_packed, value))
+        case _:
+            raise TypeError(type(value).__name__)
+    return b"%c%d:" % (tag, len(data)) + data
+
+
+def _unpacked(data: bytes, at: int, depth: int) -> tuple[object, int]:
+    colon = data.index(b":", at)
+    digits = data[at + 1 : colon]
+    if not digits.isdigit() or not depth:
+        raise ValueError
+    length, start = int(digits), colon + 1
+    if data[at : at + 1] == b"(":
+        items = []
+        for _ in range(length):
+            item, start = _unpacked(data, start, depth - 1)
+            items.append(item)
+        return tuple(items), start
+    end = start + length
+    if end > len(data):
+        raise ValueError
+    return _plain(data[at : at + 1], data[start:end]), end
+
+
+def _plain(tag: bytes, data: bytes) -> object:
+    match tag:
+        case b"n":
+            return None
+        case b"t":
+            return data == b"1"
+        case b"i":
+            return int(data)
+        case b"f":
+            return float(data)
+        case b"s":
+            return data.decode("utf-8", "surrogatepass")
+        case b"b":
+            return data
+    raise ValueError
+
+
+def _fits(value: object, kind: Any) -> bool:
+    if not isinstance(kind, GenericAlias):
+        return kind is object or type(value) is kind
+    items = kind.__args__
+    if not isinstance(value, tuple):
+        return False
+    if items[-1] is Ellipsis:
+        return all(_fits(each, items[0]) for each in value)
+    return len(value) == len(items) and all(map(_fits, value, items))
+
+
+def _rights(descriptors: Iterable[int]) -> list[tuple[int, int, bytes]]:
+    packed = b"".join(each.to_bytes(4, sys.byteorder) for each in descriptors)
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if packed else []
+
+
+def _receive(channel: socket.socket, descriptors: int) -> tuple[bytes, list[int]]:
+    """Who leaves without having read all of ours resets the connection. That is told once, before the last words."""
     for _ in range(2):
         try:
             if not descriptors:
-                return channel.recv(limit), []
-            data, received, _, _ = socket.recv_fds(channel, limit, descriptors)
-            return data, received
+                return channel.recv(_MAX_PACKET), []
+            data, rights, _, _ = channel.recvmsg(_MAX_PACKET, socket.CMSG_SPACE(4 * (descriptors + 1)))
+            break
         except ConnectionResetError:
             continue
-    return b"", []
-
-
-def pack_failure(step: str, error: OSError) -> bytes:
-    reason = error.strerror or str(error)
-    name = f": {error.filename}" if error.filename else ""
-    return f"{step}\0{error.errno or 0}\0{reason}{name}".encode(errors="surrogateescape")[:4_000]
-
-
-def unpack_failure(data: bytes) -> tuple[str, int, str]:
-    step, number, reason = os.fsdecode(data).split("\0", 2)
-    return step, int(number), reason
+    else:
+        return b"", []
+    received = []
+    for level, kind, packed in rights:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            received += [int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed) - 3, 4)]
+    for each in received:
+        os.set_inheritable(each, False)
+    return data, received

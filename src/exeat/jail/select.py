@@ -1,68 +1,99 @@
-"""Which jail can be had here. A jail that was asked for and cannot be had is an error, never another jail."""
+"""The kinds of jail, and which of them can be had here. One that was asked for and cannot be had is an error.
+
+A kind is a line in `BODIES` and a module of that name in `exeat.jail.bodies`, with `open_jail` and `examine`.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from enum import Enum
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from exeat.errors import JailError
+from exeat.jail.jail import Examination
+from exeat.values import Value
+
+if TYPE_CHECKING:
+    from exeat.jail.jail import Jail
 
 
-class Examination:
-    """Can this kind of jail be had, and if not: why, and what would help."""
+class Hides(Enum):
+    """How a jail keeps files from its command."""
 
-    __slots__ = ("fix", "ok", "why")
+    BY_MOUNTS = "the command has a view of its own"
+    BY_PATH = "exeat's own files are refused by their names"
+    NOTHING = "the command has the files of its caller"
 
-    def __init__(self, ok: bool, why: str, fix: str = "") -> None:
-        self.ok = ok
-        self.why = why
-        self.fix = fix
+
+class Body(Value):
+    """What can be said about a kind of jail without loading it."""
+
+    kind: str
+    system: str = ""  # as `sys.platform` has it; "": any
+    hides: Hides = Hides.NOTHING
+    by_itself: bool = False  # taken without being asked for, where it can be had
+    needs_root: bool = False
+    hides_sockets: bool = False  # Unix sockets of the host, but for those that are named
+    needs_variables: bool = False  # it is nothing without those that name the proxy
+    nests: bool = False  # the command may make user namespaces
+    warning: str = ""
+
+
+_NOT_A_BOUNDARY: Final = (
+    "--jail env is NOT a boundary: it only sets proxy variables, and a program that ignores them reaches everything; "
+    "files are not confined at all"
+)
+# In the order in which they are tried.
+BODIES: Final = {
+    body.kind: body
+    for body in (
+        Body("netns", "linux", Hides.BY_MOUNTS, by_itself=True, hides_sockets=True, nests=True),
+        Body("nft", "linux", Hides.BY_MOUNTS, by_itself=True, hides_sockets=True, needs_root=True),
+        Body("seatbelt", "darwin", Hides.BY_PATH, by_itself=True, hides_sockets=True),
+        Body("env", needs_variables=True, warning=_NOT_A_BOUNDARY),
+    )
+}
+AUTO: Final = "auto"
+# For those who asked for a jail of another system.
+_SYSTEMS: Final = {
+    "linux": ("Linux", "--jail env sets proxy variables, which is not a boundary"),
+    "darwin": ("macOS", "--jail netns, or leave --jail out"),
+}
+
+
+class _Module(Protocol):
+    def open_jail(self) -> Jail: ...
+    def examine(self) -> Examination: ...
+
+
+def choose(kind: str) -> list[Body]:
+    """Those to try for what was asked for, one after the other. Raises JailError if none is of this system."""
+    if kind != AUTO:
+        wanted = [BODIES[kind]]
+    else:
+        may = [body for body in BODIES.values() if body.by_itself and (not body.needs_root or os.geteuid() == 0)]
+        wanted = [body for body in may if sys.platform == body.system] or may[:1]
+    for body in wanted:
+        if body.system not in ("", sys.platform):
+            system, fix = _SYSTEMS[body.system]
+            raise JailError(f"the {body.kind} jail needs {system}", detail=f"this is {sys.platform}", fix=fix)
+    return wanted
+
+
+def open_jail(body: Body) -> Jail:
+    return _load(body).open_jail()
 
 
 def examine(kind: str) -> Examination:
     """Find out by building one and starting nothing in it."""
-    if kind == "env":
-        return Examination(True, "variables only: not a boundary")
-    if kind == "seatbelt":
-        return _examine_seatbelt()
-    if not sys.platform.startswith("linux"):
-        return Examination(False, f"needs Linux, and this is {sys.platform}")
-    if kind == "netns":
-        return _examine_netns()
-    from exeat.jail.net.nft import examine_nft  # noqa: PLC0415 - only where it is asked for
-
-    return examine_nft()
-
-
-def _examine_seatbelt() -> Examination:
-    from exeat.jail.seatbelt import why_not  # noqa: PLC0415 - macOS only
-
-    problem = why_not()
-    if problem is not None:
-        return Examination(False, f"{problem.public}: {problem.detail}", problem.fix)
-    return Examination(True, "a Seatbelt profile: the gateway's port is all the network there is")
-
-
-def _examine_netns() -> Examination:
-    from exeat.jail.bodies.namespaces import NamespaceJail  # noqa: PLC0415
-    from exeat.jail.files.layering import PRIVATE  # noqa: PLC0415
-    from exeat.jail.files.mounts import View  # noqa: PLC0415
-    from exeat.jail.files.mounttable import silent_mounts  # noqa: PLC0415
-    from exeat.jail.files.view import Layers  # noqa: PLC0415
-    from exeat.jail.process.builder import Spec  # noqa: PLC0415 - Linux only
-
-    layers = Layers(limit=64 << 20)
-    layers.is_trial = True
-    view = View(layers)
-    view.silent = silent_mounts(PRIVATE)
-    jail = NamespaceJail(Spec([""], {}, "/", view, own_network=True))
-    jail.start_building()
     try:
-        sockets = jail.finish_building()
-        if sockets is not None:
-            sockets.close()
+        (body,) = choose(kind)
+        return _load(body).examine()
     except JailError as error:
         return Examination(False, f"{error.public}: {error.detail}" if error.detail else error.public, error.fix)
-    jail.kill()
-    how = "as root" if os.geteuid() == 0 else "as an ordinary user"
-    return Examination(True, f"user, network, mount and PID namespaces, {how}")
+
+
+def _load(body: Body) -> _Module:
+    return cast(_Module, import_module(f"exeat.jail.bodies.{body.kind}"))

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import struct
+import sys
 from collections.abc import Iterable
 
 from exeat.jail.libc import call
@@ -18,6 +19,8 @@ FOR_COMMAND = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, sig
 # The command stops if it wants to, and then so does whoever waits for it.
 STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 SI_USER = 0  # by kill(2); positive codes come from the kernel, a terminal for example
+
+_FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 _inherited: dict[int, signal.Handlers] = {}
 
@@ -78,3 +81,45 @@ def read_signalfd(descriptor: int) -> list[tuple[int, int, int]]:
         for at in range(0, len(data), _INFO_BYTES):
             number, _, code, pid = struct.unpack_from("=IiiI", data, at)
             found.append((number, code, pid))
+
+
+class SignalSource:
+    """The signals that come to the run while its command runs, as data. Linux says who sent each.
+
+    To stop at once when the terminal says so would mean to stop again at the news of the command's stop.
+    """
+
+    def __init__(self) -> None:
+        self._wake = -1
+        if sys.platform == "linux":
+            self.descriptor = open_signalfd((*FOR_COMMAND, *STOPPING, signal.SIGCHLD))
+            return
+        for number in STOPPING:
+            signal.signal(number, signal.SIG_IGN)
+        self.descriptor, self._wake = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        os.set_blocking(self._wake, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        for number in (*FOR_COMMAND, signal.SIGCHLD):
+            signal.signal(number, _ignore)
+
+    def read(self) -> list[tuple[int, bool]]:
+        """Each with whether a process sent it. Where nobody says so, those of a terminal are taken to come from it."""
+        if sys.platform == "linux":
+            return [(number, code <= SI_USER) for number, code, _ in read_signalfd(self.descriptor)]
+        try:
+            return [(number, number not in _FROM_TERMINAL) for number in os.read(self.descriptor, 4_096)]
+        except BlockingIOError:
+            return []
+
+    def close(self) -> None:
+        if self._wake >= 0:
+            signal.set_wakeup_fd(-1)
+            os.close(self._wake)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = self._wake = -1
+
+
+def _ignore(number: int, frame: object) -> None:
+    """The wake-up descriptor tells of it."""

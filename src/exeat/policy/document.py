@@ -72,7 +72,7 @@ def parse_data(text: str, filename: str, *, as_json: bool) -> tuple[object, Plac
     """What a file says, by the real parser, and where. No error shows a value: it could be a secret."""
     if len(text) > MAX_DOCUMENT:
         raise ConfigError("the file is over 8 MiB", where=filename)
-    from exeat.policy.positions import Places, Positions  # noqa: PLC0415  (start-up time: most runs have no file)
+    from exeat.policy.positions import Places, Positions
 
     data = _load_json(text, filename) if as_json else _load_toml(text, filename)
     return data, Places(filename, Positions(text, json=as_json))
@@ -122,7 +122,7 @@ def mapped_address(text: str, where: str) -> IP:
 
 
 def _load_json(text: str, filename: str) -> object:
-    import json  # noqa: PLC0415  (start-up time)
+    import json
 
     repeated: list[str] = []
 
@@ -147,17 +147,17 @@ def _load_json(text: str, filename: str) -> object:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"not valid JSON: {_ascii(str(error))}", where=f"{filename}:1") from None
     if repeated:
-        from exeat.policy.positions import Positions  # noqa: PLC0415
+        from exeat.policy.positions import Positions
 
         # Parsers disagree on which of two equal keys counts, so whoever reviewed the file may have read the other.
         place = Positions(text, json=True).repeated
         where = f"{filename}:{place.line}:{place.column}" if place else f"{filename}:1"
-        raise ConfigError(f"{_named(repeated[0])} is there twice", where=where, expected="each key once")
+        raise ConfigError(f"{_named(repeated[0])} is given twice", where=where, expected="each key once")
     return data
 
 
 def _load_toml(text: str, filename: str) -> object:
-    import tomllib  # noqa: PLC0415  (start-up time)
+    import tomllib
 
     try:
         return tomllib.loads(text)
@@ -270,7 +270,7 @@ class _Reader:
     def _files(self) -> FileSettings | None:
         if "files" not in self._data:
             return None
-        from exeat.policy.files import parse_files_table  # noqa: PLC0415  (few files have it)
+        from exeat.policy.files import parse_files_table
 
         return parse_files_table(self._table("files"), self._where.below("files"))
 

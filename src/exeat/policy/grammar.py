@@ -213,7 +213,7 @@ def _refuse_public_suffix(pattern: Pattern, start: int) -> None:
             raise RuleError("* allows every name there is", start, "a host, or the option force if that is meant")
         case Scope.BELOW | Scope.WITHIN if is_public_suffix(pattern.name):
             raise RuleError(
-                f"{shown(pattern.text)} allows every name that anybody registers under {pattern.name}",
+                f"{shown(pattern.text)} allows every name that anyone registers under {pattern.name}",
                 start,
                 f"a name below it, such as *.example.{pattern.name}, or the option force if that is meant",
             )
@@ -258,7 +258,7 @@ def load_suffixes() -> frozenset[str]:
 
     A process that is to read no file later, because it may have been changed by then, calls this before.
     """
-    from publicsuffixlist import PSLFILE  # noqa: PLC0415
+    from publicsuffixlist import PSLFILE
 
     with open(PSLFILE, encoding="utf-8") as file:
         lines = file.read().lower().split("\n")

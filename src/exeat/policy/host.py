@@ -120,7 +120,7 @@ def configured_host(text: str) -> Host:
         return canonical_host(text)
     if len(text) > MAX_NAME + 1:
         raise HostError("the host is too long: a name has at most 253 characters")
-    import idna  # noqa: PLC0415  (only for Unicode rules; it is not free to load)
+    import idna
 
     try:
         encoded = idna.encode(text, uts46=True, std3_rules=True, transitional=False).decode("ascii")
@@ -176,7 +176,7 @@ def _parse_ipv4(text: str) -> IPv4Address:
 
 def _check_alabels(name: str) -> None:
     """Refuse `xn--` labels that do not round-trip: two spellings of one label would be two hosts to us."""
-    import idna  # noqa: PLC0415  (only for xn-- labels)
+    import idna
 
     for label in name.split("."):
         if label.startswith("xn--"):

@@ -125,8 +125,8 @@ class Policy:
         return self._digest
 
     def _compute_digest(self) -> str:
-        import hashlib  # noqa: PLC0415  (start-up time, as for json)
-        import json  # noqa: PLC0415
+        import hashlib
+        import json
 
         hosts = {name: sorted({str(ip) for ip in ips}) for name, ips in self._mapped.items()}
         content: dict[str, object] = {"rules": sorted({rule.text for rule in self.rules}), "hosts": hosts}

@@ -15,7 +15,7 @@ import sys
 import time
 
 from exeat.errors import StartError, log_not_opened
-from exeat.run.summary import say
+from exeat.run.outcome import say
 
 _STREAMS = ("-", "/dev/stdout", "/dev/stderr")
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -146,7 +146,7 @@ def _open_held(name: str) -> int:
         except (BlockingIOError, PermissionError, FileNotFoundError):
             time.sleep(_RETRY_S)  # somebody is about to remove it
         os.close(descriptor)
-    raise OSError(errno.EAGAIN, f"{name} is being removed all the time")
+    raise OSError(errno.EAGAIN, f"{name} keeps being removed")
 
 
 def _lock(descriptor: int, kind: int) -> None:

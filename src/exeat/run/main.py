@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, ExeatError
+from exeat.file_policy import FilePolicy
+from exeat.jail.environment import inherited_environment
 from exeat.jail.process.descriptors import ensure_standard_streams
-from exeat.run.environment import inherited_environment
 from exeat.run.files.hints import name_hidden_agents
 from exeat.run.gateway_process.process import GatewayProcess
 from exeat.run.log import RunLog
-from exeat.run.outcome import UNKNOWN, as_json
+from exeat.run.outcome import UNKNOWN, as_json, print_learned, say
 from exeat.run.sealing import forget_start_folder
-from exeat.run.settings import RunSettings
-from exeat.run.summary import print_learned, say
+from exeat.run.settings import FilesSeen, RunSettings
 
 if TYPE_CHECKING:
     from exeat.run.learn.file_at_end import LearnOut, SummaryOut
@@ -48,26 +48,26 @@ def _run(settings: RunSettings) -> int:
         out, summary = _open_files(settings)
         add_files = _learn_files(settings)
         log = RunLog(settings.log_in_reach, settings.spare_logs)
-        settings.log_files = tuple(log.files)
         gateway = GatewayProcess(settings)
         log.is_forked()
         if settings.ask and not gateway.can_ask and not settings.quiet:
-            say("--ask: there is neither a terminal nor a --name, so nobody can be asked; what no rule lists is denied")
-        # From here on two processes load code at the same time.
-        from exeat.run.jails.dispatch import run_in_jail  # noqa: PLC0415
-
+            say("--ask: no terminal and no --name, so there is no one to ask; what no rule lists is denied")
         try:
-            status = run_in_jail(settings, gateway)
+            # From here on two processes load code at the same time.
+            from exeat.run.lifecycle import run_in_jail
+
+            finished = run_in_jail(settings, gateway, tuple(log.files))
         finally:
             gateway.kill()
+        status, outcome = finished.status, finished.outcome
         log.finish()
         if status and not settings.quiet and settings.hides_by_mounts:
-            environ, used_ssh = inherited_environment(settings.environ), gateway.outcome.used_ssh
-            for line in name_hidden_agents(environ, settings.unix, settings.argv, used_ssh=used_ssh):
+            environ = inherited_environment(settings.environ)
+            for line in name_hidden_agents(environ, settings.unix, settings.argv, used_ssh=outcome.used_ssh):
                 say(line)
         if settings.learn:
-            print_learned(add_files(gateway.learned), out)
-        _tell(settings, summary, as_json(gateway.outcome, status))
+            print_learned(add_files(outcome.learned, finished.files, finished.files_seen), out)
+        _tell(settings, summary, as_json(outcome, status))
         return status
     except ExeatError as error:
         _tell(settings, summary, as_json(UNKNOWN, None, str(error)))
@@ -78,26 +78,26 @@ def _run(settings: RunSettings) -> int:
                 each.discard()
 
 
-def _learn_files(settings: RunSettings) -> Callable[[str], str]:
+def _learn_files(settings: RunSettings) -> Callable[[str, FilePolicy, FilesSeen], str]:
     """What adds to a learned policy what there is to say about files. Loads it now: later nothing can be."""
     if not settings.learn:
-        return lambda text: text
-    from exeat.run.learn.files import find_surroundings, with_files  # noqa: PLC0415 - for runs that learn
+        return lambda text, files, seen: text
+    from exeat.run.learn.files import find_surroundings, with_files  # for runs that learn
 
     around = find_surroundings(inherited_environment(settings.environ))
     form = "txt" if (settings.learn_out or "").endswith(".txt") else "toml"
-    return lambda text: with_files(text, form, settings.files, settings.files_seen, around)
+    return lambda text, files, seen: with_files(text, form, files, seen, around)
 
 
 def _open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | None]:
     """Those that are written when the run is over. One that cannot be is an error before anything starts."""
     if settings.learn_out is None and settings.summary_json in (None, "-"):
         return None, None
-    from exeat.run.learn.file_at_end import LearnOut, SummaryOut  # noqa: PLC0415 - for runs that write them
+    from exeat.run.learn.file_at_end import LearnOut, SummaryOut  # for runs that write them
 
     log = settings.audit or ""
     logs = (log, *(f"{log}.{number}" for number in range(1, settings.spare_logs + 1)))
-    in_use = (*logs, *settings.policy_files, *settings.secrets_files)
+    in_use = (*logs, *settings.rules.files, *settings.rules.secrets_files)
     out = LearnOut(settings.learn_out, in_use) if settings.learn_out is not None else None
     try:
         if settings.summary_json in (None, "-"):

@@ -6,11 +6,19 @@ next to nothing, and by then nothing can be loaded any more.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
+
+from exeat.errors import ExeatError
+from exeat.jail.messages import Row
+
+if TYPE_CHECKING:
+    from exeat.run.learn.file_at_end import LearnOut
+    from exeat.run.settings import Preparations
+
 
 VERSION: Final = 1
-
-Row = tuple[str, int, str]  # where, how often, what to say
 
 
 class Outcome(NamedTuple):
@@ -24,6 +32,7 @@ class Outcome(NamedTuple):
     failed: tuple[Row, ...] = ()
     facts: str = ""
     used_ssh: bool = False
+    learned: str = ""  # a policy for what was let through
     nesters: tuple[str, ...] = ()
 
 
@@ -32,21 +41,6 @@ _NO_FACTS: Final = (
     '"sandbox": null, "jail": null, "allowed": [], "denied": [], "failed": [], '
     '"more": {"allowed": 0, "denied": 0, "failed": 0}'
 )
-
-
-def write_outcome(outcome: Outcome) -> str:
-    """For `read_outcome`. No field holds a NUL."""
-    rows = [str(field) for row in (*outcome.denied, *outcome.failed) for field in row]
-    return "\0".join((outcome.facts, str(int(outcome.used_ssh)), str(len(outcome.denied)), *rows))
-
-
-def read_outcome(text: str) -> Outcome:
-    """Raises ValueError."""
-    facts, used_ssh, denied, *fields = text.split("\0")
-    rows = [
-        (where, int(count), said) for where, count, said in zip(fields[0::3], fields[1::3], fields[2::3], strict=True)
-    ]
-    return Outcome(tuple(rows[: int(denied)]), tuple(rows[int(denied) :]), facts, used_ssh == "1")
 
 
 def as_json(outcome: Outcome, status: int | None, error: str = "") -> str:
@@ -71,3 +65,82 @@ def _escaped(char: str) -> str:
     code = ord(char)
     units = (code,) if code < 0x10000 else (0xD7C0 + (code >> 10), 0xDC00 + (code & 0x3FF))
     return "".join(f"\\u{unit:04x}" for unit in units)
+
+
+_MAX_LINES = 20
+GATEWAY_GONE = "the gateway has ended; the command has no network from now on"
+LAYER_FULL = "the command was ended: it wrote more outside the project than --layer-size allows"
+
+
+def say(text: str) -> None:
+    """One line on standard error, if there is one. The command may have chosen names in it."""
+    if sys.stderr is not None:
+        shown = "".join(char if char.isprintable() else "?" for char in text)
+        sys.stderr.write(f"exeat: {shown}\n")
+        sys.stderr.flush()
+
+
+def announce(prepared: Preparations, *, quiet: bool) -> None:
+    """Before the command starts: what it gets of the secrets, and where they go."""
+    if not quiet:
+        for line in prepared.said:
+            say(line)
+
+
+def print_summary(outcome: Outcome, name: str = "", out: TextIO | None = None) -> None:
+    """Where, how often, and what would help. The texts come from the gateway, escaped.
+
+    `name` is the sandbox's, if it has one: then there is a list to keep a rule in.
+    """
+    out = out or sys.stderr
+    if out is None:
+        return
+    if outcome.denied:
+        shows_all = f"exeat proxy log --blocked --name {name} shows" if name else "--audit FILE records"
+        _print_rows("blocked", outcome.denied, shows_all, out)
+        if name:
+            out.write(f"  to keep a rule: exeat proxy allow HOST --name {name}\n")
+    if outcome.failed:
+        shows_all = f"exeat proxy log --name {name} shows" if name else "--audit FILE records"
+        _print_rows("allowed, but failed", outcome.failed, shows_all, out)
+    out.flush()
+
+
+def _print_rows(title: str, rows: Sequence[Row], shows_all: str, out: TextIO) -> None:
+    total = sum(count for _, count, _ in rows)
+    out.write(f"exeat: {title} {'once' if total == 1 else f'{total} times'}:\n")
+    shown = rows[:_MAX_LINES]
+    width = max(len(where) for where, _, _ in shown)
+    count_width = max(len(str(count)) for _, count, _ in shown)
+    for where, count, advice in shown:
+        out.write(f"  {where:<{width}}  {count:>{count_width}}x  {advice}\n")
+    if len(rows) > len(shown):
+        out.write(f"  and {len(rows) - len(shown)} more; {shows_all} all\n")
+
+
+def print_learned(text: str, to: LearnOut | None = None, out: TextIO | None = None) -> None:
+    """The policy that was learned: into its file, with a line that says so, or else here. It is never lost."""
+    out = out or sys.stderr
+    if not text:
+        if to is not None:
+            to.discard()
+        say("nothing was learned: the gateway ended before the command")
+        return
+    if to is not None:
+        try:
+            to.write(text)
+        except ExeatError as error:
+            to.discard()
+            say(f"{error.public}; so here it is:")
+        else:
+            say(f"the learned policy is in {to.path}; use it: exeat run --policy {shell_word(to.path)} -- COMMAND")
+            return
+    if out is not None:
+        out.write(text)
+        out.flush()
+
+
+def shell_word(text: str) -> str:
+    """As a shell takes it. Not by `shlex`, which would have to be loaded."""
+    plain = all(char.isascii() and (char.isalnum() or char in "@%+=:,./-_") for char in text)
+    return text if plain and text else "'" + text.replace("'", "'\"'\"'") + "'"

@@ -1,145 +1,68 @@
-"""What `exeat run` was asked to do."""
+"""What `exeat run` was asked to do, and the plan that is made of it when the rules are read."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_ROTATION, Rotation
-from exeat.file_policy import VIEW, FilePolicy, FileSettings, combine
+from exeat.file_policy import FilePolicy, FileSettings, combine
+from exeat.jail.select import AUTO, BODIES, Hides
+from exeat.values import Value
 
 if TYPE_CHECKING:
+    from exeat.jail.messages import HostPorts
     from exeat.sandbox.folder import SandboxFolder
-    from exeat.sources import Loaded
+    from exeat.trust.unnamed_file import TrustFiles
 
-JAILS = ("auto", "netns", "nft", "seatbelt", "env")
+JAILS = (AUTO, *BODIES)
 
 
-class FilesSeen(NamedTuple):
-    """What a command did to files, by full paths. `changed`: in its layer; `is_complete`: that is all of it.
+class GivenRules(Value):
+    """What a user gave about rules, unread: for `exeat.sources.RuleSources`, which takes 40 ms to load.
 
-    `tried`: what it looked for that is hidden from it, as far as that is known.
+    Without the secrets of the environment, which the runner has no copy of.
     """
 
-    changed: tuple[str, ...] = ()
-    is_complete: bool = True
-    tried: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    add_hosts: tuple[str, ...] = ()
+    private_networks: tuple[str, ...] = ()
+    allowlist: str = ""
+    env_hosts: str = ""
+    env_private_networks: str = ""
+    secrets_files: tuple[str, ...] = ()
+    intercept: str = ""
 
 
-class RunSettings:
-    """The options of one run, read but not acted upon.
+class RunSettings(Value):
+    """The options of one run, read but not acted upon."""
 
-    `load` reads the rules. It is called when the jail is being built already: importing what it needs takes longer
-    than building.
-    """
-
-    __slots__ = (
-        "argv",
-        "ask",
-        "ask_fd",
-        "ask_here",
-        "ask_s",
-        "audit",
-        "audit_rotation",
-        "clean_env",
-        "devices",
-        "env",
-        "environ",
-        "files",
-        "files_said",
-        "files_seen",
-        "folder",
-        "jail",
-        "learn",
-        "learn_out",
-        "load",
-        "log_files",
-        "may_intercept",
-        "may_name_loopback",
-        "on_summary",
-        "policy_files",
-        "proxy_env",
-        "quiet",
-        "secrets_files",
-        "summary_json",
-        "unix",
-        "upstream_ca",
-    )
-
-    def __init__(
-        self,
-        argv: list[str],
-        load: Callable[[], Loaded],
-        *,
-        policy_files: tuple[str, ...] = (),
-        secrets_files: tuple[str, ...] = (),
-        upstream_ca: tuple[str, ...] = (),
-        may_name_loopback: bool = True,
-        may_intercept: bool = True,
-        jail: str = "auto",
-        audit: str | None = None,
-        audit_rotation: Rotation = DEFAULT_ROTATION,
-        env: tuple[str, ...] = (),
-        environ: dict[bytes, bytes] | None = None,
-        clean_env: bool = False,
-        proxy_env: bool = True,
-        unix: tuple[str, ...] = (),
-        devices: tuple[str, ...] = (),
-        files: FilePolicy = VIEW,
-        files_said: tuple[FileSettings, ...] = (),
-        quiet: bool = False,
-        folder: SandboxFolder | None = None,
-        ask: bool = False,
-        ask_s: float = 30.0,
-        ask_fd: int = -1,
-        ask_here: bool = True,
-        learn: bool = False,
-        learn_out: str | None = None,
-        summary_json: str | None = None,
-        on_summary: Callable[[str], None] | None = None,
-    ) -> None:
-        self.argv = argv
-        self.load = load
-        self.policy_files = policy_files
-        self.secrets_files = secrets_files
-        self.upstream_ca = upstream_ca
-        self.may_name_loopback = may_name_loopback  # may a rule list a loopback address?
-        self.may_intercept = may_intercept  # may there be secrets, or rules on methods and paths?
-        self.jail = jail
-        self.audit = audit
-        self.audit_rotation = audit_rotation
-        self.log_files: tuple[str, ...] = ()  # what the log is made of, if the command could get at it
-        self.env = env
-        self.environ = environ  # for the command, in the place of our own; a secret's variables are taken out
-        self.clean_env = clean_env
-        self.proxy_env = proxy_env
-        self.unix = unix
-        self.devices = devices
-        self.files = files  # whole when the policy files are read: see `add_files`
-        self.files_said = files_said  # what that is made of; the options first
-        self.files_seen = FilesSeen()  # when the command is over
-        self.quiet = quiet
-        self.folder = folder  # of the sandbox that the command runs in, if that has a name
-        self.ask = ask  # put what no rule lists to somebody who may decide
-        self.ask_s = ask_s
-        self.ask_fd = ask_fd  # where to ask, if that is a program that has started us
-        self.ask_here = ask_here  # also at the terminal, if there is one
-        self.learn = learn  # let through what no rule lists, and say what that was
-        self.learn_out = learn_out
-        self.summary_json = summary_json  # where to write what the run came to
-        self.on_summary = on_summary  # whom to tell
-
-    def add_files(self, said: Iterable[FileSettings]) -> None:
-        """What the policy files say about files. Raises ConfigError.
-
-        They are read by the gateway's process alone, since they may hold secrets, and come with the preparations.
-        """
-        more = tuple(said)
-        if more:
-            options, *others = self.files_said or (FileSettings(),)
-            self.files_said = (options, *others, *more)
-            self.files = combine(options, (*others, *more))
+    argv: list[str]
+    rules: GivenRules = GivenRules()
+    upstream_ca: tuple[str, ...] = ()
+    jail: str = AUTO
+    audit: str | None = None
+    audit_rotation: Rotation = DEFAULT_ROTATION
+    env: tuple[str, ...] = ()
+    environ: dict[bytes, bytes] | None = None  # for the command, not our own; a secret's variables are taken out
+    clean_env: bool = False
+    proxy_env: bool = True
+    unix: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    files: tuple[FileSettings, ...] = (FileSettings(),)  # what is said about files so far; the options first
+    quiet: bool = False
+    folder: SandboxFolder | None = None  # of the sandbox that the command runs in, if that has a name
+    ask: bool = False  # put what no rule lists to somebody who may decide
+    ask_s: float = 30.0
+    ask_fd: int = -1  # where to ask, if that is a program that has started us
+    ask_here: bool = True  # also at the terminal, if there is one
+    learn: bool = False  # let through what no rule lists, and say what that was
+    learn_out: str | None = None
+    summary_json: str | None = None  # where to write what the run came to
+    on_summary: Callable[[str], None] | None = None  # whom to tell
 
     @property
     def name(self) -> str:
@@ -153,7 +76,7 @@ class RunSettings:
     @property
     def hides_by_mounts(self) -> bool:
         """Then only what is there before the command starts is hidden for certain."""
-        return sys.platform == "linux" and self.jail not in ("env", "seatbelt")
+        return sys.platform == "linux" and (self.jail == AUTO or BODIES[self.jail].hides is Hides.BY_MOUNTS)
 
     @property
     def spare_logs(self) -> int:
@@ -164,3 +87,43 @@ class RunSettings:
     @property
     def mode(self) -> str:
         return "learn" if self.learn else "ask" if self.ask else ""
+
+
+class Preparations(Value):
+    """What follows from the rules for the command: variables, files to hide, whom to trust. For the user: what to say.
+
+    The gateway process alone reads policy files, since they may hold secrets.
+    """
+
+    to_host: tuple[HostPorts, ...] = ()  # loopback places that the rules list
+    files: tuple[FileSettings, ...] = ()  # what policy files say about files
+    placeholders: Mapping[str, str] = {}
+    hidden: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+    trust: TrustFiles | None = None
+
+
+class Plan(Value):
+    """All that is known when the rules are read and the secrets fetched, before the jail is built."""
+
+    settings: RunSettings
+    files: FilePolicy
+    prepared: Preparations = Preparations()
+    log_files: tuple[str, ...] = ()  # what the log is made of, if the command could get at it
+
+
+def make_plan(settings: RunSettings, prepared: Preparations, log_files: tuple[str, ...] = ()) -> Plan:
+    """Raises ConfigError for files of which two things are said."""
+    options, *others = settings.files
+    return Plan(settings, combine(options, (*others, *prepared.files)), prepared, log_files)
+
+
+class FilesSeen(Value):
+    """What a command did to files, by full paths. `changed`: in its layer; `is_complete`: that is all of it.
+
+    `tried`: what it looked for that is hidden from it, as far as that is known.
+    """
+
+    changed: tuple[str, ...] = ()
+    is_complete: bool = True
+    tried: tuple[str, ...] = ()

@@ -1,4 +1,7 @@
-"""The allowlist of a sandbox as text that people edit, too. Pure. What an edit is not about stays byte for byte."""
+"""The allowlist of a sandbox: text that people edit, too. What an edit is not about stays byte for byte.
+
+Writers take turns; readers see the old list or the new one, whole.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from exeat.policy.grammar import parse_rule
 from exeat.policy.rule import Rule, Source
 from exeat.sandbox.files import read_file, write_file
 from exeat.sandbox.folder import ALLOWLIST, FRESH, SandboxFolder
+
+MAX_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,6 @@ class Allowlist:
 def parse_allowlist_file(text: str, path: str) -> Allowlist:
     """Read a list. Raises ConfigError with file:line:column."""
     return Allowlist(text, path, parse_listing(text, path))
-
-
-MAX_BYTES = 8 * 1024 * 1024
 
 
 def read_allowlist(folder: SandboxFolder) -> Allowlist:

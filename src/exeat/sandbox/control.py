@@ -225,7 +225,7 @@ def _ask_all(name: str, request: dict[str, object], *, only: int | None = None) 
 
 def _ask(folder: SandboxFolder, number: int, request: dict[str, object]) -> dict[str, Any] | None:
     """One command's answer; None if nothing listens at the socket."""
-    import json  # noqa: PLC0415 - most often there is no command to ask
+    import json  # most often there is no command to ask
 
     name = socket_name(number)
     try:
@@ -260,11 +260,7 @@ def _ask(folder: SandboxFolder, number: int, request: dict[str, object]) -> dict
 
 def _remove_stale(folder: SandboxFolder, name: str) -> None:
     """Remove a socket that a killed command left. Under the lock: one that is just being made refuses as well."""
-    with (
-        suppress(OSError, ExeatError),
-        folder.locked(),
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as again,
-    ):
+    with suppress(OSError, ExeatError), folder.locked(), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as again:
         again.settimeout(_PATIENCE_S)
         try:
             again.connect(reachable_path(folder, name))

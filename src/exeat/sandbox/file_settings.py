@@ -74,7 +74,7 @@ def settings_path(folder: SandboxFolder) -> str:
 
 
 def _parse(text: str, path: str) -> FileSettings:
-    from exeat.policy.document import PolicyDocument, parse_document  # noqa: PLC0415 - for those that have such a file
+    from exeat.policy.document import PolicyDocument, parse_document  # for those that have such a file
 
     document = parse_document(text, path)
     found = document.files or FileSettings(path)

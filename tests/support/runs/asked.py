@@ -5,7 +5,6 @@ Started as a job on a terminal (`tests/support/clients/terminal.py`): `asked.py 
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -15,8 +14,10 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from exeat.jail.messages import Answered, Asked, Settled, receive, send
+from exeat.jail.process.command import lead
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, remember_signals, restore_signals
-from exeat.run.asks import questioner
+from exeat.run.asks import dialog
 from exeat.run.asks.terminal import Terminal
 
 _LIMIT_S = 60
@@ -52,18 +53,18 @@ class FakeGateway:
         return self._channel
 
     def ask(self, number: int, host: str = "api.x.test", *, can_store: bool = False, **others: Any) -> None:
-        question = {"ask": number, "host": host, "port": 443, "rule": host, "inside": False, "wait_s": 30.0}
-        self.channel.send(json.dumps(question | {"can_store": can_store} | others).encode())
+        send(self.channel, Asked(number, host, 443, host, False, 30.0, can_store).replace(**others))
 
     def say_gone(self, number: int) -> None:
-        self.channel.send(json.dumps({"gone": number}).encode())
+        send(self.channel, Settled(number))
 
     def hear(self, *, settles: bool = True) -> tuple[int, bool, bool]:
         """The next answer: its number, allow, always."""
-        said = json.loads(self.channel.recv(65_536))
+        said, _ = receive(self.channel)
+        assert isinstance(said, Answered)
         if settles:
-            self.say_gone(said["answer"])
-        return said["answer"], said["allow"], said["always"]
+            self.say_gone(said.number)
+        return said.number, said.allow, said.always
 
 
 @contextmanager
@@ -78,7 +79,7 @@ def asked_argv(gateway: FakeGateway, command: list[str]) -> list[str]:
 
 def _hurry() -> None:
     for name in ("_QUIET_S", "_ALONE_S", "_DEAF_S", "_LATE_S"):
-        setattr(questioner, name, 0.1)
+        setattr(dialog, name, 0.1)
 
 
 def _run(path: str, argv: list[str]) -> int:
@@ -96,7 +97,8 @@ def _run(path: str, argv: list[str]) -> int:
             restore_signals()
             os.execvp(argv[0], argv)
 
-        terminal.lead_job(become)
+        assert terminal.own is not None
+        lead(become, terminal.own[0])
     terminal.begin()
     while True:
         _, status = os.waitpid(pid, os.WUNTRACED)

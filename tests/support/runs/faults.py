@@ -1,8 +1,8 @@
 """`exeat` with one fault in one of its processes: `faults.py STEP HOW ORDER run ...`.
 
-STEP is where it fails; HOW is `oserror`, `error`, `exit`, `kill`, or `none` for a control. ORDER says who is first:
-`it`, the process that fails, before the run tells it anything; `run`, whose word has come by then and is never read;
-or `any`.
+STEP is where it fails, or several of them for a control; HOW is `oserror`, `error`, `exit`, `kill`, or `none` for a
+control. ORDER says who is first: `it`, the process that fails, before the run tells it anything; `run`, whose word has
+come by then and is never read; or `any`.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ BUILDER = {
     "builder-namespaces": ("exeat.jail.process.builder", "_enter_namespaces"),
     "builder-network": ("exeat.jail.process.builder", "build_network"),
     "builder-sockets": ("exeat.jail.process.builder", "find_sockets"),
-    "builder-streams": ("exeat.jail.process.streams", "hold_read_only"),
+    "builder-streams": ("exeat.jail.process.descriptors", "hold_read_only"),
     "builder-view": ("exeat.jail.files.mounts", "build_view"),
     "builder-doors": ("exeat.jail.files.kernelfs", "close_doors"),
     "builder-devices": ("exeat.jail.files.mounts", "OwnDevices"),
 }
 INIT = {
     "init-begins": ("exeat.jail.process.builder", "live_as_init"),
-    "init-settles": ("exeat.jail.process.builder", "_settle"),
-    "init-signals": ("exeat.jail.process.builder", "open_signalfd"),
+    "init-settles": ("exeat.jail.process.init", "_settle"),
+    "init-signals": ("exeat.jail.process.init", "open_signalfd"),
     "init-waits": ("exeat.jail.process.builder", "live_as_init"),
-    "init-goes": ("exeat.jail.process.builder", "_is_gone"),
+    "init-goes": ("exeat.jail.process.init", "_is_gone"),
 }
 GATEWAY = {
-    "gateway-begins": ("exeat.run.gateway_process.serving", "serve_run"),
-    "gateway-rules": ("exeat.run.gateway_process.serving", "_loopback_places"),
-    "gateway-prepares": ("exeat.run.gateway_process.serving", "_prepare"),
+    "gateway-begins": ("exeat.run.gateway_process.rules", "read_rules"),
+    "gateway-rules": ("exeat.run.gateway_process.rules", "_loopback_places"),
+    "gateway-prepares": ("exeat.run.gateway_process.intercepting", "Authority"),
     "gateway-waits": ("exeat.run.gateway_process.serving", "_receive"),
     "gateway-limits": ("exeat.run.gateway_process.serving", "raise_descriptor_limit"),
     "gateway-resolver": ("exeat.run.gateway_process.serving", "load_system_resolver"),
@@ -144,6 +144,7 @@ def arrange(step: str, how: str, order: str) -> None:
 
 
 if __name__ == "__main__":
-    arrange(*sys.argv[1:4])
+    for each in sys.argv[1].split(","):
+        arrange(each, *sys.argv[2:4])
     del sys.argv[1:4]
     importlib.import_module("exeat.cli.main").console()

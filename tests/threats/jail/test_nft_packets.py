@@ -1,4 +1,4 @@
-"""The nft jail shares the machine's interfaces: no packet of its user may leave by one of them (L7).
+"""The nft jail shares the machine's interfaces: no packet of its user may leave by one of them.
 
 Each way is tried three times. By another user, which shows that it works. By the jail's uid without a system call
 filter, which packet rules and routes must hold alone. By a command in the jail.
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from exeat.jail.net import nft
+from exeat.jail.net import fence
 from tests.support.gateways.scene import wait_until
 from tests.support.jails.networks import Networks
 from tests.support.runs.running import ANYWHERE, AS_ROOT, exeat, python
 
-pytestmark = AS_ROOT
+pytestmark = [AS_ROOT, pytest.mark.threat("T-L7")]
 OTHER = 12_345
 MARK, PROBE = b"exeat-mark", b"exeat-probe"
 
@@ -115,15 +115,15 @@ def test_a_way_out_by_a_device_is_one_for_another_user(networks: Networks, way: 
 
 
 def test_rules_and_routes_alone_hold_every_way(networks: Networks) -> None:
-    fence = networks.machine.make(nft.raise_fence)
-    sockets = networks.machine.make(lambda: nft.open_fenced_sockets(fence))
+    held = networks.machine.make(fence.raise_fence)
+    sockets = networks.machine.make(lambda: fence.open_fenced_sockets(held))
     try:
         for way in NAMES:
-            networks.machine.run(*as_uid(fence.uid), *python(WAYS, way))
+            networks.machine.run(*as_uid(held.uid), *python(WAYS, way))
             assert what_left(networks) == [], way
     finally:
         sockets.close()
-        fence.remove()
+        held.remove()
 
 
 def test_a_command_in_the_jail_has_no_way(networks: Networks) -> None:
@@ -155,13 +155,13 @@ def unreachables(networks: Networks, family: socket.AddressFamily) -> list[bytes
 def test_whether_a_port_is_taken_cannot_be_asked_from_outside(networks: Networks, family: socket.AddressFamily) -> None:
     """Taking a port and giving it back would be a signal that the outside can read."""
     assert unreachables(networks, family) != []
-    fence = networks.machine.make(nft.raise_fence)
-    sockets = networks.machine.make(lambda: nft.open_fenced_sockets(fence))
+    held = networks.machine.make(fence.raise_fence)
+    sockets = networks.machine.make(lambda: fence.open_fenced_sockets(held))
     try:
         assert unreachables(networks, family) == []
     finally:
         sockets.close()
-        fence.remove()
+        held.remove()
     assert unreachables(networks, family) != []
 
 

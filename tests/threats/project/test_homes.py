@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from exeat.files import homes
 from exeat.run.files import seen_files
 from exeat.run.files.seen_files import see_files
-from exeat.run.settings import RunSettings
+from exeat.run.settings import Preparations, RunSettings, make_plan
 from tests.support.runs.owned import owned
 from tests.support.runs.running import BY_USER
+
+pytestmark = pytest.mark.threat("T-M8")
 
 _STATE = "cd ~/.local/state/exeat; ls -A | wc -l; mkdir x; cd ..; mv exeat y; mv ../../.local ../../x; true"
 
@@ -32,14 +33,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def _never() -> NoReturn:
-    raise AssertionError("no rules are needed")
-
-
 def _shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(seen_files, "say", lambda _: None)
-    seen = see_files(RunSettings(["true"], _never))
+    seen = see_files(make_plan(RunSettings(["true"]), Preparations()))
     seen.close()
     return list(seen.view.shared)
 

@@ -8,7 +8,7 @@ import pytest
 
 import exeat.run.main
 from exeat.cli.main import main
-from exeat.file_policy import VIEW, FilePolicy
+from exeat.file_policy import VIEW, FilePolicy, combine
 from exeat.run.settings import RunSettings
 
 
@@ -28,13 +28,13 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RunSettings
 
 def test_without_options_it_is_the_view(started: list[RunSettings]) -> None:
     assert main(["run", "--", "true"]) == 0
-    assert started[0].files == VIEW
+    assert combine(started[0].files[0], started[0].files[1:]) == VIEW
 
 
 def test_all_options(started: list[RunSettings]) -> None:
     words = ["--write", "~/.cache", "--write=../lib", "--read-only", "/opt", "--hide", "notes", "--show", "~/.netrc"]
     assert main(["run", *words, "--files", "view", "--layer-size", "2GB", "--nest", "--", "true"]) == 0
-    assert started[0].files == FilePolicy(
+    assert combine(started[0].files[0], started[0].files[1:]) == FilePolicy(
         mode="view",
         write=("~/.cache", "../lib"),
         read_only=("/opt",),
@@ -47,7 +47,7 @@ def test_all_options(started: list[RunSettings]) -> None:
 
 def test_the_files_of_the_host(started: list[RunSettings]) -> None:
     assert main(["run", "--files", "host", "--", "true"]) == 0
-    assert started[0].files == FilePolicy(mode="host")
+    assert combine(started[0].files[0], started[0].files[1:]) == FilePolicy(mode="host")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import exeat.run.main
 from exeat.cli.main import main
 from exeat.file_policy import VIEW, FilePolicy
-from exeat.run.settings import RunSettings
+from exeat.run.settings import Preparations, RunSettings, make_plan
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def files_of_run(monkeypatch: pytest.MonkeyPatch, *options: str) -> FilePolicy:
     assert main(["run", "--name", "work", *options, "--", "true"]) == 0
     assert runs[0].folder is not None
     runs[0].folder.close()
-    return runs[0].files
+    return make_plan(runs[0], Preparations()).files
 
 
 def proxy_files(*options: str) -> int:
@@ -54,11 +54,11 @@ def test_a_run_has_what_is_kept_and_its_own_options(here: Path, monkeypatch: pyt
 def test_it_is_shown(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert proxy_files() == 0
-    assert "keeps nothing about files" in capsys.readouterr().out
+    assert "has no file settings" in capsys.readouterr().out
     assert proxy_files("--write", "build", "--files", "view", "--nest") == 0
     path = here.parent / "home" / "sandboxes" / "work" / "files.toml"
     lines = [str(path), "  mode        view", f"  write       {here}/build", "  nest        yes"]
-    assert capsys.readouterr().out.splitlines() == [*lines, "counts from the next run on"]
+    assert capsys.readouterr().out.splitlines() == [*lines, "takes effect from the next run"]
     assert proxy_files() == 0
     assert capsys.readouterr().out.splitlines() == lines
     assert proxy_files("--json") == 0

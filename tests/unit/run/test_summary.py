@@ -7,12 +7,10 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from exeat.gateway.record.counters import Counters, KeptList
+from exeat.jail.messages import Row
 from exeat.run.gateway_process.facts import tell_outcome
-from exeat.run.outcome import UNKNOWN, Outcome, Row, as_json, read_outcome, write_outcome
-from exeat.run.summary import print_summary
+from exeat.run.outcome import UNKNOWN, Outcome, as_json, print_summary
 from exeat.sources import make_policy
 
 
@@ -56,20 +54,6 @@ def test_what_was_allowed_and_failed_has_a_list_of_its_own() -> None:
         "exeat: allowed, but failed 2 times:",
         "  a.test:443  2x  the name does not resolve",
     ]
-
-
-def test_an_outcome_comes_through_whole() -> None:
-    outcome = Outcome(
-        (("a.test", 1, "x"), ("b.test", 2, "")), (("c.test:1", 3, "y"),), '"sandbox": null', used_ssh=True
-    )
-    assert read_outcome(write_outcome(outcome)) == outcome
-    assert read_outcome(write_outcome(UNKNOWN)) == UNKNOWN
-
-
-@pytest.mark.parametrize("text", ["", "x", "x\0y", "x\x000\x001\0a", "x\x000\x001\0a\0b\0c"])
-def test_what_is_no_outcome_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r"unpack|invalid literal|zip"):
-        read_outcome(text)
 
 
 def told(counters: Counters) -> Outcome:

@@ -1,4 +1,4 @@
-"""Signatures made anew, against botocore, which signs the same requests with the real keys."""
+"""Signatures made again, against botocore, which signs the same requests with the real keys."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exeat.secrets.request.sigv4 import parse_authorization, payload_hash, resign
+from tests.support.examples import examples
 
 NOW = datetime.datetime(2024, 2, 29, 23, 59, 58, tzinfo=datetime.UTC)
 KEY_ID, SECRET_KEY = "AKIAREALREALREALREAL", "real/Secret+Key0123456789abcdefghijklmnop"
@@ -62,7 +63,7 @@ def check_against_botocore(
     token: str | None = None,
     **context: object,
 ) -> Fields:
-    """Sign with placeholders, sign anew, and compare with what the real keys give. Returns what was signed anew."""
+    """Sign with placeholders, sign again, and compare with what the real keys give. Returns what was signed again."""
     plain = [*(headers or [])]
     wrong = sign_with_botocore(PLACEHOLDERS, service, method, target, plain, body, token, **context)
     right = sign_with_botocore((KEY_ID, SECRET_KEY), service, method, target, plain, body, token, **context)
@@ -162,7 +163,7 @@ HEADER = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     service=st.sampled_from(["s3", "sts", "dynamodb", "execute-api"]),
     method=st.sampled_from(["GET", "PUT", "POST", "DELETE"]),

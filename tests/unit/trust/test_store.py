@@ -130,6 +130,7 @@ def _serve(listener: socket.socket, context: ssl.SSLContext, stopping: threading
             continue  # refused by the client, as it may
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_java_trusts_what_is_in_the_key_store(served: int, is_trusted: bool, tmp_path: Path) -> None:
     store, source = tmp_path / "cacerts", tmp_path / "Client.java"

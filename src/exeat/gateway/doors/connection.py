@@ -80,7 +80,7 @@ async def _serve_tls(session: Session, inner: Inner) -> str:
         context = await interception.server_context(place.host, place.key)
         protocol = await secure_channel(client, context, server_side=True)
     except ssl.SSLError as error:
-        from exeat.trust.roots import handshake_reason  # noqa: PLC0415 - loaded with the interception
+        from exeat.trust.roots import handshake_reason  # loaded with the interception
 
         reason = handshake_reason(error) or "TLS failed"
         client.close()
@@ -91,7 +91,7 @@ async def _serve_tls(session: Session, inner: Inner) -> str:
     except OSError:
         return "the client left before TLS began"
     if protocol == "h2":
-        from exeat.gateway.doors.http2 import serve_http2  # noqa: PLC0415 - loaded with the interception
+        from exeat.gateway.doors.http2 import serve_http2  # loaded with the interception
 
         door = f"{inner.door}/h2"
 

@@ -252,7 +252,7 @@ class Exchange:
     def _take_upgrade(self, response: ResponseHead, rest: bytes) -> None:
         key = self._head.websocket_key
         if key is None or response.websocket_accept != websocket_accept(key):
-            raise ProtocolError("switch of protocols that nobody asked for")
+            raise ProtocolError("switch of protocols that was not asked for")
         self.status = 101
         first_line = b"HTTP/1.1 101 %b" % response.reason
         self._client.write(encode_head(first_line, response.passed, b"Connection: Upgrade\r\nUpgrade: websocket\r\n"))

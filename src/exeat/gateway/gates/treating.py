@@ -45,8 +45,8 @@ async def treat(session: Session, access: Access, head: RequestHead) -> Treated 
     interception = state.interception
     if interception is None or not interception.vault.secrets:
         return UNTREATED
-    from exeat.secrets.misuse import Misuse, MisuseError  # noqa: PLC0415 - loaded with the interception
-    from exeat.secrets.treatment import treat_request  # noqa: PLC0415
+    from exeat.secrets.misuse import Misuse, MisuseError  # loaded with the interception
+    from exeat.secrets.treatment import treat_request
 
     bound = access.place.bound if access.secure else ()
     treated = treat_request(

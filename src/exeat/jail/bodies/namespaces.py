@@ -1,4 +1,4 @@
-"""The jail as its caller sees it: build it, let the command start, hear how it ends."""
+"""What the jails of namespaces (netns, nft) have in common: a builder, an init, and how the runner deals with both."""
 
 from __future__ import annotations
 
@@ -7,171 +7,141 @@ import signal
 import socket
 
 from exeat.errors import JailError
-from exeat.jail import libc
+from exeat.jail import libc, messages
+from exeat.jail.attending import attend, how_it_ended
 from exeat.jail.explain import explain_failure
-from exeat.jail.messages import (
-    EXEC_FAILED,
-    EXITED,
-    FAILED,
-    GO,
-    INIT,
-    MOVED,
-    PASS_SIGNAL,
-    READY,
-    SOCKETS,
-    STOPPED,
-    TRIED,
-    receive,
-    unpack_failure,
-)
-from exeat.jail.net.network import DNS_PORT, Sockets
-from exeat.jail.process.builder import Spec, build
+from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE, View
+from exeat.jail.jail import Company, Ended, Jail, Sockets, Spec
+from exeat.jail.net.network import DNS_PORT
+from exeat.jail.process.builder import build
+from exeat.jail.process.place import Place
 
-_MAX_SOCKETS = 8
-_MAX_MESSAGE = 8_192
-
-
-class Event:
-    """Something that happened inside: `stopped` by a signal, or `ended` with an exit status as a shell counts it."""
-
-    __slots__ = ("kind", "note", "value")
-
-    def __init__(self, kind: str, value: int, note: str = "") -> None:
-        self.kind = kind
-        self.value = value
-        self.note = note
+_MAX_DESCRIPTORS = 8
 
 
 class NamespaceJail:
     """Owns one jail's processes. All of them end when init ends, and init ends when we do."""
 
-    def __init__(self, spec: Spec) -> None:
-        self._spec = spec
-        self._init = 0
+    def __init__(self) -> None:
+        self._control: socket.socket | None = None
         self._builder = 0
-        self._exec_failure: tuple[int, str] | None = None
-        self.namespaces: list[int] = []  # ways back in, if there is something to be held
-        self.layers = -1  # a descriptor of what the command's view is made of, if it has one
-        self.tried: list[str] = []  # programs that were refused a user namespace
-        self.control: socket.socket
-
-    @property
-    def may_nest(self) -> bool:
-        return self._spec.nesting.allowed
+        self._init = 0
+        self._program = ""
+        self._not_started: messages.ExecFailed | None = None
+        self._tried: list[str] = []  # programs that were refused a user namespace
+        self.namespaces: tuple[int, ...] = ()
+        self.layers = -1
 
     @property
     def init(self) -> int:
         """Process 1 of the jail, by its number out here; 0 if there is none (any more)."""
         return self._init
 
-    def start_building(self) -> None:
-        """Fork the builder and come back at once: there is other work to do meanwhile. Call with one thread only."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    @property
+    def news(self) -> int:
+        return self._channel.fileno()
+
+    @property
+    def _channel(self) -> socket.socket:
+        assert self._control is not None
+        return self._control
+
+    def raise_place(self, place: Place) -> Sockets:
+        """Fork the builder and wait until all stands. The sockets are those of a network of its own. Raises JailError.
+
+        To be called with one thread only.
+        """
+        self._program = place.spec.argv[0]
+        ours, theirs = messages.open_channel()
         # The builder leaves when it is done; its child, init, then becomes ours.
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
         self._builder = os.fork()
         if self._builder == 0:
             ours.close()
-            build(self._spec, theirs)
+            build(place, theirs)
         theirs.close()
-        self.control = ours
-
-    def finish_building(self) -> Sockets | None:
-        """Wait until the jail stands. Gives its sockets if it has a network of its own. Raises JailError."""
-        sockets: Sockets | None = None
-        ready = False
+        self._control = ours
+        sockets = Sockets([], [], [], [])
         try:
-            while not (ready and self._init):
-                data, received = receive(self.control, _MAX_MESSAGE, _MAX_SOCKETS)
-                match data[:1]:
-                    case kind if kind == SOCKETS:
-                        sockets = _sorted_out(received)
-                    case kind if kind == INIT:
-                        self._init, count = map(int, data[1:].split())
-                        for descriptor in received:
-                            os.set_inheritable(descriptor, False)
-                        self.namespaces = received[:count]
-                        for self.layers in received[count:]:
-                            pass
-                    case kind if kind == READY:
-                        ready = True
-                    case kind if kind == FAILED:
-                        raise explain_failure(*unpack_failure(data[1:]))
-                    case _:
-                        raise JailError("the jail could not be built", detail="its builder ended without a word")
-            os.waitpid(self._builder, 0)
-            self._builder = 0
-            return sockets
+            self._await_init(sockets)
         except BaseException:
-            if sockets is not None:
-                sockets.close()
-            self.kill()
+            sockets.close()
+            self.close()
             raise
+        return sockets
+
+    def _await_init(self, sockets: Sockets) -> None:
+        is_ready = False
+        while not (is_ready and self._init):
+            message, received = messages.receive(self._channel, _MAX_DESCRIPTORS)
+            match message:
+                case messages.Word.SOCKETS:
+                    _sort_out(received, sockets)
+                case messages.InitStarted(pid, count):
+                    self._init = pid
+                    self.namespaces = tuple(received[:count])
+                    self.layers = received[count] if len(received) > count else -1
+                case messages.Word.READY:
+                    is_ready = True
+                case _:
+                    raise _explain(message, "the jail could not be built", "its builder ended without a message")
+        os.waitpid(self._builder, 0)
+        self._builder = 0
 
     def release(self) -> None:
-        """Let the command start."""
         try:
-            self.control.send(GO)
+            messages.send(self._channel, messages.Word.GO)
         except ConnectionError:
-            raise self._why_it_ended() from None
+            message, _ = messages.receive(self._channel)  # init has gone before its time, and may have said why
+            raise _explain(
+                message, "the jail ended before the command could start", "its init ended without a message"
+            ) from None
 
-    def _why_it_ended(self) -> JailError:
-        """Init has gone before its time. It may have said why."""
-        data, _ = receive(self.control, _MAX_MESSAGE)
-        if data[:1] == FAILED:
-            return explain_failure(*unpack_failure(data[1:]))
-        return JailError("the jail has ended before the command could start", detail="its init ended without a word")
+    def attend(self, company: Company) -> Ended:
+        self._channel.setblocking(False)
+        return attend(self, company).replace(nesters=tuple(self._tried))
 
     def pass_signal(self, number: int) -> None:
-        """Send the command a signal that only we have got."""
         try:
-            self.control.send(PASS_SIGNAL + str(number).encode())
+            messages.send(self._channel, messages.PassSignal(number))
         except OSError:
             pass  # it has ended; the news is on its way
 
-    def receive(self) -> Event | None:
-        """The next news from inside; None for news that changes nothing. Raises JailError."""
-        data, _ = receive(self.control, _MAX_MESSAGE)
-        match data[:1]:
-            case kind if kind == STOPPED:
-                return Event("stopped", int(data[1:]))
-            case kind if kind == MOVED:
-                # The caller's own stream goes on where the command stopped, as if it had been the same.
-                stream, position = map(int, data[1:].split())
-                os.lseek(stream, position, os.SEEK_SET)
+    def receive(self) -> messages.Stopped | Ended | None:
+        while True:
+            try:
+                message, _ = messages.receive(self._channel)
+            except BlockingIOError:
                 return None
-            case kind if kind == EXITED:
-                return self._ended(int(data[1:]))
-            case kind if kind == EXEC_FAILED:
-                _, number, reason = unpack_failure(data[1:])
-                self._exec_failure = number, reason
-                return None
-            case kind if kind == TRIED:
-                self.tried.append(data[1:].decode("ascii", "replace"))
-                return None
-            case kind if kind == FAILED:
-                self.kill()
-                raise explain_failure(*unpack_failure(data[1:]))
-            case _:
-                # Init was killed from outside: so was everything in the jail.
-                self.kill()
-                return Event("ended", 128 + signal.SIGKILL, "the jail was killed")
+            match message:
+                case messages.Stopped():
+                    return message
+                case messages.StreamMoved(stream, position):
+                    # The caller's own stream goes on where the command stopped, as if it had been the same.
+                    os.lseek(stream, position, os.SEEK_SET)
+                case messages.Exited(status):
+                    return self._ended(status)
+                case messages.ExecFailed():
+                    self._not_started = message
+                case messages.NestingRefused(program):
+                    self._tried.append(program)
+                case None:
+                    # Init was killed from outside: so was everything in the jail.
+                    self.close()
+                    return Ended(128 + signal.SIGKILL, "the jail was killed")
+                case _:
+                    self.close()
+                    raise _explain(message, "the jail has failed", "its init said what is not expected")
 
-    def _ended(self, status: int) -> Event:
+    def _ended(self, status: int) -> Ended:
         os.waitpid(self._init, 0)
         self._init = 0
-        self.control.close()
-        if self._exec_failure is not None:
-            number, reason = self._exec_failure
-            missing = number == 2
-            return Event("ended", 127 if missing else 126, f"{self._spec.argv[0]}: {reason}")
-        if os.WIFSIGNALED(status):
-            return Event("ended", 128 + os.WTERMSIG(status))
-        return Event("ended", os.WEXITSTATUS(status))
+        return how_it_ended(self._program, status, self._not_started)
 
-    def kill(self) -> None:
-        """End everything inside, now. May be called at any time, more than once."""
-        self.control.close()
+    def close(self) -> None:
+        """End everything inside, now."""
+        if self._control is not None:
+            self._control.close()
         for pid in (self._builder, self._init):
             if pid:
                 try:
@@ -182,9 +152,38 @@ class NamespaceJail:
         self._builder = self._init = 0
 
 
-def _sorted_out(received: list[int]) -> Sockets:
+def mounted_trust(spec: Spec) -> dict[str, str]:
+    """Variables for certificates that are mounted in the jail. Java's store is put in the place of its own."""
+    if spec.trust is None:
+        return {}
+    from exeat.trust.places import trust_variables  # only where there is something to trust
+
+    return trust_variables(BUNDLE, own=OWN_CERTIFICATE)
+
+
+def try_out(jail: Jail) -> None:
+    """Build one and start nothing in it. Raises JailError."""
+    from exeat.jail.environment import Variables
+    from exeat.jail.files.layering import PRIVATE
+    from exeat.jail.files.mounttable import silent_mounts
+    from exeat.jail.files.view import Layers
+
+    layers = Layers(limit=64 << 20)
+    layers.is_trial = True
+    view = View(layers)
+    view.silent = silent_mounts(PRIVATE)
+    try:
+        jail.build(Spec([""], "/", Variables({}), view=view)).sockets.close()
+    finally:
+        jail.close()
+
+
+def _explain(message: messages.Message | None, public: str, detail: str) -> JailError:
+    return explain_failure(*message) if isinstance(message, messages.Failed) else JailError(public, detail=detail)
+
+
+def _sort_out(received: list[int], sockets: Sockets) -> None:
     """Descriptors as sockets again, told apart by what they are: it survives any change of their order."""
-    sockets = Sockets([], [], [], [])
     for number in received:
         each = socket.socket(fileno=number)
         if each.family == socket.AF_NETLINK:
@@ -195,4 +194,3 @@ def _sorted_out(received: list[int]) -> Sockets:
             sockets.dns_tcp.append(each)
         else:
             sockets.tcp.append(each)
-    return sockets

@@ -9,15 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import select
-import socket
 import struct
 from collections.abc import Callable
 from fcntl import ioctl
 
 from exeat.jail import libc
-
-# struct seccomp_notif and seccomp_notif_resp, as they are since Linux 5.0; the sizes are part of the numbers.
 from exeat.jail.limits import seccomp
+from exeat.jail.messages import Word, open_channel, receive, send
 
 # struct seccomp_notif and seccomp_notif_resp, as they are since Linux 5.0; the sizes are part of the numbers.
 _RECEIVE, _RECEIVED_BYTES = 0xC0502100, 80
@@ -40,14 +38,13 @@ class Attempts:
     def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell = tell
         self._names: set[str] = set()
-        self._ours, self._theirs = socket.socketpair()
+        self._ours, self._theirs = open_channel()
         self._listener = -1
         self._poll: select.poll | None = None
 
     def hand_over(self, listener: int) -> None:
         """In the command's process. Both ends are closed when it becomes the command."""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", listener))]
-        self._theirs.sendmsg([b"L"], rights)
+        send(self._theirs, Word.LISTENER, [listener])
 
     def watch(self, poll: select.poll) -> None:
         """In init, once the command is forked."""
@@ -68,13 +65,10 @@ class Attempts:
         """Or the end: the filter could not have one, or the command has started."""
         assert self._poll is not None
         self._poll.unregister(self._ours)
-        _, rights, _, _ = self._ours.recvmsg(1, socket.CMSG_SPACE(4))
+        _, received = receive(self._ours, 1)
         self._ours.close()
-        for level, kind, data in rights:
-            if (level, kind, len(data)) == (socket.SOL_SOCKET, socket.SCM_RIGHTS, 4):
-                self._listener = struct.unpack("=i", data)[0]
-                os.set_inheritable(self._listener, False)
-                self._poll.register(self._listener, select.POLLIN)
+        for self._listener in received:
+            self._poll.register(self._listener, select.POLLIN)
 
     def _answer(self) -> bool:
         """One call. False if this listener is of no use: closed, it makes the kernel refuse by itself (ENOSYS)."""

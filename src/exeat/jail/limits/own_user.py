@@ -34,8 +34,8 @@ def is_unused(uid: int) -> bool:
 
 
 def _has_account(uid: int) -> bool:
-    import grp  # noqa: PLC0415 - root's jail only
-    import pwd  # noqa: PLC0415
+    import grp  # root's jail only
+    import pwd
 
     for find in (pwd.getpwuid, grp.getgrgid):
         try:

@@ -8,23 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import struct
 
 from exeat.errors import ExeatError
-from exeat.jail.libc import (
-    PR_CAP_AMBIENT,
-    PR_CAP_AMBIENT_CLEAR_ALL,
-    PR_CAPBSET_DROP,
-    PR_CAPBSET_READ,
-    PR_GET_DUMPABLE,
-    PR_GET_NO_NEW_PRIVS,
-    PR_GET_SECUREBITS,
-    PR_SET_DUMPABLE,
-    PR_SET_NO_NEW_PRIVS,
-    PR_SET_SECUREBITS,
-    call,
-    prctl,
-)
+from exeat.jail import libc
 
 _CAP_SETPCAP = 8
 _CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
@@ -45,11 +33,11 @@ def drop_all() -> None:
     sealed = bool(permitted >> _CAP_SETPCAP & 1)
     if sealed:
         _set_capabilities(effective=permitted, permitted=permitted)
-        prctl(PR_SET_SECUREBITS, (prctl(PR_GET_SECUREBITS) | _SECUREBITS) & ~_KEEP_CAPS)
-        _for_each_capability(PR_CAPBSET_DROP)
-    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+        libc.prctl(libc.PR_SET_SECUREBITS, (libc.prctl(libc.PR_GET_SECUREBITS) | _SECUREBITS) & ~_KEEP_CAPS)
+        _for_each_capability(libc.PR_CAPBSET_DROP)
+    libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
     _set_capabilities(effective=0, permitted=0)
-    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
     left = _left(sealed=sealed)
     if left:
         raise ExeatError(f"privileges could not be dropped: {', '.join(left)}")
@@ -60,8 +48,8 @@ def hide_memory() -> None:
 
     Ends at exec. It takes /proc/self away from the user, so id maps come first.
     """
-    prctl(PR_SET_DUMPABLE, 0)
-    if prctl(PR_GET_DUMPABLE) != 0:
+    libc.prctl(libc.PR_SET_DUMPABLE, 0)
+    if libc.prctl(libc.PR_GET_DUMPABLE) != 0:
         raise ExeatError("the process's memory could not be hidden")
 
 
@@ -79,23 +67,23 @@ def _left(*, sealed: bool) -> list[str]:
     left = []
     if _get_capabilities() != (0, 0, 0):  # the ambient set cannot hold what is not permitted, so this covers it
         left.append("capabilities")
-    if not prctl(PR_GET_NO_NEW_PRIVS):
+    if not libc.prctl(libc.PR_GET_NO_NEW_PRIVS):
         left.append("no_new_privs")
     if not sealed:
         return left
-    if any(_for_each_capability(PR_CAPBSET_READ)):
+    if any(_for_each_capability(libc.PR_CAPBSET_READ)):
         left.append("bounding set")
-    if prctl(PR_GET_SECUREBITS) & (_SECUREBITS | _KEEP_CAPS) != _SECUREBITS:
+    if libc.prctl(libc.PR_GET_SECUREBITS) & (_SECUREBITS | _KEEP_CAPS) != _SECUREBITS:
         left.append("securebits")
     return left
 
 
 def _for_each_capability(option: int) -> list[int]:
-    """The answers to a prctl about each capability that the kernel knows."""
+    """The answers to a libc.prctl about each capability that the kernel knows."""
     answers: list[int] = []
     try:
         for number in _CAPABILITY_NUMBERS:
-            answers.append(prctl(option, number))  # noqa: PERF401 (the last one ends it, by an error)
+            answers.append(libc.prctl(option, number))  # noqa: PERF401 (the last one ends it, by an error)
     except OSError as error:
         if error.errno != errno.EINVAL or not answers:
             raise
@@ -105,7 +93,7 @@ def _for_each_capability(option: int) -> list[int]:
 def _get_capabilities() -> tuple[int, int, int]:
     """The effective, permitted and inheritable sets, a bit for each capability."""
     data = ctypes.create_string_buffer(24)
-    call("capget", _CAPABILITY_HEADER, data)
+    libc.call("capget", _CAPABILITY_HEADER, data)
     effective, permitted, inheritable, *high = struct.unpack("=6I", data)
     return effective | high[0] << 32, permitted | high[1] << 32, inheritable | high[2] << 32
 
@@ -113,4 +101,42 @@ def _get_capabilities() -> tuple[int, int, int]:
 def _set_capabilities(*, effective: int, permitted: int) -> None:
     low = 0xFFFFFFFF
     data = struct.pack("=6I", effective & low, permitted & low, 0, effective >> 32, permitted >> 32, 0)
-    call("capset", _CAPABILITY_HEADER, data)
+    libc.call("capset", _CAPABILITY_HEADER, data)
+
+
+# The same numbers on every machine.
+_CREATE_RULESET = 444
+_RESTRICT_SELF = 446
+
+_CREATE_RULESET_VERSION = 1
+_SCOPE_ABSTRACT_UNIX_SOCKET = 1
+_SCOPE_SIGNAL = 2
+_ABI_WITH_SCOPES = 6  # Linux 6.12
+
+
+def landlock_abi() -> int:
+    """Which version of Landlock the kernel offers. 0 if there is none, or it was switched off at boot."""
+    try:
+        return libc.syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP):
+            return 0
+        raise
+
+
+def scope_abstract_sockets(*, signals: bool = True) -> bool:
+    """Keep this thread, and all it starts, from abstract Unix sockets and processes that were there before. For good.
+
+    False, and nothing done, if the kernel is too old. `no_new_privs` must be set. As with every Landlock domain, no
+    process outside it can be traced either; inside, debuggers work.
+    """
+    if landlock_abi() < _ABI_WITH_SCOPES:
+        return False
+    scoped = _SCOPE_ABSTRACT_UNIX_SOCKET | (_SCOPE_SIGNAL if signals else 0)
+    attributes = struct.pack("=QQQ", 0, 0, scoped)  # no rights to files, no rights to ports, scopes
+    ruleset = libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
+    try:
+        libc.syscall(_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+    return True

@@ -12,20 +12,7 @@ import errno
 import struct
 
 from exeat.errors import ExeatError
-from exeat.jail.libc import (
-    CLONE_NEWCGROUP,
-    CLONE_NEWIPC,
-    CLONE_NEWNET,
-    CLONE_NEWNS,
-    CLONE_NEWPID,
-    CLONE_NEWTIME,
-    CLONE_NEWUSER,
-    CLONE_NEWUTS,
-    PR_GET_NO_NEW_PRIVS,
-    PR_SET_SECCOMP,
-    prctl,
-    syscall,
-)
+from exeat.jail import libc
 from exeat.jail.limits.bpf import Program
 
 KILL_PROCESS = 0x80000000
@@ -40,56 +27,15 @@ _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1 << 3
 _ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
-NUMBERS = {
-    "x86_64": {
-        "ioctl": 16,
-        "socket": 41,
-        "bind": 49,
-        "listen": 50,
-        "socketpair": 53,
-        "setsockopt": 54,
-        "clone": 56,
-        "setpriority": 141,
-        "add_key": 248,
-        "request_key": 249,
-        "keyctl": 250,
-        "ioprio_set": 251,
-        "unshare": 272,
-        "perf_event_open": 298,
-        "setns": 308,
-        "seccomp": 317,
-        "bpf": 321,
-        "userfaultfd": 323,
-        "io_uring_setup": 425,
-        "io_uring_enter": 426,
-        "io_uring_register": 427,
-        "clone3": 435,
-    },
-    "aarch64": {
-        "ioctl": 29,
-        "ioprio_set": 30,
-        "unshare": 97,
-        "setpriority": 140,
-        "socket": 198,
-        "socketpair": 199,
-        "bind": 200,
-        "listen": 201,
-        "setsockopt": 208,
-        "add_key": 217,
-        "request_key": 218,
-        "keyctl": 219,
-        "clone": 220,
-        "perf_event_open": 241,
-        "setns": 268,
-        "seccomp": 277,
-        "bpf": 280,
-        "userfaultfd": 282,
-        "io_uring_setup": 425,
-        "io_uring_enter": 426,
-        "io_uring_register": 427,
-        "clone3": 435,
-    },
-}
+_CALLS = {
+    "ioctl": (16, 29), "socket": (41, 198), "bind": (49, 200), "listen": (50, 201), "socketpair": (53, 199),
+    "setsockopt": (54, 208), "clone": (56, 220), "setpriority": (141, 140), "add_key": (248, 217),
+    "request_key": (249, 218), "keyctl": (250, 219), "ioprio_set": (251, 30), "unshare": (272, 97),
+    "perf_event_open": (298, 241), "setns": (308, 268), "seccomp": (317, 277), "bpf": (321, 280),
+    "userfaultfd": (323, 282), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427), "clone3": (435, 435),
+}  # fmt: skip
+NUMBERS = {machine: {name: numbers[at] for name, numbers in _CALLS.items()} for at, machine in enumerate(_ARCH)}
 
 # Refused whatever the arguments, with the answer programs know from a kernel without it (ENOSYS) or a strict one.
 _REFUSED = {
@@ -132,14 +78,13 @@ _SOCKET_OPTIONS = (25, 62, 26, 50, 51, 52)
 _LONGEST_NETLINK = 12
 _INTERNET = (16, 28)
 
-# CLONE_NEWTIME is missing: clone takes that bit for part of the signal number.
-_CLONE_NAMESPACES = (
-    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
-)
+# libc.CLONE_NEWTIME is missing: clone takes that bit for part of the signal number.
+_CLONE_NAMESPACES = libc.CLONE_NEWNS | libc.CLONE_NEWCGROUP | libc.CLONE_NEWUTS | libc.CLONE_NEWIPC
+_CLONE_NAMESPACES |= libc.CLONE_NEWUSER | libc.CLONE_NEWPID | libc.CLONE_NEWNET
 # unshare gets new flags for new namespaces, so it is read the other way round: VM, FS, FILES, SIGHAND, THREAD, SYSVSEM.
 _UNSHARE_HARMLESS = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000
 # What sandboxes inside may make. A program that owns a namespace has rights over that namespace only.
-_NESTED = _CLONE_NAMESPACES | CLONE_NEWTIME
+_NESTED = _CLONE_NAMESPACES | libc.CLONE_NEWTIME
 
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
@@ -249,14 +194,14 @@ def _judge_namespaces(program: Program, nesting: Nesting) -> None:
     """A new user namespace would give back every capability in it, and with them the kernel's larger surface."""
     nested = _NESTED if nesting.allowed else 0
     if not nesting.control_groups:
-        nested &= ~CLONE_NEWCGROUP
+        nested &= ~libc.CLONE_NEWCGROUP
     refused_by_clone = _CLONE_NAMESPACES & ~nested
     refused_by_unshare = 0xFFFFFFFF ^ (_UNSHARE_HARMLESS | nested)
     for name, refused in (("clone", refused_by_clone), ("unshare", refused_by_unshare)):
         program.place(name)
         program.load(_argument(0))  # the flags, on both machines; others have the stack first
         if nesting.tell and not nesting.allowed:
-            program.jump_any_bit(CLONE_NEWUSER, TELL)
+            program.jump_any_bit(libc.CLONE_NEWUSER, TELL)
         program.jump_any_bit(refused, _refuse(errno.EPERM))
         program.end(ALLOW)
 
@@ -341,7 +286,7 @@ def install(program: bytes) -> None:
     _need_no_new_privs()
     code, header = _as_structure(program)
     # This is seccomp(2) without flags, by a name that needs no number per machine.
-    prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
+    libc.prctl(libc.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
     del code
 
 
@@ -353,13 +298,15 @@ def install_with_listener(program: bytes, machine: str) -> int:
     _need_no_new_privs()
     code, header = _as_structure(program)
     number = NUMBERS[machine]["seccomp"]
-    listener = syscall(number, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER, ctypes.addressof(header))
+    listener = libc.syscall(
+        number, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER, ctypes.addressof(header)
+    )
     del code
     return listener
 
 
 def _need_no_new_privs() -> None:
-    if not prctl(PR_GET_NO_NEW_PRIVS):
+    if not libc.prctl(libc.PR_GET_NO_NEW_PRIVS):
         raise ExeatError("a system call filter needs no_new_privs first")
 
 

@@ -9,7 +9,6 @@ import os
 import socket
 import struct
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 from exeat.wire.netlink import Message, parse_messages
@@ -76,9 +75,7 @@ class Netlink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

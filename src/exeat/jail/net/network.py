@@ -7,10 +7,13 @@ receives them accepts connections from inside while living outside. If they are 
 from __future__ import annotations
 
 import socket
+import struct
+from collections.abc import Sequence
 
+from exeat.jail.jail import Sockets
+from exeat.jail.messages import HostPorts
+from exeat.jail.net import netlink
 from exeat.jail.net import nftables as nft
-from exeat.jail.net.links import OWN_IPV4, OWN_IPV6, look_connected
-from exeat.jail.net.netlink import make_everything_local, open_packet_log
 
 TABLE = "exeat"
 # Above the ephemeral range (32768-60999) and below nothing that is commonly used.
@@ -21,33 +24,7 @@ _LOG_GROUP = 1
 LOGGED_BYTES = 96  # IPv6 header, an extension or two, ports
 LOGGED_PER_SECOND = 1_000
 _LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
-HostPorts = tuple[bytes, int, int]  # a loopback address, first and last port
 _TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
-
-
-class Sockets:
-    """What the gateway needs to serve a jail. Addresses are the jail's, not the host's."""
-
-    __slots__ = ("dns_tcp", "dns_udp", "dropped", "tcp")
-
-    def __init__(
-        self,
-        tcp: list[socket.socket],
-        dns_udp: list[socket.socket],
-        dns_tcp: list[socket.socket],
-        dropped: list[socket.socket],
-    ) -> None:
-        self.tcp = tcp
-        self.dns_udp = dns_udp
-        self.dns_tcp = dns_tcp
-        self.dropped = dropped  # news of packets that were dropped; empty where the kernel cannot tell
-
-    def all(self) -> list[socket.socket]:
-        return [*self.tcp, *self.dns_udp, *self.dns_tcp, *self.dropped]
-
-    def close(self) -> None:
-        for each in self.all():
-            each.close()
 
 
 def has_ipv6() -> bool:
@@ -90,19 +67,19 @@ def _listen(family: socket.AddressFamily, port: int) -> socket.socket:
     return listener
 
 
-def build_network(to_host: list[HostPorts]) -> Sockets:
+def build_network(to_host: Sequence[HostPorts]) -> Sockets:
     """Turn the empty namespace that this process is in into a jail's. Raises OSError.
 
     Loopback addresses are the jail's own, except for the ports in `to_host`, which the gateway is to decide on.
     """
     ipv6 = has_ipv6()
-    make_everything_local(ipv6=ipv6)
+    netlink.make_everything_local(ipv6=ipv6)
     look_connected(ipv6=ipv6)
     _reuse_ports()
     log = [nft.rule(nft.limit(LOGGED_PER_SECOND), nft.log(_LOG_GROUP, LOGGED_BYTES))]
     try:
         nft.install(TABLE, _chains(to_host, log))
-        dropped = [open_packet_log(_LOG_GROUP, LOGGED_BYTES)]
+        dropped = [netlink.open_packet_log(_LOG_GROUP, LOGGED_BYTES)]
     except OSError:
         # No nfnetlink_log in this kernel. What is dropped stays dropped; it is only not told.
         nft.install(TABLE, _chains(to_host, []))
@@ -124,20 +101,14 @@ def _reuse_ports() -> None:
         pass  # slower, and only for such programs
 
 
-def _daddr(address: bytes) -> bytes:
-    return nft.ip_daddr(address) if len(address) == 4 else nft.ip6_daddr(address)
-
-
-def _chains(to_host: list[HostPorts], log: list[nft.Rule]) -> list[nft.Chain]:
-    own_loopback = [
-        nft.ip_daddr(b"\x7f"), nft.ip6_daddr(b"\0" * 15 + b"\x01"), nft.ip_daddr(OWN_IPV4), nft.ip6_daddr(OWN_IPV6)
-    ]  # fmt: skip
+def _chains(to_host: Sequence[HostPorts], log: list[nft.Rule]) -> list[nft.Chain]:
+    own_loopback = [nft.daddr(each) for each in (b"\x7f", bytes(15) + b"\1", OWN_IPV4, OWN_IPV6)]
     nat = [
         # DNS first: the name server in resolv.conf may well have a loopback address.
         nft.rule(nft.l4proto(_UDP), nft.dport(53), nft.redirect(DNS_PORT)),
         nft.rule(nft.l4proto(_TCP), nft.dport(53), nft.redirect(DNS_PORT)),
         *(
-            nft.rule(_daddr(address), nft.l4proto(_TCP), nft.dports(low, high), nft.redirect(GATEWAY_PORT))
+            nft.rule(nft.daddr(address), nft.l4proto(_TCP), nft.dports(low, high), nft.redirect(GATEWAY_PORT))
             for address, low, high in to_host
         ),
         # What the jail's own processes say to each other is theirs.
@@ -155,3 +126,65 @@ def _chains(to_host: list[HostPorts], log: list[nft.Rule]) -> list[nft.Chain]:
         nft.Chain("nat", "nat", nft.PRIORITY_DSTNAT, nft.ACCEPT, nat),
         nft.Chain("filter", "filter", nft.PRIORITY_FILTER, nft.DROP, kept),
     ]
+
+
+# Kept for documentation (RFC 5737), so no server has it; and of the prefix that spells "exeat", outside of the range
+# that stands for names (gateway/doors/synthetic.py). Both are the jail's own, like loopback.
+OWN_IPV4 = socket.inet_pton(socket.AF_INET, "198.51.100.1")
+OWN_IPV6 = socket.inet_pton(socket.AF_INET6, "fd65:7865:6174:1::1")
+_LINKS = ("exeat0", "exeat1")
+_NO_IPV6 = "/proc/sys/net/ipv6/conf/{}/disable_ipv6"
+
+_RTM_NEWLINK = 16
+_RTM_NEWADDR = 20
+_IFF_UP = 1
+_IFLA_IFNAME, _IFLA_LINKINFO = 3, 18
+_INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_SCOPE_GLOBAL = 0
+
+
+def look_connected(*, ipv6: bool) -> None:
+    """Have a link that is up, and an address of global scope in each family. What cannot be had is done without.
+
+    Some programs look for an address that is not of loopback before they ask for addresses of its family at all
+    (AI_ADDRCONFIG as c-ares and aria2 read it). Others look for a link (Chromium: `navigator.onLine`). Neither leads
+    anywhere.
+    """
+    with netlink.Netlink(netlink.NETLINK_ROUTE) as link:
+        index = netlink.LOOPBACK_INDEX
+        try:
+            index = _join_two_ends(link, ipv6=ipv6)
+        except OSError:
+            pass  # no veth in this kernel
+        try:
+            _add_address(link, socket.AF_INET, OWN_IPV4, index)  # a link without one does not count for Chromium
+            if ipv6:
+                _add_address(link, socket.AF_INET6, OWN_IPV6, netlink.LOOPBACK_INDEX)
+        except OSError:
+            pass  # such programs find no family then, as without this
+
+
+def _join_two_ends(link: netlink.Netlink, *, ipv6: bool) -> int:
+    """A cable with both ends in here; the index of one. No route leads to it, so nothing is ever sent on it."""
+    ours, theirs = (_interface(0) + netlink.text(_IFLA_IFNAME, name) for name in _LINKS)
+    pair = netlink.nested(_INFO_DATA, netlink.attribute(_VETH_PEER, theirs))
+    kind = netlink.nested(_IFLA_LINKINFO, netlink.text(_INFO_KIND, "veth"), pair)
+    link.request(_RTM_NEWLINK, netlink.NLM_F_CREATE | netlink.NLM_F_EXCL, ours + kind)
+    for name in _LINKS:
+        if ipv6:
+            # Otherwise the kernel itself would ask for routers and neighbours there, and be told no on record.
+            with open(_NO_IPV6.format(name), "w") as setting:
+                setting.write("1")
+        link.request(_RTM_NEWLINK, 0, _interface(socket.if_nametoindex(name), _IFF_UP))
+    return socket.if_nametoindex(_LINKS[0])
+
+
+def _add_address(link: netlink.Netlink, family: int, address: bytes, index: int) -> None:
+    header = struct.pack("=BBBBI", family, len(address) * 8, 0, _SCOPE_GLOBAL, index)
+    payload = header + netlink.attribute(_IFA_LOCAL, address) + netlink.attribute(_IFA_ADDRESS, address)
+    link.request(_RTM_NEWADDR, netlink.NLM_F_CREATE | netlink.NLM_F_EXCL, payload)
+
+
+def _interface(index: int, flags: int = 0) -> bytes:
+    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags)

@@ -131,22 +131,20 @@ def tcp_refusal() -> bytes:
     return l4proto(socket.IPPROTO_TCP) + flags + _payload(_TRANSPORT_HEADER, 4, bytes(4))
 
 
-def ip_daddr(prefix: bytes) -> bytes:
-    """IPv4 destinations that begin with these whole bytes."""
-    return _meta(_META_NFPROTO, bytes((socket.AF_INET,))) + _payload(_NETWORK_HEADER, 16, prefix)
+def daddr(address: bytes) -> bytes:
+    """Destinations: an IPv6 address, or what begins with these whole bytes of an IPv4 one."""
+    return _address(address, 16, 24)
 
 
-def ip6_daddr(address: bytes) -> bytes:
-    return _meta(_META_NFPROTO, bytes((socket.AF_INET6,))) + _payload(_NETWORK_HEADER, 24, address)
+def saddr(address: bytes) -> bytes:
+    """Sources, likewise."""
+    return _address(address, 12, 8)
 
 
-def ip_saddr(prefix: bytes) -> bytes:
-    """IPv4 sources that begin with these whole bytes."""
-    return _meta(_META_NFPROTO, bytes((socket.AF_INET,))) + _payload(_NETWORK_HEADER, 12, prefix)
-
-
-def ip6_saddr(address: bytes) -> bytes:
-    return _meta(_META_NFPROTO, bytes((socket.AF_INET6,))) + _payload(_NETWORK_HEADER, 8, address)
+def _address(address: bytes, ipv4_offset: int, ipv6_offset: int) -> bytes:
+    is_ipv6 = len(address) > 4
+    family = _meta(_META_NFPROTO, bytes((socket.AF_INET6 if is_ipv6 else socket.AF_INET,)))
+    return family + _payload(_NETWORK_HEADER, ipv6_offset if is_ipv6 else ipv4_offset, address)
 
 
 def ct_status_dnat() -> bytes:

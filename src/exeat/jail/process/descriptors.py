@@ -17,7 +17,8 @@ import stat
 import struct
 from collections.abc import Iterable
 
-from exeat.jail.libc import call
+from exeat.jail.files.kernelfs import read_only
+from exeat.jail.libc import MS_BIND, MS_PRIVATE, MS_REC, call, mount
 
 STREAMS = ("standard input", "standard output", "standard error")
 # Linux numbers: null, zero, full, random, urandom; everything that is a terminal, or a pseudo terminal's near end.
@@ -204,3 +205,80 @@ def _is_far_end(number: int) -> bool:
 def _is_own_far_end(number: int) -> bool:
     """Of a terminal in the jail's own /dev/pts."""
     return _is_far_end(number) and os.fstat(number).st_dev == os.stat("/dev/pts").st_dev
+
+
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+
+
+def hold_read_only() -> dict[int, int]:
+    """Replace standard streams that are files opened for reading. Returns which, and where in the file they stand.
+
+    To be called in a mount namespace of our own, while the host's files are there under their names. OSError.
+    """
+    streams = [number for number in (0, 1, 2) if _is_to_be_held(number)]
+    if streams:
+        mount(None, "/", None, MS_REC | MS_PRIVATE)  # the host sees nothing of it
+    positions = {}
+    for number in streams:
+        try:
+            opened = _open_read_only(number)
+        except OSError as error:
+            if not _may_change(number):
+                continue
+            raise OSError(
+                errno.EPERM,
+                f"{STREAMS[number]} is a file that cannot be kept from being changed ({error.strerror}); "
+                "put a pipe between: cat ... |",
+            ) from None
+        positions[number] = os.lseek(opened, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+        os.dup2(opened, number)
+        os.close(opened)
+    return positions
+
+
+def moved(positions: dict[int, int]) -> dict[int, int]:
+    """Of streams that were replaced: those that have been read from, and where they stand now."""
+    now = {number: os.lseek(number, 0, os.SEEK_CUR) for number in positions}
+    return {number: place for number, place in now.items() if place != positions[number]}
+
+
+def _is_to_be_held(number: int) -> bool:
+    if not stat.S_ISREG(os.fstat(number).st_mode) or is_without_name(number):
+        return False
+    return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+
+
+def _may_change(number: int) -> bool:
+    """Rather too often than too seldom: the command has fewer rights than we have here."""
+    may_write = os.access(f"/proc/self/fd/{number}", os.W_OK, effective_ids=True)
+    return may_write or os.fstat(number).st_uid == os.geteuid()
+
+
+def _open_read_only(number: int) -> int:
+    """The same file, over a mount of its own that cannot be written to, and that nothing else leads to."""
+    path = os.readlink(f"/proc/self/fd/{number}")
+    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _expect_same(handle, number)
+        mount(f"/proc/self/fd/{handle}", f"/proc/self/fd/{handle}", None, MS_BIND)
+    finally:
+        os.close(handle)
+    try:
+        read_only(path)
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            _expect_same(opened, number)
+            if not os.fstatvfs(opened).f_flag & os.ST_RDONLY:
+                raise OSError(errno.EBUSY, "it was replaced meanwhile")
+        except BaseException:
+            os.close(opened)
+            raise
+    finally:
+        call("umount2", path, _MNT_DETACH | _UMOUNT_NOFOLLOW)
+    return opened
+
+
+def _expect_same(one: int, other: int) -> None:
+    if not os.path.samestat(os.fstat(one), os.fstat(other)):
+        raise OSError(errno.ENOENT, "it is not what is found under its name")

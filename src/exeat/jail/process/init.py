@@ -1,4 +1,7 @@
-"""Init's work while the command runs: it reaps, passes signals on, and tells the runner what happens."""
+"""Init: process 1 of the jail. It starts the command, reaps what is orphaned, and passes signals on.
+
+When it ends, the kernel ends everything inside. It is a child of the builder, and never returns to the caller's code.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,115 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import NoReturn
 
+from exeat.jail import libc, messages
+from exeat.jail.files import kernelfs
+from exeat.jail.jail import OwnTerminal
+from exeat.jail.limits import nesting, privileges
 from exeat.jail.limits.nesting import Attempts
-from exeat.jail.messages import EXITED, MOVED, PASS_SIGNAL, STOPPED, receive
-from exeat.jail.process import streams
-from exeat.jail.process.freezing import Freezer
-from exeat.jail.signals import FOR_COMMAND, SI_USER, read_signalfd
+from exeat.jail.process import descriptors
+from exeat.jail.process.command import become
+from exeat.jail.process.place import Place, Step, report
+from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, read_signalfd, restore_signals
 
+_TIOCSCTTY = 0x540E  # the same on every machine that there is a jail for
 # How long the two halves of a signal to the group, to the runner and to init, can be apart.
 _GROUP_MS = 50
 
 
-class Watch:
+def live_as_init(place: Place, control: socket.socket, positions: dict[int, int], *, is_root: bool) -> NoReturn:
+    """From the fork on. `positions`: standard streams that are not the caller's own any more, and where they stood."""
+    try:
+        spec = place.spec
+        _settle(place, control, is_root=is_root)
+        for number in STOPPING:
+            signal.signal(number, signal.SIG_IGN)
+        signals = open_signalfd([signal.SIGCHLD, *FOR_COMMAND])
+        if spec.terminal is not None:
+            _lead_session(spec.terminal)
+        messages.send(control, messages.Word.READY)
+        # The word to go comes when the builder is gone and the runner is our parent, not before.
+        if messages.receive(control)[0] is not messages.Word.GO:
+            os._exit(1)
+        libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if _is_gone(control):
+            os._exit(1)
+        attempts = Attempts(lambda name: messages.send(control, messages.NestingRefused(name)))
+        command = os.fork()
+        if command == 0:
+            _become_command(place, control, attempts)
+        leads = spec.terminal is not None
+        shares = spec.has_terminal and not leads
+        _Watch(command, signals, control, positions, attempts, leads_session=leads, shares_group=shares).go_on()
+    except BaseException as problem:
+        report(control, "init", problem)
+    os._exit(1)
+
+
+def _lead_session(terminal: OwnTerminal) -> None:
+    """Be to the command what a shell is to a job: without a parent in its session it could not be stopped (Ctrl-Z)."""
+    with Step("terminal"):
+        os.setsid()
+        libc.call("ioctl", terminal.descriptor, _TIOCSCTTY, 0)
+
+
+def _settle(place: Place, control: socket.socket, *, is_root: bool) -> None:
+    """Lose every privilege. From here on this process can do no more than the command."""
+    terminal = place.spec.terminal
+    with Step("proc"):
+        kernelfs.mount_proc(is_root=is_root)
+    with Step("descriptors"):
+        # What exeat's own process had open: its log, the sockets of the gateway, folders of the host.
+        descriptors.close_all_but([control.fileno(), terminal.descriptor if terminal is not None else -1])
+    with Step("privileges"):
+        if place.run_as is not None:
+            uid, gid = place.run_as
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            # Keeps the capabilities over the change of uid, for drop_all to give up one by one.
+            libc.prctl(libc.PR_SET_KEEPCAPS, 1)
+            os.setresuid(uid, uid, uid)
+        privileges.drop_all()
+        # Init is a copy of the runner: its memory and environment are not for the command to read.
+        privileges.hide_arguments(b"exeat")
+        privileges.hide_memory()
+    with Step("own folder" if place.run_as else "folder"):
+        os.chdir(place.spec.cwd)
+
+
+def _is_gone(control: socket.socket) -> bool:
+    try:
+        return not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+
+
+def _become_command(place: Place, control: socket.socket, attempts: Attempts) -> NoReturn:
+    spec = place.spec
+    try:
+        if not spec.has_terminal:
+            os.setsid()
+        if spec.terminal is not None:
+            os.setpgid(0, 0)
+            os.tcsetpgrp(spec.terminal.descriptor, os.getpid())  # SIGTTOU is ignored until the next line
+        restore_signals()
+        shared_network = not place.own_network
+        # Also keeps signals inside: the command is in its caller's process group, and so is who else runs in that job.
+        scoped = privileges.scope_abstract_sockets()
+        unix_sockets = scoped or not shared_network
+        nesting.install_filter(attempts, place.nesting, unix_sockets=unix_sockets, shared_network=shared_network)
+        become(place.paths, spec.argv, place.environ)
+    except OSError as error:
+        messages.send(control, messages.ExecFailed(error.errno or 0, error.strerror or str(error)))
+    except BaseException as problem:
+        report(control, "exec", problem)
+    os._exit(127)
+
+
+class _Watch:
     """Init's work while the command runs."""
 
     def __init__(
@@ -42,7 +141,7 @@ class Watch:
         self._positions = positions
         self._leads_session = leads_session
         self._shares_group = shares_group
-        self._freezer = Freezer()
+        self._freezer = _Freezer()
         self._seen: dict[int, float] = {}  # signals that came to the whole group, and when
 
     def go_on(self) -> NoReturn:
@@ -56,11 +155,11 @@ class Watch:
             if self._signals in ready:
                 self._take_signals()
             if self._control.fileno() in ready:
-                data, _ = receive(self._control, 16)
-                if not data:
-                    os._exit(1)  # the runner is gone
-                if data[:1] == PASS_SIGNAL:
-                    self._pass(int(data[1:]))
+                match messages.receive(self._control)[0]:
+                    case None:
+                        os._exit(1)  # the runner is gone
+                    case messages.PassSignal(number):
+                        self._pass(number)
 
     def _take_signals(self) -> None:
         for number, code, _ in read_signalfd(self._signals):
@@ -101,9 +200,50 @@ class Watch:
                 continue
             if os.WIFSTOPPED(status):
                 self._freezer.freeze()
-                self._control.send(STOPPED + str(os.WSTOPSIG(status)).encode())
+                messages.send(self._control, messages.Stopped(os.WSTOPSIG(status)))
             else:
-                for stream, position in streams.moved(self._positions).items():
-                    self._control.send(MOVED + f"{stream} {position}".encode())
-                self._control.send(EXITED + str(status).encode())
+                for stream, position in descriptors.moved(self._positions).items():
+                    messages.send(self._control, messages.StreamMoved(stream, position))
+                messages.send(self._control, messages.Exited(status))
                 os._exit(0)
+
+
+class _Freezer:
+    """All processes of the jail, stopped and let go on.
+
+    When the command stops, exeat does, too, so that the shell it was started from sees a job that has stopped. Then
+    nobody watches what comes to be in shared folders, so nothing may run that could put something there.
+    """
+
+    def __init__(self) -> None:
+        self._is_frozen = False
+        self._stopped_before: frozenset[int] = frozenset()
+
+    def freeze(self) -> None:
+        if not self._is_frozen:
+            self._stopped_before = frozenset(pid for pid in _others() if _is_stopped(pid))
+        self._is_frozen = True
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGSTOP)  # all but us, in one step: none gets away by a fork
+
+    def thaw(self) -> None:
+        """But for those that had stopped before, the command among them."""
+        if not self._is_frozen:
+            return
+        self._is_frozen = False
+        for pid in _others():
+            if pid not in self._stopped_before:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGCONT)
+
+
+def _others() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1")
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[:1] == [b"T"]
+    except OSError:
+        return False  # it has ended

@@ -14,17 +14,16 @@ from collections.abc import Iterable
 from exeat.errors import ConfigError, JailError, StartError
 from exeat.files.keys.hidden import OWN_FILES, HiddenPath, hidden_paths
 from exeat.paths import is_below, links_on_way, look, root_of
-from exeat.run.gateway_process.preparations import NOTHING, Preparations
-from exeat.run.settings import RunSettings
+from exeat.run.settings import Plan
 from exeat.sandbox.home import make_folders, make_home, state_home
 
 
-def find_hidden(settings: RunSettings, own: list[str]) -> list[HiddenPath]:
+def find_hidden(plan: Plan, own: list[str]) -> list[HiddenPath]:
     """What is not there for the command. With the host's own files that is what decides about it, and no keys."""
-    program = os.path.basename(settings.argv[0])
-    if settings.files.mode == "view":
-        return hidden_paths(user_home(), os.environ, os.geteuid(), settings.files, program=program, own=own)
-    found = {os.path.realpath(path): "asked for" for path in settings.files.hide}
+    program = os.path.basename(plan.settings.argv[0])
+    if plan.files.mode == "view":
+        return hidden_paths(user_home(), os.environ, os.geteuid(), plan.files, program=program, own=own)
+    found = {os.path.realpath(path): "asked for" for path in plan.files.hide}
     found |= {os.path.realpath(path): OWN_FILES for path in own if os.path.exists(path)}
     return [HiddenPath(path, (), why) for path, why in found.items()]
 
@@ -52,16 +51,20 @@ def working_directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise ConfigError("the working directory does not exist any more", where="exeat run", expected="cd") from None
+        raise ConfigError("the working directory no longer exists", where="exeat run", expected="cd") from None
 
 
-def own_files(settings: RunSettings, prepared: Preparations = NOTHING) -> list[str]:
+def own_files(plan: Plan) -> list[str]:
     """What decides about the command, or tells of it: rules, secrets, logs, exeat's own state."""
-    log = (settings.audit, *settings.log_files)
+    settings, prepared = plan.settings, plan.prepared
+    log = (settings.audit, *plan.log_files)
     written = (*dict.fromkeys(log), settings.learn_out, settings.summary_json)
-    files = (*written, *settings.policy_files, *settings.secrets_files, *prepared.hidden)
-    for path in prepared.hidden:
-        _refuse_second_name(path)
+    files = (*written, *settings.rules.files, *settings.rules.secrets_files, *prepared.hidden)
+    for path in filter(_has_second_name, prepared.hidden):  # only names that are known can be hidden
+        raise StartError(
+            f"{path!r} holds a secret and has a second name (a hard link), by which the command could read it",
+            detail="remove the other name, or name a file that has one",
+        )
     found = [os.path.abspath(path) for path in files if path and _can_be_hidden(path)]
     folders = own_folders()
     if any(is_below(working_directory(), os.path.realpath(folder)) for folder in folders):
@@ -75,21 +78,11 @@ def own_files(settings: RunSettings, prepared: Preparations = NOTHING) -> list[s
 
 def refuse_second_names(paths: Iterable[str]) -> None:
     """Of what decides about the command, or tells of it, in folders that it changes. Raises StartError."""
-    for path in paths:
-        if _has_second_name(path):
-            raise StartError(
-                f"{path!r} decides about the command, or tells of it, and has a second name (a hard link), by which "
-                "the command could change it",
-                detail="remove the other name, or keep the file outside of the folders that the command changes",
-            )
-
-
-def _refuse_second_name(path: str) -> None:
-    """Of a file with a value in it: only names that are known can be hidden."""
-    if _has_second_name(path):
+    for path in filter(_has_second_name, paths):
         raise StartError(
-            f"{path!r} holds a secret and has a second name (a hard link), by which the command could read it",
-            detail="remove the other name, or name a file that has one",
+            f"{path!r} controls or records the command, and has a second name (a hard link), by which "
+            "the command could change it",
+            detail="remove the other name, or keep the file outside of the folders that the command changes",
         )
 
 
@@ -160,6 +153,6 @@ class HiddenWays:
             self._known.add(target)
             root = root_of(target, roots)
             if not root:
-                raise JailError(f"{name} leads to another file now, which cannot be hidden any more", detail=target)
+                raise JailError(f"{name} now leads to another file, which can no longer be hidden", detail=target)
             new.append((root, target))
         return new

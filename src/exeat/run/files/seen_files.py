@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from itertools import product
 from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, StartError
@@ -12,16 +13,14 @@ from exeat.files.keys.hidden import OWN_FILES, HiddenPath, later_paths
 from exeat.files.keys.masking import build_mask
 from exeat.files.layers.on_disk import LOOK_EVERY_S, DiskLayer, needs_disk
 from exeat.files.named_paths import RealPaths, check_paths
-from exeat.jail.files.devices import is_device, is_terminal_of_host
 from exeat.jail.files.holding import Place, places_on_way
+from exeat.jail.files.kernelfs import is_device, is_terminal_of_host
 from exeat.jail.files.layering import PRIVATE, is_private
-from exeat.jail.files.mounts import View
+from exeat.jail.files.mounts import View, find_sockets
 from exeat.jail.files.mounttable import silent_mounts
-from exeat.jail.files.shared_sockets import find_sockets
 from exeat.jail.files.trees import usual_modes
 from exeat.jail.files.view import Layers
 from exeat.paths import full_path, is_below, is_in, is_socket, links_on_way, outermost, up_from
-from exeat.run.files.git_note import note_on_repository
 from exeat.run.files.hidden_files import (
     find_hidden,
     make_own_folders,
@@ -32,11 +31,10 @@ from exeat.run.files.hidden_files import (
     working_directory,
 )
 from exeat.run.files.own_code import OwnCode
-from exeat.run.files.project_guard import guard_projects
-from exeat.run.gateway_process.preparations import NOTHING, Preparations
-from exeat.run.jails.nested import refuse_covers
-from exeat.run.settings import RunSettings
-from exeat.run.summary import say
+from exeat.run.files.project_guard import guard_projects, note_on_repository
+from exeat.run.nesting import refuse_covers
+from exeat.run.outcome import say
+from exeat.run.settings import Plan, RunSettings
 from exeat.sandbox.home import state_home
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
 
 _LEAST_LAYER = 1 << 20
-_COVERED = "{!r} is hidden, and so is what earlier runs in the sandbox have there, to whom it was not"
+_COVERED = "{!r} is hidden, and so is what earlier runs in the sandbox left there, for which it was not hidden"
 # Not silenced by --quiet, as that of --jail env is not: a policy file may have asked for it.
 _HOST_WARNING = (
     "--files host, by an option or by `mode` in [files]: the command can change every file that you can change, read "
@@ -61,7 +59,7 @@ class SeenFiles:
         self.disk = disk
         self.save: SaveLayer | None = None
         self.covered: list[str] = []  # what is hidden though earlier runs have left something there
-        self.kept: list[int] = []  # descriptors of the layers of earlier runs, which nobody changes while they are open
+        self.kept: list[int] = []  # descriptors of the layers of earlier runs, unchanged while they are open
 
     @property
     def look_every_ms(self) -> float | None:
@@ -81,37 +79,38 @@ class SeenFiles:
             self.disk = None
 
 
-def see_files(settings: RunSettings, prepared: Preparations = NOTHING) -> SeenFiles:
+def see_files(plan: Plan) -> SeenFiles:
     """Decide it. Raises ConfigError for what cannot be had."""
-    _check_sockets_and_devices(settings)
+    _check_sockets_and_devices(plan.settings)
     # First of all: it makes exeat's own folder, which is to be hidden.
     with usual_modes():
-        disk = DiskLayer(settings.files.layer_bytes) if settings.files.mode == "view" and needs_disk() else None
+        disk = DiskLayer(plan.files.layer_bytes) if plan.files.mode == "view" and needs_disk() else None
         try:
-            return _see(settings, prepared, disk)
+            return _see(plan, disk)
         except BaseException:
             if disk is not None:
                 disk.remove()
             raise
 
 
-def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) -> SeenFiles:
+def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
+    settings = plan.settings
     silent = silent_mounts(PRIVATE)
-    _refuse_silent(silent, [working_directory(), *settings.files.write])
+    _refuse_silent(silent, [working_directory(), *plan.files.write])
     home = user_home()
-    own = own_files(settings, prepared)
-    hidden = find_hidden(settings, own)
+    own = own_files(plan)
+    hidden = find_hidden(plan, own)
     _refuse_own_sockets(settings.unix, hidden)
-    named = check_paths(settings.files, hidden, home=home, here=working_directory(), state=_state())
-    view = _choose_layers(settings, named, home) if settings.files.mode == "view" else _choose_host(settings)
+    named = check_paths(plan.files, hidden, home=home, here=working_directory(), state=_state())
+    view = View(_choose_layers(plan, named, home), settings.unix)
     if make_own_folders(view.shared):
-        hidden = find_hidden(settings, own)
-    notes = _protect(view, settings, named, home)
-    _hide(view, hidden, later_paths(home, hidden, settings.files))
+        hidden = find_hidden(plan, own)
+    notes = _protect(view, plan, named, home)
+    _hide(view, hidden, later_paths(home, hidden, plan.files))
     _hold_ways(view, own)
     if view.layers is not None:
         refuse_second_names(place.path for place in view.holdings.hidden if place.path in _own(hidden))
-    if settings.files.nest:
+    if plan.files.nest:
         covered = [place.path for place in view.holdings.hidden]
         sockets = [path for path in find_sockets(view.shared, silent) if path not in settings.unix]
         refuse_covers([*covered, *OwnCode(home, working_directory()).read_only, *sockets], view.shared)
@@ -119,7 +118,7 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
         for note in notes:
             say(note)
     view.silent = silent
-    view.trust = prepared.trust
+    view.trust = plan.prepared.trust
     view.devices = settings.devices
     seen = SeenFiles(view, hidden, disk)
     if view.layers is not None:
@@ -135,20 +134,19 @@ def _see(settings: RunSettings, prepared: Preparations, disk: DiskLayer | None) 
 
 def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
     """What is shared for real is looked through. Elsewhere such a mount can be left out."""
-    for point in silent:
-        for path in shared:
-            if is_below(point, os.path.abspath(os.path.expanduser(path))):
-                raise StartError(
-                    f"what is mounted at {point!r} does not answer, and the command is to have it",
-                    detail=f"it is in {path}; unmount it (umount -l), or start in another folder",
-                )
+    for point, path in product(silent, shared):
+        if is_below(point, os.path.abspath(os.path.expanduser(path))):
+            raise StartError(
+                f"what is mounted at {point!r} does not answer, and the command would share it",
+                detail=f"it is in {path}; unmount it (umount -l), or start in another folder",
+            )
 
 
 def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
     """What earlier runs in the sandbox have left."""
-    from exeat.files.layers.folding import fold_layers  # noqa: PLC0415 - for sandboxes with a name
-    from exeat.files.layers.kept import kept_bytes, kept_layers, seen_before  # noqa: PLC0415
-    from exeat.files.layers.saving import save_layer  # noqa: PLC0415
+    from exeat.files.layers.folding import fold_layers  # for sandboxes with a name
+    from exeat.files.layers.kept import kept_bytes, kept_layers, seen_before
+    from exeat.files.layers.saving import save_layer
 
     seen.save = save_layer
     fold_layers(folder)
@@ -169,8 +167,11 @@ def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> 
         layers.fill_cover = fill
 
 
-def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> View:
-    policy, here = settings.files, working_directory()
+def _choose_layers(plan: Plan, named: RealPaths, home: str) -> Layers | None:
+    settings, policy, here = plan.settings, plan.files, working_directory()
+    if policy.mode == "host":
+        say(_HOST_WARNING)
+        return None
     real = list(named.write)
     why = why_not_shared(here, home_directories(home, os.environ, os.geteuid()))
     if not why:
@@ -178,12 +179,7 @@ def _choose_layers(settings: RunSettings, named: RealPaths, home: str) -> View:
     elif not settings.quiet and not is_in(here, real):
         say(note_on_working_directory(why))
     own_folders = [home, "/var/tmp", os.path.realpath(os.environ.get("TMPDIR", "/tmp"))]  # noqa: S108
-    return View(Layers(outermost(real), limit=policy.layer_bytes, own_folders=own_folders), settings.unix)
-
-
-def _choose_host(settings: RunSettings) -> View:
-    say(_HOST_WARNING)
-    return View(None, settings.unix)
+    return Layers(outermost(real), limit=policy.layer_bytes, own_folders=own_folders)
 
 
 def _state() -> str:
@@ -196,13 +192,10 @@ def _state() -> str:
 def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None:
     """Where there are layers, by a mask; where it is shared for real, by a cover. `later`: what is not there yet."""
     view.not_there = [entry.path for entry in hidden]
-    covered = tuple(
-        Place(
-            place.root, place.path, tuple(name for name in entry.keep if f"{entry.path}/{name}" not in view.not_there)
-        )
-        for entry in hidden
-        for place in _in_shared(view, [entry.path])
-    )
+    covered = []
+    for entry in hidden:
+        keep = tuple(name for name in entry.keep if f"{entry.path}/{name}" not in view.not_there)
+        covered += [place._replace(keep=keep) for place in _in_shared(view, [entry.path])]
     paths = {place.path for place in covered}
     # What lies in a folder that is covered is not there any more, so nothing can be put over it.
     outer = tuple(place for place in covered if paths.isdisjoint(up_from(os.path.dirname(place.path))))
@@ -220,16 +213,16 @@ def _own(hidden: list[HiddenPath]) -> set[str]:
     return {entry.path for entry in hidden if entry.why == OWN_FILES}
 
 
-def _protect(view: View, settings: RunSettings, named: RealPaths, home: str) -> list[str]:
+def _protect(view: View, plan: Plan, named: RealPaths, home: str) -> list[str]:
     """What must not be changed in folders that are shared for real, and what the policy says. Returns notes."""
     code = OwnCode(home, working_directory())
     notes: list[str] = []
     if view.layers is not None:
-        writable = [full_path(path, home) for path in settings.files.write]
+        writable = [full_path(path, home) for path in plan.files.write]
         folders = [root for root in view.shared if os.path.isdir(root)]
         view.holdings, notes = guard_projects(folders, view.shared, writable, home)
         notes.append(note_on_repository(working_directory(), view.shared))
-    own = [*code.read_only, *(path for path in settings.upstream_ca if os.path.isfile(path))]
+    own = [*code.read_only, *(path for path in plan.settings.upstream_ca if os.path.isfile(path))]
     places = (
         *view.holdings.read_only,
         *(place for path in own for root in view.shared for place in places_on_way(root, os.path.abspath(path))),

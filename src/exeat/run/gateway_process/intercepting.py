@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from exeat.audit.journal import Journal
+from exeat.audit.record import encode_event
+from exeat.errors import ExeatError
 from exeat.gateway.tls.interception import HTTP1, Intercept, Interception
+from exeat.jail.environment import decoded
+from exeat.jail.messages import Prepared, send
 from exeat.policy import Name, Pattern, Policy, Reason, Rule, Scope, Target, decide, is_exempt
-from exeat.run.environment import decoded
-from exeat.run.gateway_process.preparations import Preparations
 from exeat.run.gateway_process.scrubbing import scrub_environment
 from exeat.secrets.model import Secret, SecretSpec
 from exeat.secrets.setup.config import VARIABLE
-from exeat.secrets.setup.values import Settle, end_commands, fetch, files_to_hide, variables_to_drop
+from exeat.secrets.setup.values import (
+    Settle,
+    end_commands,
+    fetch,
+    fetch_one,
+    files_to_hide,
+    renewal_plan,
+    variables_to_drop,
+)
 from exeat.secrets.stream.codings import load_codings
 from exeat.secrets.vault import Vault
 from exeat.sources import Loaded
 from exeat.trust.authority import Authority, Contexts
 from exeat.trust.roots import UpstreamTrust, find_caller_roots, find_system_roots
 from exeat.trust.store import certificates_of, combined_bundle, java_key_store
-from exeat.trust.unnamed_file import TrustFiles, file_in_memory
+from exeat.trust.unnamed_file import file_in_memory
 
 if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
 
-# Loaded by the gateway when it first needs them; by then nothing is to be loaded any more.
-NEEDED_LATER = (
-    "exeat.gateway.doors.http2", "exeat.gateway.http2.back", "exeat.secrets.treatment", "exeat.trust.roots",
-    "subprocess", "json",
-)  # fmt: skip
 
 # A value of so many bytes is no other variable's by chance, or no part of one.
 _WHOLE, _PART = 8, 16
@@ -54,6 +61,7 @@ class Intercepting:
         # No command that fetches a value has any use for what holds others.
         self._environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
         self._loaded = loaded
+        self._renewals: list[asyncio.Task[None]] = []
         self.secrets: tuple[Secret, ...] = ()
         if loaded.secrets:
             self.secrets = fetch(loaded.secrets, self._environ, _settle(folder, loaded.secrets))
@@ -68,25 +76,25 @@ class Intercepting:
     def _dropped(self) -> set[str]:
         return {*variables_to_drop(self._loaded.secrets), *self._copies, *self._own_copies}
 
-    def preparations(self) -> Preparations:
-        loaded = self._loaded
+    def tell(self, control: socket.socket) -> None:
+        """What the command is to get of the secrets: never a value. The certificates go with it."""
         own = self._authority.certificate_pem
         added = find_caller_roots(self._passed_on)  # by variables that will lead to our files
         bundle = combined_bundle(find_system_roots(self._passed_on) + added, own)
-        trust = TrustFiles(
-            file_in_memory(bundle),
-            file_in_memory(combined_bundle(added, own)),
-            file_in_memory(java_key_store(certificates_of(bundle))),
+        prepared = Prepared(
+            tuple((each.name, each.placeholder.decode("ascii")) for each in self.secrets),
+            tuple(sorted(self._dropped())),
+            _files_with_values(self._loaded.secrets),
+            (*_announce(self._loaded.policy, self._loaded.secrets), *self._copies.values()),
             self._authority.subject_hash,
         )
-        return Preparations(
-            {each.name: each.placeholder.decode("ascii") for each in self.secrets},
-            sorted(self._dropped()),
-            _files_with_values(loaded.secrets),
-            [*loaded.warnings, *_announce(loaded.policy, loaded.secrets), *self._copies.values()],
-            trust,
-            loaded.files,
-        )
+        contents = bundle, combined_bundle(added, own), java_key_store(certificates_of(bundle))
+        files = [file_in_memory(each) for each in contents]
+        try:
+            send(control, prepared, files)
+        finally:
+            for each in files:
+                os.close(each)
 
     def interception(self) -> Interception:
         """What the gateway works with. Everything that it needs later is loaded here."""
@@ -95,22 +103,25 @@ class Intercepting:
         mode = Intercept(self._loaded.intercept)
         return Interception(mode, Vault(self.secrets), Contexts(self._authority), self._trust.context)
 
-    def end_renewals(self, renewals: Sequence[asyncio.Task[None]]) -> None:
+    def start_renewals(self, journal: Journal) -> None:
+        """Secrets that do not last: their command is run again in the background, and requests take the new value."""
+        placeholders = {each.name: each.placeholder for each in self.secrets}
+        self._renewals = [
+            asyncio.create_task(_renew(secret, after_s, self._environ, placeholders, journal))
+            for secret, after_s in renewal_plan(self.secrets)
+        ]
+
+    def end_renewals(self) -> None:
         """Nobody waits for them any more, nor for the commands that they have started."""
-        for renewal in renewals:
+        for renewal in self._renewals:
             renewal.cancel()
         end_commands()
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """As it was at the start: for commands that renew a secret."""
-        return self._environ
 
 
 def _settle(folder: SandboxFolder | None, secrets: Sequence[SecretSpec]) -> Settle | None:
     if folder is None:
         return None
-    from exeat.sandbox.placeholders import KeptPlaceholders  # noqa: PLC0415 - for sandboxes with a name
+    from exeat.sandbox.placeholders import KeptPlaceholders  # for sandboxes with a name
 
     return KeptPlaceholders(folder, {each.name: each.shape for each in secrets if not each.placeholder}).settle
 
@@ -125,10 +136,10 @@ def _permitted(loaded: Loaded) -> list[Pattern]:
     return wanted + [rule.pattern for secret in loaded.secrets for rule in secret.hosts]
 
 
-def _files_with_values(secrets: Sequence[SecretSpec]) -> list[str]:
+def _files_with_values(secrets: Sequence[SecretSpec]) -> tuple[str, ...]:
     """Those that secrets name, and those in which values are written; links followed."""
     written = (each.written.name for each in secrets if each.source.value is not None and each.written.name != VARIABLE)
-    return [*dict.fromkeys((*files_to_hide(secrets), *map(os.path.realpath, written)))]
+    return tuple(dict.fromkeys((*files_to_hide(secrets), *map(os.path.realpath, written))))
 
 
 def _find_copies(environ: Mapping[str, str], secrets: Sequence[Secret]) -> dict[str, str]:
@@ -167,3 +178,25 @@ def _note(policy: Policy, rule: Rule) -> str:
     if not decision.allowed and decision.reason is not Reason.NEEDS_INTERCEPTION:
         return " (but a rule denies that)"
     return " (allowed by that)" if decision.rule is not None and decision.rule.implied else ""
+
+
+_RETRY_S = 30.0  # after a failure, unless the next turn comes sooner
+
+
+async def _renew(
+    secret: Secret, after_s: float, environ: Mapping[str, str], placeholders: Mapping[str, bytes], journal: Journal
+) -> None:
+    """For ever. While a command fails the last value is used: it may be good for longer than was said."""
+    loop = asyncio.get_running_loop()
+    wait_s = after_s
+    while True:
+        await asyncio.sleep(wait_s)
+        try:
+            value = await loop.run_in_executor(None, fetch_one, secret.spec, environ, placeholders)
+        except ExeatError as error:
+            wait_s = min(after_s, _RETRY_S)
+            journal.append(encode_event("secret-not-renewed", secret=secret.name, note=error.public))
+            continue
+        secret.renew(value)
+        wait_s = after_s
+        journal.append(encode_event("secret-renewed", secret=secret.name))

@@ -11,7 +11,7 @@ from typing import Any
 from exeat.errors import ConfigError, ExeatError
 from exeat.gateway.gates.questions import Answer, Answerer, Question
 from exeat.gateway.gateway import Gateway
-from exeat.run.asks.asking import CONTROL, PROGRAM, TERMINAL, Panel
+from exeat.run.asks.panel import CONTROL, PROGRAM, TERMINAL, Panel
 from exeat.run.gateway_process.stored import StoredRules
 from exeat.run.learn.learning import MAX_PLACES, Learning
 from exeat.run.settings import RunSettings
@@ -136,7 +136,7 @@ class Oversight:
         if not (isinstance(number, int) and isinstance(allow, bool) and isinstance(always, bool)):
             raise ConfigError("not an answer", expected="number, allow and always")
         if request.get("run") != self._tag:
-            raise ExeatError("there is no such question any more")
+            raise ExeatError("this question is no longer open")
         return {"said": self._panel.answer(number, allow=allow, always=always, by=CONTROL)}
 
 

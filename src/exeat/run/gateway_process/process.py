@@ -12,45 +12,35 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from exeat.errors import ConfigError, ExeatError, StartError
-from exeat.jail.messages import receive
-from exeat.run.gateway_process.preparations import NOTHING, PREPARED, Preparations, receive_preparations
+from exeat.file_policy import FileSettings
+from exeat.jail import messages
 from exeat.run.gateway_process.scrubbing import ClosedMemory, scrub_environment
-from exeat.run.outcome import UNKNOWN, Outcome, read_outcome
+from exeat.run.outcome import UNKNOWN, Outcome
+from exeat.run.settings import Preparations
+from exeat.trust.unnamed_file import TrustFiles
 
 if TYPE_CHECKING:
-    from exeat.jail.net.network import HostPorts, Sockets
+    from exeat.jail.jail import Built
     from exeat.run.settings import RunSettings
 
-# What it says: one kind byte per packet, then fields with NUL between.
-RULES = b"L"
-READY = b"R"
-BLOCKED = b"B"
-LEARNED = b"K"
-_BAD_RULES = b"C"
-_FAILED = b"E"
-
-_MAX_PACKET = 128 * 1024
-_MAX_FILES = 4
+T = TypeVar("T")
+_MAX_FILES = 3
 _STOP_S = 10.0
 _LEAVE_S = 1.0
 _LOOK_S = 0.005
 
 
 class GatewayProcess:
-    """The run's side of it: start, hand over the sockets, stop and hear what was blocked."""
+    """The runner's side of it: start it, hear what the rules say, hand over the sockets, stop it."""
 
     def __init__(self, settings: RunSettings) -> None:
         """Fork. To be called with one thread, and with the standard streams open."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._places: list[HostPorts] | None = None
-        self._prepared: Preparations | None = None if settings.may_intercept else NOTHING
-        self._learns = settings.learn
+        ours, theirs = messages.open_channel()
         self._settings = settings
-        self.learned = ""  # after `stop`: a policy for what was let through
-        self.outcome = UNKNOWN  # after `stop`
+        self._is_prepared = False
         self.asking, asked = _open_questions(settings)  # where it asks about what no rule lists, for the terminal
         self.can_ask = asked is not None or settings.folder is not None
         # Ctrl-C goes to the whole group. Until the new process has left it, that is for the run alone.
@@ -67,101 +57,77 @@ class GatewayProcess:
         self.socket = ours
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
-    def loopback_places(self) -> list[HostPorts]:
-        """Wait until the rules are read: which loopback addresses do they list? Raises ConfigError."""
-        if self._places is None:
-            fields = self._expect(RULES).split("\0")
-            self._places = [
-                (bytes.fromhex(address), int(low), int(high))
-                for address, low, high in zip(fields[0::3], fields[1::3], fields[2::3], strict=False)
-            ]
-        return self._places
+    def prepare(self) -> Preparations:
+        """Wait until the rules are read and the secrets fetched. Raises ConfigError for what cannot be used.
 
-    def preparations(self) -> Preparations:
-        """Wait until the secrets are fetched: what the command is to get of them. Raises ConfigError.
-
-        From here on this process no longer has what its variables held of them.
+        From here on this process no longer has what its variables held of secrets.
         """
-        if self._prepared is None:
+        rules, _ = self._expect(messages.RulesRead)
+        files = tuple(FileSettings._make(fields) for fields in rules.files)
+        found = Preparations(rules.to_host, files, said=rules.said)
+        if rules.is_prepared:
             with ClosedMemory():
-                self._prepared = self._receive_preparations()
-        self.loopback_places()  # they come first, and also where there is nothing to prepare
-        return self._prepared
+                prepared, received = self._expect(messages.Prepared)
+                scrub_environment(prepared.dropped, self._settings.environ)
+            bundle, own, java = received
+            found = found.replace(
+                placeholders=dict(prepared.placeholders),
+                hidden=prepared.hidden,
+                said=found.said + prepared.said,
+                trust=TrustFiles(bundle, own, java, prepared.subject_hash),
+            )
+        self._is_prepared = True
+        return found
 
-    def _receive_preparations(self) -> Preparations:
-        self.loopback_places()
-        data, files = receive(self.socket, _MAX_PACKET, _MAX_FILES)
-        if data[:1] != PREPARED:
-            self._understand(data, PREPARED)
-        prepared = receive_preparations(files)
-        scrub_environment(prepared.dropped, self._settings.environ)
-        self._settings.add_files(prepared.files)
-        return prepared
-
-    def serve(self, sockets: Sockets, *, jail: str, credentials: tuple[str, str] | None = None, init: int = 0) -> None:
-        """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own.
-
-        `init` is process 1 of the jail, if there is one.
-        """
-        self.preparations()
+    def serve(self, built: Built, *, jail: str) -> None:
+        """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own."""
+        sockets = built.sockets
         kinds = [
             kind
-            for kind, group in (("tcp", sockets.tcp), ("udp", sockets.dns_udp), ("dns", sockets.dns_tcp))
+            for kind, group in (
+                ("tcp", sockets.tcp), ("udp", sockets.dns_udp), ("dns", sockets.dns_tcp), ("log", sockets.dropped)
+            )
             for _ in group
-        ] + ["log" for _ in sockets.dropped]
-        user, password = credentials or ("", "")
-        text = "\0".join((jail, user, password, str(init), ",".join(kinds)))
+        ]  # fmt: skip
+        user, password = built.credentials or ("", "")
         try:
-            socket.send_fds(self.socket, [text.encode()], [each.fileno() for each in sockets.all()])
+            message = messages.Serve(jail, user, password, built.init, tuple(kinds))
+            messages.send(self.socket, message, [each.fileno() for each in sockets.all()])
         except ConnectionError:
             pass  # it has ended, and may have said why
         finally:
             sockets.close()
-        self._expect(READY)
+        self._expect(messages.Word)  # READY
 
     def stop(self) -> Outcome:
-        """End it. Gives what was blocked and what failed; nothing if it has died before."""
+        """End it. Returns what was blocked and what failed; nothing if it has died before."""
+        outcome = UNKNOWN
         try:
             self.socket.settimeout(_STOP_S)
             self.socket.shutdown(socket.SHUT_WR)
-            self.outcome = read_outcome(self._receive_file(BLOCKED))
-            if self._learns:
-                self.learned = self._receive_file(LEARNED)
-        except (OSError, ValueError, ExeatError):
+            outcome = Outcome(*self._expect(messages.Over)[0])
+        except (OSError, ExeatError):
             pass
         self.kill()
-        return self.outcome
+        return outcome
 
-    def _receive_file(self, kind: bytes) -> str:
-        data, files = receive(self.socket, _MAX_PACKET, _MAX_FILES)
-        if data[:1] != kind:
-            return self._understand(data, kind)
-        with open(files[0], encoding="utf-8") as file:
-            file.seek(0)
-            return file.read()
-
-    def _expect(self, kind: bytes) -> str:
-        data, _ = receive(self.socket, _MAX_PACKET)
-        return self._understand(data, kind)
-
-    def _understand(self, data: bytes, kind: bytes) -> str:
-        text = data[1:].decode(errors="replace")
-        if data[:1] == kind:
-            return text
-        if data[:1] == _BAD_RULES:
-            public, where, expected = text.split("\0")
-            raise ConfigError(public, where=where, expected=expected)
-        if data[:1] == _FAILED:
-            public, _, detail = text.partition("\0")
-            raise StartError(public, detail=detail)
-        raise StartError("the gateway has ended before it began")
+    def _expect(self, kind: type[T]) -> tuple[T, list[int]]:
+        message, received = messages.receive(self.socket, _MAX_FILES)
+        match message:
+            case messages.BadRules(public, where, expected):
+                raise ConfigError(public, where=where, expected=expected)
+            case messages.NotStarted(public, detail):
+                raise StartError(public, detail=detail)
+            case _ if isinstance(message, kind):
+                return message, received
+        raise StartError("the gateway ended before it started")
 
     def kill(self) -> None:
         """End it without a word. May be called at any time, more than once."""
         self.socket.close()
         if self.pid:
             try:
-                if self._prepared is None:
+                if not self._is_prepared:
                     self._ask_to_leave()
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
@@ -190,9 +156,9 @@ def _open_questions(settings: RunSettings) -> tuple[socket.socket | None, socket
             ) from None
     if not (settings.ask and settings.ask_here):
         return None, None
-    from exeat.run.asks.terminal import is_at_hand  # noqa: PLC0415 - for those who ask
+    from exeat.run.asks.terminal import is_at_hand  # for those who ask
 
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) if is_at_hand() else (None, None)
+    return messages.open_channel() if is_at_hand() else (None, None)
 
 
 def _live(
@@ -208,21 +174,25 @@ def _live(
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         signal.signal(signal.SIGTERM, _leave)
         if sys.platform == "linux":  # elsewhere the end of the control socket is all there is
-            from exeat.jail import libc  # noqa: PLC0415 - Linux only
+            from exeat.jail import libc  # Linux only
 
             libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
                 os._exit(1)
-        from exeat.run.gateway_process.serving import serve_run  # noqa: PLC0415 - takes 100 ms, in this process only
+        # 40 ms, in which the runner loads what it needs itself; then 80 ms, in which the jail is built.
+        from exeat.run.gateway_process.rules import read_rules
 
-        serve_run(settings, control, asked)
+        rules = read_rules(settings, control)
+        from exeat.run.gateway_process.serving import serve_run
+
+        serve_run(settings, rules, control, asked)
         status = 0
     except ConfigError as error:
-        _tell(control, _BAD_RULES, error.public, error.where, error.expected)
+        _tell(control, messages.BadRules(error.public, error.where, error.expected))
     except ExeatError as error:
-        _tell(control, _FAILED, error.public, error.detail)
+        _tell(control, messages.NotStarted(error.public, error.detail))
     except BaseException as error:
-        _tell(control, _FAILED, "the gateway could not start", f"{type(error).__name__}: {error}")
+        _tell(control, messages.NotStarted("the gateway could not start", f"{type(error).__name__}: {error}"))
     finally:
         os._exit(status)
 
@@ -232,9 +202,9 @@ def _leave(number: int, frame: object) -> NoReturn:
     raise SystemExit
 
 
-def _tell(control: socket.socket, kind: bytes, *fields: str) -> None:
+def _tell(control: socket.socket, message: messages.Message) -> None:
     try:
         control.setblocking(True)
-        control.send(kind + "\0".join(fields).encode(errors="replace"))
+        messages.send(control, message)
     except OSError:
         pass  # nobody is left to be told

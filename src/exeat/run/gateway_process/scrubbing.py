@@ -23,13 +23,13 @@ class ClosedMemory:
     def _get(self) -> int:
         if sys.platform != "linux":
             return 0
-        from exeat.jail.libc import PR_GET_DUMPABLE, prctl  # noqa: PLC0415 - Linux only
+        from exeat.jail.libc import PR_GET_DUMPABLE, prctl  # Linux only
 
         return prctl(PR_GET_DUMPABLE)
 
     def _set(self, value: int) -> None:
         if sys.platform == "linux" and value in (0, 1):  # 2 is the kernel's to set
-            from exeat.jail.libc import PR_SET_DUMPABLE, prctl  # noqa: PLC0415 - Linux only
+            from exeat.jail.libc import PR_SET_DUMPABLE, prctl  # Linux only
 
             prctl(PR_SET_DUMPABLE, value)
 

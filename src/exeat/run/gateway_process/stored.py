@@ -10,16 +10,18 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from exeat.audit.record import encode_event
 from exeat.errors import ConfigError
-from exeat.gateway.gateway import Gateway
 from exeat.policy import LOCALHOST, Policy, Rule, Source, parse_rule
 from exeat.policy.grammar import load_suffixes
 from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.changes import store_rule
 from exeat.sandbox.folder import SandboxFolder
+
+if TYPE_CHECKING:
+    from exeat.gateway.gateway import Gateway
 
 _log = logging.getLogger("exeat")
 _LOOK_S: Final = 0.5
@@ -91,7 +93,7 @@ class StoredRules:
                 except ConfigError:
                     pass  # on record
                 except Exception:  # a defect of ours must not end the watch
-                    _log.exception("the list could not be read anew")
+                    _log.exception("the list could not be read again")
 
     def _look(self) -> tuple[int, int, int] | None:
         try:

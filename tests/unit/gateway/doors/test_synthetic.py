@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from exeat.gateway.doors.synthetic import GRACE_S, IPV4_RANGE, IPV6_RANGE, MAX_SIZE, SyntheticNames
 from exeat.policy import classify
 from exeat.policy.address import AddressClass, carried_ipv4
+from tests.support.examples import examples
 
 Pair = tuple[IPv4Address, IPv6Address]
 
@@ -46,6 +47,7 @@ def test_a_name_keeps_its_addresses() -> None:
     assert [names.name_of(ip) for ip in pair] == ["good.test", "good.test"]
 
 
+@pytest.mark.thorough
 def test_the_whole_pool_has_addresses_that_are_all_different_and_sound() -> None:
     """No last octet of 0 or 255, all within the ranges, none that carries an IPv4 address or could be public."""
     names, _ = make(MAX_SIZE)
@@ -207,4 +209,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestModel.settings = settings(max_examples=examples(200), stateful_step_count=60, deadline=None)

@@ -12,6 +12,7 @@ from exeat.gateway.flow.download import Download
 from exeat.secrets.stream.codings import KNOWN
 from exeat.secrets.vault import Vault
 from exeat.wire.body import encode_chunk, encode_last_chunk
+from tests.support.examples import examples
 from tests.support.origins.packing import make_encoder
 from tests.unit.secrets.alike import VALUES, Streams, alike_and_not, another
 from tests.unit.secrets.samples import make_secret, request, response, treat
@@ -85,7 +86,7 @@ def chunks_in(out: bytes) -> tuple[int, ...]:
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("framing", FRAMINGS)
 @given(alike_and_not(40_000), st.sampled_from([0, 1]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_how_far_a_body_is_like_a_value_does_not_show(
     framing: str, coding: bytes, streams: Streams, minor: int
 ) -> None:

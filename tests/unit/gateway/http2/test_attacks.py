@@ -13,8 +13,11 @@ from h2.settings import SettingCodes
 from hypothesis import HealthCheck, given, settings
 
 from exeat.gateway.limits import Limits
+from tests.support.examples import examples
 from tests.unit.gateway.http2.peers import HOST, Headers, Origin, read_chunked, run, world
 from tests.unit.wire.mutation import Mutation, mutate, mutations
+
+pytestmark = pytest.mark.threat("T-C8")
 
 PLAIN: Headers = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", HOST), (b":path", b"/")]
 
@@ -540,7 +543,7 @@ def test_frames_that_h2_resets_a_stream_for_end_its_exchange(data: bytes) -> Non
     run(main)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(changes=mutations([_frame(6, 0, 0, bytes(8)), _frame(3, 0, 1, bytes(4)), _frame(1, 4, 3, b"\x82")], max_size=6))
 def test_damaged_bytes_never_show_a_defect(changes: list[Mutation]) -> None:
     """`world` checks in the end that nothing was left over and that no defect of ours has shown."""

@@ -17,6 +17,7 @@ from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES
 from exeat.gateway.limits import Limits
 from exeat.gateway.record.counters import Counters
+from tests.support.examples import examples
 from tests.unit.gateway.http2.peers import GET, Headers, Message, Pipe, Reader, Server, open_stream, run, upstream
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
@@ -559,7 +560,7 @@ def test_it_works_over_a_socket() -> None:
     run(main)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(changes=mutations([b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\0", b"\0\0\0\x01\x05\0\0\0\x03"], max_size=6))
 def test_damaged_bytes_never_show_a_defect(changes: list[Mutation]) -> None:
     """And every exchange hears of its end, or has its whole answer."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from h2.settings import SettingCodes
 
 from exeat.gateway.gates.session import Session
@@ -94,6 +95,7 @@ def test_a_client_that_opens_no_window_holds_up_its_stream_and_nothing_else() ->
     run(main)
 
 
+@pytest.mark.thorough
 def test_a_client_that_stops_reading_is_not_read_for() -> None:
     """Windows wide open, but nobody takes the bytes: they must not pile up."""
 
