@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from exeat.gateway.tls.interception import Interception
     from exeat.secrets.model import Secret
 
-Endpoint = tuple[IPv4Address | IPv6Address, int]
 _MAX_PLACES: Final = 4_096
 _CLEARED_S: Final = 5.0
 

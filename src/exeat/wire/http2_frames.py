@@ -21,7 +21,6 @@ CONTINUATION: Final = 9
 
 END_STREAM: Final = 0x1
 END_HEADERS: Final = 0x4
-PADDED: Final = 0x8
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_FRAME: Final = 16_384  # what a peer may send that has not been told otherwise (RFC 9113 section 4.2)

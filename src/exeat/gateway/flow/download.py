@@ -46,7 +46,6 @@ class Download:
         memory: BodyMemory | None = None,
     ) -> None:
         self.decoder = decoder = body_decoder(response)
-        self.status = response.status
         self.is_behind = False
         self._treatment = treatment
         self._client_minor = client_minor
