@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients.answers import parse_answer, reset
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, answering, read_rest, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.raw import RawOrigin
@@ -113,7 +113,7 @@ def test_a_client_that_leaves_during_its_answer(how: str, start_intercepted: Sta
             say_goodbye(conn)
         elif how == "reset":
             reset(conn)
-    assert gone.wait(10)
+    assert gone.wait(60)
     (end,) = [each for each in scene.ends() if each["method"] == "GET"]
     assert end["note"] == "client-left"
 
@@ -141,7 +141,7 @@ def test_a_client_that_leaves_during_its_upload(
             say_goodbye(conn)
         elif how == "reset":
             reset(conn)
-    assert cut.wait(10)
+    assert cut.wait(60)
     assert b"0\r\n\r\n" not in scene.origin.everything
     assert [end["note"] for end in scene.ends() if end["method"] == "POST"] == ["client-left"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from exeat.gateway.limits import Limits
 from tests.support.clients.answers import parse_answer, parse_answers
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, answering, read_rest, read_until
 from tests.support.origins import tls
 from tests.support.origins.plain import OK
@@ -197,7 +197,7 @@ def test_a_kept_connection_that_was_closed_is_replaced(
             for request in (GET, POST + b"Content-Length: 0\r\n\r\n"):
                 conn.sendall(request)
                 assert read_reply(conn).body == b"hello"
-                assert scene.origin.closed.acquire(timeout=10)  # before, nobody can know, and a POST is not sent twice
+                assert scene.origin.closed.acquire(timeout=60)  # before, nobody can know, and a POST is not sent twice
     assert scene.origin.connections == 20
 
 
@@ -246,7 +246,7 @@ def test_a_kept_connection_ends_after_its_time(
     with scene.open() as conn:
         conn.sendall(GET)
         assert read_reply(conn).status == 200
-        assert ended.wait(10)
+        assert ended.wait(60)
 
 
 TIMES: dict[str, tuple[dict[str, float], bytes, list[int]]] = {

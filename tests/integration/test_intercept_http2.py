@@ -13,7 +13,7 @@ import pytest
 from exeat.gateway.tls.interception import HTTP1
 from tests.support.clients.answers import parse_answers
 from tests.support.clients.http2 import Answer, Asked, Http2Client, Http2Server, refuse_without, refuse_without_h2
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
@@ -359,11 +359,12 @@ BAD: dict[str, list[tuple[bytes, bytes]]] = {
 }
 
 
+@pytest.mark.threat("T-C8")
 @pytest.mark.parametrize("fields", BAD.values(), ids=BAD.keys())
-def test_c8_what_could_be_read_two_ways_is_refused(
+def test_what_could_be_read_two_ways_is_refused(
     fields: list[tuple[bytes, bytes]], start_intercepted: StartIntercepted
 ) -> None:
-    """C8, C1: an error on the stream or the end of the connection; the server gets nothing. It is on record, once."""
+    """An error on the stream or the end of the connection; the server gets nothing. It is on record, once."""
     server = Http2Server()
     scene = start(start_intercepted, server, allow=["good.test private methods=GET", "other.test private methods=GET"])
     client = open_client(scene)
@@ -379,7 +380,8 @@ def test_c8_what_could_be_read_two_ways_is_refused(
     assert [(each["verdict"], each["host"]) for each in decisions] == [("deny", "good.test")], decisions
 
 
-def test_c8_control_fields_in_order_pass(start_intercepted: StartIntercepted) -> None:
+@pytest.mark.threat("T-C8")
+def test_control_fields_in_order_pass(start_intercepted: StartIntercepted) -> None:
     """C8's control: the same fields with one meaning, `host` beside `:authority` and cookies in crumbs among them."""
     server = Http2Server()
     scene = start(start_intercepted, server)
@@ -393,7 +395,8 @@ def test_c8_control_fields_in_order_pass(start_intercepted: StartIntercepted) ->
     assert server.asked[1].fields[b"cookie"] in (b"a=1; b=2", b"b=2")
 
 
-def test_c8_rapid_reset_ends_the_connection(start_intercepted: StartIntercepted) -> None:
+@pytest.mark.threat("T-C8")
+def test_rapid_reset_ends_the_connection(start_intercepted: StartIntercepted) -> None:
     """C8, CVE-2023-44487: streams that are opened and taken back; other connections do not notice."""
     server = Http2Server()
     scene = start(start_intercepted, server)
@@ -521,8 +524,9 @@ def test_a_server_that_leaves_in_the_middle(start_intercepted: StartIntercepted)
         assert answer.reset is not None or answer.status == 502
 
 
+@pytest.mark.threat("T-C5")
 @pytest.mark.parametrize("client", ["http/1.1", "h2"])
-def test_c5_holds_for_http_2(client: str, start_intercepted: StartIntercepted) -> None:
+def test_holds_for_http_2(client: str, start_intercepted: StartIntercepted) -> None:
     """A server that cannot be verified is a 502 on the stream, with the words for it."""
     server = Http2Server()
     scene = start_intercepted(handler=server, context=tls.expired(), secrets=SECRETS)

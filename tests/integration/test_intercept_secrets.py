@@ -15,7 +15,7 @@ import pytest
 from backports import zstd
 
 from tests.support.clients.answers import Answer, parse_answer, parse_answers
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_to_any_end
 from tests.support.origins.raw import RawHandler, RawOrigin, receive_body
 
@@ -189,6 +189,7 @@ def test_no_value_is_put_into_a_compressed_body(
     assert body in scene.origin.everything
 
 
+@pytest.mark.threat("T-H4")
 @pytest.mark.parametrize(
     ("coding", "body", "status"),
     [
@@ -202,15 +203,16 @@ def test_no_value_is_put_into_a_compressed_body(
 def test_a_body_that_cannot_be_looked_into_is_refused(
     coding: str, body: bytes, status: int, start_intercepted: StartIntercepted
 ) -> None:
-    """H4: exact substitution or a refusal, never past us unseen. The server does not get it."""
+    """Exact substitution or a refusal, never past us unseen. The server does not get it."""
     scene = start_intercepted(secrets=for_good(where=["body"]), handler=receive_body)
     answer = ask(scene, post("text/plain", body, f"Content-Encoding: {coding}"), "POST")
     assert answer.status == status
     assert scene.origin.connections == 0
 
 
+@pytest.mark.threat("T-H4")
 def test_a_placeholder_in_many_small_writes(start_intercepted: StartIntercepted) -> None:
-    """H4: one byte in a record, one byte in a chunk: found all the same, in the body and in the head."""
+    """One byte in a record, one byte in a chunk: found all the same, in the body and in the head."""
     scene = start_intercepted(secrets=for_good(where=ALL), handler=receive_body)
     body = b"[%b]" % scene.placeholder()
     chunks = b"".join(b"1\r\n%b\r\n" % body[at : at + 1] for at in range(len(body))) + b"0\r\n\r\n"
@@ -285,9 +287,10 @@ FORMS = {
 }  # fmt: skip
 
 
+@pytest.mark.threat("T-H1")
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 def test_an_echo_leaks_nothing(form: bytes, start_intercepted: StartIntercepted) -> None:
-    """D5, H1: in whatever form a server repeats the value, the client gets the placeholder."""
+    """In whatever form a server repeats the value, the client gets the placeholder."""
     response = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n<%b>" % (len(form) + 2, form)
     scene = start_intercepted(secrets=for_good(), handler=echo(response))
     answer = ask(scene, WITH_KEY % scene.placeholder())

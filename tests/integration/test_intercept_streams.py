@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients.answers import reset
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import DOORS, StartIntercepted, read_rest, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.packing import make_encoder
@@ -158,7 +158,7 @@ def test_events_arrive_one_by_one(
         origin.read(conn, raw)
         conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
         for number in range(5):
-            assert asked.acquire(timeout=10)
+            assert asked.acquire(timeout=60)
             conn.sendall(b"data: event %d\n\n" % number)
         say_goodbye(conn)
 
@@ -186,7 +186,7 @@ def test_compressed_events_arrive_one_by_one(coding: str, start_intercepted: Sta
             "Content-Type: text/event-stream\r\n\r\n".encode()
         )
         for number in range(5):
-            assert asked.acquire(timeout=10)
+            assert asked.acquire(timeout=60)
             part = packer.feed(b"data: event %d\n\n" % number)
             conn.sendall(b"%x\r\n%b\r\n" % (len(part), part))
         part = packer.finish()

@@ -18,8 +18,8 @@ from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
 from tests.support.clients.answers import assert_refused, parse_answer, reset, send_anyway
+from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartGate, StartOrigin, StartRawOrigin, StartServing
-from tests.support.gateways.doors import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.gateways.gate import LoopThread, read_all, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.gateways.serving import HOSTS as SERVE_HOSTS
@@ -102,8 +102,9 @@ def test_one_connection_too_many_is_503_and_the_next_is_served_again(
     assert counters.rejected_connections == 3
 
 
+@pytest.mark.threat("T-I3")
 def test_running_out_of_descriptors_is_survived(serve: StartServing, start_origin: StartOrigin) -> None:
-    """I3: with 64 descriptors, clients beyond them are closed or told 503; when the others leave all is well again.
+    """With 64 descriptors, clients beyond them are closed or told 503; when the others leave all is well again.
 
     The log has every decision, and nothing is written about it that looks like a crash.
     """
@@ -133,8 +134,9 @@ def test_running_out_of_descriptors_is_survived(serve: StartServing, start_origi
     assert "Traceback" not in serving.errors
 
 
+@pytest.mark.threat("T-I3")
 def test_descriptors_come_back_after_two_thousand_tunnels(serve: StartServing, start_origin: StartOrigin) -> None:
-    """I3: opened and ended in every way, by either side, before and after the first byte."""
+    """Opened and ended in every way, by either side, before and after the first byte."""
     chance = random.Random(3)
 
     def handle(conn: socket.socket, origin: Origin) -> None:
@@ -228,9 +230,10 @@ def answer_200_kb(conn: socket.socket, origin: Origin) -> None:
 both_endings = pytest.mark.parametrize("keeps", ["close", "keep-alive"])
 
 
+@pytest.mark.threat("T-I1")
 @both_endings
 def test_a_client_that_never_reads_its_answer_is_given_up(keeps: str, start_origin: StartOrigin) -> None:
-    """I1: the answer is complete, the gateway has closed, and the client takes nothing: it must not stay for ever."""
+    """The answer is complete, the gateway has closed, and the client takes nothing: it must not stay for ever."""
     origin = start_origin(answer_200_kb)
     thread = LoopThread()
     gateway = Narrow(origin.port, Limits(idle_s=0.2, keep_alive_s=0.2, response_s=0.2, head_s=0.2))
@@ -371,8 +374,9 @@ def test_header_limits_hold_for_responses_too(start_gate: StartGate, start_origi
     assert_refused(gate.send(get(origin.port, extra="X-Size: 5000\r\n")), 502, "http_protocol_error")
 
 
+@pytest.mark.threat("T-I1")
 def test_a_second_sandbox_is_not_touched_by_a_full_first(start_gate: StartGate, start_origin: StartOrigin) -> None:
-    """I1: limits are a gateway's own; another gateway in the same process serves on."""
+    """Limits are a gateway's own; another gateway in the same process serves on."""
     origin = start_origin()
     full = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS, limits=Limits(max_connections=2))
     free = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS)

@@ -11,8 +11,9 @@ import pytest
 
 from exeat.gateway.limits import Limits
 from tests.support.clients.hello import client_hello
+from tests.support.clients.talk import read_exactly, read_reply
 from tests.support.fixtures.gateways import StartInside, StartRawOrigin
-from tests.support.gateways.doors import ALERT, read_exactly, read_reply
+from tests.support.gateways.doors import ALERT
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.inside import was_reset
 from tests.support.gateways.scene import wait_until
@@ -149,12 +150,13 @@ def test_tls_for_the_right_name(
     assert [(end["sent"], end["received"]) for end in inside.ends()] == [(len(hello), len(TLS_SEEN))] * 2
 
 
+@pytest.mark.threat("T-C1")
 @pytest.mark.parametrize("name", [b"evil.test", b"a.wild.test", b"sub.good.test", None, b"127.0.0.1"])
 @pytest.mark.parametrize("port", [443, 80])
-def test_c1_tls_for_another_name_is_refused_before_anything_is_dialled(
+def test_tls_for_another_name_is_refused_before_anything_is_dialled(
     port: int, name: bytes | None, start_inside: StartInside
 ) -> None:
-    """C1: an alert for the client; no DNS, no connection and one record, which names the rule that was not enough."""
+    """An alert for the client; no DNS, no connection and one record, which names the rule that was not enough."""
     inside = start_inside(["good.test private", "*.wild.test private"])
     with inside.reach("good.test", port) as conn:
         conn.sendall(client_hello(name))
@@ -175,6 +177,7 @@ def test_the_option_lets_another_server_name_through(
             assert read_all(conn) == TLS_SEEN
 
 
+@pytest.mark.threat("T-C2")
 @pytest.mark.parametrize(
     ("port", "data", "reason"),
     [
@@ -185,10 +188,8 @@ def test_the_option_lets_another_server_name_through(
         (80, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "not-http"),
     ],
 )
-def test_c2_nothing_else_passes_on_the_web_ports(
-    port: int, data: bytes, reason: str, start_inside: StartInside
-) -> None:
-    """C2: broken or not TLS: the connection breaks, or ends with an alert, and nothing is dialled."""
+def test_nothing_else_passes_on_the_web_ports(port: int, data: bytes, reason: str, start_inside: StartInside) -> None:
+    """Broken or not TLS: the connection breaks, or ends with an alert, and nothing is dialled."""
     inside = start_inside(["good.test private"])
     with inside.reach("good.test", port) as conn:
         conn.sendall(data)
@@ -199,8 +200,9 @@ def test_c2_nothing_else_passes_on_the_web_ports(
     assert inside.denial()["reason"] == reason
 
 
-def test_c2_a_hello_that_is_cut_off(start_inside: StartInside) -> None:
-    """C2: half a hello and then the end: refused without a byte for the server."""
+@pytest.mark.threat("T-C2")
+def test_a_hello_that_is_cut_off(start_inside: StartInside) -> None:
+    """Half a hello and then the end: refused without a byte for the server."""
     inside = start_inside(["good.test private"])
     with inside.reach("good.test", 443) as conn:
         conn.sendall(client_hello(b"good.test")[:-1])
@@ -350,6 +352,7 @@ def test_an_address_needs_a_rule_of_its_own(start_inside: StartInside, start_raw
     assert inside.holds.begun == 0
 
 
+@pytest.mark.threat("T-B1")
 @pytest.mark.parametrize("host", [EVIL, "2001:db8::1", "169.254.169.254", "10.0.0.1", "::ffff:1.2.3.4"])
 @pytest.mark.parametrize(
     ("port", "data"),
@@ -361,10 +364,10 @@ def test_an_address_needs_a_rule_of_its_own(start_inside: StartInside, start_raw
         (22, b"SSH-2.0-client\r\n"),
     ],
 )
-def test_b1_an_allowed_name_inside_does_not_help_an_address(
+def test_an_allowed_name_inside_does_not_help_an_address(
     port: int, data: bytes, host: str, start_inside: StartInside
 ) -> None:
-    """B1: the address that was connected to is what counts: one denial, for it, and nothing dialled."""
+    """The address that was connected to is what counts: one denial, for it, and nothing dialled."""
     inside = start_inside(["good.test:* private", "*:* private force"])
     with inside.reach(host, port) as conn:
         conn.sendall(data)

@@ -12,8 +12,9 @@ from exeat.gateway.doors.redirect import NOWHERE
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
 from tests.support.clients.hello import client_hello
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartInside, StartRawOrigin
-from tests.support.gateways.doors import ALERT, connect_dial, read_reply, socks_dial
+from tests.support.gateways.doors import ALERT
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.inside import Inside, was_reset
 from tests.support.gateways.redirected import PORT
@@ -338,9 +339,10 @@ def test_credentials_are_for_those_who_can_give_some(
         assert read_reply(conn).status == 407
 
 
+@pytest.mark.threat("T-E4")
 @pytest.mark.parametrize("listener", ["outside", "inside"])
-def test_e4_our_own_ports_are_no_destination(listener: str, start_inside: StartInside) -> None:
-    """E4: a name that leads to the gateway itself, on a port of either of its listeners."""
+def test_our_own_ports_are_no_destination(listener: str, start_inside: StartInside) -> None:
+    """A name that leads to the gateway itself, on a port of either of its listeners."""
     inside = start_inside(["good.test:* private"])
     port = inside.gate.port if listener == "outside" else PORT
     with inside.reach("good.test", port) as conn:

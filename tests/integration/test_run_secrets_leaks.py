@@ -33,7 +33,7 @@ from tests.support.runs.leak_scan import (
 from tests.support.runs.running import AS_ROOT, NOBODY, Process, as_user, python, wait_gone
 from tests.support.runs.secret_runs import HOST, Hoard, SecretRun, tls_echo, workshop
 
-pytestmark = AS_ROOT
+pytestmark = [AS_ROOT, pytest.mark.threat("T-H5")]
 
 # How long values are decides which freed memory they are in, and so what writes over it.
 JAILS = pytest.mark.parametrize(

@@ -172,6 +172,7 @@ def _tab_to(tab: Tab, label: str) -> None:
     raise AssertionError(f"Tab never gets to {label}")
 
 
+@pytest.mark.threat("T-P5")
 def test_a_click_that_was_meant_for_something_else_is_no_answer(
     browser: Chromium, scene: Scene, command: Command
 ) -> None:
@@ -261,6 +262,7 @@ def _came_of(frame: dict[str, str]) -> str:
     return "shown" if frame["url"].startswith("http") else ""
 
 
+@pytest.mark.threat("T-P6")
 @pytest.mark.parametrize("name", ["127.0.0.1", REBOUND], ids=["same-site", "cross-site"])
 def test_another_origin_cannot_drive_it(
     browser: Chromium, scene: Scene, command: Command, monkeypatch: pytest.MonkeyPatch, name: str
@@ -308,6 +310,7 @@ def test_another_origin_cannot_drive_it(
         tab.close()
 
 
+@pytest.mark.threat("T-P6")
 def test_a_name_that_was_turned_to_loopback_cannot_drive_it(browser: Chromium, scene: Scene, command: Command) -> None:
     """DNS rebinding: to the browser it is one origin, so nothing but the name tells. It even knows the token here."""
     act = """(async () => {

@@ -136,7 +136,7 @@ def _verdict(probe: Probe, jail: str, control: _Result, jailed: _Result) -> Seen
         hidden = control.got_out and probe.evidence is Evidence.DEED
         return Seen.STOPPED if hidden else Seen.NO_CONTROL
     if probe.evidence is Evidence.WORKS:
-        needs_arrival = probe.id.startswith(("B1.", "C1."))
+        needs_arrival = probe.threat == "T-W1"
         return Seen.WORKS if jailed.answer.done and (jailed.allowed or not needs_arrival) else Seen.BROKEN
     return Seen.STOPPED if control.got_out else Seen.NO_CONTROL
 

@@ -126,7 +126,7 @@ Run = Callable[[Scene], str]
 class Probe:
     """One way out. `run` returns a note on what it did, and raises if it was stopped on the way."""
 
-    id: str  # THREATS row, then a name: "E1.udp4"
+    id: str  # the threat that it is of, then a name: "E1.udp4"
     title: str
     group: str
     stops: frozenset[str]  # the jails that claim to stop it; for WORKS those in which it must work
@@ -134,6 +134,11 @@ class Probe:
     run: Run
     mark: str = ""  # what arrives instead of the token, where a token cannot be sent
     scratch: bool = False  # the control runs in namespaces of its own, where it cannot hurt the machine
+
+    @property
+    def threat(self) -> str:
+        """Its row in docs/threats.md."""
+        return f"T-{self.id.partition('.')[0]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 
 from tests.support.clients.hello import client_hello
-from tests.support.gateways.doors import read_exactly
+from tests.support.clients.talk import read_exactly
 from tests.support.origins.raw import RawOrigin
 from tests.support.origins.tls_echo import make_certificates
 

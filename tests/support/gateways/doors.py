@@ -15,6 +15,7 @@ from enum import StrEnum
 from exeat.errors import HostError
 from exeat.policy import Address, Policy, Target, decide, split_authority
 from tests.support.clients.hello import client_hello
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.scene import Mark, Scene, Seen, wait_until
 from tests.support.origins.raw import PING, PONG, TLS_SEEN
@@ -52,80 +53,6 @@ class Door:
         return self.name
 
 
-# Reading answers
-
-
-@dataclass(frozen=True)
-class Reply:
-    status: int
-    head: bytes
-    body: bytes
-
-
-def read_reply(conn: socket.socket) -> Reply:
-    """One HTTP response with a counted body, which is what the gateway and the server here send.
-
-    The head is read byte by byte, so that the next response stays in the socket.
-    """
-    received = bytearray()
-    while not received.endswith(b"\r\n\r\n"):
-        data = conn.recv(1)
-        assert data, f"no whole response head, only {bytes(received)!r}"
-        received += data
-    head = bytes(received[:-4])
-    assert head.startswith(b"HTTP/1.1 "), head[:100]
-    length = 0
-    for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name.lower() == b"content-length":
-            length = int(value)
-    body = read_exactly(conn, length)
-    assert len(body) == length, "the response body was cut off"
-    return Reply(int(head[9:12]), head, body)
-
-
-def socks_address(host: bytes) -> bytes | None:
-    """The packed address if the text is one, in or without brackets."""
-    try:
-        return ipaddress.ip_address(host.decode("ascii").strip("[]")).packed
-    except ValueError:
-        return None
-
-
-def socks_request(host: bytes, port: int, *, as_address: bool = False) -> bytes:
-    """The CONNECT request of a SOCKS5 client."""
-    packed = socks_address(host) if as_address else None
-    if packed is not None:
-        return b"\x05\x01\x00" + (b"\x01" if len(packed) == 4 else b"\x04") + packed + port.to_bytes(2)
-    return b"\x05\x01\x00\x03" + bytes([len(host)]) + host + port.to_bytes(2)
-
-
-def read_exactly(conn: socket.socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        data = conn.recv(size - len(received))
-        if not data:
-            break
-        received += data
-    return received
-
-
-def socks_dial(conn: socket.socket, host: bytes, port: int, *, as_address: bool = False) -> int:
-    """Greet and ask; gives the reply code."""
-    conn.sendall(b"\x05\x01\x00")
-    assert read_exactly(conn, 2) == b"\x05\x00"
-    conn.sendall(socks_request(host, port, as_address=as_address))
-    reply = read_exactly(conn, 10)
-    assert len(reply) == 10, f"no whole SOCKS reply, only {reply!r}"
-    assert reply[0] == 5
-    return reply[1]
-
-
-def connect_dial(conn: socket.socket, authority: bytes) -> Reply:
-    conn.sendall(b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (authority, authority))
-    return read_reply(conn)
-
-
 # Judging
 
 
@@ -148,11 +75,11 @@ def _judge(scene: Scene, mark: Mark, code: int, wire: frozenset[Verdict], *, rea
     if verdict is Verdict.ALLOW:
         assert reached or seen.ends or code, "allowed, yet the server was not reached"
     else:
-        _assert_nothing_went_out(seen)
+        assert_nothing_went_out(seen)
     return Outcome(verdict, reached, code, seen)
 
 
-def _assert_nothing_went_out(seen: Seen) -> None:
+def assert_nothing_went_out(seen: Seen) -> None:
     assert seen.dials == (), f"refused, and yet dialled: {seen.dials}"
     assert seen.connections == 0, "refused, and yet the server was connected to"
     assert seen.received == 0, "refused, and yet the server got bytes"
@@ -234,7 +161,7 @@ def _ask_redirect(scene: Scene, host: bytes, port: Port) -> Outcome:
     verdict = _verdict_of_record(seen)
     if verdict is not Verdict.ALLOW:
         assert not reached
-        _assert_nothing_went_out(seen)
+        assert_nothing_went_out(seen)
     elif not reached:
         seen = scene.since(mark, decisions=1, ends=1)
     return Outcome(verdict, reached, 0, seen)
@@ -266,7 +193,7 @@ def _judge_unresolved(scene: Scene, mark: Mark, host: bytes, code: int) -> Outco
     scene.unresolved.add(name)
     assert len(seen.decisions) <= 1
     assert all(decision["verdict"] == "deny" for decision in seen.decisions)
-    _assert_nothing_went_out(seen)
+    assert_nothing_went_out(seen)
     return Outcome(Verdict.DENY, False, code, seen)
 
 
@@ -307,7 +234,7 @@ def _open_carrier(open_tunnel: Opener, scene: Scene, host: bytes, port: Port) ->
     return open_tunnel(scene, b"good.test", scene.port)
 
 
-def _mark_inside(scene: Scene, before: Mark) -> Mark:
+def mark_inside(scene: Scene, before: Mark) -> Mark:
     """A mark behind the tunnel's own decision and connection, so that what follows is the inner question's."""
     wait_until(lambda: scene.origin.connections > before.connections, "the tunnel to reach the server")
     scene.since(before, decisions=1)
@@ -318,7 +245,7 @@ def _ask_host_header(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outc
     def ask(scene: Scene, host: bytes, port: Port) -> Outcome:
         before = scene.mark()
         with _open_carrier(open_tunnel, scene, host, port) as conn:
-            mark = _mark_inside(scene, before)
+            mark = mark_inside(scene, before)
             conn.sendall(b"GET / HTTP/1.1\r\nHost: %b:%b\r\n\r\n" % (host, str(port).encode()))
             reply = read_reply(conn)
             if reply.status != 200:
@@ -330,7 +257,7 @@ def _ask_host_header(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outc
             assert decision["verdict"] == "allow"
             return Outcome(Verdict.ALLOW, True, 200, seen)
         assert (decision["verdict"], decision["status"]) == ("deny", reply.status)
-        _assert_nothing_went_out(seen)
+        assert_nothing_went_out(seen)
         # 421 is how HTTP says "not through this tunnel": understood, and refused.
         return Outcome({421: Verdict.DENY, 400: Verdict.BAD}[reply.status], False, reply.status, seen)
 
@@ -341,7 +268,7 @@ def _ask_sni(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outcome]:
     def ask(scene: Scene, host: bytes, port: Port) -> Outcome:
         before = scene.mark()
         with _open_carrier(open_tunnel, scene, host, port) as conn:
-            mark = _mark_inside(scene, before)
+            mark = mark_inside(scene, before)
             conn.sendall(client_hello(host))
             answer = read_all(conn)
         if answer == TLS_SEEN:
@@ -352,7 +279,7 @@ def _ask_sni(open_tunnel: Opener) -> Callable[[Scene, bytes, Port], Outcome]:
         seen = scene.since(mark, decisions=1)
         (decision,) = seen.decisions
         assert decision["verdict"] == "deny"
-        _assert_nothing_went_out(seen)
+        assert_nothing_went_out(seen)
         return Outcome(Verdict.DENY, False, 0, seen)
 
     return ask
@@ -370,10 +297,10 @@ def _in_socks(host: bytes, port: Port) -> bool:
 
 
 def _is_address(host: bytes, port: Port) -> bool:
-    return _in_socks(host, port) and socks_address(host) is not None
+    return _in_socks(host, port) and _as_address(host) is not None
 
 
-def _in_header(host: bytes, port: Port) -> bool:
+def in_header(host: bytes, port: Port) -> bool:
     # White space around a field's value is no part of it, and a line's end is the field's end.
     return host[:1] not in (b" ", b"\t") and b"\r\n" not in host
 
@@ -415,7 +342,7 @@ def _in_redirect(host: bytes, port: Port) -> bool:
 
 
 def _in_redirected_header(host: bytes, port: Port) -> bool:
-    return _in_header(host, port) and _is_redirected(host)
+    return in_header(host, port) and _is_redirected(host)
 
 
 def _in_redirected_sni(host: bytes, port: Port) -> bool:
@@ -427,8 +354,8 @@ CONNECT = Door("connect", _ask_connect, lambda host, port: True)
 SOCKS_NAME = Door("socks-name", _ask_socks, _in_socks)
 SOCKS_ADDRESS = Door("socks-address", _ask_socks_address, _is_address)
 REDIRECT = Door("redirect", _ask_redirect, _in_redirect, exact=False)
-HOST_IN_CONNECT = Door("host-in-connect", _ask_host_header(open_connect), _in_header)
-HOST_IN_SOCKS = Door("host-in-socks", _ask_host_header(open_socks), _in_header)
+HOST_IN_CONNECT = Door("host-in-connect", _ask_host_header(open_connect), in_header)
+HOST_IN_SOCKS = Door("host-in-socks", _ask_host_header(open_socks), in_header)
 HOST_IN_REDIRECT = Door("host-in-redirect", _ask_host_header(open_redirect), _in_redirected_header)
 SNI_IN_CONNECT = Door("sni-in-connect", _ask_sni(open_connect), _in_sni, exact=False)
 SNI_IN_SOCKS = Door("sni-in-socks", _ask_sni(open_socks), _in_sni, exact=False)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.gateways.doors import Reply, read_reply
+from tests.support.clients.talk import Reply, read_reply
 from tests.support.gateways.scene import wait_until
 
 _PAGE_KB = resource.getpagesize() // 1024

@@ -6,11 +6,15 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.support.fixtures.gateways import StartOrigin
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import echo
 from tests.support.runs.agent import Agent, make_home
 from tests.support.runs.running import ANYWHERE, NOBODY, as_user, environment, folder_of, python, run_argv
+
+pytestmark = pytest.mark.threat("T-P1")
 
 UID = NOBODY if os.geteuid() == 0 else None
 # Says yes to the first question of a control socket that comes to be in a folder.

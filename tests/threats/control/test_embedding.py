@@ -14,6 +14,8 @@ from exeat.sandbox.folder import open_sandbox
 from tests.support.fixtures.gateways import StartOrigin
 from tests.support.runs.running import python
 
+pytestmark = pytest.mark.threat("T-P7")
+
 REACH = """
 import sys, urllib.error, urllib.request
 try:

@@ -1,4 +1,4 @@
-"""E4 and E5 of the threat catalogue: the gateway is no way back into itself, nor to its own controls."""
+"""The gateway is no way back into itself, nor to its own controls."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clients.talk import read_exactly, read_reply
 from tests.support.fixtures.gateways import StartScene, StartServing
-from tests.support.gateways.doors import OUTER, Door, Verdict, ask, read_exactly, read_reply
+from tests.support.gateways.doors import OUTER, Door, Verdict, ask
 from tests.support.gateways.serving import Serving
-from tests.support.jails.addresses import own_addresses
+from tests.support.jails.networks import own_addresses
 from tests.support.origins.raw import RawOrigin
 
 every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)
@@ -42,10 +43,11 @@ NAMES = {
 }
 
 
+@pytest.mark.threat("T-E4")
 @every_outer_door
 @pytest.mark.parametrize("host", HERE)
-def test_e4_the_gateways_own_port_is_never_a_destination(host: str, door: Door, start_scene: StartScene) -> None:
-    """E4: though a rule lists it with all ports, by address, network, name or mapping. Control: another port."""
+def test_the_gateways_own_port_is_never_a_destination(host: str, door: Door, start_scene: StartScene) -> None:
+    """Though a rule lists it with all ports, by address, network, name or mapping. Control: another port."""
     scene = start_scene([*HERE[host], "good.test:1"], names=dict(NAMES), hosts={"mapped.test": "127.0.0.1"})
     connections = scene.gate.gateway.counters.connections
     outcome = ask(door, scene, host, scene.gate.port)
@@ -60,9 +62,10 @@ def test_e4_the_gateways_own_port_is_never_a_destination(host: str, door: Door, 
     assert len(control.seen.dials) == 1
 
 
+@pytest.mark.threat("T-E4")
 @every_outer_door
-def test_e4_the_machines_other_addresses_lead_nowhere_either(door: Door, start_scene: StartScene) -> None:
-    """E4: a gateway may listen on every address of the machine, so its port is closed on all of them."""
+def test_the_machines_other_addresses_lead_nowhere_either(door: Door, start_scene: StartScene) -> None:
+    """A gateway may listen on every address of the machine, so its port is closed on all of them."""
     for address in own_addresses():
         text = f"[{address}]" if ":" in address else address
         scene = start_scene([f"{text}:*", "good.test:1"])
@@ -74,9 +77,10 @@ def test_e4_the_machines_other_addresses_lead_nowhere_either(door: Door, start_s
         assert control.seen.dials == (((address,), scene.port),)
 
 
+@pytest.mark.threat("T-E4")
 @every_outer_door
-def test_e4_without_a_rule_it_is_denied_like_any_address(door: Door, start_scene: StartScene) -> None:
-    """E4: the plain case."""
+def test_without_a_rule_it_is_denied_like_any_address(door: Door, start_scene: StartScene) -> None:
+    """The plain case."""
     scene = start_scene()
     for host in ("127.0.0.1", "[::1]", "0.0.0.0", "localhost"):
         outcome = ask(door, scene, host, scene.gate.port)
@@ -138,9 +142,10 @@ WIDE = (
 )
 
 
+@pytest.mark.threat("T-E5")
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_e5_the_admin_port_is_out_of_reach(workers: str, serve: StartServing) -> None:
-    """E5: health and metrics answer directly, and through no door, whatever the rules list. Control: another port."""
+def test_the_admin_port_is_out_of_reach(workers: str, serve: StartServing) -> None:
+    """Health and metrics answer directly, and through no door, whatever the rules list. Control: another port."""
     server = serve("--admin", "127.0.0.1:0", "--workers", workers, *WIDE)
     admin = server.admin_port
     assert healthy("127.0.0.1", admin)
@@ -152,16 +157,18 @@ def test_e5_the_admin_port_is_out_of_reach(workers: str, serve: StartServing) ->
             assert through_doors(server, host, origin.port) == [200, 200, 0], host
 
 
-def test_e5_the_admin_port_is_out_of_reach_when_the_system_picks_it(serve: StartServing) -> None:
-    """E5: port 0 means any free one, which is then as closed as one that was named."""
+@pytest.mark.threat("T-E5")
+def test_the_admin_port_is_out_of_reach_when_the_system_picks_it(serve: StartServing) -> None:
+    """Port 0 means any free one, which is then as closed as one that was named."""
     server = serve("--admin", "127.0.0.1:0", *WIDE)
     (admin,) = listening_ports(server.process.pid) - {server.port}
     assert healthy("127.0.0.1", admin)
     assert through_doors(server, "127.0.0.1", admin) == [403, 403, 2]
 
 
-def test_e5_the_admin_port_is_out_of_reach_through_the_machines_own_address(serve: StartServing) -> None:
-    """E5: an admin address that listens everywhere is closed everywhere."""
+@pytest.mark.threat("T-E5")
+def test_the_admin_port_is_out_of_reach_through_the_machines_own_address(serve: StartServing) -> None:
+    """An admin address that listens everywhere is closed everywhere."""
     addresses = own_addresses()
     if not addresses:
         pytest.skip("this machine has no address but loopback")
@@ -174,8 +181,9 @@ def test_e5_the_admin_port_is_out_of_reach_through_the_machines_own_address(serv
         assert through_doors(server, address, admin) == [403, 403, 2]
 
 
-def test_e5_a_path_of_the_gateway_itself_is_no_admin_page(serve: StartServing) -> None:
-    """E5: asking the proxy port for /metrics, or for an absolute URL of its own, gives nothing away."""
+@pytest.mark.threat("T-E5")
+def test_a_path_of_the_gateway_itself_is_no_admin_page(serve: StartServing) -> None:
+    """Asking the proxy port for /metrics, or for an absolute URL of its own, gives nothing away."""
     server = serve("--admin", "127.0.0.1:0")
     for target in ("/metrics", "/healthz", f"http://127.0.0.1:{server.port}/metrics"):
         with socket.create_connection(("127.0.0.1", server.port), 10) as conn:

@@ -11,6 +11,8 @@ from exeat.run.asks.dialog import Dialog
 from exeat.run.asks.screen import Screen, question_lines
 from tests.support.clients.tiny_terminal import TinyTerminal
 
+pytestmark = pytest.mark.threat("T-P3")
+
 # So long that the first row ends with it: what is left for the second says nothing.
 HOST = "files." + "x" * 45 + ".evil.test"
 FAKE = b"\x1b[38;2;200;200;200mexeat: allow pypi.org:443?\r\n\x1b[m"

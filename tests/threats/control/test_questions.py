@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from exeat.gateway.gates import questions
 from exeat.gateway.gates.questions import Question
 from exeat.policy import Name, Target, decide
 from tests.support.fixtures.gateways import StartGate
 from tests.support.gateways.gate import Gate, read_until
+
+pytestmark = pytest.mark.threat("T-P2")
 
 HOSTS = dict.fromkeys(("one.test", "other.test"), "127.0.0.1")
 

@@ -1,4 +1,4 @@
-"""J1 and J2 of the threat catalogue, as far as files go: nobody but the user decides what a sandbox's list says, and no
+"""Only the user decides what a sandbox's list says, and no
 name leads out of the folder of the sandboxes. That the command cannot reach these files at all is shown in files/."""
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ def tree(path: Path) -> dict[str, tuple[int, bytes]]:
     return found
 
 
+@pytest.mark.threat("T-J2")
 @pytest.mark.parametrize("command", NAMED, ids=lambda words: words[0])
-def test_j2_a_name_never_leads_out_of_its_folder(
+def test_a_name_never_leads_out_of_its_folder(
     command: list[str], home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """J2: refused with exit status 2 and shown escaped; nothing is made, changed or removed anywhere."""
+    """Refused with exit status 2 and shown escaped; nothing is made, changed or removed anywhere."""
     assert main(["proxy", "create", "--name", "good"]) == 0
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/allowlist.txt").write_text("evil.test\n")
@@ -49,15 +50,16 @@ def test_j2_a_name_never_leads_out_of_its_folder(
         capsys.readouterr()
         assert main(["proxy", *command, f"--name={name}"]) == 2
         said = capsys.readouterr().err
-        assert "is not a name for a sandbox" in said
+        assert "is not a sandbox name" in said
         assert "\x1b" not in said
         assert "a\nb" not in said
     assert tree(tmp_path) == before
 
 
+@pytest.mark.threat("T-J2")
 @pytest.mark.parametrize("name", ["../../etc", "-rf", "a\nb"])
-def test_j2_run_refuses_the_name_before_anything_starts(name: str, home: Path) -> None:
-    """J2: exit status 2, and the command never ran."""
+def test_run_refuses_the_name_before_anything_starts(name: str, home: Path) -> None:
+    """Exit status 2, and the command never ran."""
     done = subprocess.run(
         [sys.executable, "-m", "exeat", "run", f"--name={name}", "--", "touch", str(home.parent / "ran")],
         capture_output=True, text=True, timeout=30, check=False, cwd=home.parent,
@@ -89,11 +91,12 @@ def open_to_others(path: Path, other: Path) -> None:
 SWAPS = [link, dangling, fifo, second_name, open_to_others]
 
 
+@pytest.mark.threat("T-J1")
 @pytest.mark.parametrize("swap", SWAPS, ids=lambda each: each.__name__)
-def test_j1_a_swapped_list_is_refused_by_every_command(
+def test_a_swapped_list_is_refused_by_every_command(
     swap: Callable[[Path, Path], None], home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """J1: exit status 2 at once, from those who read and from those who write; what it leads to is not touched.
+    """Exit status 2 at once, from those who read and from those who write; what it leads to is not touched.
     Control: the same commands before it was swapped."""
     for command in (["create"], ["allow", "good.test"], ["list"], ["block", "good.test"]):
         assert main(["proxy", *command, "--name", "box"]) == 0
@@ -112,11 +115,12 @@ def test_j1_a_swapped_list_is_refused_by_every_command(
     assert tree(home.parent) == before
 
 
+@pytest.mark.threat("T-J1")
 @pytest.mark.parametrize(
     "name", ["sandboxes/box/allowlist.txt", "sandboxes/box/audit.jsonl", "sandboxes/box", "sandboxes"]
 )
-def test_j1_run_starts_nothing_by_a_swapped_file(name: str, home: Path) -> None:
-    """J1: a link in the place of the list, of the log or of a folder. Exit status 2, and the command never ran."""
+def test_run_starts_nothing_by_a_swapped_file(name: str, home: Path) -> None:
+    """A link in the place of the list, of the log or of a folder. Exit status 2, and the command never ran."""
     assert main(["proxy", "create", "--name", "box"]) == 0
     path, other = home / name, home.parent / "other"
     if path.exists():
@@ -132,10 +136,11 @@ def test_j1_run_starts_nothing_by_a_swapped_file(name: str, home: Path) -> None:
     assert (done.returncode, tree(home.parent)) == (2, before), done.stderr
 
 
-def test_j1_a_way_that_could_be_turned_is_refused(
+@pytest.mark.threat("T-J1")
+def test_a_way_that_could_be_turned_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """J1: a link on the way to the folder, which the command could turn to a folder of its own making. The answer gives
+    """A link on the way to the folder, which the command could turn to a folder of its own making. The answer gives
     the real path, and with that it works."""
     assert main(["proxy", "create", "--name", "box"]) == 0
     (home.parent / "way").symlink_to(home.parent)

@@ -16,6 +16,8 @@ from tests.support.programs import Finished
 from tests.support.runs.environment import Environment
 from tests.support.runs.running import BY_USER, environment, folder_of
 
+pytestmark = pytest.mark.threat("T-L11")
+
 # Runs where it is loaded: says so, and tries to leave something on the machine itself.
 PLANTED = """
 import os

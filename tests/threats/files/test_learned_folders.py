@@ -8,6 +8,8 @@ import pytest
 
 from exeat.run.learn.files import find_surroundings, tightest_folders
 
+pytestmark = pytest.mark.threat("T-M6")
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

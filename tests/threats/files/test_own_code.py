@@ -1,4 +1,4 @@
-"""What exeat is made of, and what a run is told to go by, must be the same for the next run (L9)."""
+"""What exeat is made of, and what a run is told to go by, must be the same for the next run."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from tests.support.runs.running import (
     folder_of,
     python,
 )
+
+pytestmark = pytest.mark.threat("T-L9")
 
 # Tries everything that its arguments say, as far as it gets, and says what was done.
 TRY = """

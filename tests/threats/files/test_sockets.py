@@ -1,4 +1,4 @@
-"""Sockets of programs outside that a search by names misses: mounted, chrooted, in a container, renamed (L8)."""
+"""Sockets of programs outside that a search by names misses: mounted, chrooted, in a container, renamed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import pytest
 from tests.support.programs import need
 from tests.support.runs.owned import Owned, owned
 from tests.support.runs.running import AS_ROOT, BY_USER, TIMEOUT_S, python
+
+pytestmark = pytest.mark.threat("T-L8")
 
 HELLO = "hello from outside"
 # Says hello to whoever comes, at a path relative to where it is then; it may leave that folder, or live in it (chroot).

@@ -17,6 +17,8 @@ from tests.support.programs import Finished, need
 from tests.support.runs.running import AS_ROOT, BY_USER, NOBODY, TIMEOUT_S, as_user, exeat, python
 from tests.support.runs.state_scene import BELOW_HOME, KEPT, Scene, scene, under_mounts
 
+pytestmark = pytest.mark.threat("T-J1")
+
 UNDER_MOUNTS = pytest.mark.parametrize("uid", [None, NOBODY], ids=["root", "nobody"])
 FILE = "sandboxes/kept/allowlist.txt"
 

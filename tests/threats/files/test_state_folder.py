@@ -1,4 +1,4 @@
-"""exeat's own state as a target (J1): a command cannot read, write, replace or plant any of it.
+"""exeat's own state as a target: a command cannot read, write, replace or plant any of it.
 
 Of most homes a command has a copy, whose writes are thrown away. Here the home is shared for real (`--write`) as well.
 
@@ -29,6 +29,8 @@ from tests.support.runs.running import (
     python,
 )
 from tests.support.runs.state_scene import BELOW_HOME, KEPT, Scene, scene, under_mounts
+
+pytestmark = pytest.mark.threat("T-J1")
 
 _CASES = (("netns", None), ("netns", NOBODY), ("nft", None)) if os.geteuid() == 0 else (("netns", None),)
 BY_JAIL = pytest.mark.parametrize(("jail", "uid"), _CASES, ids=[f"{jail}-{uid or 'caller'}" for jail, uid in _CASES])

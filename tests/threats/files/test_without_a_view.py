@@ -11,6 +11,8 @@ from exeat.attack.harness import attack
 from exeat.attack.probes import GROUPS
 from tests.support.runs.running import AS_ROOT
 
+pytestmark = pytest.mark.threat("T-M1")
+
 _STAND_IN = """
 import os, sys
 words = [sys.executable, "-P", "-m", "exeat", *sys.argv[1:]]

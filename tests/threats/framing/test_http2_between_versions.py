@@ -10,6 +10,8 @@ from tests.support.clients.http2 import Http2Client, Stream
 from tests.support.gateways.intercepted import REAL, WITH_KEY, Intercepted, StartIntercepted, for_good
 from tests.support.origins.raw import RawHandler, RawOrigin, read_head, receive_all
 
+pytestmark = pytest.mark.threat("T-C8")
+
 
 def answer_with(*parts: bytes) -> RawHandler:
     """The same bytes for every request."""

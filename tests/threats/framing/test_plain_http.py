@@ -1,4 +1,4 @@
-"""Group B of the threat catalogue: HTTP that two readers could read in two ways, and requests that hide in others."""
+"""HTTP that two readers could read in two ways, and requests that hide in others."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import socket
 import pytest
 
 from exeat.sources import make_policy
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartScene
-from tests.support.gateways.doors import TUNNELS, Opener, connect_dial, open_redirect, read_reply, socks_dial
+from tests.support.gateways.doors import TUNNELS, Opener
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.scene import Scene
 from tests.support.origins.plain import OK
 from tests.support.origins.raw import RawOrigin, receive_body
 from tests.threats.framing.cases import (
     ACCEPT,
-    B2_BAD,
     B3_BAD_BODIES,
-    B3_BAD_HEADS,
-    B8_BAD,
     PATHS,
-    REDIRECTED_BAD,
     SECOND,
     WEBSOCKET,
     post,
@@ -45,22 +42,6 @@ def fill(scene: Scene, text: str | bytes) -> bytes:
     return raw.replace(b"{port}", b"%d" % scene.port)
 
 
-def assert_bad(scene: Scene, request: bytes, *, status: int = 400) -> None:
-    """One refusal, then the end; nothing dialled, one record, and the request behind it never served."""
-    mark = scene.mark()
-    with scene.gate.connect() as conn:
-        conn.sendall(request + second(scene))
-        reply = read_reply(conn)
-        assert reply.status == status, reply.head
-        assert read_all(conn) == b"", "the connection goes on after a malformed request"
-    seen = scene.since(mark, decisions=1)
-    assert [(record["verdict"], record["reason"]) for record in seen.decisions] == [("deny", "malformed")]
-    assert seen.dials == ()
-    assert seen.connections == 0
-    assert seen.received == 0
-    assert seen.asked == ()
-
-
 def assert_served(scene: Scene, request: bytes, count: int = 1) -> None:
     """The control: the request is served, and so is the one behind it."""
     with scene.gate.connect() as conn:
@@ -73,47 +54,23 @@ def assert_served(scene: Scene, request: bytes, count: int = 1) -> None:
 
 # B1
 
-GET_GOOD = "GET http://good.test:{port}/ HTTP/1.1\r\n"
-B1_BAD = {
-    "Host names another": "GET http://good.test:{port}/ HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n",
-    "Host names another port": "GET http://good.test:{port}/ HTTP/1.1\r\nHost: good.test:1\r\n\r\n",
-    "Host has no port": "GET http://good.test:{port}/ HTTP/1.1\r\nHost: good.test\r\n\r\n",
-    "two Hosts, good last": f"{GET_GOOD}Host: evil.test\r\nHost: good.test:{{port}}\r\n\r\n",
-    "two Hosts, good first": f"{GET_GOOD}Host: good.test:{{port}}\r\nHost: evil.test\r\n\r\n",
-    "two equal Hosts": f"{GET_GOOD}Host: good.test:{{port}}\r\nhost: good.test:{{port}}\r\n\r\n",
-    "a list of hosts": "GET http://good.test:{port}/ HTTP/1.1\r\nHost: good.test:{port}, evil.test\r\n\r\n",
-    "no Host": "GET http://good.test:{port}/ HTTP/1.1\r\nX: y\r\n\r\n",
-    "empty Host": "GET http://good.test:{port}/ HTTP/1.1\r\nHost:\r\n\r\n",
-    "space before the colon": "GET http://good.test:{port}/ HTTP/1.1\r\nHost : good.test:{port}\r\n\r\n",
-    "folded Host": "GET http://good.test:{port}/ HTTP/1.1\r\nHost:\r\n good.test:{port}\r\n\r\n",
-    "Host in another case of name": "GET http://good.test:{port}/ HTTP/1.1\r\nhOsT: evil.test\r\n\r\n",
-    "origin form": "GET / HTTP/1.1\r\nHost: good.test:{port}\r\n\r\n",
-    "origin form with two slashes": "GET //good.test:{port}/ HTTP/1.1\r\nHost: good.test:{port}\r\n\r\n",
-    "CONNECT with another Host": "CONNECT good.test:{port} HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n",
-    "CONNECT with two Hosts": "CONNECT good.test:{port} HTTP/1.1\r\nHost: good.test\r\nHost: evil.test\r\n\r\n",
-}
 
-
-@pytest.mark.parametrize("request_text", B1_BAD.values(), ids=B1_BAD.keys())
-def test_b1_target_and_host_must_agree(request_text: str, scene: Scene) -> None:
-    """B1: where target and Host differ, or Host is not there exactly once, nothing is dialled."""
-    assert_bad(scene, fill(scene, request_text))
-
-
+@pytest.mark.threat("T-B1")
 @pytest.mark.parametrize(
     "target",
     ["http://good.test:{port}/", "http://GOOD.test.:{port}/", "HTTP://Good.Test:{port}", "http://good.test:{port}?q"],
 )
-def test_b1_spellings_of_one_host_agree_and_the_server_gets_one_of_them(target: str, scene: Scene) -> None:
-    """B1's control: another case or a final dot is no disagreement, and the server is sent the canonical Host."""
+def test_spellings_of_one_host_agree_and_the_server_gets_one_of_them(target: str, scene: Scene) -> None:
+    """The control: another case or a final dot is no disagreement, and the server is sent the canonical Host."""
     assert_served(scene, fill(scene, f"GET {target} HTTP/1.1\r\nHost: good.TEST:{{port}}\r\n\r\n"))
     assert scene.origin.everything.count(b"\r\nHost: good.test:%d\r\n" % scene.port) == 2
     assert b"GOOD" not in scene.origin.everything
 
 
+@pytest.mark.threat("T-B1")
 @pytest.mark.parametrize("door", ["connect", "socks"])
-def test_b1_a_name_inside_a_tunnel_to_an_address_is_refused(door: str, start_scene: StartScene) -> None:
-    """B1: an allowed address does not become another host because a Host header says so. Control: its own name."""
+def test_a_name_inside_a_tunnel_to_an_address_is_refused(door: str, start_scene: StartScene) -> None:
+    """An allowed address does not become another host because a Host header says so. Control: its own name."""
     scene = start_scene(["127.0.0.1:{port}", "good.test:{port} private"])
     for host, status in ((b"good.test", 421), (b"evil.test", 421), (b"127.0.0.1", 200)):
         with scene.gate.connect() as conn:
@@ -127,8 +84,9 @@ def test_b1_a_name_inside_a_tunnel_to_an_address_is_refused(door: str, start_sce
     assert b"evil.test" not in scene.origin.everything
 
 
-def test_b1_an_address_that_is_not_listed_is_not_reached_with_a_good_host(scene: Scene) -> None:
-    """B1: the address decides, not the Host header that comes with it."""
+@pytest.mark.threat("T-B1")
+def test_an_address_that_is_not_listed_is_not_reached_with_a_good_host(scene: Scene) -> None:
+    """The address decides, not the Host header that comes with it."""
     mark = scene.mark()
     answer = scene.gate.send(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % (scene.port, scene.port))
     assert statuses(answer) in ([400], [403])
@@ -137,38 +95,11 @@ def test_b1_an_address_that_is_not_listed_is_not_reached_with_a_good_host(scene:
     assert scene.since(mark).connections == 0
 
 
-@pytest.mark.parametrize(("request_text", "status"), REDIRECTED_BAD.values(), ids=REDIRECTED_BAD.keys())
-def test_b1_b2_through_a_redirected_connection(request_text: str, status: int, scene: Scene) -> None:
-    """B1, B2: refused, the server gets none of it, and the request behind it is not served. Control: one in order."""
-    good = fill(scene, "GET /good HTTP/1.1\r\nHost: good.test:{port}\r\n\r\n")
-    for first, expected in ((fill(scene, request_text), [status]), (good, [200, 200])):
-        with open_redirect(scene, b"good.test", scene.port) as conn:
-            conn.sendall(first + good)
-            conn.shutdown(socket.SHUT_WR)
-            assert [read_reply(conn).status for _ in expected] == expected
-            assert read_all(conn) == b""
-        scene.settle()
-        assert scene.origin.received == 0 or expected == [200, 200]
-    assert scene.origin.everything.count(b"GET ") == 2
-    assert b"evil" not in scene.origin.everything
-
-
 # B2 and B3: where a message ends
 
 
-@pytest.mark.parametrize("request_text", B2_BAD.values(), ids=B2_BAD.keys())
-def test_b2_unclear_framing_is_refused(request_text: str, scene: Scene) -> None:
-    """B2: length against chunks, doubled and disguised fields; the request behind is not served."""
-    assert_bad(scene, fill(scene, request_text))
-
-
-@pytest.mark.parametrize("request_text", B3_BAD_HEADS.values(), ids=B3_BAD_HEADS.keys())
-def test_b3_lenient_numbers_and_line_ends_in_a_head_are_refused(request_text: str, scene: Scene) -> None:
-    """B3: what int() and readline() would take."""
-    assert_bad(scene, fill(scene, request_text))
-
-
-def test_b2_and_b3_control_clear_framing_is_served(start_scene: StartScene) -> None:
+@pytest.mark.threat("T-B2", "T-B3")
+def test_control_clear_framing_is_served(start_scene: StartScene) -> None:
     """The control of B2 and B3: the same probes with one meaning pass, are framed anew, and the next one is served."""
     scene = start_scene(handler=receive_body)
     chunked = "Transfer-Encoding: chunked"
@@ -182,10 +113,11 @@ def test_b2_and_b3_control_clear_framing_is_served(start_scene: StartScene) -> N
     assert b"a=b" not in sent
 
 
+@pytest.mark.threat("T-B3")
 @pytest.mark.parametrize("whole", [True, False], ids=["one segment", "byte by byte"])
 @pytest.mark.parametrize("body", B3_BAD_BODIES.values(), ids=B3_BAD_BODIES.keys())
-def test_b3_malformed_chunks_never_become_a_whole_request(body: str, whole: bool, start_scene: StartScene) -> None:
-    """B3: a body is passed on as it comes, so the head may be out; its end never is, nor is anything behind it."""
+def test_malformed_chunks_never_become_a_whole_request(body: str, whole: bool, start_scene: StartScene) -> None:
+    """A body is passed on as it comes, so the head may be out; its end never is, nor is anything behind it."""
     scene = start_scene(handler=receive_body)
     request = fill(scene, post("Transfer-Encoding: chunked", body=body)) + second(scene)
     mark = scene.mark()
@@ -210,8 +142,9 @@ def test_b3_malformed_chunks_never_become_a_whole_request(body: str, whole: bool
     assert b"GET" not in sent
 
 
-def test_b2_trailers_cannot_say_what_belongs_into_a_head(start_scene: StartScene) -> None:
-    """B2: framing, routing and credentials that come late are dropped; other trailers pass, which is the control."""
+@pytest.mark.threat("T-B2")
+def test_trailers_cannot_say_what_belongs_into_a_head(start_scene: StartScene) -> None:
+    """Framing, routing and credentials that come late are dropped; other trailers pass, which is the control."""
 
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
         while b"X-Sum: 1\r\n\r\n" not in raw and origin.read(conn, raw):
@@ -226,9 +159,10 @@ def test_b2_trailers_cannot_say_what_belongs_into_a_head(start_scene: StartScene
     assert scene.origin.everything.partition(b"hello\r\n")[2] == b"0\r\nX-Sum: 1\r\n\r\n"
 
 
+@pytest.mark.threat("T-B2")
 @pytest.mark.parametrize("inside", [False, True], ids=["plain", "in a tunnel"])
-def test_b2_a_request_in_a_body_stays_a_body(inside: bool, start_scene: StartScene) -> None:
-    """B2: a body that looks like a request is sent as a body, and is judged by nobody."""
+def test_a_request_in_a_body_stays_a_body(inside: bool, start_scene: StartScene) -> None:
+    """A body that looks like a request is sent as a body, and is judged by nobody."""
     scene = start_scene(handler=receive_body)
     hidden = fill(scene, "GET http://evil.test:{port}/ HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n")
     target = b"/" if inside else b"http://good.test:%d/" % scene.port
@@ -247,6 +181,7 @@ def test_b2_a_request_in_a_body_stays_a_body(inside: bool, start_scene: StartSce
     assert scene.origin.everything.endswith(b"\r\n\r\n" + hidden)
 
 
+@pytest.mark.threat("T-B2")
 @pytest.mark.parametrize(
     "response",
     [
@@ -263,8 +198,8 @@ def test_b2_a_request_in_a_body_stays_a_body(inside: bool, start_scene: StartSce
         b"HTTP/1.1 200 OK\r\nConnection: content-length\r\nContent-Length: 5\r\n\r\nhello",
     ],
 )
-def test_b2_unclear_framing_of_a_response_is_refused(response: bytes, start_scene: StartScene) -> None:
-    """B2, the other way round: a server's ambiguous answer becomes 502, and its connection is not used again."""
+def test_unclear_framing_of_a_response_is_refused(response: bytes, start_scene: StartScene) -> None:
+    """The other way round: a server's ambiguous answer becomes 502, and its connection is not used again."""
 
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
         origin.read(conn, raw)
@@ -277,8 +212,9 @@ def test_b2_unclear_framing_of_a_response_is_refused(response: bytes, start_scen
     assert scene.origin.connections == 2
 
 
-def test_b2_an_answer_that_nobody_asked_for_is_nobodys_answer(start_scene: StartScene) -> None:
-    """B2: bytes behind a response are dropped with their connection, never given to the next request."""
+@pytest.mark.threat("T-B2")
+def test_an_answer_that_nobody_asked_for_is_nobodys_answer(start_scene: StartScene) -> None:
+    """Bytes behind a response are dropped with their connection, never given to the next request."""
     forged = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
 
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
@@ -300,9 +236,10 @@ def get(scene: Scene, host: str, path: str = "/") -> bytes:
     return fill(scene, f"GET http://{host}:{{port}}{path} HTTP/1.1\r\nHost: {host}:{{port}}\r\n\r\n")
 
 
+@pytest.mark.threat("T-B4")
 @pytest.mark.parametrize("pipelined", [True, False], ids=["one segment", "one by one"])
-def test_b4_every_request_on_a_connection_is_judged(pipelined: bool, scene: Scene) -> None:
-    """B4: a first good request buys nothing for the second; the third, good again, is served."""
+def test_every_request_on_a_connection_is_judged(pipelined: bool, scene: Scene) -> None:
+    """A first good request buys nothing for the second; the third, good again, is served."""
     requests = [get(scene, "good.test", "/1"), get(scene, "evil.test", "/2"), get(scene, "a.wild.test", "/3")]
     mark = scene.mark()
     with scene.gate.connect() as conn:
@@ -325,9 +262,10 @@ def test_b4_every_request_on_a_connection_is_judged(pipelined: bool, scene: Scen
     assert b"/2" not in scene.origin.everything
 
 
+@pytest.mark.threat("T-B4")
 @every_tunnel
-def test_b4_requests_inside_a_tunnel_are_judged_one_by_one(open_tunnel: Opener, scene: Scene) -> None:
-    """B4: inside a tunnel the second request cannot turn to another host, nor open a tunnel of its own."""
+def test_requests_inside_a_tunnel_are_judged_one_by_one(open_tunnel: Opener, scene: Scene) -> None:
+    """Inside a tunnel the second request cannot turn to another host, nor open a tunnel of its own."""
     inner = b"GET /%b HTTP/1.1\r\nHost: %b:%d\r\n\r\n"
     for wish in (
         inner % (b"2", b"evil.test", scene.port),
@@ -348,17 +286,19 @@ def test_b4_requests_inside_a_tunnel_are_judged_one_by_one(open_tunnel: Opener, 
     assert b"CONNECT" not in sent
 
 
+@pytest.mark.threat("T-B4")
 @every_tunnel
-def test_b4_inside_a_tunnel_the_control_is_served(open_tunnel: Opener, scene: Scene) -> None:
-    """B4's control: three requests to the tunnel's own host, in one segment, are all served."""
+def test_inside_a_tunnel_the_control_is_served(open_tunnel: Opener, scene: Scene) -> None:
+    """The control: three requests to the tunnel's own host, in one segment, are all served."""
     inner = b"GET /%d HTTP/1.1\r\nHost: good.test:%d\r\n\r\n"
     with open_tunnel(scene, b"good.test", scene.port) as conn:
         conn.sendall(b"".join(inner % (number, scene.port) for number in range(3)))
         assert [read_reply(conn).status for _ in range(3)] == [200, 200, 200]
 
 
-def test_b4_a_denied_request_with_a_body_ends_the_connection(scene: Scene) -> None:
-    """B4: the body of a refused request is not taken for the next one."""
+@pytest.mark.threat("T-B4")
+def test_a_denied_request_with_a_body_ends_the_connection(scene: Scene) -> None:
+    """The body of a refused request is not taken for the next one."""
     hidden = get(scene, "good.test", "/hidden")
     request = fill(scene, "POST http://evil.test:{port}/ HTTP/1.1\r\nHost: evil.test:{port}\r\n")
     for framing in (b"Content-Length: %d\r\n\r\n" % len(hidden), b"Transfer-Encoding: chunked\r\n\r\n"):
@@ -375,6 +315,7 @@ def upgrade(scene: Scene, headers: str) -> bytes:
     return fill(scene, f"GET http://good.test:{{port}}/ HTTP/1.1\r\nHost: good.test:{{port}}\r\n{headers}\r\n")
 
 
+@pytest.mark.threat("T-B5")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -387,8 +328,8 @@ def upgrade(scene: Scene, headers: str) -> bytes:
         "Connection: Upgrade\r\nUpgrade: connect-udp\r\n",
     ],
 )
-def test_b5_an_upgrade_to_anything_but_websocket_is_stripped(headers: str, scene: Scene) -> None:
-    """B5: the server is asked without Upgrade, and the bytes behind the request are the next request."""
+def test_an_upgrade_to_anything_but_websocket_is_stripped(headers: str, scene: Scene) -> None:
+    """The server is asked without Upgrade, and the bytes behind the request are the next request."""
     with scene.gate.connect() as conn:
         conn.sendall(upgrade(scene, headers) + get(scene, "evil.test", "/2"))
         assert [read_reply(conn).status, read_reply(conn).status] == [200, 403]
@@ -397,8 +338,9 @@ def test_b5_an_upgrade_to_anything_but_websocket_is_stripped(headers: str, scene
         assert word not in sent
 
 
-def test_b5_an_upgrade_answered_with_200_opens_no_relay(start_scene: StartScene) -> None:
-    """B5: without a 101 what follows is the next request, judged like any other."""
+@pytest.mark.threat("T-B5")
+def test_an_upgrade_answered_with_200_opens_no_relay(start_scene: StartScene) -> None:
+    """Without a 101 what follows is the next request, judged like any other."""
     scene = start_scene(handler=websocket_answer(OK))
     with scene.gate.connect() as conn:
         conn.sendall(upgrade(scene, WEBSOCKET) + get(scene, "evil.test", "/2"))
@@ -406,6 +348,7 @@ def test_b5_an_upgrade_answered_with_200_opens_no_relay(start_scene: StartScene)
     assert b"/2" not in scene.origin.everything
 
 
+@pytest.mark.threat("T-B5")
 @pytest.mark.parametrize(
     ("headers", "response"),
     [
@@ -417,8 +360,8 @@ def test_b5_an_upgrade_answered_with_200_opens_no_relay(start_scene: StartScene)
     ],
     ids=["wrong accept", "no accept", "another protocol", "not asked for", "h2c"],
 )
-def test_b5_a_101_that_is_not_in_order_opens_no_relay(headers: str, response: bytes, start_scene: StartScene) -> None:
-    """B5: only the 101 of a WebSocket that was asked for, with the right digest, joins the streams."""
+def test_a_101_that_is_not_in_order_opens_no_relay(headers: str, response: bytes, start_scene: StartScene) -> None:
+    """Only the 101 of a WebSocket that was asked for, with the right digest, joins the streams."""
     scene = start_scene(handler=websocket_answer(response))
     with scene.gate.connect() as conn:
         conn.sendall(upgrade(scene, headers) + b"raw bytes")
@@ -426,8 +369,9 @@ def test_b5_a_101_that_is_not_in_order_opens_no_relay(headers: str, response: by
     assert b"raw bytes" not in scene.origin.everything
 
 
-def test_b5_control_a_websocket_in_order_is_relayed(start_scene: StartScene) -> None:
-    """B5's control: the same probe with a right answer is relayed both ways."""
+@pytest.mark.threat("T-B5")
+def test_control_a_websocket_in_order_is_relayed(start_scene: StartScene) -> None:
+    """The control: the same probe with a right answer is relayed both ways."""
     scene = start_scene(handler=websocket_answer(b"HTTP/1.1 101 X\r\n" + ACCEPT))
     with scene.gate.connect() as conn:
         conn.sendall(upgrade(scene, WEBSOCKET) + b"raw bytes")
@@ -438,26 +382,9 @@ def test_b5_control_a_websocket_in_order_is_relayed(start_scene: StartScene) -> 
 # B6
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        "authorization",
-        "Authorization",
-        "close, AUTHORIZATION",
-        "cookie",
-        "host",
-        "content-length",
-        "transfer-encoding",
-        "expect",
-    ],
-)
-def test_b6_an_end_to_end_field_cannot_be_dropped(field: str, scene: Scene) -> None:
-    """B6: `Connection: authorization` would take the credential, or the framing, off on the way."""
-    assert_bad(scene, fill(scene, post(f"Connection: {field}", "Authorization: Bearer x")))
-
-
-def test_b6_proxy_credentials_stay_here(start_scene: StartScene) -> None:
-    """B6: what was said to the gateway is not said to the server; what was said to the server is."""
+@pytest.mark.threat("T-B6")
+def test_proxy_credentials_stay_here(start_scene: StartScene) -> None:
+    """What was said to the gateway is not said to the server; what was said to the server is."""
     scene = start_scene(credentials=("me", "pass"))
     headers = (
         "Proxy-Authorization: Basic bWU6cGFzcw==\r\nProxy-Connection: keep-alive\r\nproxy-x: 1\r\nKeep-Alive: 5\r\n"
@@ -475,26 +402,22 @@ def test_b6_proxy_credentials_stay_here(start_scene: StartScene) -> None:
     assert scene.origin.connections == 1
 
 
-def test_b6_two_proxy_credentials_are_refused(start_scene: StartScene) -> None:
-    """B6: the right one beside a wrong one is neither."""
+@pytest.mark.threat("T-B6")
+def test_two_proxy_credentials_are_refused(start_scene: StartScene) -> None:
+    """The right one beside a wrong one is neither."""
     scene = start_scene(credentials=("me", "pass"))
     headers = "Proxy-Authorization: Basic bWU6cGFzcw==\r\nProxy-Authorization: Basic bWU6d3Jvbmc=\r\n"
     assert statuses(scene.gate.send(upgrade(scene, headers))) == [400]
     assert scene.origin.connections == 0
 
 
-@pytest.mark.parametrize("method", ["TRACE", "TRACK", "trace"])
-def test_b6_trace_is_not_served(method: str, scene: Scene) -> None:
-    """B6: TRACE would echo the credentials that it was sent with."""
-    assert_bad(scene, fill(scene, post(method=method)), status=405 if method == "TRACE" else 400)
-
-
 # B7
 
 
+@pytest.mark.threat("T-B7")
 @pytest.mark.parametrize("kind", ["allowed paths", "denied paths"])
-def test_b7_the_path_that_was_judged_is_the_path_that_is_sent(kind: str, start_scene: StartScene) -> None:
-    """B7: dot segments, their escapes and doubled slashes are gone before the judgement and stay gone."""
+def test_the_path_that_was_judged_is_the_path_that_is_sent(kind: str, start_scene: StartScene) -> None:
+    """Dot segments, their escapes and doubled slashes are gone before the judgement and stay gone."""
     if kind == "allowed paths":
         scene = start_scene(["good.test:{port} private paths=/pub/**"])
     else:
@@ -510,22 +433,10 @@ def test_b7_the_path_that_was_judged_is_the_path_that_is_sent(kind: str, start_s
     assert sent == expected
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/pub/..%2fsecret", "/pub/..%5csecret", "/pub\\..\\secret", "/pub/%00", "/pub/%", "/pub/%zz", "/pub/..;/secret"],
-)
-def test_b7_a_path_that_servers_read_differently_is_refused(path: str, start_scene: StartScene) -> None:
-    """B7: encoded slashes, backslashes, NUL, broken escapes and dots with parameters, under a path rule."""
-    scene = start_scene(["good.test:{port} private paths=/pub/**"])
-    mark = scene.mark()
-    assert statuses(scene.gate.send(get(scene, "good.test", path))) == [400]
-    assert scene.since(mark).connections == 0
-    assert statuses(scene.gate.send(get(scene, "good.test", "/pub/x"))) == [200]
-
-
+@pytest.mark.threat("T-B7")
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-def test_b7_methods_are_judged_too(method: str, start_scene: StartScene) -> None:
-    """B7: a rule for GET is for GET, and cannot be met through a tunnel, where nobody sees the method."""
+def test_methods_are_judged_too(method: str, start_scene: StartScene) -> None:
+    """A rule for GET is for GET, and cannot be met through a tunnel, where nobody sees the method."""
     scene = start_scene(["good.test:{port} private methods=GET"])
     assert statuses(scene.gate.send(fill(scene, post(method=method)))) == [403]
     assert statuses(scene.gate.send(get(scene, "good.test"))) == [200]
@@ -538,18 +449,13 @@ def test_b7_methods_are_judged_too(method: str, start_scene: StartScene) -> None
 # B8
 
 
-@pytest.mark.parametrize("request_text", B8_BAD, ids=lambda text: text.partition("\r")[0])
-def test_b8_other_schemes_and_versions_are_refused(request_text: str, scene: Scene) -> None:
-    """B8: what is not HTTP/1.0 or 1.1 to an http URL is malformed."""
-    assert_bad(scene, fill(scene, request_text))
-
-
+@pytest.mark.threat("T-B8")
 @pytest.mark.parametrize(
     "data",
     [b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00", b"\x16\x03\x01\x00\x05hello", b"SSH-2.0-x\r\n", b"\0", b"\x80\x2e"],
 )
-def test_b8_other_protocols_are_refused(data: bytes, scene: Scene) -> None:
-    """B8: SOCKS4, TLS, SSH and noise at the front door get one refusal and one record."""
+def test_other_protocols_are_refused(data: bytes, scene: Scene) -> None:
+    """SOCKS4, TLS, SSH and noise at the front door get one refusal and one record."""
     mark = scene.mark()
     with scene.gate.connect() as conn:
         conn.sendall(data + b"\r\n\r\n")
@@ -558,11 +464,12 @@ def test_b8_other_protocols_are_refused(data: bytes, scene: Scene) -> None:
     assert scene.origin.connections == 0
 
 
+@pytest.mark.threat("T-B8")
 @pytest.mark.parametrize(
     "headers", ["", "Host: good.test:{port}\r\n", "Connection: keep-alive\r\n", "Proxy-Connection: keep-alive\r\n"]
 )
-def test_b8_http_1_0_is_judged_like_1_1(headers: str, start_scene: StartScene) -> None:
-    """B8: an old client gets the same policy, the same check of Host, and must show the same credentials."""
+def test_http_1_0_is_judged_like_1_1(headers: str, start_scene: StartScene) -> None:
+    """An old client gets the same policy, the same check of Host, and must show the same credentials."""
     scene = start_scene(credentials=("me", "pass"))
     login = "Proxy-Authorization: Basic bWU6cGFzcw==\r\n"
     good = f"GET http://good.test:{{port}}/ HTTP/1.0\r\n{headers}"

@@ -18,6 +18,8 @@ from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
 from tests.support.origins.plain import answering as answering_plain
 
+pytestmark = pytest.mark.threat("T-B9")
+
 _NOT_LOOKED_INTO = (types.ModuleType, types.FrameType, type)
 _OURS = ("tests", "pytest", "_pytest", "pluggy", "hypothesis")  # where the test itself remembers what it has sent
 

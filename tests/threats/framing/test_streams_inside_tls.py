@@ -9,7 +9,8 @@ import ssl
 import pytest
 
 from tests.support.clients.http2 import Http2Client
-from tests.support.gateways.doors import open_connect, read_reply
+from tests.support.clients.talk import read_reply
+from tests.support.gateways.doors import open_connect
 from tests.support.gateways.intercepted import REAL, WITH_KEY, Intercepted, StartIntercepted, for_good
 from tests.support.origins.raw import RawOrigin, read_head
 
@@ -60,6 +61,7 @@ def speak(scene: Intercepted, spoil: random.Random) -> None:
             return
 
 
+@pytest.mark.threat("T-C2")
 def test_broken_handshakes_leave_nothing(start_intercepted: StartIntercepted) -> None:
     scene = start_intercepted(secrets=for_good())
     spoil = random.Random(7)
@@ -88,6 +90,7 @@ def pipelined(scene: Intercepted, requests: list[bytes]) -> bytes:
     return bytes(received)
 
 
+@pytest.mark.threat("T-B4")
 @pytest.mark.parametrize("length", [5, 70_000])
 def test_pipelined_requests_get_their_own_answers(length: int, start_intercepted: StartIntercepted) -> None:
     """HEAD, GET and POST with a body that is read whole, one behind the other, with compressed answers."""
@@ -142,6 +145,7 @@ def test_pipelined_requests_get_their_own_answers(length: int, start_intercepted
     assert received == b""
 
 
+@pytest.mark.threat("T-C8")
 def test_streams_do_not_mix(start_intercepted: StartIntercepted) -> None:
     """A hundred requests on one connection, answered out of order by many: each gets what it asked for."""
 
@@ -160,6 +164,7 @@ def test_streams_do_not_mix(start_intercepted: StartIntercepted) -> None:
             assert got.body == b"%d:%b" % (number, key)
 
 
+@pytest.mark.threat("T-C8")
 def test_bodies_that_stop_anywhere_are_no_internal_error(start_intercepted: StartIntercepted) -> None:
     """HTTP/2 requests with bodies to put values into: cut, reset, too long, too short, compressed, in odd frames."""
     import gzip

@@ -26,6 +26,8 @@ from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import OK
 from tests.support.origins.raw import RawOrigin
 
+pytestmark = pytest.mark.threat("T-L5")
+
 HOSTS = {"good.test": "127.0.0.1"}
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: good.test\r\n\r\n"
 

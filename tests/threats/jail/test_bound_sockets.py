@@ -15,6 +15,8 @@ from tests.support.origins.plain import Greeter
 from tests.support.programs import give_up, need
 from tests.support.runs.running import AS_ROOT, BY_USER, PYTHON, as_user, exeat, folder_of, python
 
+pytestmark = pytest.mark.threat("T-L8")
+
 _HELLO = "hello from outside"
 _READ = """
 import socket, sys

@@ -1,4 +1,4 @@
-"""The env jail is no boundary, and its scorecard says so (C4). This is also the control of the corpus as a whole."""
+"""The env jail is no boundary, and its scorecard says so. This is also the control of the corpus as a whole."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ print("control", taken.getsockname()[1])
 """
 
 
+@pytest.mark.threat("T-E4")
 @BY_USER
 def test_the_gateways_ports_cannot_be_shared_or_taken(uid: int | None) -> None:
     done = exeat(command=python(_TAKE), uid=uid)
@@ -56,6 +57,7 @@ for source in ("127.0.0.3", "8.8.8.8", "203.0.113.9"):
 """
 
 
+@pytest.mark.threat("T-E4")
 def test_a_connection_from_the_gateways_port_is_judged_like_any_other() -> None:
     """The kernel is asked by both ends of it where it was meant to go: one that looks like ours must not confuse it."""
     done = exeat(command=python(_CONNECT_FROM_THERE))
@@ -77,6 +79,7 @@ for source in ("8.8.8.8", "127.0.0.9", "255.255.255.255", "127.0.0.1"):
 """
 
 
+@pytest.mark.threat("T-D4")
 def test_dns_goes_on_after_questions_whose_answers_cannot_be_sent() -> None:
     done = exeat("--allow", "good.test", command=python(_ASK_FROM_STRANGE_PLACES))
     assert done.stdout.splitlines()[-1] == "127.0.0.1 c6120001", done.stdout
@@ -99,6 +102,7 @@ for name in ("fd/0", "root/", "cwd", "ns/net", "environ", "mem", "maps", "exe", 
 """
 
 
+@pytest.mark.threat("T-E7")
 @BY_USER
 def test_init_tells_nothing_of_itself(uid: int | None) -> None:
     found = exeat(command=python(_LOOK_AT_INIT), uid=uid).stdout.splitlines()
@@ -106,6 +110,7 @@ def test_init_tells_nothing_of_itself(uid: int | None) -> None:
     assert len([line for line in found if line.startswith("self open")]) == 9
 
 
+@pytest.mark.threat("T-E7")
 @AS_ROOT
 @BY_USER
 def test_a_second_proc_shows_no_memory_of_processes_outside(uid: int | None) -> None:
@@ -131,6 +136,7 @@ with socket.create_connection(("203.0.113.9", 80), 5) as conn:
 """
 
 
+@pytest.mark.threat("T-L8")
 @BY_USER
 @pytest.mark.parametrize("place", ["/", "/proc", "/dev", "/etc", "/run", "/run/exeat", "relative", "/nowhere"])
 @pytest.mark.parametrize("name", ["XDG_RUNTIME_DIR", "EXEAT_HOME", "XDG_STATE_HOME"])
@@ -184,6 +190,7 @@ sys.exit(main(["run", "--", "echo", "started"]))
 """
 
 
+@pytest.mark.threat("T-E11")
 @AS_ROOT
 def test_a_jail_that_fails_to_be_built_is_not_replaced_without_a_word(tmp_path: Path) -> None:
     """Root gets the nft jail where the kernel has no other. A mishap, or a stranger's doing, is no such reason."""

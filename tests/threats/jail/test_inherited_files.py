@@ -16,6 +16,8 @@ import pytest
 from tests.support.programs import need
 from tests.support.runs.running import ANYWHERE, AS_ROOT, BY_USER, Running, as_user, exeat, folder_of, python, run_argv
 
+pytestmark = pytest.mark.threat("T-E3")
+
 _STRANGER = 54_321  # an ordinary user, unlike nobody, who is taken for the owner of what has none here
 _TEXT = "first\nsecond\nthird\n"
 

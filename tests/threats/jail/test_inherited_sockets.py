@@ -16,6 +16,8 @@ import pytest
 from tests.support.origins.plain import GREETING, Greeter
 from tests.support.runs.running import ANYWHERE, AS_ROOT, BY_USER, as_user, exeat, python
 
+pytestmark = pytest.mark.threat("T-E3")
+
 # Sockets as standard streams
 
 # Takes the connection off standard input and makes another one with the same socket.

@@ -1,4 +1,4 @@
-"""Whatever dies, nothing gets out (C5, E7)."""
+"""Whatever dies, nothing gets out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.jails.stage import JAILS_AND_CALLERS, Stage
+
+pytestmark = pytest.mark.threat("T-E7", "T-E9")
 
 PROCESSES = 4  # exeat, its gateway, the jail's first process, the command
 

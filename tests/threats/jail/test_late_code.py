@@ -49,6 +49,7 @@ def _with_own_file(content: str, path: str, folder: Path) -> list[str]:
     return ["unshare", "-m", "sh", "-c", f"mount --bind {own} {path} && exec " + '"$@"', "sh"]
 
 
+@pytest.mark.threat("T-L11")
 @AS_ROOT
 def test_names_are_looked_up_while_the_command_runs(tmp_path: Path) -> None:
     """What the resolver needs, a codec for example, must be in memory before nothing is loaded any more."""
@@ -90,6 +91,7 @@ with socket.create_connection(("127.0.0.1", 61080), 10) as proxy:
 """
 
 
+@pytest.mark.threat("T-L11")
 @AS_ROOT
 @BY_USER
 def test_the_gateway_loads_no_library_that_the_command_has_put_in_its_way(uid: int | None) -> None:
@@ -176,6 +178,7 @@ print("ESCAPED" if any(b"CARRIED-OUT" in each for each in seen) else "held")
 """
 
 
+@pytest.mark.threat("T-L7")
 @AS_ROOT
 @pytest.mark.parametrize(
     ("deaf", "runs_s", "after_s"), [("ttl", 0.5, 6), ("md5", 6, 0)], ids=["after the run", "while it runs"]

@@ -1,4 +1,4 @@
-"""Runs leave nothing behind, however they end (C5). `soak.py` does the same a thousand times."""
+"""Runs leave nothing behind, however they end. `soak.py` does the same a thousand times."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.jails.soak import difference
 from tests.support.jails.stage import JAILS_AND_CALLERS, Stage
+
+pytestmark = pytest.mark.threat("T-E9")
 
 RUNS = 12
 

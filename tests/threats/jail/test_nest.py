@@ -12,7 +12,9 @@ from exeat.attack.model import Probe
 from exeat.attack.probes import GROUPS
 from tests.support.jails.stage import Stage, check
 
-_ORDINARY = "user"  # root cannot have it
+pytestmark = pytest.mark.threat("T-M5")
+
+_ORDINARY = "user"  # not available to root
 
 
 @pytest.mark.parametrize("probe", GROUPS["nest"].probes, ids=lambda probe: probe.id)

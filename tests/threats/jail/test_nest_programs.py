@@ -14,6 +14,8 @@ from tests.support.jails.stage import Caller, Stage
 from tests.support.programs import give_up, need
 from tests.support.runs.running import AS_ROOT
 
+pytestmark = pytest.mark.threat("T-M5")
+
 # The first argument is a folder to start in. The program that follows must not start where exeat keeps its state.
 _IN_FOLDER = ["sh", "-c", 'mkdir -p "$0" && cd "$0" && exec "$@"']
 _PAGE = "data:text/html,<p>he</p><p>llo</p>"

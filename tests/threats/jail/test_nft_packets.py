@@ -1,4 +1,4 @@
-"""The nft jail shares the machine's interfaces: no packet of its user may leave by one of them (L7).
+"""The nft jail shares the machine's interfaces: no packet of its user may leave by one of them.
 
 Each way is tried three times. By another user, which shows that it works. By the jail's uid without a system call
 filter, which packet rules and routes must hold alone. By a command in the jail.
@@ -16,7 +16,7 @@ from tests.support.gateways.scene import wait_until
 from tests.support.jails.networks import Networks
 from tests.support.runs.running import ANYWHERE, AS_ROOT, exeat, python
 
-pytestmark = AS_ROOT
+pytestmark = [AS_ROOT, pytest.mark.threat("T-L7")]
 OTHER = 12_345
 MARK, PROBE = b"exeat-mark", b"exeat-probe"
 

@@ -61,6 +61,7 @@ except OSError:
 _SCRIPT = "import sys\nfrom exeat.cli.main import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
 
 
+@pytest.mark.threat("T-L11")
 @BY_USER
 @pytest.mark.parametrize("started", ["python -m exeat", "exeat"])
 def test_exeat_loads_no_code_that_the_command_has_written(started: str, uid: int | None) -> None:
@@ -94,6 +95,7 @@ time.sleep(1)
 """
 
 
+@pytest.mark.threat("T-L11")
 @BY_USER
 def test_exeats_own_files_are_not_loaded_once_the_command_can_change_them(uid: int | None) -> None:
     """Who installs exeat for themselves owns its files, and the command is them. The gateway loads while it starts."""
@@ -113,6 +115,7 @@ def test_exeats_own_files_are_not_loaded_once_the_command_can_change_them(uid: i
         assert mark.exists() == changed
 
 
+@pytest.mark.threat("T-E7")
 @BY_USER
 def test_the_options_of_exeat_are_not_to_be_seen(uid: int | None) -> None:
     """Its variables are taken away, for the rules are no business of the command's. The same holds for its options."""
@@ -147,6 +150,7 @@ def group_of(uid: int) -> Iterator[Path]:
         group.rmdir()
 
 
+@pytest.mark.threat("T-E7")
 @AS_ROOT
 def test_processes_outside_are_not_killed_by_their_group() -> None:
     with group_of(NOBODY) as group:
@@ -159,7 +163,7 @@ def test_processes_outside_are_not_killed_by_their_group() -> None:
                         exeat(command=kill, uid=NOBODY, cwd=ANYWHERE)
                     else:
                         subprocess.run([*as_user(NOBODY), *kill], check=True)
-                        assert victim.wait(10) == -signal.SIGKILL
+                        assert victim.wait(60) == -signal.SIGKILL
                     assert (victim.poll() is None) == inside
                 finally:
                     victim.kill()
@@ -187,6 +191,7 @@ def mounted(kind: str) -> Iterator[Path]:
             subprocess.run(["umount", folder], check=True)
 
 
+@pytest.mark.threat("T-E6")
 @AS_ROOT
 @BY_USER
 def test_message_queues_of_the_host_are_out_of_reach(uid: int | None) -> None:
@@ -224,6 +229,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.threat("T-E10")
 @AS_ROOT
 @pytest.mark.parametrize("inside", [False, True])
 def test_other_terminals_of_the_caller_are_out_of_reach(inside: bool) -> None:
@@ -269,6 +275,7 @@ def _is_read_only(path: Path) -> None:
     assert "OPENED" not in exeat(command=command, cwd=ANYWHERE).stdout
 
 
+@pytest.mark.threat("T-E2")
 @AS_ROOT
 def test_a_second_proc_does_not_give_root_the_kernel_settings() -> None:
     """That of a chroot, say. With core_pattern the kernel starts any program, outside and with all rights."""
@@ -276,6 +283,7 @@ def test_a_second_proc_does_not_give_root_the_kernel_settings() -> None:
         _is_read_only(proc / "sys/kernel/core_pattern")
 
 
+@pytest.mark.threat("T-E2")
 @AS_ROOT
 def test_a_second_sys_does_not_give_root_the_kernel_settings() -> None:
     with mounted("sysfs") as folder:
@@ -287,6 +295,7 @@ def test_a_second_sys_does_not_give_root_the_kernel_settings() -> None:
         _is_read_only(settings[0])
 
 
+@pytest.mark.threat("T-E2")
 @AS_ROOT
 def test_root_does_not_move_the_interrupts_of_the_machine() -> None:
     path = Path("/proc/irq/default_smp_affinity")

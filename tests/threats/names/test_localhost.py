@@ -12,9 +12,11 @@ from exeat.policy import Target, canonical_host, decide, judge_address
 from exeat.policy.replay import Outcome, Recorded, judge_again
 from exeat.sources import make_policy
 from exeat.ui.rows import offers
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartGate, StartOrigin
-from tests.support.gateways.doors import connect_dial, read_reply, socks_dial
 from tests.support.gateways.gate import Gate
+
+pytestmark = pytest.mark.threat("T-A11")
 
 NAMES = ("localhost", "LOCALHOST", "localhost.", "127.0.0.1", "[::ffff:127.0.0.1]")
 

@@ -11,6 +11,8 @@ from tests.support.fixtures.gateways import StartGate
 from tests.support.gateways.gate import Gate
 from tests.support.gateways.scene import Dials
 
+pytestmark = pytest.mark.threat("T-D2")
+
 NAMES = {
     "inside.test": ["10.1.2.3"],
     "mixed.test": ["10.1.2.3", "10.2.2.3"],

@@ -1,4 +1,4 @@
-"""Group D of the threat catalogue: no question before the policy has spoken, and no address that was not judged."""
+"""No question before the policy has spoken, and no address that was not judged."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from exeat.gateway.gates.resolve import is_own_address
 from exeat.policy import AddressClass, classify
+from tests.support.clients.talk import connect_dial, read_reply
 from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import (
     ABSOLUTE,
@@ -22,11 +23,9 @@ from tests.support.gateways.doors import (
     Verdict,
     ask,
     assert_verdict,
-    connect_dial,
-    read_reply,
 )
 from tests.support.gateways.scene import Scene, Script
-from tests.support.jails.addresses import own_addresses
+from tests.support.jails.networks import own_addresses
 from tests.support.origins.plain import OK
 from tests.support.origins.raw import RawOrigin
 
@@ -89,9 +88,10 @@ def asked_and_denied(outcome: Outcome | None, address: str, name: str = "good.te
 # D1
 
 
+@pytest.mark.threat("T-D1")
 @pytest.mark.parametrize("door", ALL, ids=str)
-def test_d1_a_name_that_is_not_allowed_is_never_asked_for(door: Door, scene: Scene) -> None:
-    """D1: data in the labels of a refused name goes nowhere. Control: an allowed name is asked for."""
+def test_a_name_that_is_not_allowed_is_never_asked_for(door: Door, scene: Scene) -> None:
+    """Data in the labels of a refused name goes nowhere. Control: an allowed name is asked for."""
     data = "deadbeef" * 7
     for host in (
         f"{data}.evil.test",
@@ -106,15 +106,17 @@ def test_d1_a_name_that_is_not_allowed_is_never_asked_for(door: Door, scene: Sce
     assert f"{data}.wild.test" in scene.gate.asked or door.name == "socks-address"
 
 
+@pytest.mark.threat("T-D1")
 @every_name_door
-def test_d1_a_port_that_is_not_allowed_is_enough_not_to_ask(door: Door, scene: Scene) -> None:
-    """D1: the whole policy comes first, the port included."""
+def test_a_port_that_is_not_allowed_is_enough_not_to_ask(door: Door, scene: Scene) -> None:
+    """The whole policy comes first, the port included."""
     assert_verdict(door, scene, "good.test", Verdict.DENY, scene.port + 1)
     assert scene.gate.asked == []
 
 
-def test_d1_a_method_or_path_that_is_not_allowed_is_enough_not_to_ask(start_scene: StartScene) -> None:
-    """D1: and so are the method and the path."""
+@pytest.mark.threat("T-D1")
+def test_a_method_or_path_that_is_not_allowed_is_enough_not_to_ask(start_scene: StartScene) -> None:
+    """And so are the method and the path."""
     scene = start_scene(["good.test:{port} private methods=GET paths=/pub/**"])
     for line in (b"POST http://good.test:%d/pub/a", b"GET http://good.test:%d/secret"):
         answer = scene.gate.send(line % scene.port + b" HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % scene.port)
@@ -127,9 +129,10 @@ def test_d1_a_method_or_path_that_is_not_allowed_is_enough_not_to_ask(start_scen
     assert scene.gate.asked == ["good.test"]
 
 
+@pytest.mark.threat("T-D1")
 @every_name_door
-def test_d1_a_deny_rule_comes_before_the_question(door: Door, start_scene: StartScene) -> None:
-    """D1: a name that one rule allows and another denies is not asked for."""
+def test_a_deny_rule_comes_before_the_question(door: Door, start_scene: StartScene) -> None:
+    """A name that one rule allows and another denies is not asked for."""
     scene = start_scene(deny=["secret.wild.test:1-65535"])
     assert_verdict(door, scene, "secret.wild.test", Verdict.DENY)
     assert scene.gate.asked == []
@@ -139,9 +142,10 @@ def test_d1_a_deny_rule_comes_before_the_question(door: Door, start_scene: Start
 # D2
 
 
+@pytest.mark.threat("T-D2")
 @every_name_door
-def test_d2_a_public_answer_is_dialled_as_it_was_judged(door: Door, start_scene: StartScene) -> None:
-    """D2's control: public addresses are dialled, those very ones, after one question."""
+def test_a_public_answer_is_dialled_as_it_was_judged(door: Door, start_scene: StartScene) -> None:
+    """The control: public addresses are dialled, those very ones, after one question."""
     for answer in ([PUBLIC], [PUBLIC6], [PUBLIC, PUBLIC6], [PUBLIC, PUBLIC]):
         scene = start_scene(["good.test:{port}"], names={"good.test": answer})
         outcome = ask(door, scene, "good.test")
@@ -151,10 +155,11 @@ def test_d2_a_public_answer_is_dialled_as_it_was_judged(door: Door, start_scene:
         assert scene.gate.asked == ["good.test"]
 
 
+@pytest.mark.threat("T-D2")
 @every_name_door
 @pytest.mark.parametrize("address", INSIDE.values(), ids=INSIDE.keys())
-def test_d2_an_answer_inside_is_denied(address: str, door: Door, start_scene: StartScene) -> None:
-    """D2: alone, before a public address and behind one: a single inside address condemns the answer."""
+def test_an_answer_inside_is_denied(address: str, door: Door, start_scene: StartScene) -> None:
+    """Alone, before a public address and behind one: a single inside address condemns the answer."""
     for answer in ([address], [PUBLIC, address], [address, PUBLIC], [PUBLIC6, PUBLIC, address]):
         scene = start_scene(["good.test:{port}"], names={"good.test": answer})
         outcome = ask(door, scene, "good.test")
@@ -163,12 +168,13 @@ def test_d2_an_answer_inside_is_denied(address: str, door: Door, start_scene: St
         assert scene.dials.made == []
 
 
+@pytest.mark.threat("T-D2")
 @every_name_door
 @pytest.mark.parametrize("address", [text for text in INSIDE.values() if "%" not in text])
-def test_d2_an_answer_inside_is_dialled_where_the_rule_says_private(
+def test_an_answer_inside_is_dialled_where_the_rule_says_private(
     address: str, door: Door, start_scene: StartScene
 ) -> None:
-    """D2's control: the same answer passes with `private`, so it was the address that was denied."""
+    """The control: the same answer passes with `private`, so it was the address that was denied."""
     scene = start_scene(["good.test:1 private"], names={"good.test": [address]})
     outcome = ask(door, scene, "good.test", 1)
     assert outcome is not None
@@ -176,20 +182,22 @@ def test_d2_an_answer_inside_is_dialled_where_the_rule_says_private(
     assert len(outcome.seen.dials) == 1
 
 
+@pytest.mark.threat("T-D2")
 @every_name_door
-def test_d2_the_machines_own_addresses_are_denied(door: Door, start_scene: StartScene) -> None:
-    """D2: public or not, an address of this machine is inside."""
+def test_the_machines_own_addresses_are_denied(door: Door, start_scene: StartScene) -> None:
+    """Public or not, an address of this machine is inside."""
     addresses = [*own_addresses(), "127.0.0.1", "::1"]
     for address in addresses:
         scene = start_scene(["good.test:{port}"], names={"good.test": [address]})
         asked_and_denied(ask(door, scene, "good.test"), address)
 
 
+@pytest.mark.threat("T-D2")
 @every_name_door
-def test_d2_a_public_address_of_this_machine_is_denied(
+def test_a_public_address_of_this_machine_is_denied(
     door: Door, start_scene: StartScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D2: shown with a machine that owns a public address: denied as its own, dialled where the rule says `private`."""
+    """Shown with a machine that owns a public address: denied as its own, dialled where the rule says `private`."""
     monkeypatch.setattr(
         "exeat.gateway.gates.judging.is_own_address", lambda ip: str(ip) == PUBLIC or is_own_address(ip)
     )
@@ -204,9 +212,10 @@ def test_d2_a_public_address_of_this_machine_is_denied(
     assert control.seen.dials == (((PUBLIC,), scene.port),)
 
 
+@pytest.mark.threat("T-D2")
 @every_name_door
-def test_d2_rebinding_between_two_connections(door: Door, start_scene: StartScene) -> None:
-    """D2: public first, then metadata: each connection is judged by the answer that it is dialled with."""
+def test_rebinding_between_two_connections(door: Door, start_scene: StartScene) -> None:
+    """Public first, then metadata: each connection is judged by the answer that it is dialled with."""
     scene = start_scene(["good.test:{port}"], names=Script([PUBLIC], ["169.254.169.254"]))
     first = ask(door, scene, "good.test")
     assert first is not None
@@ -216,9 +225,10 @@ def test_d2_rebinding_between_two_connections(door: Door, start_scene: StartScen
     assert scene.dials.made == [((PUBLIC,), scene.port)]
 
 
+@pytest.mark.threat("T-D2")
 @every_name_door
-def test_d2_one_question_for_one_connection(door: Door, start_scene: StartScene) -> None:
-    """D2: there is no second look-up between judging and dialling that could answer otherwise."""
+def test_one_question_for_one_connection(door: Door, start_scene: StartScene) -> None:
+    """There is no second look-up between judging and dialling that could answer otherwise."""
     scene = start_scene(["good.test:{port}"], names=Script([PUBLIC], ["127.0.0.1"]))
     outcome = ask(door, scene, "good.test")
     assert outcome is not None
@@ -233,9 +243,10 @@ def close_on_the_second_request(conn: socket.socket, origin: RawOrigin, raw: byt
     origin.read(conn, raw)
 
 
+@pytest.mark.threat("T-D2")
 @pytest.mark.parametrize(("second", "status"), [("127.0.0.1", 200), ("169.254.169.254", 403), ("10.0.0.1", 403)])
-def test_d2_rebinding_while_a_connection_is_replaced(second: str, status: int, start_scene: StartScene) -> None:
-    """D2: a kept connection that the server closed is dialled anew only where the new answer may be dialled."""
+def test_rebinding_while_a_connection_is_replaced(second: str, status: int, start_scene: StartScene) -> None:
+    """A kept connection that the server closed is dialled anew only where the new answer may be dialled."""
     scene = start_scene(
         ["good.test:{port}", "127.0.0.1:{port}"],
         names=Script(["127.0.0.1"], [second]),
@@ -253,21 +264,23 @@ def test_d2_rebinding_while_a_connection_is_replaced(second: str, status: int, s
     assert {addresses for addresses, _ in scene.dials.made} == {("127.0.0.1",)}
 
 
+@pytest.mark.threat("T-D2")
 @every_name_door
 @pytest.mark.parametrize("answer", [["127.0.0.1"], ["10.0.0.5"], ["127.0.0.1", PUBLIC]], ids=str)
-def test_d2_an_alias_to_the_inside_is_denied_by_its_address(
+def test_an_alias_to_the_inside_is_denied_by_its_address(
     answer: Sequence[str], door: Door, start_scene: StartScene
 ) -> None:
-    """D2: `good.test CNAME internal` is what its addresses are; a rule for the inside host does not help."""
+    """`good.test CNAME internal` is what its addresses are; a rule for the inside host does not help."""
     scene = start_scene(["good.test:{port}", "internal.test:{port} private"], names={"good.test": answer})
     outcome = ask(door, scene, "good.test")
     assert outcome is not None
     asked_and_denied(outcome, outcome.seen.decisions[0]["address"])
 
 
+@pytest.mark.threat("T-D2")
 @every_name_door
-def test_d2_an_inside_address_that_is_listed_is_reached_by_name(door: Door, start_scene: StartScene) -> None:
-    """D2's controls: the address itself is listed, or the user mapped the name to it, and so the server is reached."""
+def test_an_inside_address_that_is_listed_is_reached_by_name(door: Door, start_scene: StartScene) -> None:
+    """The controls: the address itself is listed, or the user mapped the name to it, and so the server is reached."""
     listed = start_scene(["good.test:{port}", "127.0.0.1:{port}"])
     mapped = start_scene(["good.test:{port}"], hosts={"good.test": "127.0.0.1"})
     for scene in (listed, mapped):
@@ -277,9 +290,10 @@ def test_d2_an_inside_address_that_is_listed_is_reached_by_name(door: Door, star
     assert mapped.gate.asked == []
 
 
+@pytest.mark.threat("T-D2")
 @pytest.mark.parametrize("keeps", [True, False], ids=["connection kept", "connection closed"])
-def test_d2_what_one_rule_may_reach_inside_another_rule_may_not(keeps: bool, start_scene: StartScene) -> None:
-    """D2: `private` holds for its rule's requests only, also right after one of them has been there."""
+def test_what_one_rule_may_reach_inside_another_rule_may_not(keeps: bool, start_scene: StartScene) -> None:
+    """`private` holds for its rule's requests only, also right after one of them has been there."""
 
     def answer_and_close(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
         origin.read(conn, raw)
@@ -297,9 +311,10 @@ def test_d2_what_one_rule_may_reach_inside_another_rule_may_not(keeps: bool, sta
     assert b"DELETE" not in scene.origin.everything
 
 
+@pytest.mark.threat("T-D2")
 @every_name_door
-def test_d2_an_address_denied_by_a_rule_is_denied_behind_a_name(door: Door, start_scene: StartScene) -> None:
-    """D2: a deny rule for an address holds for every name and every embedding that leads to it."""
+def test_an_address_denied_by_a_rule_is_denied_behind_a_name(door: Door, start_scene: StartScene) -> None:
+    """A deny rule for an address holds for every name and every embedding that leads to it."""
     for answer in ([PUBLIC], [PUBLIC6, PUBLIC], [f"::ffff:{PUBLIC}"], ["64:ff9b::5db8:d70e"], ["2002:5db8:d70e::1"]):
         scene = start_scene(["good.test:{port} private"], deny=[f"{PUBLIC}:1-65535"], names={"good.test": answer})
         outcome = ask(door, scene, "good.test")
@@ -308,9 +323,10 @@ def test_d2_an_address_denied_by_a_rule_is_denied_behind_a_name(door: Door, star
         assert outcome.seen.dials == ()
 
 
+@pytest.mark.threat("T-D2")
 @pytest.mark.parametrize("answer", [[], ["not an address"], ["good.test"], [""], ["127.0.0.1:80"], ["0x7f.1"]], ids=str)
-def test_d2_an_answer_that_is_no_address_is_no_answer(answer: Sequence[str], start_scene: StartScene) -> None:
-    """D2: nothing is dialled for an empty or malformed answer; the request fails and is on record."""
+def test_an_answer_that_is_no_address_is_no_answer(answer: Sequence[str], start_scene: StartScene) -> None:
+    """Nothing is dialled for an empty or malformed answer; the request fails and is on record."""
     scene = start_scene(["good.test:{port} private"], names={"good.test": answer})
     with scene.gate.connect() as conn:
         assert connect_dial(conn, b"good.test:%d" % scene.port).status == 502
@@ -318,9 +334,10 @@ def test_d2_an_answer_that_is_no_address_is_no_answer(answer: Sequence[str], sta
     assert [decision["verdict"] for decision in scene.gate.decisions()] == ["allow"]
 
 
+@pytest.mark.threat("T-D2")
 @every_name_door
-def test_d2_mapped_answers_beside_plain_ones_work_where_allowed(door: Door, start_scene: StartScene) -> None:
-    """D2: an IPv4-mapped address in a set of several is reached like any other once the rule says `private`."""
+def test_mapped_answers_beside_plain_ones_work_where_allowed(door: Door, start_scene: StartScene) -> None:
+    """An IPv4-mapped address in a set of several is reached like any other once the rule says `private`."""
     for answer in (
         ["::ffff:127.0.0.1"],
         ["127.0.0.1", "127.0.0.1"],
@@ -352,10 +369,11 @@ SPECIAL = {
 }
 
 
+@pytest.mark.threat("T-D5")
 @every_name_door
 @pytest.mark.parametrize("name", SPECIAL)
-def test_d5_special_names_are_denied_by_their_address(name: str, door: Door, start_scene: StartScene) -> None:
-    """D5: allowlisted or not, what resolves to the inside is denied; not listed, it is not even asked for."""
+def test_special_names_are_denied_by_their_address(name: str, door: Door, start_scene: StartScene) -> None:
+    """Allowlisted or not, what resolves to the inside is denied; not listed, it is not even asked for."""
     canonical = name.removesuffix(".")
     scene = start_scene([f"{name}:{{port}}"], names={canonical: SPECIAL[name]})
     if door is REDIRECT and canonical == "a.localhost":
@@ -369,9 +387,10 @@ def test_d5_special_names_are_denied_by_their_address(name: str, door: Door, sta
     assert unlisted.gate.asked == []
 
 
+@pytest.mark.threat("T-D5")
 @every_name_door
-def test_d5_control_a_special_name_marked_private_is_reached(door: Door, start_scene: StartScene) -> None:
-    """D5's control: with `private` the same probe reaches the server."""
+def test_control_a_special_name_marked_private_is_reached(door: Door, start_scene: StartScene) -> None:
+    """The control: with `private` the same probe reaches the server."""
     scene = start_scene(["localhost:{port} private", "127.0.0.1.nip.io:{port} private"])
     for name in ("localhost", "localhost.", "127.0.0.1.nip.io"):
         outcome = ask(door, scene, name)
@@ -382,6 +401,7 @@ def test_d5_control_a_special_name_marked_private_is_reached(door: Door, start_s
         assert outcome.reached
 
 
+@pytest.mark.threat("T-A3")
 def test_the_table_of_inside_addresses_is_what_it_says() -> None:
     """A guard for the tables above: the controls are public, the rest is not."""
     assert {classify(ip_address(text)) for text in (PUBLIC, PUBLIC6)} == {AddressClass.PUBLIC}

@@ -15,14 +15,15 @@ import pytest
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
 from tests.support.clients.pressure import HOSTS, ask
+from tests.support.clients.talk import connect_dial, read_reply
 from tests.support.fixtures.gateways import StartGate, StartOrigin
-from tests.support.gateways.doors import connect_dial, read_reply
 from tests.support.gateways.gate import Gate, read_all, read_until
 from tests.support.origins.plain import OK, Origin, answer_all
 
 # Reload
 
 
+@pytest.mark.threat("T-A8")
 @pytest.mark.parametrize("by", ["reload", "stop"])
 def test_a_request_that_is_cut_is_not_sent_again(by: str, start_gate: StartGate, start_origin: StartOrigin) -> None:
     """A GET on a kept connection that is revoked looks like one whose server left: it is dialled and sent once more."""
@@ -43,7 +44,7 @@ def test_a_request_that_is_cut_is_not_sent_again(by: str, start_gate: StartGate,
     try:
         with gate.connect() as conn:
             conn.sendall(ask(origin, "/stall"))
-            assert stalled.wait(10)
+            assert stalled.wait(60)
             if by == "reload":
                 assert gate.set_policy(make_policy([], [], HOSTS)) == 1
             else:
@@ -55,6 +56,7 @@ def test_a_request_that_is_cut_is_not_sent_again(by: str, start_gate: StartGate,
         finish.set()
 
 
+@pytest.mark.threat("T-A8")
 def test_a_request_that_is_cut_asks_for_no_name_again(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """The second try resolves before it looks at the new policy: DNS is asked for a name that is no longer allowed."""
     stalled, finish = threading.Event(), threading.Event()
@@ -74,7 +76,7 @@ def test_a_request_that_is_cut_asks_for_no_name_again(start_gate: StartGate, sta
     try:
         with gate.connect() as conn:
             conn.sendall(ask(origin, "/stall"))
-            assert stalled.wait(10)
+            assert stalled.wait(60)
             assert gate.asked == ["good.test"]
             assert gate.set_policy(make_policy()) == 1
             gate.call(asyncio.sleep(0.2))
@@ -83,6 +85,7 @@ def test_a_request_that_is_cut_asks_for_no_name_again(start_gate: StartGate, sta
         finish.set()
 
 
+@pytest.mark.threat("T-A8")
 def test_a_connection_of_the_old_policy_serves_no_new_request(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """A reload empties the pool, but what was in use then comes back to it, under the same rule and an old address."""
     stalled, finish = threading.Event(), threading.Event()
@@ -100,7 +103,7 @@ def test_a_connection_of_the_old_policy_serves_no_new_request(start_gate: StartG
     gate = start_gate(allow=rules, hosts=HOSTS)
     with gate.connect() as conn:
         conn.sendall(ask(origin, "/stall"))
-        assert stalled.wait(10)
+        assert stalled.wait(60)
         gate.set_policy(make_policy(rules, [], {"good.test": "127.0.0.3"}))  # nobody listens there
         finish.set()
         assert read_until(conn, b"hello").endswith(b"hello")
@@ -108,6 +111,7 @@ def test_a_connection_of_the_old_policy_serves_no_new_request(start_gate: StartG
     assert not any(b"/after" in head for head in origin.heads)
 
 
+@pytest.mark.threat("T-A8")
 def test_a_reload_of_the_limits_counts_for_uploads(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """`max_upload` in `[limits]` is read at the start only: after a reload that sets it everything still goes out."""
     origin = start_origin(_take_uploads)
@@ -133,6 +137,7 @@ def _take_uploads(conn: socket.socket, origin: Origin) -> None:
 # Addresses
 
 
+@pytest.mark.threat("T-D2")
 @pytest.mark.parametrize("kept", [True, False], ids=["kept connection", "judged answer"])
 def test_private_in_one_rule_does_not_count_for_another(
     kept: bool, start_gate: StartGate, start_origin: StartOrigin
@@ -153,6 +158,7 @@ def test_private_in_one_rule_does_not_count_for_another(
     assert not any(head.startswith(b"POST") for head in origin.heads)
 
 
+@pytest.mark.threat("T-A5")
 def test_a_wide_rule_does_not_hide_a_narrow_one(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """Fails closed: next to a rule for the internet, one for an inside address with methods is never looked at."""
     origin = start_origin()
@@ -192,6 +198,7 @@ print(",".join(sorted(set(seen))))
 """
 
 
+@pytest.mark.threat("T-D1")
 def test_a_search_list_adds_no_names(tmp_path: Path) -> None:
     """`search` in resolv.conf (every Kubernetes pod has it) makes the resolver ask for names that no rule allows.
 
@@ -214,6 +221,7 @@ def test_a_search_list_adds_no_names(tmp_path: Path) -> None:
     assert run.stdout.strip() == "api.good.test"
 
 
+@pytest.mark.threat("T-J5")
 def test_without_a_log_no_name_is_asked_for(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """A name below a wildcard is data that goes out by DNS; while the disk is full it goes out with no line at all."""
     origin = start_origin()
@@ -241,6 +249,7 @@ def test_without_a_log_no_name_is_asked_for(start_gate: StartGate, start_origin:
 # Inside a tunnel
 
 
+@pytest.mark.threat("T-L6")
 @pytest.mark.parametrize(
     "line",
     [b"\r\nGET / HTTP/1.1\r\n", b"GET / HTTP/1.1\n", b"GET  / HTTP/1.1\r\n", b"GET /\xff HTTP/1.1\r\n"],
@@ -265,6 +274,7 @@ def _in_tunnel(gate: Gate, origin: Origin, data: bytes) -> bytes:
         return read_all(conn)
 
 
+@pytest.mark.threat("T-C1")
 def test_connect_inside_a_tunnel_is_not_passed_on(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """`CONNECT /` is sent to the server, which may take the kept connection for a tunnel from then on."""
     origin = start_origin()
@@ -280,6 +290,7 @@ def test_connect_inside_a_tunnel_is_not_passed_on(start_gate: StartGate, start_o
 # Budgets
 
 
+@pytest.mark.threat("T-I7")
 def test_heads_count_against_the_budget(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """`max_upload` counts bodies only: what does not fit goes out in header fields and query strings, without end."""
     origin = start_origin()

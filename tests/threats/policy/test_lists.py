@@ -21,6 +21,8 @@ from exeat.sandbox.control import running
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 from exeat.sandbox.server import ControlServer
 
+pytestmark = pytest.mark.threat("T-A12")
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxFolder]:
@@ -123,6 +125,7 @@ def test_an_allow_frees_no_other_port_of_a_running_command(folder: SandboxFolder
     assert status == 1 or not is_reached(folder, beside, "victim.test", 22)
 
 
+@pytest.mark.threat("T-P1")
 def test_a_command_that_starts_keeps_its_control_socket(folder: SandboxFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the moments when a socket gets its name and when it listens it refuses, as one does that was left behind.
     Whoever asks in between takes it away: the command ends, or runs on where nobody can reach, count or stop it."""

@@ -1,4 +1,4 @@
-"""A8 of the threat catalogue: a policy that is empty, broken or being replaced never lets more out than a good one."""
+"""A policy that is empty, broken or being replaced never lets more out than a good one."""
 
 from __future__ import annotations
 
@@ -16,20 +16,14 @@ import pytest
 from exeat.errors import ConfigError
 from exeat.policy import parse_document
 from exeat.sources import RuleSources, load_document, make_policy
+from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartScene, StartServing
-from tests.support.gateways.doors import (
-    OUTER,
-    Door,
-    Verdict,
-    assert_verdict,
-    connect_dial,
-    read_exactly,
-    read_reply,
-    socks_dial,
-)
+from tests.support.gateways.doors import OUTER, Door, Verdict, assert_verdict
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.scene import Scene, wait_until
 from tests.support.origins.raw import PING, PONG, RawOrigin, keep_silent
+
+pytestmark = pytest.mark.threat("T-A8")
 
 every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)
 
@@ -49,8 +43,8 @@ BROKEN = {
 
 
 @every_outer_door
-def test_a8_an_empty_policy_allows_nothing(door: Door, start_scene: StartScene) -> None:
-    """A8: no rules is no way out. The control is the same question after a rule was given."""
+def test_an_empty_policy_allows_nothing(door: Door, start_scene: StartScene) -> None:
+    """No rules is no way out. The control is the same question after a rule was given."""
     scene = start_scene([])
     for host in ("good.test", "evil.test", "127.0.0.1", "localhost"):
         assert_verdict(door, scene, host, Verdict.DENY)
@@ -61,8 +55,8 @@ def test_a8_an_empty_policy_allows_nothing(door: Door, start_scene: StartScene) 
 
 
 @pytest.mark.parametrize("text", ["{}", '{"allow": []}', "", "# nothing\n", "allow = []\n"])
-def test_a8_an_empty_document_is_a_policy_without_rules(text: str, tmp_path: Path) -> None:
-    """A8: an empty list is read as what it is, and decides nothing in anybody's favour."""
+def test_an_empty_document_is_a_policy_without_rules(text: str, tmp_path: Path) -> None:
+    """An empty list is read as what it is, and decides nothing in anybody's favour."""
     file = tmp_path / ("policy.json" if text.startswith("{") else "policy.toml")
     file.write_text(text)
     policy = RuleSources(files=(str(file),)).load().policy
@@ -70,8 +64,8 @@ def test_a8_an_empty_document_is_a_policy_without_rules(text: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN.keys())
-def test_a8_a_broken_document_is_refused_whole(text: str, tmp_path: Path) -> None:
-    """A8: there is no partial policy: one fault, and the rules beside it do not count either."""
+def test_a_broken_document_is_refused_whole(text: str, tmp_path: Path) -> None:
+    """There is no partial policy: one fault, and the rules beside it do not count either."""
     file = tmp_path / "policy.json"
     file.write_text(text)
     with pytest.raises(ConfigError):
@@ -81,8 +75,8 @@ def test_a8_a_broken_document_is_refused_whole(text: str, tmp_path: Path) -> Non
     assert len(load_document(str(control)).rules) == 1
 
 
-def test_a8_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A8: missing, a folder, a FIFO, without rights, too large, not UTF-8: never an empty policy."""
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing, a folder, a FIFO, without rights, too large, not UTF-8: never an empty policy."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     latin = tmp_path / "latin.json"
@@ -107,8 +101,8 @@ def test_a8_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: 
         RuleSources(allow=("good.test",), files=(str(locked),)).load()
 
 
-def test_a8_an_unrelated_edit_keeps_the_meaning() -> None:
-    """A8: comments and order are not part of a policy, so a reload after such an edit changes nothing."""
+def test_an_unrelated_edit_keeps_the_meaning() -> None:
+    """Comments and order are not part of a policy, so a reload after such an edit changes nothing."""
     one = parse_document('allow = ["good.test", "b.test"]\n', "a.toml")
     two = parse_document('# a comment\nallow = ["b.test", "good.test"]\n', "a.toml")
     texts = [make_policy([rule.text for rule in document.rules]).digest for document in (one, two)]
@@ -118,8 +112,8 @@ def test_a8_an_unrelated_edit_keeps_the_meaning() -> None:
 # A policy that changes while connections are open
 
 
-def test_a8_a_reload_counts_for_the_next_request_on_an_open_connection(scene: Scene) -> None:
-    """A8: a connection opened under the old rules has no right to them: the next request is judged by the new ones."""
+def test_a_reload_counts_for_the_next_request_on_an_open_connection(scene: Scene) -> None:
+    """A connection opened under the old rules has no right to them: the next request is judged by the new ones."""
     request = b"GET http://good.test:%d/ HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % (scene.port, scene.port)
     with scene.gate.connect() as conn:
         conn.sendall(request)
@@ -130,8 +124,8 @@ def test_a8_a_reload_counts_for_the_next_request_on_an_open_connection(scene: Sc
 
 
 @pytest.mark.parametrize("through", ["connect", "socks"])
-def test_a8_a_reload_counts_for_the_next_request_inside_a_tunnel(through: str, scene: Scene) -> None:
-    """A8: HTTP inside a tunnel is judged request by request, so a rule that is gone ends it, idle or not."""
+def test_a_reload_counts_for_the_next_request_inside_a_tunnel(through: str, scene: Scene) -> None:
+    """HTTP inside a tunnel is judged request by request, so a rule that is gone ends it, idle or not."""
     request = b"GET / HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % scene.port
     with scene.gate.connect() as conn:
         if through == "connect":
@@ -152,8 +146,8 @@ def test_a8_a_reload_counts_for_the_next_request_inside_a_tunnel(through: str, s
     assert all(decision["verdict"] == "deny" for decision in scene.since(before).decisions)
 
 
-def test_a8_a_reload_closes_a_tunnel_that_is_no_longer_allowed(scene: Scene) -> None:
-    """A8: an open tunnel ends with its rule, and one whose rule stays goes on."""
+def test_a_reload_closes_a_tunnel_that_is_no_longer_allowed(scene: Scene) -> None:
+    """An open tunnel ends with its rule, and one whose rule stays goes on."""
     with scene.gate.connect() as cut, scene.gate.connect() as kept:
         assert connect_dial(cut, b"a.wild.test:%d" % scene.port).status == 200
         assert connect_dial(kept, b"good.test:%d" % scene.port).status == 200
@@ -164,8 +158,8 @@ def test_a8_a_reload_closes_a_tunnel_that_is_no_longer_allowed(scene: Scene) -> 
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_a8_a_reload_closes_a_tunnel_in_the_middle_of_a_long_transfer(direction: str, start_scene: StartScene) -> None:
-    """A8: also one that has moved megabytes; not a byte goes out afterwards, and all of them are counted."""
+def test_a_reload_closes_a_tunnel_in_the_middle_of_a_long_transfer(direction: str, start_scene: StartScene) -> None:
+    """Also one that has moved megabytes; not a byte goes out afterwards, and all of them are counted."""
     amount = 6_000_000
 
     def pour(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
@@ -189,7 +183,7 @@ def test_a8_a_reload_closes_a_tunnel_in_the_middle_of_a_long_transfer(direction:
     (end,) = scene.since(mark, ends=1).ends
     assert (end["sent"], end["received"]) == ((amount, 0) if direction == "up" else (0, amount))
     assert end["note"] == "revoked"
-    assert scene.origin.closed.acquire(timeout=10)
+    assert scene.origin.closed.acquire(timeout=60)
     assert scene.origin.received == (amount if direction == "up" else 0)
 
 
@@ -243,14 +237,14 @@ def is_served(conn: socket.socket, through: str) -> bool:
 
 @pytest.mark.parametrize("through", ["absolute", "connect", "socks"])
 @pytest.mark.parametrize("keeps", [True, False], ids=["rule kept", "rule gone"])
-def test_a8_a_reload_counts_for_a_request_that_is_being_resolved(
+def test_a_reload_counts_for_a_request_that_is_being_resolved(
     keeps: bool, through: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A8: a rule that goes while its name is looked up opens no connection. Control: one that stays does."""
+    """A rule that goes while its name is looked up opens no connection. Control: one that stays does."""
     slow = slow_down(scene, monkeypatch)
     with scene.gate.connect() as conn:
         conn.sendall(wish(scene, through))
-        assert slow.asked.wait(10)
+        assert slow.asked.wait(60)
         scene.gate.set_policy(make_policy([f"good.test:{scene.port} private"] if keeps else []))
         slow.go_on()
         served = is_served(conn, through)
@@ -260,8 +254,8 @@ def test_a8_a_reload_counts_for_a_request_that_is_being_resolved(
 
 @pytest.mark.parametrize("through", ["absolute", "connect", "socks"])
 @pytest.mark.parametrize("keeps", [True, False], ids=["rule kept", "rule gone"])
-def test_a8_a_reload_counts_for_a_request_that_is_being_dialled(keeps: bool, through: str, scene: Scene) -> None:
-    """A8: the same while the server is being connected to: a rule that is gone gets not a byte through."""
+def test_a_reload_counts_for_a_request_that_is_being_dialled(keeps: bool, through: str, scene: Scene) -> None:
+    """The same while the server is being connected to: a rule that is gone gets not a byte through."""
     dialling, go_on = threading.Event(), asyncio.Event()
 
     async def wait() -> None:
@@ -274,7 +268,7 @@ def test_a8_a_reload_counts_for_a_request_that_is_being_dialled(keeps: bool, thr
     scene.dials.before = wait
     with scene.gate.connect() as conn:
         conn.sendall(wish(scene, through))
-        assert dialling.wait(10)
+        assert dialling.wait(60)
         scene.gate.set_policy(make_policy([f"good.test:{scene.port} private"] if keeps else []))
         scene.gate.call(release())
         served = is_served(conn, through)
@@ -291,8 +285,8 @@ def policy_text(port: int, *names: str) -> str:
     return f'{{"allow": [{rules}], "hosts": {{{hosts}}}}}'
 
 
-def test_a8_a_broken_reload_keeps_the_last_good_policy(serve: StartServing) -> None:
-    """A8: after each broken edit the old rules stand, the failure is on record, and a good edit takes effect whole."""
+def test_a_broken_reload_keeps_the_last_good_policy(serve: StartServing) -> None:
+    """After each broken edit the old rules stand, the failure is on record, and a good edit takes effect whole."""
     with RawOrigin() as origin:
         server = serve(policy=policy_text(origin.port, "good.test"), policy_name="policy.json")
         assert server.get("good.test", origin.port).status == 200
@@ -321,15 +315,15 @@ def test_a8_a_broken_reload_keeps_the_last_good_policy(serve: StartServing) -> N
 
 
 @pytest.mark.parametrize("policy", ["][", '{"allow": ["*"]}', '{"allow": ["good.test"], "allow": []}'])
-def test_a8_the_server_does_not_start_with_a_broken_policy(policy: str, serve: StartServing) -> None:
-    """A8: nothing listens, so nothing can be let out by mistake; the exit status says so."""
+def test_the_server_does_not_start_with_a_broken_policy(policy: str, serve: StartServing) -> None:
+    """Nothing listens, so nothing can be let out by mistake; the exit status says so."""
     server = serve("--allow", "good.test", policy=policy, policy_name="policy.json")
-    assert server.process.wait(20) == 2
+    assert server.process.wait(60) == 2
     assert "policy.json" in server.errors
 
 
-def test_a8_no_tunnel_opens_without_rules(start_scene: StartScene) -> None:
-    """A8: what would be asked for inside a tunnel is never heard, since the tunnel itself is refused."""
+def test_no_tunnel_opens_without_rules(start_scene: StartScene) -> None:
+    """What would be asked for inside a tunnel is never heard, since the tunnel itself is refused."""
     scene = start_scene([])
     with scene.gate.connect() as conn:
         assert connect_dial(conn, b"good.test:%d" % scene.port).status == 403

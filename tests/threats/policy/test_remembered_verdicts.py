@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from exeat.gateway.tls.interception import Intercept
 from tests.support.clients.http2 import Http2Client, Http2Server
+from tests.support.examples import examples
 from tests.support.gateways.intercepted import StartIntercepted
 from tests.support.gateways.redirected import Namespace, Namespaces, why_not
 from tests.support.gateways.walk import KEPT_DOORS, NAMES, RAW_DOORS, Request, Rules, Server, Step, Walk
 from tests.support.origins import tls
+
+pytestmark = pytest.mark.threat("T-L2")
 
 HOSTS = (*NAMES, "127.0.0.1", "127.0.0.2", "localhost", "LOCALHOST.", "[::1]")
 PATTERNS = (*NAMES, "*.w.test", "127.0.0.1", "127.0.0.2", "127.0.0.0/8", "127.0.0.0/30", "[::1]", "localhost")
@@ -155,7 +158,7 @@ def test_every_verdict_is_that_of_a_gateway_which_has_seen_nothing(
     number = itertools.count()
 
     @settings(
-        max_examples=120,
+        max_examples=examples(120),
         deadline=None,
         phases=[Phase.explicit, Phase.generate, Phase.shrink],
         suppress_health_check=[HealthCheck.too_slow],

@@ -14,6 +14,8 @@ from exeat.run.settings import Preparations, RunSettings, make_plan
 from tests.support.runs.owned import owned
 from tests.support.runs.running import BY_USER
 
+pytestmark = pytest.mark.threat("T-M8")
+
 _STATE = "cd ~/.local/state/exeat; ls -A | wc -l; mkdir x; cd ..; mv exeat y; mv ../../.local ../../x; true"
 
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.support.gateways.scene import wait_until
 from tests.support.runs.running import BY_USER, Running, folder_of, python, state_of
+
+pytestmark = pytest.mark.threat("T-M9")
 
 # One that goes on in a session of its own, one that has stopped before, and the command itself.
 _STOPS = """

@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.runs.running import AS_ROOT, TIMEOUT_S
 
+pytestmark = pytest.mark.threat("T-M10")
+
 # There is no link on the way when the path is chosen, nor when the view is made: only in between.
 _ENTER = """
 import os, sys

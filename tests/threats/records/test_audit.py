@@ -1,4 +1,4 @@
-"""J3 and J5 of the threat catalogue: what the log says cannot be forged, and nothing happens that it does not say."""
+"""What the log says cannot be forged, and nothing happens that it does not say."""
 
 from __future__ import annotations
 
@@ -12,19 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial, socks_request
 from tests.support.fixtures.gateways import StartScene, StartServing
-from tests.support.gateways.doors import (
-    ALL,
-    OUTER,
-    Door,
-    Verdict,
-    ask,
-    connect_dial,
-    read_exactly,
-    read_reply,
-    socks_dial,
-    socks_request,
-)
+from tests.support.gateways.doors import ALL, OUTER, Door, Verdict, ask
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.scene import Mark, Scene, wait_until
 from tests.support.origins.plain import OK
@@ -76,9 +66,10 @@ def assert_log_is_clean(scene: Scene, lines: int) -> None:
         assert entry.get("host") != "forged.test"
 
 
+@pytest.mark.threat("T-J3")
 @pytest.mark.parametrize("door", ALL, ids=str)
-def test_j3_a_host_cannot_forge_a_line(door: Door, scene: Scene) -> None:
-    """J3: line ends, quotes, escape sequences and separators in a host leave one escaped line for each decision."""
+def test_a_host_cannot_forge_a_line(door: Door, scene: Scene) -> None:
+    """Line ends, quotes, escape sequences and separators in a host leave one escaped line for each decision."""
     asked = 0
     for host in INJECTIONS:
         mark = scene.mark()
@@ -95,6 +86,7 @@ def test_j3_a_host_cannot_forge_a_line(door: Door, scene: Scene) -> None:
     assert_log_is_clean(scene, 1 + asked * outer_lines)
 
 
+@pytest.mark.threat("T-J3")
 @pytest.mark.parametrize(
     "line",
     [
@@ -111,8 +103,8 @@ def test_j3_a_host_cannot_forge_a_line(door: Door, scene: Scene) -> None:
         b'{"event":"decision","verdict":"allow"}',
     ],
 )
-def test_j3_a_method_or_path_cannot_forge_a_line(line: bytes, scene: Scene) -> None:
-    """J3: the same for everything else in a request line, and for the answer that quotes it."""
+def test_a_method_or_path_cannot_forge_a_line(line: bytes, scene: Scene) -> None:
+    """The same for everything else in a request line, and for the answer that quotes it."""
     mark = scene.mark()
     answer = scene.gate.send(line + b"\r\nHost: evil.test\r\n\r\n")
     assert answer[9:12] in (b"400", b"403")
@@ -122,8 +114,9 @@ def test_j3_a_method_or_path_cannot_forge_a_line(line: bytes, scene: Scene) -> N
     assert_log_is_clean(scene, 2)
 
 
-def test_j3_headers_and_credentials_cannot_forge_a_line(start_scene: StartScene) -> None:
-    """J3: Host, Proxy-Authorization, SOCKS user and password with line ends and escape sequences; none are logged."""
+@pytest.mark.threat("T-J3")
+def test_headers_and_credentials_cannot_forge_a_line(start_scene: StartScene) -> None:
+    """Host, Proxy-Authorization, SOCKS user and password with line ends and escape sequences; none are logged."""
     scene = start_scene(credentials=("me", "pass"))
     nasty = f"\x1b[2J\r\n{FORGED}\r\n".encode()
     asked = 0
@@ -141,8 +134,9 @@ def test_j3_headers_and_credentials_cannot_forge_a_line(start_scene: StartScene)
     assert_log_is_clean(scene, 1 + asked)
 
 
-def test_j3_control_an_odd_but_valid_host_is_logged_as_it_is(start_scene: StartScene) -> None:
-    """J3's control: what is harmless is not mangled."""
+@pytest.mark.threat("T-J3")
+def test_control_an_odd_but_valid_host_is_logged_as_it_is(start_scene: StartScene) -> None:
+    """The control: what is harmless is not mangled."""
     scene = start_scene()
     scene.gate.send(b"GET http://under_score-1.evil.test/ HTTP/1.1\r\nHost: under_score-1.evil.test\r\n\r\n")
     assert [record["host"] for record in scene.gate.decisions()] == ["under_score-1.evil.test"]
@@ -151,10 +145,11 @@ def test_j3_control_an_odd_but_valid_host_is_logged_as_it_is(start_scene: StartS
 # J5
 
 
+@pytest.mark.threat("T-J5")
 @every_outer_door
 @pytest.mark.parametrize("host", ["evil.test", "10.0.0.1", "good..test", "good.test"])
-def test_j5_every_question_leaves_one_decision(host: str, door: Door, start_scene: StartScene) -> None:
-    """J5: denied, malformed and allowed alike; an allowed one has one `end` as well, a refusal has none."""
+def test_every_question_leaves_one_decision(host: str, door: Door, start_scene: StartScene) -> None:
+    """Denied, malformed and allowed alike; an allowed one has one `end` as well, a refusal has none."""
     scene = start_scene()
     outcome = ask(door, scene, host)
     if outcome is None:
@@ -169,12 +164,13 @@ def test_j5_every_question_leaves_one_decision(host: str, door: Door, start_scen
     assert "policy" in decision
 
 
+@pytest.mark.threat("T-J5")
 @pytest.mark.parametrize("door", [door for door in OUTER if door.name != "socks-address"], ids=str)
 @pytest.mark.parametrize("failure", ["no such name", "nobody listens", "not reachable"])
-def test_j5_a_request_that_fails_leaves_one_decision_and_one_end(
+def test_a_request_that_fails_leaves_one_decision_and_one_end(
     failure: str, door: Door, start_scene: StartScene
 ) -> None:
-    """J5: allowed, and then no name, no server or no way there: on record with how it ended."""
+    """Allowed, and then no name, no server or no way there: on record with how it ended."""
     names = {
         "no such name": {},
         "nobody listens": {"good.test": ["127.0.0.1"]},
@@ -204,9 +200,10 @@ def reading_the_log(found: list[str], path: Callable[[], str]) -> RawHandler:
     return handle
 
 
+@pytest.mark.threat("T-J5")
 @every_outer_door
-def test_j5_the_decision_is_written_before_the_server_is_connected_to(door: Door, start_scene: StartScene) -> None:
-    """J5: at the moment of the connection the log has the decision already, and no end yet."""
+def test_the_decision_is_written_before_the_server_is_connected_to(door: Door, start_scene: StartScene) -> None:
+    """At the moment of the connection the log has the decision already, and no end yet."""
     found: list[str] = []
     scenes: list[Scene] = []
     scene = start_scene(
@@ -227,8 +224,9 @@ def test_j5_the_decision_is_written_before_the_server_is_connected_to(door: Door
     assert [line["event"] for line in scene.gate.lines()] == ["start", "decision", "end"]
 
 
-def test_j5_on_a_kept_connection_the_decision_is_written_before_the_request(start_scene: StartScene) -> None:
-    """J5: the second request on a connection that is open already is on record before the server has it."""
+@pytest.mark.threat("T-J5")
+def test_on_a_kept_connection_the_decision_is_written_before_the_request(start_scene: StartScene) -> None:
+    """The second request on a connection that is open already is on record before the server has it."""
     counts: list[int] = []
     scenes: list[Scene] = []
 
@@ -250,8 +248,9 @@ def test_j5_on_a_kept_connection_the_decision_is_written_before_the_request(star
     assert [line["event"] for line in scene.gate.lines()].count("end") == 3
 
 
-def test_j5_inner_requests_are_on_record_too(scene: Scene) -> None:
-    """J5: a tunnel that turns out to carry HTTP leaves its own pair of lines and one pair for each request."""
+@pytest.mark.threat("T-J5")
+def test_inner_requests_are_on_record_too(scene: Scene) -> None:
+    """A tunnel that turns out to carry HTTP leaves its own pair of lines and one pair for each request."""
     with scene.gate.connect() as conn:
         assert connect_dial(conn, b"good.test:%d" % scene.port).status == 200
         for _ in range(2):
@@ -279,7 +278,7 @@ def assert_one_end(scene: Scene, mark: Mark, *, upstream: bool) -> None:
     assert [decision["verdict"] for decision in seen.decisions] == ["allow"]
     assert len(seen.ends) == 1, "allowed, and its end is not on record"
     if upstream:
-        assert scene.origin.closed.acquire(timeout=10), "the connection to the server was left open"
+        assert scene.origin.closed.acquire(timeout=60), "the connection to the server was left open"
     assert scene.gate.gateway.counters.internal_errors == 0
 
 
@@ -291,12 +290,13 @@ def wish(scene: Scene, through: str) -> bytes:
     return b"\x05\x01\x00" + socks_request(b"good.test", scene.port)
 
 
+@pytest.mark.threat("T-J5")
 @pytest.mark.parametrize("how", ["reset", "close"])
 @pytest.mark.parametrize("through", ["absolute", "connect", "socks"])
-def test_j5_a_client_that_leaves_while_its_request_is_being_dialled(
+def test_a_client_that_leaves_while_its_request_is_being_dialled(
     through: str, how: str, start_scene: StartScene
 ) -> None:
-    """J5: what was allowed has an end on record, and the connection made for it is closed, though nobody is left."""
+    """What was allowed has an end on record, and the connection made for it is closed, though nobody is left."""
     scene = start_scene()
     dialling, go_on = threading.Event(), asyncio.Event()
 
@@ -311,7 +311,7 @@ def test_j5_a_client_that_leaves_while_its_request_is_being_dialled(
     mark = scene.mark()
     conn = scene.gate.connect()
     conn.sendall(wish(scene, through))
-    assert dialling.wait(10)
+    assert dialling.wait(60)
     if through == "socks":
         assert read_exactly(conn, 2) == b"\x05\x00"
     (session,) = scene.gate.gateway.state.sessions
@@ -324,10 +324,11 @@ def test_j5_a_client_that_leaves_while_its_request_is_being_dialled(
     assert_one_end(scene, mark, upstream=through != "absolute")  # plain HTTP may keep its connection for the next one
 
 
+@pytest.mark.threat("T-J5")
 @pytest.mark.parametrize("stage", [b"\x05", b"\x05\x01", b"\x05\x01\x00", b"\x05\x01\x00\x05\x01\x00\x03\x09good"])
 @pytest.mark.parametrize("how", ["reset", "close"])
-def test_j5_a_client_that_leaves_in_the_middle_of_a_socks_greeting(how: str, stage: bytes, scene: Scene) -> None:
-    """J5: one record of a request that was cut off, no connection, and no fault of ours."""
+def test_a_client_that_leaves_in_the_middle_of_a_socks_greeting(how: str, stage: bytes, scene: Scene) -> None:
+    """One record of a request that was cut off, no connection, and no fault of ours."""
     conn = scene.gate.connect()
     conn.sendall(stage)
     if len(stage) >= 3:
@@ -343,10 +344,11 @@ def test_j5_a_client_that_leaves_in_the_middle_of_a_socks_greeting(how: str, sta
     assert scene.dials.made == []
 
 
+@pytest.mark.threat("T-J5")
 @pytest.mark.parametrize("through", ["connect", "socks"])
 @pytest.mark.parametrize("who", ["client resets", "client closes", "server closes"])
-def test_j5_a_tunnel_has_one_end_whoever_ends_it(who: str, through: str, start_scene: StartScene) -> None:
-    """J5: with the bytes that went each way."""
+def test_a_tunnel_has_one_end_whoever_ends_it(who: str, through: str, start_scene: StartScene) -> None:
+    """With the bytes that went each way."""
     scene = start_scene()
     mark = scene.mark()
     conn = scene.gate.connect()
@@ -367,9 +369,10 @@ def test_j5_a_tunnel_has_one_end_whoever_ends_it(who: str, through: str, start_s
     assert (end["sent"], end["received"]) == (len(PING), len(PONG))
 
 
+@pytest.mark.threat("T-J5")
 @pytest.mark.parametrize("through", ["absolute", "connect", "socks"])
-def test_j5_stopping_the_gateway_leaves_an_end(through: str, start_scene: StartScene) -> None:
-    """J5: what is under way when the gateway stops is on record as ended by that."""
+def test_stopping_the_gateway_leaves_an_end(through: str, start_scene: StartScene) -> None:
+    """What is under way when the gateway stops is on record as ended by that."""
     scene = start_scene(handler=keep_silent)
     with scene.gate.connect() as conn:
         if through == "absolute":
@@ -388,8 +391,9 @@ def test_j5_stopping_the_gateway_leaves_an_end(through: str, start_scene: StartS
     assert lines[2]["note"] == "gateway-stopped"
 
 
-def test_j5_a_gateway_that_is_killed_has_written_what_it_allowed(serve: StartServing) -> None:
-    """J5: after SIGKILL in the middle of a tunnel the decision is in the file, whole."""
+@pytest.mark.threat("T-J5")
+def test_a_gateway_that_is_killed_has_written_what_it_allowed(serve: StartServing) -> None:
+    """After SIGKILL in the middle of a tunnel the decision is in the file, whole."""
     with RawOrigin(keep_silent) as origin:
         server = serve("--allow", f"127.0.0.1:{origin.port}")
         with socket.create_connection(("127.0.0.1", server.port), 10) as conn:
@@ -405,11 +409,12 @@ def test_j5_a_gateway_that_is_killed_has_written_what_it_allowed(serve: StartSer
     ]
 
 
+@pytest.mark.threat("T-J5")
 @pytest.mark.parametrize("offer", [b"\x05\x01\x00", b"\x05\x01\xff", b"\x05\x00", b"\x05\x01\x02\x01\x02me\x05wrong"])
-def test_j5_refused_socks_credentials_are_on_record_when_the_client_hears_of_it(
+def test_refused_socks_credentials_are_on_record_when_the_client_hears_of_it(
     offer: bytes, start_scene: StartScene
 ) -> None:
-    """J5: one record, written by the time that the refusal is out, not when the client at last goes away."""
+    """One record, written by the time that the refusal is out, not when the client at last goes away."""
     scene = start_scene(credentials=("me", "pass"))
     mark = scene.mark()
     with scene.gate.connect() as conn:
@@ -423,8 +428,9 @@ def test_j5_refused_socks_credentials_are_on_record_when_the_client_hears_of_it(
     assert scene.dials.made == []
 
 
-def test_j5_control_right_socks_credentials_open_the_tunnel(start_scene: StartScene) -> None:
-    """J5's control for credentials: the right ones do, and leave the same pair of lines."""
+@pytest.mark.threat("T-J5")
+def test_control_right_socks_credentials_open_the_tunnel(start_scene: StartScene) -> None:
+    """The control for credentials: the right ones do, and leave the same pair of lines."""
     scene = start_scene(credentials=("me", "pass"))
     with scene.gate.connect() as conn:
         conn.sendall(b"\x05\x01\x02\x01\x02me\x04pass" + socks_request(b"good.test", scene.port))
@@ -435,8 +441,9 @@ def test_j5_control_right_socks_credentials_open_the_tunnel(start_scene: StartSc
     assert [line["event"] for line in scene.gate.lines()] == ["start", "decision", "end"]
 
 
-def test_j5_without_a_log_nothing_goes_out(start_scene: StartScene) -> None:
-    """J5: on a full disk every request is refused, through every door, before anything is dialled."""
+@pytest.mark.threat("T-J5")
+def test_without_a_log_nothing_goes_out(start_scene: StartScene) -> None:
+    """On a full disk every request is refused, through every door, before anything is dialled."""
     scene = start_scene()
     full = scene.gate.gateway.state.journal
 

@@ -40,6 +40,7 @@ def opens(path: Path, uid: int | None) -> bool:
     return "r+b OPENED" in tried
 
 
+@pytest.mark.threat("T-J1")
 @BY_USER
 def test_a_log_that_was_there_before_is_out_of_reach(uid: int | None) -> None:
     with folder_of(uid) as folder:
@@ -51,6 +52,7 @@ def test_a_log_that_was_there_before_is_out_of_reach(uid: int | None) -> None:
         assert opens(log, uid)
 
 
+@pytest.mark.threat("T-J1")
 @BY_USER
 def test_a_log_that_is_new_is_out_of_reach(uid: int | None) -> None:
     """It is made after the view of the jail has been built, and before the command starts."""
@@ -70,6 +72,7 @@ def mounted_twice(folder: Path, again: Path) -> Iterator[None]:
         subprocess.run(["umount", again], check=True)
 
 
+@pytest.mark.threat("T-J1")
 @AS_ROOT
 @BY_USER
 def test_a_log_is_out_of_reach_by_a_second_mount_too(uid: int | None) -> None:
@@ -81,6 +84,7 @@ def test_a_log_is_out_of_reach_by_a_second_mount_too(uid: int | None) -> None:
         assert "OPENED" not in done.stdout
 
 
+@pytest.mark.threat("T-J1")
 @BY_USER
 def test_a_log_with_a_second_name_is_not_used(uid: int | None) -> None:
     """An earlier command may have made one, at a time when nobody hid the file: `ln audit.jsonl mine`."""
@@ -93,6 +97,7 @@ def test_a_log_with_a_second_name_is_not_used(uid: int | None) -> None:
         assert "OPENED" not in done.stdout
 
 
+@pytest.mark.threat("T-J1")
 @BY_USER
 def test_a_pipe_for_the_log_is_out_of_reach(uid: int | None) -> None:
     """Whoever opens it can put lines of their own between the true ones, or take true ones out."""
@@ -130,6 +135,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.threat("T-J1")
 @BY_USER
 def test_the_log_does_not_follow_its_name_to_a_file_of_the_commands(uid: int | None) -> None:
     """The file is covered, but not its folder's name: move that, put an own file there, and take the denial out."""
@@ -164,6 +170,7 @@ for number in range({_MANY}):
 _WAIT = "\nimport time; time.sleep(2)\n"
 
 
+@pytest.mark.threat("T-J5")
 @pytest.mark.parametrize("program", [_ASK_AND_GO, _CONNECT_AND_GO], ids=["names", "connections"])
 def test_what_was_asked_for_just_before_the_end_is_on_record(program: str, tmp_path: Path) -> None:
     """Nothing of it gets out, but the log is to say that it was tried."""
@@ -186,6 +193,7 @@ time.sleep(0.5)
 """
 
 
+@pytest.mark.threat("T-J5")
 @pytest.mark.parametrize("count", [20, 150])
 def test_the_log_says_if_more_was_dropped_than_it_tells(count: int, tmp_path: Path) -> None:
     """Fifty junk packets a second blind it for whatever else is sent: then it must say that it was blind."""

@@ -42,6 +42,7 @@ SHORT = Limits(keep_alive_s=0.3, head_s=0.3, first_byte_s=0.3, idle_s=0.5, respo
 # Memory
 
 
+@pytest.mark.threat("T-I1")
 def test_an_answer_behind_unread_ones_is_not_taken_into_memory(
     start_gate: StartGate, start_origin: StartOrigin
 ) -> None:
@@ -55,6 +56,7 @@ def test_an_answer_behind_unread_ones_is_not_taken_into_memory(
         assert unsent(gate) < 4 * MB
 
 
+@pytest.mark.threat("T-I1")
 def test_control_one_large_answer_that_nobody_reads_is_paused(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """The same answer as the first on its connection costs well under a megabyte."""
     origin = start_origin(answer_size_in_path)
@@ -65,6 +67,7 @@ def test_control_one_large_answer_that_nobody_reads_is_paused(start_gate: StartG
         assert unsent(gate) < MB
 
 
+@pytest.mark.threat("T-I1")
 def test_refusals_that_nobody_reads_do_not_pile_up(start_gate: StartGate) -> None:
     """Denied requests in a pipeline, their answers unread: each costs ten times its size, without any bound."""
     gate = start_gate()
@@ -80,6 +83,7 @@ def test_refusals_that_nobody_reads_do_not_pile_up(start_gate: StartGate) -> Non
         assert unsent(gate) < 4 * MB
 
 
+@pytest.mark.threat("T-I1")
 def test_an_upload_behind_an_unread_one_is_not_taken_into_memory(
     start_gate: StartGate, start_origin: StartOrigin
 ) -> None:
@@ -129,6 +133,7 @@ def test_an_upload_behind_an_unread_one_is_not_taken_into_memory(
 # Connections that no timer ends
 
 
+@pytest.mark.threat("T-I1")
 @pytest.mark.usefixtures("quick_sweep")
 def test_a_client_that_does_not_read_is_closed_between_requests(
     start_gate: StartGate, start_origin: StartOrigin
@@ -142,6 +147,7 @@ def test_a_client_that_does_not_read_is_closed_between_requests(
         assert gate.gateway.counters.open_connections == 0
 
 
+@pytest.mark.threat("T-I3")
 @pytest.mark.usefixtures("quick_sweep")
 def test_closing_connections_count_and_end(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """A session that is over leaves its connection to an unread buffer: open for ever, and no limit counts it."""
@@ -163,6 +169,7 @@ def test_closing_connections_count_and_end(start_gate: StartGate, start_origin: 
     assert len(held) == 0, "the gateway still holds connections of sessions that have ended"
 
 
+@pytest.mark.threat("T-I3")
 @pytest.mark.usefixtures("quick_sweep")
 def test_a_kept_upstream_with_unsent_bytes_is_let_go(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """The pool closes politely too: a server that never reads keeps a descriptor of ours for each upload."""
@@ -199,6 +206,7 @@ def test_a_kept_upstream_with_unsent_bytes_is_let_go(start_gate: StartGate, star
         finish.set()
 
 
+@pytest.mark.threat("T-I3")
 @pytest.mark.parametrize("end", ["reset", "close"])
 def test_a_server_that_leaves_at_once_is_noticed(
     end: str, start_gate: StartGate, start_origin: StartOrigin, monkeypatch: pytest.MonkeyPatch
@@ -228,6 +236,7 @@ def test_a_server_that_leaves_at_once_is_noticed(
 # Time
 
 
+@pytest.mark.threat("T-L3")
 def test_a_pipeline_of_denied_requests_leaves_room_for_others(start_gate: StartGate) -> None:
     """Between two refusals of one client the loop comes round to everybody else."""
     gate = start_gate()
@@ -237,6 +246,7 @@ def test_a_pipeline_of_denied_requests_leaves_room_for_others(start_gate: StartG
     assert most[0] <= 2
 
 
+@pytest.mark.threat("T-L3")
 def test_tiny_chunks_are_not_passed_on_as_such(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """What arrives together goes on as one chunk: the server gets a few large ones for 100,000 of one byte."""
     got = bytearray()
@@ -253,6 +263,7 @@ def test_tiny_chunks_are_not_passed_on_as_such(start_gate: StartGate, start_orig
     assert got.count(b"\r\n") < 2_000
 
 
+@pytest.mark.threat("T-I6")
 def test_a_head_in_single_bytes_is_looked_at_once() -> None:
     """What has been judged of a head that is still arriving is not judged again with each byte that follows."""
     _check_partial_head(b"GET\n", 4)
@@ -260,6 +271,7 @@ def test_a_head_in_single_bytes_is_looked_at_once() -> None:
         _check_partial_head(b"GET\n", 3)
 
 
+@pytest.mark.threat("T-I8")
 def test_slow_names_do_not_keep_others_from_being_resolved(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """Sixty-four names under a wildcard whose server is silent take all places, and other names time out waiting."""
     origin = start_origin()
@@ -289,6 +301,7 @@ def test_slow_names_do_not_keep_others_from_being_resolved(start_gate: StartGate
     assert pending > 16  # the slow ones are still being waited for
 
 
+@pytest.mark.threat("T-I8")
 def test_look_ups_that_time_out_do_not_leave_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A time-out frees the place but not the thread, so a DNS server that is slow enough makes any number of them."""
     release = threading.Event()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.runs.owned import owned
 from tests.support.runs.running import AS_ROOT, NOBODY, python
+
+pytestmark = pytest.mark.threat("T-I9")
 
 _TAKE_ALL = """
 import ctypes

@@ -26,7 +26,9 @@ from tests.support.gateways.intercepted import StartIntercepted
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import OK, Origin
 from tests.support.origins.raw import RawOrigin, keep_silent
-from tests.unit.gateway.http2_peers import Pipe, run, upstream
+from tests.unit.gateway.http2.peers import Pipe, run, upstream
+
+pytestmark = pytest.mark.threat("T-L3")
 
 CHUNKED = "Transfer-Encoding: chunked\r\n"
 TINY = {"one byte": b"1\r\nx\r\n", "an empty extension": b"1;\r\nx\r\n", "an extension": b"1;a=b\r\nx\r\n"}

@@ -17,6 +17,8 @@ from tests.support.gateways.gate import read_until
 from tests.support.gateways.intercepted import StartIntercepted, for_good
 from tests.support.origins.raw import RawOrigin, read_head
 
+pytestmark = pytest.mark.threat("T-I4")
+
 MB = 1024 * 1024
 EACH = 15 * MB  # below what is taken for a bomb
 MANY = 12

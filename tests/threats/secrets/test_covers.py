@@ -15,6 +15,8 @@ import pytest
 from tests.support.gateways.scene import wait_until
 from tests.support.runs.running import AS_ROOT, BY_USER, Process, Running, children_of, folder_of, wait_gone
 
+pytestmark = pytest.mark.threat("T-H8")
+
 FIRST = "first-value-0123456789"
 SECOND = "second-value-0123456789"
 COMMON = "-value-0123456789"

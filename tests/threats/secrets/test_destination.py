@@ -1,4 +1,4 @@
-"""H2, H4 and H6 of the threat catalogue, and D4: placeholders that are sent where their secret must not go."""
+"""Placeholders that are sent where their secret must not go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateways.doors import Opener, open_connect, open_redirect, open_socks, read_reply
+from tests.support.clients.talk import read_reply
+from tests.support.gateways.doors import Opener, open_connect, open_redirect, open_socks
 from tests.support.gateways.gate import read_all
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted
 from tests.support.gateways.scene import wait_until
@@ -95,12 +96,13 @@ def assert_refused_once(scene: Intercepted, names: list[str], over: str = "") ->
     assert REAL not in everything
 
 
+@pytest.mark.threat("T-H2")
 @every_door
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
-def test_d4_a_placeholder_in_the_head_for_another_host_is_refused(
+def test_a_placeholder_in_the_head_for_another_host_is_refused(
     head: Any, door: str, start_intercepted: StartIntercepted
 ) -> None:
-    """D4, H2: another host, allowed and looked into. Refused before anything is dialled."""
+    """Another host, allowed and looked into. Refused before anything is dialled."""
     scene = start(start_intercepted)
     with scene.open("other.test", door=door) as conn:
         conn.sendall(head(scene.placeholder()) + b"Host: other.test\r\n\r\n")
@@ -112,9 +114,10 @@ def test_d4_a_placeholder_in_the_head_for_another_host_is_refused(
     assert scene.origin.connections == 0
 
 
+@pytest.mark.threat("T-H2")
 @every_door
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
-def test_d4_control_without_a_placeholder_the_same_passes(
+def test_control_without_a_placeholder_the_same_passes(
     head: Any, door: str, start_intercepted: StartIntercepted
 ) -> None:
     """The control: what merely looks like a placeholder is nobody's business."""
@@ -126,12 +129,13 @@ def test_d4_control_without_a_placeholder_the_same_passes(
     assert ("deny", "secret-to-wrong-host") not in scene.decided()
 
 
+@pytest.mark.threat("T-H2")
 @every_door
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-def test_d4_a_placeholder_in_the_body_for_another_host_is_refused(
+def test_a_placeholder_in_the_body_for_another_host_is_refused(
     body: Any, door: str, start_intercepted: StartIntercepted
 ) -> None:
-    """D4, H4: found however it is cut or packed. The server may have seen the beginning, and never a whole request."""
+    """Found however it is cut or packed. The server may have seen the beginning, and never a whole request."""
     scene = start(start_intercepted)
     head, data = body(scene.placeholder())
     with scene.open("other.test", door=door) as conn:
@@ -144,8 +148,9 @@ def test_d4_a_placeholder_in_the_body_for_another_host_is_refused(
     assert not scene.origin.everything.endswith(b"\r\n0\r\n\r\n")
 
 
+@pytest.mark.threat("T-H2")
 @pytest.mark.parametrize(("kind", "body"), BODIES.items(), ids=BODIES)
-def test_d4_control_the_same_body_to_the_right_host(kind: str, body: Any, start_intercepted: StartIntercepted) -> None:
+def test_control_the_same_body_to_the_right_host(kind: str, body: Any, start_intercepted: StartIntercepted) -> None:
     """It gets there with the value, but for a compressed one, into which no value is put anywhere."""
     scene = start(start_intercepted)
 
@@ -164,7 +169,8 @@ def test_d4_control_the_same_body_to_the_right_host(kind: str, body: Any, start_
     assert scene.placeholder() not in scene.origin.everything
 
 
-def test_d4_several_secrets_in_one_request(start_intercepted: StartIntercepted) -> None:
+@pytest.mark.threat("T-H2")
+def test_several_secrets_in_one_request(start_intercepted: StartIntercepted) -> None:
     """The names of all that do not belong there; the one that does is not among them, and does not go out."""
     scene = start(start_intercepted)
     for host, names in (("other.test", ["KEY", "SPARE"]), ("good.test", ["SPARE"])):
@@ -181,10 +187,11 @@ def test_d4_several_secrets_in_one_request(start_intercepted: StartIntercepted) 
 # Not over TLS
 
 
+@pytest.mark.threat("T-H2")
 @pytest.mark.parametrize("host", ["good.test", "other.test"])
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
-def test_h2_plain_http_gets_no_placeholder(head: Any, host: str, start_intercepted: StartIntercepted) -> None:
-    """H2: `http://` to the secret's own host is the wrong host too."""
+def test_plain_http_gets_no_placeholder(head: Any, host: str, start_intercepted: StartIntercepted) -> None:
+    """`http://` to the secret's own host is the wrong host too."""
     scene = start(start_intercepted)
     request: bytes = head(scene.placeholder()) + b"Host: %b\r\n\r\n" % host.encode()
     method, _, rest = request.partition(b" ")
@@ -197,9 +204,10 @@ def test_h2_plain_http_gets_no_placeholder(head: Any, host: str, start_intercept
     assert scene.plain.connections == 0
 
 
+@pytest.mark.threat("T-H2")
 @every_tunnel
 @pytest.mark.parametrize("host", ["good.test", "other.test"])
-def test_h2_plain_http_through_a_tunnel_gets_no_placeholder(
+def test_plain_http_through_a_tunnel_gets_no_placeholder(
     host: str, open_tunnel: Opener, start_intercepted: StartIntercepted
 ) -> None:
     scene = start(start_intercepted)
@@ -210,8 +218,9 @@ def test_h2_plain_http_through_a_tunnel_gets_no_placeholder(
     assert scene.plain.received == 0
 
 
+@pytest.mark.threat("T-H2")
 @pytest.mark.parametrize("host", ["good.test", "other.test"])
-def test_h2_plain_http_body_gets_no_placeholder(host: str, start_intercepted: StartIntercepted) -> None:
+def test_plain_http_body_gets_no_placeholder(host: str, start_intercepted: StartIntercepted) -> None:
     scene = start(start_intercepted)
     body = b"k=" + scene.placeholder()
     with scene.gate.connect() as conn:
@@ -223,13 +232,14 @@ def test_h2_plain_http_body_gets_no_placeholder(host: str, start_intercepted: St
     assert_refused_once(scene, ["KEY"])
 
 
+@pytest.mark.threat("T-H2")
 @every_tunnel
 @pytest.mark.parametrize("size", [1, 1000], ids=["byte by byte", "at once"])
 @pytest.mark.parametrize("host", [b"good.test", b"other.test"])
-def test_h2_a_tunnel_in_clear_text_is_cut(
+def test_a_tunnel_in_clear_text_is_cut(
     host: bytes, size: int, open_tunnel: Opener, start_intercepted: StartIntercepted
 ) -> None:
-    """H2: any protocol without TLS. Control: the same tunnel carries what holds no placeholder, until it does."""
+    """Any protocol without TLS. Control: the same tunnel carries what holds no placeholder, until it does."""
     scene = start(start_intercepted, plain_handler=keep_silent)
     secret = b"PASSWORD %b\n" % scene.placeholder()
     with open_tunnel(scene, host, 5432) as conn:
@@ -249,9 +259,10 @@ def test_h2_a_tunnel_in_clear_text_is_cut(
 # The right host, and yet not the right place
 
 
+@pytest.mark.threat("T-H2")
 @every_door
-def test_h2_another_port_of_the_right_host(door: str, start_intercepted: StartIntercepted) -> None:
-    """H2: a secret is bound to ports as well. Control: on its own port the same request passes."""
+def test_another_port_of_the_right_host(door: str, start_intercepted: StartIntercepted) -> None:
+    """A secret is bound to ports as well. Control: on its own port the same request passes."""
     scene = start(start_intercepted)
     for port, status in ((8443, 403), (443, 200)):
         with scene.open(port=port, door=door) as conn:
@@ -261,11 +272,12 @@ def test_h2_another_port_of_the_right_host(door: str, start_intercepted: StartIn
     assert scene.origin.everything.count(b"X-Key: %b\r\n" % REAL) == 1
 
 
+@pytest.mark.threat("T-H2")
 @pytest.mark.parametrize("host", ["other.test", "evil.test", "good.test.evil.test", "good.test:8443"])
-def test_h2_a_host_header_does_not_make_another_place_the_right_one(
+def test_a_host_header_does_not_make_another_place_the_right_one(
     host: str, start_intercepted: StartIntercepted
 ) -> None:
-    """H2: from either side: the tunnel decides, and whoever says otherwise gets 421."""
+    """From either side: the tunnel decides, and whoever says otherwise gets 421."""
     scene = start(start_intercepted)
     for tunnel, said in (("good.test", host), ("other.test", "good.test")):
         with scene.open(tunnel) as conn:
@@ -274,8 +286,9 @@ def test_h2_a_host_header_does_not_make_another_place_the_right_one(
     assert scene.origin.connections == 0
 
 
-def test_h2_the_address_of_the_right_host_is_another_host(start_intercepted: StartIntercepted) -> None:
-    """H2: what a name leads to is not the name."""
+@pytest.mark.threat("T-H2")
+def test_the_address_of_the_right_host_is_another_host(start_intercepted: StartIntercepted) -> None:
+    """What a name leads to is not the name."""
     scene = start_intercepted(["127.0.0.1:443 methods=GET"], secrets=SECRETS)
     with scene.open("127.0.0.1") as conn:
         conn.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Key: %b\r\n\r\n" % scene.placeholder())
@@ -283,8 +296,9 @@ def test_h2_the_address_of_the_right_host_is_another_host(start_intercepted: Sta
     assert_refused_once(scene, ["KEY"])
 
 
-def test_h2_redirects_are_not_followed(start_intercepted: StartIntercepted) -> None:
-    """H2: a 302 is the client's to follow, and then it is a request like any other."""
+@pytest.mark.threat("T-H2")
+def test_redirects_are_not_followed(start_intercepted: StartIntercepted) -> None:
+    """A 302 is the client's to follow, and then it is a request like any other."""
     response = b"HTTP/1.1 302 Found\r\nLocation: https://other.test/?k=%b\r\nContent-Length: 0\r\n\r\n" % REAL.replace(
         b" ", b"%20"
     )
@@ -308,8 +322,9 @@ def test_h2_redirects_are_not_followed(start_intercepted: StartIntercepted) -> N
     assert scene.origin.connections == 1
 
 
-def test_h2_a_server_that_fails_verification_after_it_passed(start_intercepted: StartIntercepted) -> None:
-    """H2: every connection is verified, not every host once."""
+@pytest.mark.threat("T-H2")
+def test_a_server_that_fails_verification_after_it_passed(start_intercepted: StartIntercepted) -> None:
+    """Every connection is verified, not every host once."""
     scene = start(start_intercepted)
     request = b"GET / HTTP/1.1\r\nHost: good.test\r\nConnection: close\r\nX-Key: %b\r\n\r\n" % scene.placeholder()
     for context, status in ((tls.server_context(), 200), (tls.unknown_root(), 502)):
@@ -324,8 +339,9 @@ def test_h2_a_server_that_fails_verification_after_it_passed(start_intercepted: 
 # Passed as the useless string it is
 
 
-def test_d4_it_may_be_passed_where_so_configured(start_intercepted: StartIntercepted) -> None:
-    """D4: `on_wrong_host: pass`, in the head, in a body, over plain HTTP and in a tunnel; never the value."""
+@pytest.mark.threat("T-H2")
+def test_it_may_be_passed_where_so_configured(start_intercepted: StartIntercepted) -> None:
+    """`on_wrong_host: pass`, in the head, in a body, over plain HTTP and in a tunnel; never the value."""
     secrets = {"KEY": {**SECRETS["KEY"], "on_wrong_host": "pass"}}
     scene = start(start_intercepted, secrets=secrets)
     key = scene.placeholder()
@@ -345,8 +361,9 @@ def test_d4_it_may_be_passed_where_so_configured(start_intercepted: StartInterce
 # H6
 
 
-def test_h6_what_was_put_in_is_not_searched_again(start_intercepted: StartIntercepted) -> None:
-    """H6: a value that holds another secret's placeholder, as a renewed one might, is put in as it is."""
+@pytest.mark.threat("T-H6")
+def test_what_was_put_in_is_not_searched_again(start_intercepted: StartIntercepted) -> None:
+    """A value that holds another secret's placeholder, as a renewed one might, is put in as it is."""
     hosts = {"hosts": ["good.test private"]}
     scene = start_intercepted(
         secrets={
@@ -361,10 +378,11 @@ def test_h6_what_was_put_in_is_not_searched_again(start_intercepted: StartInterc
     assert b"\r\nA: holds inner-stand-in inside\r\nB: %b\r\n" % REAL in scene.origin.everything
 
 
+@pytest.mark.threat("T-H6")
 @pytest.mark.parametrize("count", [1_000, 1_001])
 @pytest.mark.parametrize("where", ["body", "long body", "query"])
-def test_h6_copies_are_counted(where: str, count: int, start_intercepted: StartIntercepted) -> None:
-    """H6: a value of 64 KiB times a million would be an attack on us and on the server."""
+def test_copies_are_counted(where: str, count: int, start_intercepted: StartIntercepted) -> None:
+    """A value of 64 KiB times a million would be an attack on us and on the server."""
     scene = start(start_intercepted)
     key = b"k" + scene.placeholder()
     if where == "query":
@@ -385,8 +403,9 @@ def test_h6_copies_are_counted(where: str, count: int, start_intercepted: StartI
         assert scene.origin.everything.count(REAL) <= 1_000
 
 
-def test_h6_another_runs_placeholder_is_nothing_here(start_intercepted: StartIntercepted) -> None:
-    """H6: random for each run: another's is passed as the useless string it is, and never becomes a value."""
+@pytest.mark.threat("T-H6")
+def test_another_runs_placeholder_is_nothing_here(start_intercepted: StartIntercepted) -> None:
+    """Random for each run: another's is passed as the useless string it is, and never becomes a value."""
     one, other = start(start_intercepted), start(start_intercepted)
     one.dials.ports[443] = one.origin.port
     assert one.placeholder() != other.placeholder()
@@ -400,8 +419,9 @@ def test_h6_another_runs_placeholder_is_nothing_here(start_intercepted: StartInt
 # H3
 
 
-def test_h3_a_value_is_escaped_for_where_it_stands(start_intercepted: StartIntercepted) -> None:
-    """H3: quotes in JSON, ampersands in forms and queries, tags in XML; the length is that of what is sent."""
+@pytest.mark.threat("T-H3")
+def test_a_value_is_escaped_for_where_it_stands(start_intercepted: StartIntercepted) -> None:
+    """Quotes in JSON, ampersands in forms and queries, tags in XML; the length is that of what is sent."""
     value = 'a"b\\c&d=e<f>g\u00e9'
     scene = start_intercepted(
         secrets={"KEY": {"hosts": ["good.test private"], "value": value, "where": ALL}}, handler=receive_body

@@ -1,4 +1,4 @@
-"""A command in a jail goes after the secrets that it was given placeholders for (C4, D8, E7, H5)."""
+"""A command in a jail goes after the secrets that it was given placeholders for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 from tests.support.jails.networks import Networks
 from tests.support.runs.running import AS_ROOT, BY_USER, exeat, python
 from tests.support.runs.secret_runs import SOURCES, Hoard, authority, places, workshop
+
+pytestmark = pytest.mark.threat("T-C4", "T-H5", "T-E7")
 
 # What a secret's command reads, nobody can know and hide.
 KNOWN = [source for source in SOURCES if source != "command"]

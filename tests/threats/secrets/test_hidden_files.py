@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.runs.running import ANYWHERE
 
+pytestmark = pytest.mark.threat("T-H8")
+
 # The wait: in a folder that is shared it is covered again soon, not at once.
 LOOK = "cat {0}; echo looked; read line; sleep 0.5; cat {0}; ls {1}"
 

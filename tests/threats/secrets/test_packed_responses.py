@@ -19,6 +19,8 @@ from tests.support.gateways.intercepted import REAL, Intercepted, StartIntercept
 from tests.support.origins.raw import RawOrigin, read_head
 from tests.support.origins.tls import say_goodbye
 
+pytestmark = pytest.mark.threat("T-H7")
+
 KEPT = 64 << 10  # a body of up to so many bytes keeps a length
 RIGHT = REAL[:-2]
 WRONG = bytes(reversed(RIGHT))  # the same letters

@@ -28,6 +28,8 @@ from tests.support.gateways.intercepted import (
 from tests.support.origins.raw import RawOrigin, read_head
 from tests.support.origins.tls import say_goodbye
 
+pytestmark = pytest.mark.threat("T-L1")
+
 PIECE = 256 << 10  # what is unpacked at a time
 GUESSED = 3
 Ask = Callable[[Intercepted], list[int]]

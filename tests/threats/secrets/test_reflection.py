@@ -10,10 +10,12 @@ import time
 import pytest
 
 from exeat.errors import ConfigError
+from tests.support.clients.talk import read_reply
 from tests.support.clients.websocket import SWITCHED, UPGRADE
-from tests.support.gateways.doors import read_reply
 from tests.support.gateways.intercepted import REAL, WITH_KEY, StartIntercepted, for_good, longest_part
 from tests.support.origins.raw import RawHandler, RawOrigin, read_head, receive_all
+
+pytestmark = pytest.mark.threat("T-H1")
 
 # WebSocket
 

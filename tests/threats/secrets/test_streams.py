@@ -13,8 +13,8 @@ import time
 import pytest
 
 from tests.support.clients.http2 import Http2Client
+from tests.support.clients.talk import read_reply
 from tests.support.clients.websocket import SWITCHED, UPGRADE, frame, speaking
-from tests.support.gateways.doors import read_reply
 from tests.support.gateways.intercepted import (
     REAL,
     WITH_KEY,
@@ -26,6 +26,8 @@ from tests.support.gateways.intercepted import (
 )
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.raw import RawHandler, RawOrigin, read_head, receive_all
+
+pytestmark = pytest.mark.threat("T-H1")
 
 HALF = REAL[: len(REAL) // 2]
 
@@ -214,6 +216,7 @@ def answer_each(*answers: bytes) -> RawHandler:
     return handle
 
 
+@pytest.mark.threat("T-I4")
 def test_two_unpacked_answers_on_one_connection(start_intercepted: StartIntercepted) -> None:
     """The second is asked for while the first, of which little became much, is still being unpacked."""
     big = zipped(8 << 20)
@@ -230,6 +233,7 @@ def test_two_unpacked_answers_on_one_connection(start_intercepted: StartIntercep
     assert used(scene) == 0
 
 
+@pytest.mark.threat("T-I4")
 def test_a_client_that_leaves_while_much_is_unpacked(start_intercepted: StartIntercepted) -> None:
     scene = start_intercepted(secrets=for_good(), handler=answer_each(*[coded(zipped(8 << 20))] * 4))
     for _ in range(3):
@@ -252,6 +256,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.threat("T-I4")
 @pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
 def test_broken_answers_give_their_memory_back(answer: bytes, start_intercepted: StartIntercepted) -> None:
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
@@ -272,6 +277,7 @@ def test_broken_answers_give_their_memory_back(answer: bytes, start_intercepted:
     assert used(scene) == 0
 
 
+@pytest.mark.threat("T-I4")
 def test_bodies_that_are_read_whole_give_their_memory_back(start_intercepted: StartIntercepted) -> None:
     """Cut off, refused, misused, answered before their end: nothing stays lent."""
 
@@ -349,6 +355,7 @@ def test_an_http2_client_that_takes_its_time(start_intercepted: StartIntercepted
     assert used(scene) == 0
 
 
+@pytest.mark.threat("T-I4")
 def test_memory_can_be_had_again_once_it_was_given_back(start_intercepted: StartIntercepted) -> None:
     """Answers that stall take all of it; others are told 503. When the stalled are gone, all is well again."""
     unended = zipped(1 << 20)[:-9]
@@ -380,6 +387,7 @@ def test_memory_can_be_had_again_once_it_was_given_back(start_intercepted: Start
         assert ask(other, well) == [b"well"]
 
 
+@pytest.mark.threat("T-I4")
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_request_that_is_refused_for_want_of_memory_leaves_none_taken(
     count: int, start_intercepted: StartIntercepted

@@ -20,6 +20,8 @@ from tests.support.clients.websocket import frame
 from tests.support.gateways.by_hand import Turns, Wire
 from tests.unit.secrets.samples import VALUE, make_secret
 
+pytestmark = pytest.mark.threat("T-H1")
+
 SLICE = 4 * 1024
 
 

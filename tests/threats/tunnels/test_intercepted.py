@@ -1,4 +1,4 @@
-"""Rows C1 to C3 and C6, and A7: tunnels that are looked into, and those that are not."""
+"""Tunnels that are looked into, and those that are not."""
 
 from __future__ import annotations
 
@@ -12,17 +12,9 @@ import pytest
 
 from exeat.gateway.tls.interception import Intercept
 from exeat.policy import canonical_host
-from tests.support.clients.hello import client_hello, hello_message, records, server_name
-from tests.support.gateways.doors import (
-    ALERT,
-    Opener,
-    connect_dial,
-    open_connect,
-    open_redirect,
-    open_socks,
-    read_reply,
-    socks_dial,
-)
+from tests.support.clients.hello import client_hello
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
+from tests.support.gateways.doors import ALERT, Opener, open_connect, open_redirect, open_socks
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted
 from tests.support.origins import tls
@@ -53,50 +45,12 @@ def is_looked_into(scene: Intercepted, host: str = "good.test", port: int = 443,
 
 # C1 to C3
 
-EVIL_HELLOS: dict[str, bytes] = {
-    "another name": client_hello(b"evil.test"),
-    "another allowed name": client_hello(b"other.test"),
-    "no name": client_hello(None),
-    "an address": client_hello(b"127.0.0.1"),
-    "a wildcard": client_hello(b"*.com"),
-    "300 bytes": client_hello(b"a" * 300),
-    "NUL": client_hello(b"good.test\0.evil.test"),
-    "two names": records(hello_message([(0, server_name(b"good.test")), (0, server_name(b"evil.test"))])),
-    "64 KB": client_hello(b"good.test", more=[(21, bytes(60_000))]),
-    "an SSH banner": b"SSH-2.0-OpenSSH_9.9\r\n",
-    "noise": bytes(range(128, 256)),
-    "SSL 2": b"\x80\x2e\x01\x00\x02" + bytes(41),
-    "an alert": b"\x15\x03\x03\x00\x02\x01\x00",
-    "plain HTTP": GET,
-}
 
-
-@every_tunnel
-@pytest.mark.parametrize("data", EVIL_HELLOS.values(), ids=EVIL_HELLOS.keys())
-def test_c1_c2_what_does_not_agree_with_the_tunnel_is_refused(
-    data: bytes, open_tunnel: Opener, start_intercepted: StartIntercepted
-) -> None:
-    """C1, C2: closed with an alert, if it is TLS at all; no certificate is made, no name asked for, nothing dialled."""
-    scene = start_intercepted(["good.test private methods=GET", "other.test private methods=GET"])
-    with open_tunnel(scene, b"good.test", 443) as conn:
-        conn.sendall(data)
-        answer = read_all(conn)
-    assert answer in (b"", ALERT) or answer.startswith(b"HTTP/1.1 403"), answer[:100]
-    *allowed, denied = scene.decided()
-    assert allowed in ([], [("allow", "intercepted")])
-    assert denied[0] == "deny"
-    assert denied[1] in ("sni-mismatch", "malformed", "not-tls", "cut-off")
-    assert len(scene.contexts) == 0
-    assert scene.gate.asked == []
-    assert scene.dials.made == []
-
-
+@pytest.mark.threat("T-C2")
 @every_tunnel
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_c2_a_hello_in_pieces_is_put_together(
-    size: int, open_tunnel: Opener, start_intercepted: StartIntercepted
-) -> None:
-    """C2's control: the same hello, byte by byte, is TLS like any other."""
+def test_a_hello_in_pieces_is_put_together(size: int, open_tunnel: Opener, start_intercepted: StartIntercepted) -> None:
+    """The control: the same hello, byte by byte, is TLS like any other."""
     scene = start_intercepted()
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = scene.trust().wrap_bio(incoming, outgoing, server_hostname="good.test")
@@ -125,8 +79,9 @@ def test_c2_a_hello_in_pieces_is_put_together(
     assert answer.startswith(b"HTTP/1.1 200")
 
 
-def test_c3_bytes_sent_with_connect_are_the_beginning_of_the_tunnel(start_intercepted: StartIntercepted) -> None:
-    """C3: a hello in the segment of CONNECT is judged like one behind it. Control: the right name gets an answer."""
+@pytest.mark.threat("T-C3")
+def test_bytes_sent_with_connect_are_the_beginning_of_the_tunnel(start_intercepted: StartIntercepted) -> None:
+    """A hello in the segment of CONNECT is judged like one behind it. Control: the right name gets an answer."""
     scene = start_intercepted()
     connect = b"CONNECT good.test:443 HTTP/1.1\r\nHost: good.test:443\r\n\r\n"
     for name, right in ((b"evil.test", False), (b"good.test", True)):
@@ -142,8 +97,9 @@ def test_c3_bytes_sent_with_connect_are_the_beginning_of_the_tunnel(start_interc
     assert scene.dials.made == []
 
 
-def test_c3_nothing_follows_a_denied_connect(start_intercepted: StartIntercepted) -> None:
-    """C3: a denial ends the connection, whatever was sent with it."""
+@pytest.mark.threat("T-C3")
+def test_nothing_follows_a_denied_connect(start_intercepted: StartIntercepted) -> None:
+    """A denial ends the connection, whatever was sent with it."""
     scene = start_intercepted()
     connect = b"CONNECT %b:443 HTTP/1.1\r\nHost: %b:443\r\n\r\n"
     for behind in (client_hello(b"good.test"), GET, connect % (b"good.test", b"good.test")):
@@ -155,9 +111,10 @@ def test_c3_nothing_follows_a_denied_connect(start_intercepted: StartIntercepted
     assert scene.dials.made == []
 
 
+@pytest.mark.threat("T-C1")
 @every_door
-def test_c1_host_inside_that_differs_gets_421(door: str, start_intercepted: StartIntercepted) -> None:
-    """C1: fronting inside TLS. Control: the tunnel's own name, in other letters, is served and sent as we write it."""
+def test_host_inside_that_differs_gets_421(door: str, start_intercepted: StartIntercepted) -> None:
+    """Fronting inside TLS. Control: the tunnel's own name, in other letters, is served and sent as we write it."""
     scene = start_intercepted(["good.test private methods=GET", "other.test private methods=GET"])
     for host, status in (("other.test", 421), ("evil.test", 421), ("good.test:80", 421), ("GOOD.test.", 200)):
         with scene.open(door=door) as conn:
@@ -166,8 +123,9 @@ def test_c1_host_inside_that_differs_gets_421(door: str, start_intercepted: Star
     assert scene.origin.everything == b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"
 
 
-def test_c1_sni_mismatch_can_be_allowed_and_still_decides_nothing(start_intercepted: StartIntercepted) -> None:
-    """C1: with `allow_sni_mismatch` the certificate, the host and the server are still those of the tunnel."""
+@pytest.mark.threat("T-C1")
+def test_sni_mismatch_can_be_allowed_and_still_decides_nothing(start_intercepted: StartIntercepted) -> None:
+    """With `allow_sni_mismatch` the certificate, the host and the server are still those of the tunnel."""
     scene = start_intercepted(["good.test private methods=GET allow_sni_mismatch"])
     context = scene.trust()
     context.check_hostname = False
@@ -182,9 +140,10 @@ def test_c1_sni_mismatch_can_be_allowed_and_still_decides_nothing(start_intercep
 # C6
 
 
+@pytest.mark.threat("T-C6")
 @every_door
-def test_c6_a_certificate_is_for_the_one_name(door: str, start_intercepted: StartIntercepted) -> None:
-    """C6: also below a wildcard the leaf has the name asked for, alone, and is not for the authority's own use."""
+def test_a_certificate_is_for_the_one_name(door: str, start_intercepted: StartIntercepted) -> None:
+    """Also below a wildcard the leaf has the name asked for, alone, and is not for the authority's own use."""
     scene = start_intercepted(["*.wild.test private methods=GET"])
     with scene.open("a.wild.test", door=door) as conn:
         shown = conn.getpeercert()
@@ -195,8 +154,9 @@ def test_c6_a_certificate_is_for_the_one_name(door: str, start_intercepted: Star
     assert scene.contexts.held(canonical_host("b.wild.test")) is None
 
 
-def test_c6_three_hundred_names_are_held_within_bounds(start_intercepted: StartIntercepted) -> None:
-    """C6: names below a wildcard are as many as the command likes; what is kept of them is not."""
+@pytest.mark.threat("T-C6")
+def test_three_hundred_names_are_held_within_bounds(start_intercepted: StartIntercepted) -> None:
+    """Names below a wildcard are as many as the command likes; what is kept of them is not."""
     scene = start_intercepted(["*.wild.test private methods=GET"])
     context = scene.trust()
     for number in range(300):
@@ -209,8 +169,9 @@ def test_c6_three_hundred_names_are_held_within_bounds(start_intercepted: StartI
             assert read_reply(conn).status == 200
 
 
-def test_c6_nothing_is_made_for_a_host_that_is_not_allowed(start_intercepted: StartIntercepted) -> None:
-    """C6: denied hosts, ports and names never get as far as a certificate, by any door."""
+@pytest.mark.threat("T-C6")
+def test_nothing_is_made_for_a_host_that_is_not_allowed(start_intercepted: StartIntercepted) -> None:
+    """Denied hosts, ports and names never get as far as a certificate, by any door."""
     scene = start_intercepted(mode=Intercept.ALL)
     for host, port in ((b"evil.test", 443), (b"good.test", 8443), (b"xgood.test", 443)):
         with scene.gate.connect() as conn:
@@ -247,8 +208,9 @@ def test_a_client_of_old_tls_is_refused(version: ssl.TLSVersion, start_intercept
     assert "no TLS with the client" in end["note"]
 
 
-def test_e4_the_gateway_is_not_reached_through_itself(start_intercepted: StartIntercepted) -> None:
-    """E4: a name that leads to our own port is refused when the request comes, as nothing is dialled before."""
+@pytest.mark.threat("T-E4")
+def test_the_gateway_is_not_reached_through_itself(start_intercepted: StartIntercepted) -> None:
+    """A name that leads to our own port is refused when the request comes, as nothing is dialled before."""
     scene = start_intercepted()
     port = scene.gate.port
     scene.change([f"good.test:{port} private methods=GET"])
@@ -262,10 +224,11 @@ def test_e4_the_gateway_is_not_reached_through_itself(start_intercepted: StartIn
 # Modes
 
 
+@pytest.mark.threat("T-C1")
 @every_door
 @pytest.mark.parametrize("mode", Intercept)
-def test_d2_what_is_looked_into(mode: Intercept, door: str, start_intercepted: StartIntercepted) -> None:
-    """D2: hosts with secrets, or with rules on methods and paths; all others only if all are; none if none is."""
+def test_what_is_looked_into(mode: Intercept, door: str, start_intercepted: StartIntercepted) -> None:
+    """Hosts with secrets, or with rules on methods and paths; all others only if all are; none if none is."""
     scene = start_intercepted(
         ["good.test private", "other.test private methods=GET", "*.wild.test:443 private", "*.wild.test:8443 private"],
         secrets={"KEY": {"hosts": ["key.wild.test private"]}},
@@ -291,9 +254,10 @@ def test_d2_what_is_looked_into(mode: Intercept, door: str, start_intercepted: S
                 assert socks_dial(conn, b"other.test", 443) == 2
 
 
+@pytest.mark.threat("T-C1")
 @every_door
-def test_d2_no_intercept_leaves_a_blind_tunnel(door: str, start_intercepted: StartIntercepted) -> None:
-    """D2: whatever else speaks for looking into it, the option on a rule has the last word."""
+def test_no_intercept_leaves_a_blind_tunnel(door: str, start_intercepted: StartIntercepted) -> None:
+    """Whatever else speaks for looking into it, the option on a rule has the last word."""
     scene = start_intercepted(
         ["good.test private no-intercept", "other.test private"],
         secrets={"KEY": {"hosts": ["good.test private"]}},
@@ -325,9 +289,10 @@ def test_other_protocols_pass_where_nothing_is_to_be_looked_into(
     assert scene.plain.connections == 1
 
 
+@pytest.mark.threat("T-L6")
 @every_tunnel
 def test_plain_http_in_a_tunnel_is_judged_too(open_tunnel: Opener, start_intercepted: StartIntercepted) -> None:
-    """A7: where TLS is looked into, requests without it are decided by the same rules, and go on without it."""
+    """Where TLS is looked into, requests without it are decided by the same rules, and go on without it."""
     scene = start_intercepted(["good.test:8080 private methods=GET"])
     scene.dials.ports[8080] = scene.plain.port
     with open_tunnel(scene, b"good.test", 8080) as conn:
@@ -341,9 +306,10 @@ def test_plain_http_in_a_tunnel_is_judged_too(open_tunnel: Opener, start_interce
 # A7
 
 
+@pytest.mark.threat("T-B7")
 @every_door
-def test_a7_a_denied_method_is_denied_inside(door: str, start_intercepted: StartIntercepted) -> None:
-    """A7: a deny rule with methods makes the host one that is looked into, and beats what is allowed."""
+def test_a_denied_method_is_denied_inside(door: str, start_intercepted: StartIntercepted) -> None:
+    """A deny rule with methods makes the host one that is looked into, and beats what is allowed."""
     scene = start_intercepted(["good.test private"], deny=["good.test methods=DELETE|PUT"])
     with scene.open(door=door) as conn:
         for method, status in (("GET", 200), ("DELETE", 403), ("POST", 200), ("PUT", 403)):
@@ -355,6 +321,7 @@ def test_a7_a_denied_method_is_denied_inside(door: str, start_intercepted: Start
     ]
 
 
+@pytest.mark.threat("T-H2")
 @every_door
 @pytest.mark.parametrize(
     ("allow", "deny", "expected"),
@@ -379,6 +346,7 @@ def test_a_secrets_hosts_are_allowed_unless_a_rule_says_more(
             assert read_reply(conn).status == status, method
 
 
+@pytest.mark.threat("T-H2")
 def test_a_denied_host_stays_denied_though_it_has_a_secret(start_intercepted: StartIntercepted) -> None:
     scene = start_intercepted([], deny=["good.test"], secrets={"KEY": {"hosts": ["good.test private"]}})
     with scene.gate.connect() as conn:
@@ -392,9 +360,10 @@ def test_a_denied_host_stays_denied_though_it_has_a_secret(start_intercepted: St
 # A policy that changes
 
 
+@pytest.mark.threat("T-A12")
 @every_door
-def test_e3_a_request_under_way_is_cut_when_its_rule_goes(door: str, start_intercepted: StartIntercepted) -> None:
-    """E3: what is no longer allowed ends at once, and the next request is judged by the new rules."""
+def test_a_request_under_way_is_cut_when_its_rule_goes(door: str, start_intercepted: StartIntercepted) -> None:
+    """What is no longer allowed ends at once, and the next request is judged by the new rules."""
 
     def handle(conn: socket.socket, origin: object, raw: bytearray) -> None:
         conn.recv(65536)
@@ -415,8 +384,9 @@ def test_e3_a_request_under_way_is_cut_when_its_rule_goes(door: str, start_inter
     assert (end["note"], end["status"]) == ("revoked", 200)
 
 
+@pytest.mark.threat("T-A12")
 @every_door
-def test_e3_an_idle_connection_is_judged_by_the_rules_of_now(door: str, start_intercepted: StartIntercepted) -> None:
+def test_an_idle_connection_is_judged_by_the_rules_of_now(door: str, start_intercepted: StartIntercepted) -> None:
     scene = start_intercepted(["good.test private methods=GET"])
     with scene.open(door=door) as conn:
         conn.sendall(GET)
@@ -433,9 +403,10 @@ def test_e3_an_idle_connection_is_judged_by_the_rules_of_now(door: str, start_in
     assert scene.origin.connections == 2, "a connection made under other rules was used again"
 
 
+@pytest.mark.threat("T-A12")
 @pytest.mark.parametrize("door", ["connect", "socks"])
-def test_e3_a_tunnel_is_judged_again_when_it_begins_to_speak(door: str, start_intercepted: StartIntercepted) -> None:
-    """E3: between the answer to CONNECT and the hello the rule may go."""
+def test_a_tunnel_is_judged_again_when_it_begins_to_speak(door: str, start_intercepted: StartIntercepted) -> None:
+    """Between the answer to CONNECT and the hello the rule may go."""
     scene = start_intercepted(["good.test private methods=GET"])
     with DOORS[door](scene, b"good.test", 443) as conn:
         scene.change(["other.test"])
@@ -444,9 +415,10 @@ def test_e3_a_tunnel_is_judged_again_when_it_begins_to_speak(door: str, start_in
     assert scene.decided() == [("allow", "intercepted"), ("deny", "revoked")]
 
 
+@pytest.mark.threat("T-A12")
 @pytest.mark.parametrize("moment", ["dial", "handshake"])
-def test_e3_the_rule_goes_while_the_server_is_being_connected(moment: str, start_intercepted: StartIntercepted) -> None:
-    """E3: the last gate is behind the server's handshake: not a byte of the request goes out."""
+def test_the_rule_goes_while_the_server_is_being_connected(moment: str, start_intercepted: StartIntercepted) -> None:
+    """The last gate is behind the server's handshake: not a byte of the request goes out."""
     scene = start_intercepted(["good.test private methods=GET"])
     narrower = scene.policy_of(["good.test private methods=PUT"])
 

@@ -1,4 +1,4 @@
-"""Group C of the threat catalogue, on ports that a rule names: what a tunnel carries must be what it was opened for."""
+"""Tunnels on ports that a rule names: what a tunnel carries must be what it was opened for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from tests.support.clients.hello import client_hello, hello_message, records, server_name
+from tests.support.clients.talk import read_exactly, read_reply, socks_request
 from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import (
     ALERT,
@@ -20,9 +21,6 @@ from tests.support.gateways.doors import (
     ask,
     assert_verdict,
     open_redirect,
-    read_exactly,
-    read_reply,
-    socks_request,
 )
 from tests.support.gateways.gate import read_all, read_until
 from tests.support.gateways.scene import Scene, wait_until
@@ -70,31 +68,35 @@ def assert_tunnel_relays(
 # C1
 
 
+@pytest.mark.threat("T-C1")
 @every_server_name
-def test_c1_a_server_name_other_than_the_tunnels_host_is_refused(door: Door, scene: Scene) -> None:
-    """C1: another name, allowed or not, a longer and a shorter one, an address. The tunnel is to good.test."""
+def test_a_server_name_other_than_the_tunnels_host_is_refused(door: Door, scene: Scene) -> None:
+    """Another name, allowed or not, a longer and a shorter one, an address. The tunnel is to good.test."""
     for name in (b"evil.test", b"sub.good.test", b"test", b"127.0.0.1", b"evilgood.test", b"*.test", b"*"):
         assert_verdict(door, scene, name, Verdict.DENY)
 
 
+@pytest.mark.threat("T-C1")
 @every_tunnel
-def test_c1_an_allowed_name_in_another_hosts_tunnel_is_refused(open_tunnel: Opener, scene: Scene) -> None:
-    """C1: that both names are allowed is no reason to reach one behind the other's address."""
+def test_an_allowed_name_in_another_hosts_tunnel_is_refused(open_tunnel: Opener, scene: Scene) -> None:
+    """That both names are allowed is no reason to reach one behind the other's address."""
     assert assert_tunnel_refused(scene, open_tunnel, client_hello(b"a.wild.test")) == "sni-mismatch"
     assert assert_tunnel_refused(scene, open_tunnel, client_hello(b"good.test"), host=b"a.wild.test") == "sni-mismatch"
     assert_tunnel_relays(scene, open_tunnel, client_hello(b"a.wild.test"), host=b"a.wild.test")
 
 
+@pytest.mark.threat("T-C1")
 @every_server_name
-def test_c1_case_and_final_dot_agree(door: Door, scene: Scene) -> None:
-    """C1's control: the tunnel's own name passes, in any case and with a final dot."""
+def test_case_and_final_dot_agree(door: Door, scene: Scene) -> None:
+    """The control: the tunnel's own name passes, in any case and with a final dot."""
     for name in (b"good.test", b"GOOD.Test", b"good.test.", b"GOOD.TEST."):
         assert_verdict(door, scene, name, Verdict.ALLOW)
 
 
+@pytest.mark.threat("T-C1")
 @every_tunnel
-def test_c1_a_hello_without_a_server_name(open_tunnel: Opener, start_scene: StartScene) -> None:
-    """C1: refused in a tunnel to a name; passes in a tunnel to an address, which has no name to agree with."""
+def test_a_hello_without_a_server_name(open_tunnel: Opener, start_scene: StartScene) -> None:
+    """Refused in a tunnel to a name; passes in a tunnel to an address, which has no name to agree with."""
     scene = start_scene(["good.test:{port} private", "127.0.0.1:{port}"])
     assert assert_tunnel_refused(scene, open_tunnel, client_hello(None)) == "sni-mismatch"
     if open_tunnel is open_redirect:
@@ -105,61 +107,23 @@ def test_c1_a_hello_without_a_server_name(open_tunnel: Opener, start_scene: Star
         assert assert_tunnel_refused(scene, open_tunnel, client_hello(name), host=b"127.0.0.1") == "sni-mismatch"
 
 
+@pytest.mark.threat("T-C1")
 @every_tunnel
-def test_c1_the_option_turns_the_check_off_for_its_rule_only(open_tunnel: Opener, start_scene: StartScene) -> None:
-    """C1: `allow_sni_mismatch` on one rule leaves the others as they are."""
+def test_the_option_turns_the_check_off_for_its_rule_only(open_tunnel: Opener, start_scene: StartScene) -> None:
+    """`allow_sni_mismatch` on one rule leaves the others as they are."""
     scene = start_scene(["good.test:{port} private allow_sni_mismatch", "*.wild.test:{port} private"])
     for name in (b"evil.test", None, b"good.test"):
         assert_tunnel_relays(scene, open_tunnel, client_hello(name))
     assert assert_tunnel_refused(scene, open_tunnel, client_hello(b"evil.test"), host=b"a.wild.test") == "sni-mismatch"
 
 
-TWO_NAMES = records(hello_message([(0, server_name(b"good.test")), (0, server_name(b"evil.test"))]))
-ENTRIES = b"\0\0\x09good.test\0\0\x09evil.test"
-TWO_ENTRIES = records(hello_message([(0, len(ENTRIES).to_bytes(2) + ENTRIES)]))
-HIDDEN = {
-    "two server names": TWO_NAMES,
-    "two entries in one": TWO_ENTRIES,
-    "an entry of another kind": records(hello_message([(0, b"\0\x0c\x01\0\x09good.test")])),
-    "bytes behind the name": records(hello_message([(0, server_name(b"good.test") + b"x")])),
-    "an empty name": client_hello(b""),
-    "an empty extension": records(hello_message([(0, b"")])),
-    "a name longer than its extension": records(hello_message([(0, b"\0\xff\0\0\xffgood.test")])),
-    "a second message in the record": records(hello_message([(0, server_name(b"good.test"))]) * 2),
-    "NUL behind the name": client_hello(b"good.test\0"),
-    "NUL and more behind the name": client_hello(b"good.test\0.evil.test"),
-    "another handshake message": records(b"\x02\0\0\x02hi"),
-    "an empty record": b"\x16\x03\x01\x00\x00",
-    "SSL 2": b"\x16\x02\x01\x00\x05hello",
-    "an alert inside": client_hello(b"good.test")[:20] + b"\x15\x03\x01\0\x02",
-}
-
-
-@every_tunnel
-@pytest.mark.parametrize("hello", HIDDEN.values(), ids=HIDDEN.keys())
-def test_c1_a_hello_that_can_be_read_two_ways_is_refused(hello: bytes, open_tunnel: Opener, scene: Scene) -> None:
-    """C1: doubled names, bytes in places where none belong, and messages that are no hello."""
-    reason = assert_tunnel_refused(scene, open_tunnel, hello, finish=True)
-    assert reason in ("malformed", "sni-mismatch", "cut-off")
-
-
-@every_tunnel
-def test_c1_another_host_inside_a_plain_tunnel_is_misdirected(open_tunnel: Opener, scene: Scene) -> None:
-    """C1: 421 for an inner Host that is not the tunnel's, and the server gets nothing. Control: its own is served."""
-    for host, status in ((b"evil.test", 421), (b"a.wild.test", 421), (b"good.test", 200)):
-        mark = scene.mark()
-        with open_tunnel(scene, b"good.test", scene.port) as conn:
-            conn.sendall(b"GET / HTTP/1.1\r\nHost: %b:%d\r\n\r\n" % (host, scene.port))
-            assert read_reply(conn).status == status
-        assert (scene.since(mark).received > 0) == (status == 200)
-
-
 # C2
 
 
+@pytest.mark.threat("T-C2")
 @every_tunnel
-def test_c2_a_hello_in_pieces_is_put_together(open_tunnel: Opener, scene: Scene) -> None:
-    """C2: one byte for each write, and a few for each TLS record, pass like a whole one, with the name judged."""
+def test_a_hello_in_pieces_is_put_together(open_tunnel: Opener, scene: Scene) -> None:
+    """One byte for each write, and a few for each TLS record, pass like a whole one, with the name judged."""
     message = hello_message([(0, server_name(b"good.test"))])
     assert_tunnel_relays(scene, open_tunnel, client_hello(b"good.test"), step=1)
     evil = hello_message([(0, server_name(b"evil.test"))])
@@ -173,9 +137,10 @@ def test_c2_a_hello_in_pieces_is_put_together(open_tunnel: Opener, scene: Scene)
         assert read_all(conn) == TLS_SEEN
 
 
+@pytest.mark.threat("T-C2")
 @every_tunnel
-def test_c2_a_huge_hello_is_refused(open_tunnel: Opener, scene: Scene) -> None:
-    """C2: 64 KB, in records of any size, never reach the server; 12 KB do, which is the control."""
+def test_a_huge_hello_is_refused(open_tunnel: Opener, scene: Scene) -> None:
+    """64 KB, in records of any size, never reach the server; 12 KB do, which is the control."""
     padding = [(21, bytes(65_000))]
     message = hello_message([(0, server_name(b"good.test")), *padding])
     for size in (16_000, 4_000, 100):
@@ -184,17 +149,10 @@ def test_c2_a_huge_hello_is_refused(open_tunnel: Opener, scene: Scene) -> None:
     assert_tunnel_relays(scene, open_tunnel, client_hello(b"good.test", more=[(21, bytes(12_000))]))
 
 
+@pytest.mark.threat("T-C2")
 @every_tunnel
-def test_c2_a_hello_that_is_cut_off_goes_nowhere(open_tunnel: Opener, scene: Scene) -> None:
-    """C2: half a hello and then the end of the stream is refused without a byte for the server."""
-    hello = client_hello(b"good.test")
-    for size in (1, 4, 5, 6, len(hello) - 1):
-        assert assert_tunnel_refused(scene, open_tunnel, hello[:size], finish=True) == "cut-off"
-
-
-@every_tunnel
-def test_c2_any_protocol_passes_on_a_port_that_a_rule_names(open_tunnel: Opener, start_scene: StartScene) -> None:
-    """C2: SSH on an explicitly listed port is relayed, whoever speaks first."""
+def test_any_protocol_passes_on_a_port_that_a_rule_names(open_tunnel: Opener, start_scene: StartScene) -> None:
+    """SSH on an explicitly listed port is relayed, whoever speaks first."""
     scene = start_scene(handler=speak_first(b"SSH-2.0-server\r\n"))
     with open_tunnel(scene, b"good.test", scene.port) as conn:
         assert read_until(conn, b"\n") == b"SSH-2.0-server\r\n"
@@ -209,8 +167,9 @@ def test_c2_any_protocol_passes_on_a_port_that_a_rule_names(open_tunnel: Opener,
 # C3
 
 
-def test_c3_bytes_sent_with_an_allowed_connect_follow_its_answer(scene: Scene) -> None:
-    """C3: early bytes are judged like late ones: the right hello passes, a wrong one does not."""
+@pytest.mark.threat("T-C3")
+def test_bytes_sent_with_an_allowed_connect_follow_its_answer(scene: Scene) -> None:
+    """Early bytes are judged like late ones: the right hello passes, a wrong one does not."""
     request = b"CONNECT good.test:%d HTTP/1.1\r\nHost: good.test\r\n\r\n" % scene.port
     with scene.gate.connect() as conn:
         conn.sendall(request + client_hello(b"good.test"))
@@ -224,10 +183,11 @@ def test_c3_bytes_sent_with_an_allowed_connect_follow_its_answer(scene: Scene) -
     assert scene.since(mark).received == 0
 
 
+@pytest.mark.threat("T-C3")
 @pytest.mark.parametrize("behind", ["request", "connect", "hello", "ping"])
 @pytest.mark.parametrize(("host", "status"), [("evil.test", 403), ("good..test", 400)])
-def test_c3_nothing_behind_a_refused_connect_is_served(host: str, status: int, behind: str, scene: Scene) -> None:
-    """C3: a refused CONNECT closes, so that bytes meant for the tunnel are never taken for requests."""
+def test_nothing_behind_a_refused_connect_is_served(host: str, status: int, behind: str, scene: Scene) -> None:
+    """A refused CONNECT closes, so that bytes meant for the tunnel are never taken for requests."""
     more = {
         "request": b"GET http://good.test:%d/ HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % (scene.port, scene.port),
         "connect": b"CONNECT good.test:%d HTTP/1.1\r\nHost: good.test\r\n\r\n" % scene.port,
@@ -243,8 +203,9 @@ def test_c3_nothing_behind_a_refused_connect_is_served(host: str, status: int, b
     assert (len(seen.decisions), seen.connections, seen.dials) == (1, 0, ())
 
 
-def test_c3_nothing_behind_a_failed_connect_is_served(start_scene: StartScene) -> None:
-    """C3: the same when the tunnel was allowed and the server is not there."""
+@pytest.mark.threat("T-C3")
+def test_nothing_behind_a_failed_connect_is_served(start_scene: StartScene) -> None:
+    """The same when the tunnel was allowed and the server is not there."""
     scene = start_scene(["good.test:* private"])
     with socket.socket() as taken:  # bound and not listening: connections to it are refused
         taken.bind(("127.0.0.1", 0))
@@ -259,7 +220,8 @@ def test_c3_nothing_behind_a_failed_connect_is_served(start_scene: StartScene) -
     assert scene.since(mark).connections == 0
 
 
-def test_c3_nothing_behind_a_refused_socks_request_is_served(scene: Scene) -> None:
+@pytest.mark.threat("T-C3")
+def test_nothing_behind_a_refused_socks_request_is_served(scene: Scene) -> None:
     """C3 for SOCKS: all of it in one segment, a second request included."""
     evil, good = (socks_request(name, scene.port) for name in (b"evil.test", b"good.test"))
     with scene.gate.connect() as conn:
@@ -276,9 +238,10 @@ def test_c3_nothing_behind_a_refused_socks_request_is_served(scene: Scene) -> No
 # C7: the part that concerns a gateway without a DNS server
 
 
+@pytest.mark.threat("T-C7")
 @pytest.mark.parametrize("door", OUTER, ids=str)
-def test_c7_resolvers_by_address_are_denied(door: Door, start_scene: StartScene) -> None:
-    """C7: DNS over HTTPS or TLS at a well-known address, though every name is allowed. Control: one that is listed."""
+def test_resolvers_by_address_are_denied(door: Door, start_scene: StartScene) -> None:
+    """DNS over HTTPS or TLS at a well-known address, though every name is allowed. Control: one that is listed."""
     scene = start_scene(["*:* private force", "good.test:{port} private", "9.9.9.9:443"])
     for host in ("1.1.1.1", "8.8.8.8", "[2606:4700:4700::1111]", "[2001:4860:4860::8888]"):
         for port in (443, 853, 53):
@@ -289,15 +252,17 @@ def test_c7_resolvers_by_address_are_denied(door: Door, start_scene: StartScene)
     assert outcome.seen.dials == ((("9.9.9.9",), 443),)
 
 
+@pytest.mark.threat("T-C7")
 @pytest.mark.parametrize("host", ["dns.google", "cloudflare-dns.com", "mozilla.cloudflare-dns.com"])
-def test_c7_resolvers_by_name_need_a_rule(host: str, scene: Scene) -> None:
-    """C7: a resolver over HTTPS is a host like any other."""
+def test_resolvers_by_name_need_a_rule(host: str, scene: Scene) -> None:
+    """A resolver over HTTPS is a host like any other."""
     assert_verdict(CONNECT, scene, host, Verdict.DENY, 443)
 
 
+@pytest.mark.threat("T-C7")
 @pytest.mark.parametrize(("command", "name"), [(2, "BIND"), (3, "UDP ASSOCIATE"), (0, "none"), (0xF0, "RESOLVE")])
-def test_c7_socks_gives_no_udp(command: int, name: str, scene: Scene) -> None:
-    """C7: no QUIC through SOCKS: every command but CONNECT is refused, on record, without DNS."""
+def test_socks_gives_no_udp(command: int, name: str, scene: Scene) -> None:
+    """No QUIC through SOCKS: every command but CONNECT is refused, on record, without DNS."""
     mark = scene.mark()
     with scene.gate.connect() as conn:
         conn.sendall(b"\x05\x01\x00\x05" + bytes([command]) + b"\x00\x03\x09good.test" + scene.port.to_bytes(2))

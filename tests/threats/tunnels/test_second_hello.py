@@ -24,11 +24,14 @@ from tests.support.clients.second_hello import (
     read_server_hello,
     shake,
 )
+from tests.support.clients.talk import read_exactly
 from tests.support.fixtures.gateways import StartScene
-from tests.support.gateways.doors import ALERT, TUNNELS, Opener, read_exactly
+from tests.support.gateways.doors import ALERT, TUNNELS, Opener
 from tests.support.gateways.gate import read_all
 from tests.support.gateways.scene import Scene, wait_until
 from tests.support.origins.raw import RawOrigin, keep_silent
+
+pytestmark = pytest.mark.threat("T-L4")
 
 every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])
 
@@ -47,7 +50,7 @@ def open_direct(scene: Scene, host: bytes, port: int) -> socket.socket:
 
 @pytest.mark.parametrize("second", [b"evil.test", b"a.wild.test", None], ids=["denied", "allowed", "none"])
 @every_tunnel
-def test_l4_a_second_hello_for_another_host_is_cut(
+def test_a_second_hello_for_another_host_is_cut(
     open_tunnel: Opener, second: bytes | None, start_scene: StartScene, server: AskingServer
 ) -> None:
     """The server would have gone on with the other name: it does so directly."""
@@ -66,7 +69,7 @@ def test_l4_a_second_hello_for_another_host_is_cut(
 
 @pytest.mark.parametrize("between", [b"", CHANGE_CIPHER_SPEC], ids=["plain", "compatible"])
 @every_tunnel
-def test_l4_a_second_hello_for_the_same_host_passes(
+def test_a_second_hello_for_the_same_host_passes(
     open_tunnel: Opener, between: bytes, start_scene: StartScene, server: AskingServer
 ) -> None:
     """The control, as clients send it: with and without the record that pleases middleboxes."""
@@ -77,7 +80,7 @@ def test_l4_a_second_hello_for_the_same_host_passes(
 
 
 @every_tunnel
-def test_l4_a_second_hello_that_comes_before_it_is_asked_for(
+def test_a_second_hello_that_comes_before_it_is_asked_for(
     open_tunnel: Opener, start_scene: StartScene, server: AskingServer
 ) -> None:
     """Both hellos in one write: nothing behind the first goes out before the server has answered that."""
@@ -95,7 +98,7 @@ def test_l4_a_second_hello_that_comes_before_it_is_asked_for(
 
 
 @every_tunnel
-def test_l4_a_broken_second_hello_is_cut(open_tunnel: Opener, start_scene: StartScene, server: AskingServer) -> None:
+def test_a_broken_second_hello_is_cut(open_tunnel: Opener, start_scene: StartScene, server: AskingServer) -> None:
     scene = start_scene(handler=server)
     for broken in (b"\x16\x03\x03\x00\x04\x02\0\0\0", b"GET / HTTP/1.1\r\n\r\n", b"\x17\x03\x03\xff\xff" + bytes(100)):
         mark = scene.mark()
@@ -112,7 +115,7 @@ def test_l4_a_broken_second_hello_is_cut(open_tunnel: Opener, start_scene: Start
 
 
 @every_tunnel
-def test_l4_early_data_waits_for_the_server(open_tunnel: Opener, start_scene: StartScene, server: AskingServer) -> None:
+def test_early_data_waits_for_the_server(open_tunnel: Opener, start_scene: StartScene, server: AskingServer) -> None:
     """A client that sends data along with its hello (0-RTT) gets all of it through, as soon as the server has spoken.
 
     This server throws it away, as one must that asks for a second hello; had it been lost, or had it come in pieces,
@@ -149,7 +152,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("words", OTHERS.values(), ids=OTHERS.keys())
 @every_tunnel
-def test_l4_any_other_answer_opens_the_tunnel(open_tunnel: Opener, words: bytes, start_scene: StartScene) -> None:
+def test_any_other_answer_opens_the_tunnel(open_tunnel: Opener, words: bytes, start_scene: StartScene) -> None:
     scene = start_scene(handler=_say(words))
     first = hello(b"good.test", key=True)
     with open_tunnel(scene, b"good.test", scene.port) as conn:
@@ -160,7 +163,7 @@ def test_l4_any_other_answer_opens_the_tunnel(open_tunnel: Opener, words: bytes,
 
 
 @every_tunnel
-def test_l4_nothing_follows_the_hello_before_the_server_answers(open_tunnel: Opener, start_scene: StartScene) -> None:
+def test_nothing_follows_the_hello_before_the_server_answers(open_tunnel: Opener, start_scene: StartScene) -> None:
     """Held back without a limit on memory it would be a flood; so the client is read no further."""
     leave = threading.Event()
 
@@ -189,7 +192,7 @@ def test_l4_nothing_follows_the_hello_before_the_server_answers(open_tunnel: Ope
 
 
 @every_tunnel
-def test_l4_a_client_that_ends_after_its_hello_is_told_on(open_tunnel: Opener, start_scene: StartScene) -> None:
+def test_a_client_that_ends_after_its_hello_is_told_on(open_tunnel: Opener, start_scene: StartScene) -> None:
     """Nothing more can come from it, so there is nothing to wait for."""
     scene = start_scene(handler=keep_silent)
     with open_tunnel(scene, b"good.test", scene.port) as conn:
@@ -202,7 +205,7 @@ SERVER_HELLO = b"\x16\x03\x03\x00\x2a\x02\x00\x00\x26\x03\x03" + b"r" * 32 + byt
 
 
 @every_tunnel
-def test_l4_a_client_that_ends_behind_early_data_stops_no_others(open_tunnel: Opener, start_scene: StartScene) -> None:
+def test_a_client_that_ends_behind_early_data_stops_no_others(open_tunnel: Opener, start_scene: StartScene) -> None:
     """It has sent more than its hello, and its end: nothing more comes from it, and the server has not spoken yet."""
     speak = threading.Event()
 

@@ -8,10 +8,13 @@ import pytest
 
 from exeat.gateway.limits import Limits
 from tests.support.clients.answers import read_to_end
+from tests.support.clients.talk import read_reply
 from tests.support.fixtures.gateways import StartScene
-from tests.support.gateways.doors import TUNNELS, Opener, read_reply
+from tests.support.gateways.doors import TUNNELS, Opener
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.raw import keep_silent
+
+pytestmark = pytest.mark.threat("T-L6")
 
 every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])
 
@@ -38,10 +41,8 @@ ALMOST_HTTP = {
 
 @pytest.mark.parametrize("data", ALMOST_HTTP.values(), ids=ALMOST_HTTP.keys())
 @every_tunnel
-def test_l6_what_could_be_http_is_refused_in_its_words(
-    open_tunnel: Opener, data: bytes, start_scene: StartScene
-) -> None:
-    """L6: the server behind may serve more names than the one that is allowed, so it gets none of it."""
+def test_what_could_be_http_is_refused_in_its_words(open_tunnel: Opener, data: bytes, start_scene: StartScene) -> None:
+    """The server behind may serve more names than the one that is allowed, so it gets none of it."""
     scene = start_scene()
     with open_tunnel(scene, b"good.test", scene.port) as conn:
         try:
@@ -55,7 +56,7 @@ def test_l6_what_could_be_http_is_refused_in_its_words(
 
 
 @every_tunnel
-def test_l6_a_long_request_line_for_the_tunnels_host_passes(open_tunnel: Opener, start_scene: StartScene) -> None:
+def test_a_long_request_line_for_the_tunnels_host_passes(open_tunnel: Opener, start_scene: StartScene) -> None:
     """The control: as long as a head may be, and with an empty line in front."""
     scene = start_scene()
     host = b"Host: good.test:%d\r\n\r\n" % scene.port
@@ -83,7 +84,7 @@ OTHER = {
 
 @pytest.mark.parametrize("data", OTHER.values(), ids=OTHER.keys())
 @every_tunnel
-def test_l6_other_protocols_pass_at_once(open_tunnel: Opener, data: bytes, start_scene: StartScene) -> None:
+def test_other_protocols_pass_at_once(open_tunnel: Opener, data: bytes, start_scene: StartScene) -> None:
     """A client that waits for an answer to these bytes must not wait for us to be sure."""
     scene = start_scene(handler=keep_silent)
     with open_tunnel(scene, b"good.test", scene.port) as conn:
@@ -92,7 +93,7 @@ def test_l6_other_protocols_pass_at_once(open_tunnel: Opener, data: bytes, start
 
 
 @every_tunnel
-def test_l6_half_a_request_is_not_relayed_when_time_is_up(
+def test_half_a_request_is_not_relayed_when_time_is_up(
     open_tunnel: Opener, start_scene: StartScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What may become a request and does not is never passed on: neither at the end of the stream nor of the time."""

@@ -1,4 +1,4 @@
-"""C5 and H5 of the threat catalogue: a server whose TLS is not in order gets nothing, and the client learns why."""
+"""A server whose TLS is not in order gets nothing, and the client learns why."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.clients.answers import assert_refused
-from tests.support.gateways.doors import read_reply
+from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
 from tests.support.origins.raw import RawHandler, RawOrigin, keep_silent
+
+pytestmark = pytest.mark.threat("T-C5")
 
 SECRETS = {"KEY": {"hosts": ["good.test private"], "where": ["headers", "basic", "query", "path", "body"]}}
 every_door = pytest.mark.parametrize("door", DOORS)
@@ -57,10 +59,10 @@ BAD: dict[str, tuple[Callable[[], ssl.SSLContext], str, bytes]] = {
 
 @every_door
 @pytest.mark.parametrize(("context", "error", "words"), BAD.values(), ids=BAD.keys())
-def test_c5_a_server_that_cannot_be_verified_gets_nothing(
+def test_a_server_that_cannot_be_verified_gets_nothing(
     context: Callable[[], ssl.SSLContext], error: str, words: bytes, door: str, start_intercepted: StartIntercepted
 ) -> None:
-    """C5: 502 inside the client's TLS, in words that help; no byte of a request, and no value, anywhere."""
+    """502 inside the client's TLS, in words that help; no byte of a request, and no value, anywhere."""
     scene = start_intercepted(secrets=SECRETS, handler=keep_silent, context=context())
     raw = ask(scene, door)
     answer = assert_refused(raw, 502, error or error_of(raw), "POST")
@@ -84,8 +86,8 @@ def assert_no_value(data: bytes) -> None:
 
 @every_door
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
-def test_c5_control_a_good_certificate(door: str, version: ssl.TLSVersion, start_intercepted: StartIntercepted) -> None:
-    """C5's control: the same request to a server that is in order arrives, with the value in all its places."""
+def test_control_a_good_certificate(door: str, version: ssl.TLSVersion, start_intercepted: StartIntercepted) -> None:
+    """The control: the same request to a server that is in order arrives, with the value in all its places."""
 
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
         while b'"}' not in raw and origin.read(conn, raw):
@@ -133,10 +135,10 @@ NOT_TLS: dict[str, tuple[RawHandler, str, bytes]] = {
 
 @every_door
 @pytest.mark.parametrize(("handler", "error", "words"), NOT_TLS.values(), ids=NOT_TLS.keys())
-def test_c5_a_server_without_tls_gets_a_hello_and_no_more(
+def test_a_server_without_tls_gets_a_hello_and_no_more(
     handler: RawHandler, error: str, words: bytes, door: str, start_intercepted: StartIntercepted
 ) -> None:
-    """C5: all that such a server sees is the ClientHello."""
+    """All that such a server sees is the ClientHello."""
     scene = start_intercepted(secrets=SECRETS, plain_handler=handler)
     scene.dials.ports[443] = scene.plain.port
     answer = assert_refused(ask(scene, door), 502, error, "POST")
@@ -149,10 +151,10 @@ def test_c5_a_server_without_tls_gets_a_hello_and_no_more(
     assert_no_value(seen + answer.body + scene.log())
 
 
-def test_c5_a_server_that_never_finishes_the_handshake_is_given_up(
+def test_a_server_that_never_finishes_the_handshake_is_given_up(
     start_intercepted: StartIntercepted, tight_limits: object
 ) -> None:
-    """C5: 504 after the time for connecting, which the handshake belongs to."""
+    """504 after the time for connecting, which the handshake belongs to."""
     scene = start_intercepted(secrets=SECRETS, plain_handler=keep_silent, limits=tight_limits)
     scene.dials.ports[443] = scene.plain.port
     answer = assert_refused(ask(scene), 504, "connection_timeout", "POST")
@@ -167,8 +169,8 @@ def tight_limits() -> object:
     return Limits(connect_s=0.1)
 
 
-def test_c5_one_bad_server_does_not_spoil_the_connection(start_intercepted: StartIntercepted) -> None:
-    """C5: each request tries anew, on the same client connection, and none is remembered as good or bad."""
+def test_one_bad_server_does_not_spoil_the_connection(start_intercepted: StartIntercepted) -> None:
+    """Each request tries anew, on the same client connection, and none is remembered as good or bad."""
     scene = start_intercepted(secrets=SECRETS, context=tls.expired())
     good, bad = tls.server_context(), scene.origin.context
     with scene.open() as conn:
@@ -179,8 +181,8 @@ def test_c5_one_bad_server_does_not_spoil_the_connection(start_intercepted: Star
     assert scene.origin.connections == 2
 
 
-def test_c5_a_name_below_a_wildcard_is_verified_as_itself(start_intercepted: StartIntercepted) -> None:
-    """C5: `*.wild.test` covers a.wild.test and not a.b.wild.test, whatever the rule says."""
+def test_a_name_below_a_wildcard_is_verified_as_itself(start_intercepted: StartIntercepted) -> None:
+    """`*.wild.test` covers a.wild.test and not a.b.wild.test, whatever the rule says."""
     scene = start_intercepted(secrets={"KEY": {"hosts": ["*.wild.test private"]}})
     for host, status in (("a.wild.test", 200), ("a.b.wild.test", 502)):
         with scene.open(host) as conn:
@@ -190,8 +192,8 @@ def test_c5_a_name_below_a_wildcard_is_verified_as_itself(start_intercepted: Sta
 
 
 @pytest.mark.parametrize("good", [True, False], ids=["good", "not for it"])
-def test_c5_an_address_is_verified_as_an_address(good: bool, start_intercepted: StartIntercepted) -> None:
-    """C5: a literal address needs a certificate with that address, and gets one from us."""
+def test_an_address_is_verified_as_an_address(good: bool, start_intercepted: StartIntercepted) -> None:
+    """A literal address needs a certificate with that address, and gets one from us."""
     names = ("127.0.0.1",) if good else ("127.0.0.2", "good.test")
     context = tls.server_context(tls.trusted_authority().issue_cert(*names))
     scene = start_intercepted(["127.0.0.1:443 methods=GET"], context=context)

@@ -1,4 +1,4 @@
-"""Group C of the threat catalogue on ports 80 and 443, where only HTTP and TLS pass, with real TLS on both sides."""
+"""Tunnels on ports 80 and 443, where only HTTP and TLS pass, with real TLS on both sides."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import trustme
 
 from tests.support.clients.hello import client_hello
 from tests.support.clients.second_hello import AskingServer, shake
+from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartGate
-from tests.support.gateways.doors import ALERT, connect_dial, read_reply, socks_dial
+from tests.support.gateways.doors import ALERT
 from tests.support.gateways.gate import Gate, read_all
 from tests.support.gateways.redirected import require, why_not
 from tests.support.gateways.scene import wait_until
@@ -99,10 +100,11 @@ def wait_for_end(gate: Gate, tunnel: Open, count: int) -> None:
     wait_until(lambda: sum(line["event"] == event for line in gate.lines()) == count, "the tunnel's end")
 
 
+@pytest.mark.threat("T-C1")
 @every_tunnel
 @on_web_ports
-def test_c1_real_tls_with_the_right_name_works(tunnel: Open, start_web_gate: StartGate) -> None:
-    """C1's control: a verified handshake end to end, the name in any case, and a tunnel to an address."""
+def test_real_tls_with_the_right_name_works(tunnel: Open, start_web_gate: StartGate) -> None:
+    """The control: a verified handshake end to end, the name in any case, and a tunnel to an address."""
     authority = trustme.CA()
     gate = start_web_gate(allow=["good.test", "*.wild.test", HOST])
     with RawOrigin(TlsServer(authority), HOST, 443):
@@ -115,11 +117,12 @@ def test_c1_real_tls_with_the_right_name_works(tunnel: Open, start_web_gate: Sta
             assert ask_over_tls(conn, authority, HOST) == b"secret\n"  # Python sends no server name for an address
 
 
+@pytest.mark.threat("T-C1")
 @every_tunnel
 @pytest.mark.parametrize("name", ["evil.test", "a.wild.test", "sub.good.test", None, "evil.test."])
 @on_web_ports
-def test_c1_real_tls_with_another_name_is_cut(name: str | None, tunnel: Open, start_web_gate: StartGate) -> None:
-    """C1: another name or none: the client gets a TLS alert, the server not one byte."""
+def test_real_tls_with_another_name_is_cut(name: str | None, tunnel: Open, start_web_gate: StartGate) -> None:
+    """Another name or none: the client gets a TLS alert, the server not one byte."""
     authority = trustme.CA()
     gate = start_web_gate(allow=["good.test", "*.wild.test"])
     server = TlsServer(authority)
@@ -134,10 +137,11 @@ def test_c1_real_tls_with_another_name_is_cut(name: str | None, tunnel: Open, st
     assert [line["reason"] for line in gate.decisions()] == ["allowed", "sni-mismatch"][tunnel is by_redirect :]
 
 
+@pytest.mark.threat("T-C1")
 @every_tunnel
 @on_web_ports
-def test_c1_the_option_lets_another_name_through(tunnel: Open, start_web_gate: StartGate) -> None:
-    """C1: the probes that were cut work with `allow_sni_mismatch`, so it was the check that cut them."""
+def test_the_option_lets_another_name_through(tunnel: Open, start_web_gate: StartGate) -> None:
+    """The probes that were cut work with `allow_sni_mismatch`, so it was the check that cut them."""
     authority = trustme.CA()
     gate = start_web_gate(allow=["good.test allow_sni_mismatch"])
     with RawOrigin(TlsServer(authority), HOST, 443):
@@ -146,10 +150,11 @@ def test_c1_the_option_lets_another_name_through(tunnel: Open, start_web_gate: S
                 assert ask_over_tls(conn, authority, name, verify=False) == b"secret\n"
 
 
+@pytest.mark.threat("T-L4")
 @every_tunnel
 @on_web_ports
-def test_l4_a_second_hello_for_another_host_is_cut(tunnel: Open, start_web_gate: StartGate, tmp_path: Path) -> None:
-    """L4: what the server asks the client to say again must name the same host. Control: the same name goes on."""
+def test_a_second_hello_for_another_host_is_cut(tunnel: Open, start_web_gate: StartGate, tmp_path: Path) -> None:
+    """What the server asks the client to say again must name the same host. Control: the same name goes on."""
     gate = start_web_gate(allow=["good.test", "evil.test"])
     server = AskingServer(tmp_path)
     with RawOrigin(server, HOST, 443):
@@ -190,11 +195,12 @@ def assert_cut(gate: Gate, tunnel: Open, port: int, data: bytes, *, finish: bool
         assert [line["verdict"] for line in gate.decisions()][before:] == verdicts
 
 
+@pytest.mark.threat("T-C2")
 @every_tunnel
 @pytest.mark.parametrize("data", NOT_TLS.values(), ids=NOT_TLS.keys())
 @on_web_ports
-def test_c2_nothing_but_tls_passes_on_443(data: bytes, tunnel: Open, start_web_gate: StartGate) -> None:
-    """C2: closed before the server gets a byte; a hello through the same tunnel is the control."""
+def test_nothing_but_tls_passes_on_443(data: bytes, tunnel: Open, start_web_gate: StartGate) -> None:
+    """Closed before the server gets a byte; a hello through the same tunnel is the control."""
     gate = start_web_gate(allow=["good.test"])
     assert_cut(gate, tunnel, 443, data)
     with RawOrigin(None, HOST, 443), tunnel(gate, "good.test", 443) as conn:
@@ -202,13 +208,14 @@ def test_c2_nothing_but_tls_passes_on_443(data: bytes, tunnel: Open, start_web_g
         assert read_all(conn) == b"hello seen\n"
 
 
+@pytest.mark.threat("T-C2")
 @every_tunnel
 @pytest.mark.parametrize(
     "data", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00\x01", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"EHLO x\r\n"]
 )
 @on_web_ports
-def test_c2_nothing_but_http_or_tls_passes_on_80(data: bytes, tunnel: Open, start_web_gate: StartGate) -> None:
-    """C2: on port 80 other protocols are closed; what only a lenient reader takes for HTTP gets 400 (next test)."""
+def test_nothing_but_http_or_tls_passes_on_80(data: bytes, tunnel: Open, start_web_gate: StartGate) -> None:
+    """On port 80 other protocols are closed; what only a lenient reader takes for HTTP gets 400 (next test)."""
     gate = start_web_gate(allow=["good.test"])
     assert_cut(gate, tunnel, 80, data)
     with RawOrigin(None, HOST, 80), tunnel(gate, "good.test", 80) as conn:
@@ -216,11 +223,12 @@ def test_c2_nothing_but_http_or_tls_passes_on_80(data: bytes, tunnel: Open, star
         assert read_reply(conn).body == b"hello"
 
 
+@pytest.mark.threat("T-C2")
 @every_tunnel
 @pytest.mark.parametrize("line", [b"get / HTTP/1.1\r\n", b"GET / HTTP/1.1\n", b"GET  / HTTP/1.1\r\n"])
 @on_web_ports
-def test_c2_almost_http_is_refused_as_http(line: bytes, tunnel: Open, start_web_gate: StartGate) -> None:
-    """C2: HTTP that only a lenient reader takes for it meets the strict parser; the server gets no byte."""
+def test_almost_http_is_refused_as_http(line: bytes, tunnel: Open, start_web_gate: StartGate) -> None:
+    """HTTP that only a lenient reader takes for it meets the strict parser; the server gets no byte."""
     gate = start_web_gate(allow=["good.test"])
     with RawOrigin(keep_silent, HOST, 80) as origin, tunnel(gate, "good.test", 80) as conn:
         conn.sendall(line + b"Host: good.test\r\n\r\n")
@@ -228,10 +236,11 @@ def test_c2_almost_http_is_refused_as_http(line: bytes, tunnel: Open, start_web_
         assert origin.received == 0
 
 
+@pytest.mark.threat("T-C2")
 @every_tunnel
 @on_web_ports
-def test_c2_a_server_on_a_web_port_does_not_speak_first(tunnel: Open, start_web_gate: StartGate) -> None:
-    """C2: a banner on 443 or 80 shows that the other end is no web server, so it stays unread and the tunnel closes."""
+def test_a_server_on_a_web_port_does_not_speak_first(tunnel: Open, start_web_gate: StartGate) -> None:
+    """A banner on 443 or 80 shows that the other end is no web server, so it stays unread and the tunnel closes."""
     gate = start_web_gate(allow=["good.test"])
     for port in (80, 443):
         with RawOrigin(speak_first(b"SSH-2.0-server\r\n"), HOST, port) as origin:
@@ -241,10 +250,11 @@ def test_c2_a_server_on_a_web_port_does_not_speak_first(tunnel: Open, start_web_
             assert origin.received == 0
 
 
+@pytest.mark.threat("T-C2")
 @every_tunnel
 @on_web_ports
-def test_c2_hellos_in_pieces_and_hellos_without_end_on_443(tunnel: Open, start_web_gate: StartGate) -> None:
-    """C2: one byte for each write is put together; one that is cut off, or has 64 KB, goes nowhere."""
+def test_hellos_in_pieces_and_hellos_without_end_on_443(tunnel: Open, start_web_gate: StartGate) -> None:
+    """One byte for each write is put together; one that is cut off, or has 64 KB, goes nowhere."""
     gate = start_web_gate(allow=["good.test"])
     hello = client_hello(b"good.test")
     with RawOrigin(None, HOST, 443), tunnel(gate, "good.test", 443) as conn:
@@ -256,9 +266,10 @@ def test_c2_hellos_in_pieces_and_hellos_without_end_on_443(tunnel: Open, start_w
     assert_cut(gate, tunnel, 443, b"\x16\x03\x01\x40\x00\x01\x00\xff\xff" + bytes(16_380))
 
 
+@pytest.mark.threat("T-A9")
 @on_web_ports
-def test_a9_a_rule_without_ports_means_80_and_443_only(start_web_gate: StartGate) -> None:
-    """A9: 22, 8080 and 8443 of a host that is allowed without a port are not."""
+def test_a_rule_without_ports_means_80_and_443_only(start_web_gate: StartGate) -> None:
+    """22, 8080 and 8443 of a host that is allowed without a port are not."""
     gate = start_web_gate(allow=["good.test"])
     with RawOrigin(None, HOST, 80) as origin:
         answer = gate.send(b"GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\n\r\n")
@@ -271,9 +282,10 @@ def test_a9_a_rule_without_ports_means_80_and_443_only(start_web_gate: StartGate
         assert origin.connections == 1
 
 
+@pytest.mark.threat("T-B1")
 @on_web_ports
-def test_b1_default_ports_agree_with_explicit_ones(start_web_gate: StartGate) -> None:
-    """B1: `Host: good.test:80` is `good.test` for an http URL, and `:443` is not."""
+def test_default_ports_agree_with_explicit_ones(start_web_gate: StartGate) -> None:
+    """`Host: good.test:80` is `good.test` for an http URL, and `:443` is not."""
     gate = start_web_gate(allow=["good.test"])
     with RawOrigin(None, HOST, 80) as origin:
         for host, status in ((b"good.test:80", b"200"), (b"good.test", b"200"), (b"good.test:443", b"400")):
@@ -282,9 +294,10 @@ def test_b1_default_ports_agree_with_explicit_ones(start_web_gate: StartGate) ->
         assert origin.everything.count(b"Host: good.test\r\n") == 2
 
 
+@pytest.mark.threat("T-C1")
 @on_web_ports
-def test_c1_concurrent_tunnels_do_not_mix(start_web_gate: StartGate) -> None:
-    """C1: right and wrong names side by side: each tunnel is judged by its own hello."""
+def test_concurrent_tunnels_do_not_mix(start_web_gate: StartGate) -> None:
+    """Right and wrong names side by side: each tunnel is judged by its own hello."""
     authority = trustme.CA()
     gate = start_web_gate(allow=["good.test", "*.wild.test"])
     results: dict[int, bytes] = {}

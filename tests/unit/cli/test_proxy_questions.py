@@ -154,8 +154,9 @@ def test_an_answer_that_comes_too_late(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "exeat: 1-ab12-1: it was answered\n"
 
 
+@pytest.mark.threat("T-J3")
 def test_hosts_and_commands_cannot_speak_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """J3: all that a question holds is escaped, letters that look like others too."""
+    """All that a question holds is escaped, letters that look like others too."""
     evil = question(1, "\x1b]8;;x\x07\u0430pple.test")
     answers = asking(evil)
     answers["pending"]["command"] = "a\rb\u202e"

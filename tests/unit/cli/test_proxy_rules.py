@@ -31,12 +31,12 @@ def work(home: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def test_create_makes_a_sandbox_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["proxy", "create"]) == 0
-    assert 'made the sandbox "default", with the list that exeat comes with (' in capsys.readouterr().out
+    assert 'created the sandbox "default", with the list that exeat comes with (' in capsys.readouterr().out
     assert main(["proxy", "create", "--name", "bare", "--empty"]) == 0
-    assert 'made the sandbox "bare", with an empty list: nothing is allowed (0 rules)' in capsys.readouterr().out
+    assert 'created the sandbox "bare", with an empty list: nothing is allowed (0 rules)' in capsys.readouterr().out
     assert (home / "sandboxes" / "bare" / "allowlist.txt").read_text() == ""
     assert main(["proxy", "create", "--empty"]) == 1
-    assert 'the sandbox "default" is there already' in capsys.readouterr().err
+    assert 'the sandbox "default" already exists' in capsys.readouterr().err
     assert (home / "sandboxes" / "default" / "allowlist.txt").read_text()  # as it was
 
 
@@ -223,8 +223,9 @@ def test_list_in_colours_is_the_same_text(
     assert lines == ["1  \033[2m# mine\033[0m", "2  \033[31mdeny\033[0m   bad.test  \033[2m# why\033[0m"]
 
 
+@pytest.mark.threat("T-J3")
 def test_comments_cannot_speak_to_the_terminal(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """J3: what turns the direction of text, or hides, is shown as what it is. Other scripts stay readable."""
+    """What turns the direction of text, or hides, is shown as what it is. Other scripts stay readable."""
     work.write_text("# größer \u202eevil\u200b\ngood.test\n")
     assert main(["proxy", "list", "--name", "work"]) == 0
     assert "# größer \\u202eevil\\u200b\n" in capsys.readouterr().out
@@ -273,11 +274,12 @@ def test_the_default_sandbox_is_not_there_by_itself(capsys: pytest.CaptureFixtur
     assert "exeat proxy create --name default" in capsys.readouterr().err
 
 
+@pytest.mark.threat("T-J2")
 @pytest.mark.parametrize("name", ["../../etc", "a/b", "-rf", "a\nb", "$(id)", "UPPER", "", "x" * 41])
 def test_names_that_lead_elsewhere_are_refused(name: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """J2: exit 2, nothing made, and the name is shown escaped."""
+    """Exit 2, nothing made, and the name is shown escaped."""
     assert main(["proxy", "allow", "good.test", f"--name={name}"]) == 2
-    assert "\n" not in capsys.readouterr().err.partition(" is not a name")[0]
+    assert "\n" not in capsys.readouterr().err.partition(" is not a sandbox name")[0]
     assert not home.exists()
 
 
@@ -352,6 +354,7 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
     assert not has_colours(Person())
 
 
+@pytest.mark.threat("T-J3")
 @pytest.mark.parametrize(
     ("text", "shown", "narrow"),
     [
@@ -365,6 +368,6 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_text_is_escaped(text: str, shown: str, narrow: str) -> None:
-    """J3: `plain` for what the user wrote, `in_ascii` for what a program chose."""
+    """`plain` for what the user wrote, `in_ascii` for what a program chose."""
     assert plain(text) == shown
     assert in_ascii(text) == narrow

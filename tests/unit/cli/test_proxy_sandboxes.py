@@ -109,8 +109,9 @@ def test_ls_goes_on_where_one_is_broken(sandboxes: Path, capsys: pytest.CaptureF
     assert f"{sandboxes / 'idle' / 'allowlist.txt'}:1" in err
 
 
+@pytest.mark.threat("T-J1")
 def test_ls_is_not_led_astray(sandboxes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """J1: a log that is a link or a FIFO is not followed and not waited for."""
+    """A log that is a link or a FIFO is not followed and not waited for."""
     (sandboxes / "idle" / "audit.jsonl").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(sandboxes / "work" / "audit.jsonl", 0o600)
     assert main(["proxy", "ls"]) == 1
@@ -120,8 +121,9 @@ def test_ls_is_not_led_astray(sandboxes: Path, tmp_path: Path, capsys: pytest.Ca
     assert "not a regular file" in err
 
 
+@pytest.mark.threat("T-J3")
 def test_a_hostile_command_name_is_escaped(sandboxes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """J3: jails, modes and commands come over a socket; what is in them does not reach the terminal as it is."""
+    """Jails, modes and commands come over a socket; what is in them does not reach the terminal as it is."""
     evil = {**STATUS, "jail": "\x1b]0;x\x07", "command": "\x1b[2Jrm"}
     with running_command("work", {"status": evil}):
         main(["proxy", "ls"])

@@ -82,6 +82,7 @@ _PACKAGES = ("exeat", "aiohappyeyeballs", "h2", "hpack", "hyperframe", "httptool
 _BEFORE = {
     "exeat.sandbox.folder: difflib",
     "exeat.gateway.process: uvloop", "exeat.policy.document: tomllib", "exeat.policy.document: exeat.policy.files",
+    "exeat.policy.document: exeat.policy.positions",
     "exeat.policy.grammar: publicsuffixlist",
     "exeat.run.gateway_process.process: exeat.run.asks.terminal",
     "exeat.run.gateway_process.scrubbing: exeat.jail.libc",
@@ -90,7 +91,7 @@ _BEFORE = {
     "exeat.secrets.stream.unpacking: backports",
     "exeat.jail.bodies.child: tempfile", "exeat.jail.limits.own_user: grp", "exeat.jail.limits.own_user: pwd",
     "exeat.jail.files.mounts: exeat.jail.files.truststore", "exeat.jail.process.builder: exeat.jail.files.truststore",
-    "exeat.run.files.seen_files: exeat.files.folding",
+    "exeat.run.files.seen_files: exeat.files.layers.folding",
     "exeat.run.gateway_process.process: exeat.run.gateway_process.rules",
     "exeat.run.gateway_process.process: exeat.run.gateway_process.serving",
 }  # fmt: skip

@@ -52,6 +52,7 @@ def test_every_form_becomes_the_placeholder_again(form: bytes) -> None:
     assert treatment.redact_trailers([(b"X", form), (b"Y", b"1")]) == [(b"X", PLACEHOLDER), (b"Y", b"1")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "echo",
     [
@@ -71,6 +72,7 @@ def test_an_echo_gives_nothing_away_however_it_is_cut(echo: bytes, cuts: list[in
     assert not any(form in whole for form in FORMS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("coding", [*KNOWN, b"x-gzip", b"gzip, br"])
 @given(cuts=cut_points)
 def test_a_coded_response_is_decoded_and_sent_on_as_it_is(coding: bytes, cuts: list[int]) -> None:
@@ -174,9 +176,10 @@ def test_a_value_given_out_earlier_is_found_in_later_responses() -> None:
     assert through(body, [VALUE + b" " + other.value]) == PLACEHOLDER + b" " + other.value
 
 
+@pytest.mark.threat("T-H1")
 @pytest.mark.parametrize("coding", [b"identity", *KNOWN])
 def test_a_stream_that_began_before_is_cleaned_of_what_was_given_out_since(coding: bytes) -> None:
-    """H1: a program that opens a stream of events first, and then has its request repeated there."""
+    """A program that opens a stream of events first, and then has its request repeated there."""
     vault = Vault([TOKEN, make_secret("OTHER", value=b"another-value-0123456")])
     _, body = treat(vault, request()).begin_response(response(b"Content-Encoding: " + coding, CHUNKED))
     encoder = make_encoder(coding)

@@ -43,12 +43,13 @@ def packed(coding: bytes, data: bytes) -> bytes:
 # Putting values in
 
 
+@pytest.mark.threat("T-H4")
 @given(
     st.lists(st.sampled_from([b"a", b"\r\n", b"exeat_", PLACEHOLDER, PLACEHOLDER[:20], b"\0" * 50]), max_size=12),
     cut_points,
 )
 def test_every_split_of_a_body_gives_the_same(parts: list[bytes], cuts: list[int]) -> None:
-    """H4: one byte at a time, split over chunks."""
+    """One byte at a time, split over chunks."""
     body = b"".join(parts)
     treatment = posted()
     assert (treatment.keeps_length, treatment.whole_body) == (False, 0)
@@ -56,6 +57,7 @@ def test_every_split_of_a_body_gives_the_same(parts: list[bytes], cuts: list[int
     assert treatment.names == (("TOKEN",) if PLACEHOLDER in body else ())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("coding", [*KNOWN, b"x-gzip", b"gzip, br"])
 @given(cuts=cut_points)
 def test_no_value_is_put_into_a_coded_body(coding: bytes, cuts: list[int]) -> None:
@@ -72,8 +74,9 @@ def test_no_value_is_put_into_a_coded_body(coding: bytes, cuts: list[int]) -> No
     assert through(posted(b"Content-Encoding: " + coding).body, cut(other, cuts)) == other
 
 
+@pytest.mark.threat("T-H3")
 def test_a_small_body_of_known_length_is_changed_as_a_whole() -> None:
-    """H3: its length can be told before it is sent."""
+    """Its length can be told before it is sent."""
     body = b"x=%b&y=%b" % (PLACEHOLDER, PLACEHOLDER)
     treatment = posted(b"Content-Type: text/plain", body=body)
     assert treatment.whole_body == 1024 * 1024
@@ -98,8 +101,9 @@ def test_a_larger_body_is_streamed() -> None:
     assert through(treatment.body, [b"a", PLACEHOLDER]) == b"a" + VALUE
 
 
+@pytest.mark.threat("T-H3")
 def test_the_value_is_written_as_the_type_of_the_body_asks() -> None:
-    """H3: a quote in JSON, an ampersand in a form."""
+    """A quote in JSON, an ampersand in a form."""
     secret = make_secret(value=b'a"b\\c&d=e<f>', where=EVERYWHERE)
     vault = Vault([secret])
     body = b'{"k": "%b"}' % secret.placeholder
@@ -114,8 +118,9 @@ def test_the_value_is_written_as_the_type_of_the_body_asks() -> None:
     assert sealed == body.replace(secret.placeholder, secret.value)
 
 
+@pytest.mark.threat("T-H4")
 def test_a_coding_that_we_do_not_know_is_refused() -> None:
-    """H4: never passed by unseen."""
+    """Never passed by unseen."""
     for coding in (b"compress", b"gzip, exi", b"gzip, gzip, gzip, gzip"):
         with pytest.raises(ProtocolError) as caught:
             posted(b"Content-Encoding: " + coding)
@@ -166,9 +171,10 @@ def test_a_body_is_not_touched_unless_asked_for() -> None:
     assert treatment.whole_body == 0
 
 
+@pytest.mark.threat("T-H1")
 @pytest.mark.parametrize("framing", [CHUNKED, b"Content-Length: %d" % (len(VALUE) + 3)])
 def test_an_answer_that_begins_before_the_body_ends_is_cleaned_of_what_the_rest_puts_in(framing: bytes) -> None:
-    """H1: a server that repeats a body while it comes."""
+    """A server that repeats a body while it comes."""
     treatment = posted()
     _, echo = treatment.begin_response(response(framing))
     assert echo is not None

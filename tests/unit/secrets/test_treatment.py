@@ -65,8 +65,9 @@ def test_a_header_name_is_never_replaced() -> None:
     assert lines_of(treat(Vault([TOKEN]), head).passed) == [PLACEHOLDER + b": " + VALUE]
 
 
+@pytest.mark.threat("T-H6")
 def test_what_was_put_in_is_not_searched_again() -> None:
-    """H6: a value that has another placeholder in it must not bring that one's value in."""
+    """A value that has another placeholder in it must not bring that one's value in."""
     inner = make_secret("INNER", value=b"inner-value")
     outer = make_secret("OUTER", value=b"has-%b-in-it" % inner.placeholder)
     treatment = treat(Vault([inner, outer]), request(b"X: " + outer.placeholder), b"/?q=" + outer.placeholder)
@@ -75,24 +76,27 @@ def test_what_was_put_in_is_not_searched_again() -> None:
     assert treatment.names == ("OUTER",)
 
 
+@pytest.mark.threat("T-H6")
 def test_a_placeholder_made_of_two_others_is_no_placeholder() -> None:
-    """H6: taking one out of the middle of another must not make a third."""
+    """Taking one out of the middle of another must not make a third."""
     nested = PLACEHOLDER[:9] + PLACEHOLDER + PLACEHOLDER[9:]
     treatment = treat(Vault([TOKEN]), request(b"X: " + nested))
     assert lines_of(treatment.passed) == [b"X: " + PLACEHOLDER[:9] + VALUE + PLACEHOLDER[9:]]
 
 
+@pytest.mark.threat("T-H6")
 def test_a_guess_is_passed_as_it_is() -> None:
-    """H6: only the placeholder of this run, all of it, counts."""
+    """Only the placeholder of this run, all of it, counts."""
     line = b"Authorization: Bearer " + PLACEHOLDER[:-1] + b"!"
     treatment = treat(Vault([TOKEN]), request(line))
     assert lines_of(treatment.passed) == [line]
     assert treatment.names == ()
 
 
+@pytest.mark.threat("T-H3")
 @pytest.mark.parametrize("value", [b"x\r\nA: b", b"x\ny", b"x\0y", b"\x7f"])
 def test_a_value_that_would_break_out_of_its_header_is_refused(value: bytes) -> None:
-    """H3: such a value does not load; one that was renewed later must not get through either."""
+    """Such a value does not load; one that was renewed later must not get through either."""
     secret = make_secret()
     vault = Vault([secret])
     secret.renew(value)
@@ -111,8 +115,9 @@ def test_a_renewed_value_is_used_at_once() -> None:
     assert lines_of(treat(vault, head).passed) == [b"X: newer-value"]
 
 
+@pytest.mark.threat("T-H6")
 def test_the_number_of_substitutions_is_capped() -> None:
-    """H6: many copies."""
+    """Many copies."""
     vault = Vault([make_secret(placeholder=b"exeat_ph")])
     assert treat(vault, request(b"X: " + b"exeat_ph" * 1_000)).passed.count(VALUE) == 1_000
     with pytest.raises(ProtocolError) as caught:

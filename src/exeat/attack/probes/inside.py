@@ -19,12 +19,12 @@ def _by_name(scene: Scene, family: int) -> str:
         return ask(sock, request_for(scene, scene.allowed))
 
 
-@GROUP.probe("C1.allowed", "the allowed host by name, proxy variables ignored", evidence=_WORKS, stops=BOUNDARIES)
+@GROUP.probe("W1.allowed", "the allowed host by name, proxy variables ignored", evidence=_WORKS, stops=BOUNDARIES)
 def allowed(scene: Scene) -> str:
     return _by_name(scene, 0)
 
 
-@GROUP.probe("C1.allowed6", "the allowed host by its IPv6 address", evidence=_WORKS, stops=frozenset({"netns"}))
+@GROUP.probe("W1.allowed6", "the allowed host by its IPv6 address", evidence=_WORKS, stops=frozenset({"netns"}))
 def allowed6(scene: Scene) -> str:
     return _by_name(scene, socket.AF_INET6)
 
@@ -32,12 +32,12 @@ def allowed6(scene: Scene) -> str:
 _BY_PROXY = frozenset({"netns", "env"})  # the others set no proxy variables
 
 
-@GROUP.probe("B1.connect", "the allowed host by CONNECT", evidence=_WORKS, stops=_BY_PROXY)
+@GROUP.probe("W1.connect", "the allowed host by CONNECT", evidence=_WORKS, stops=_BY_PROXY)
 def by_connect(scene: Scene) -> str:
     return say_connect(scene, authority_of(scene.allowed))
 
 
-@GROUP.probe("B1.absolute", "the allowed host as an HTTP proxy's client", evidence=_WORKS, stops=_BY_PROXY)
+@GROUP.probe("W1.absolute", "the allowed host as an HTTP proxy's client", evidence=_WORKS, stops=_BY_PROXY)
 def by_absolute(scene: Scene) -> str:
     return say_absolute(scene, authority_of(scene.allowed))
 
@@ -69,17 +69,17 @@ def _talk(family: int, host: str) -> str:
 _MAY_LISTEN = frozenset({"netns", "env"})  # not in the host's own network
 
 
-@GROUP.probe("C3.loopback4", "two processes inside talk over 127.0.0.1", evidence=_WORKS, stops=_MAY_LISTEN)
+@GROUP.probe("W2.loopback4", "two processes inside talk over 127.0.0.1", evidence=_WORKS, stops=_MAY_LISTEN)
 def loopback4(scene: Scene) -> str:
     return _talk(socket.AF_INET, "127.0.0.1")
 
 
-@GROUP.probe("C3.loopback6", "two processes inside talk over ::1", evidence=_WORKS, stops=_MAY_LISTEN)
+@GROUP.probe("W2.loopback6", "two processes inside talk over ::1", evidence=_WORKS, stops=_MAY_LISTEN)
 def loopback6(scene: Scene) -> str:
     return _talk(socket.AF_INET6, "::1")
 
 
-@GROUP.probe("C3.own-unix", "a Unix socket of the program's own", evidence=_WORKS, stops=_MAY_LISTEN)
+@GROUP.probe("W2.own-unix", "a Unix socket of the program's own", evidence=_WORKS, stops=_MAY_LISTEN)
 def own_unix(scene: Scene) -> str:
     path = f"{scene.folder}/own-{scene.token}.sock"
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
@@ -92,7 +92,7 @@ def own_unix(scene: Scene) -> str:
     return "connected"
 
 
-@GROUP.probe("C3.own-pair", "socket pairs and pipes", evidence=_WORKS)
+@GROUP.probe("W2.own-pair", "socket pairs and pipes", evidence=_WORKS)
 def own_pair(scene: Scene) -> str:
     one, two = socket.socketpair()
     with one, two:
@@ -100,7 +100,7 @@ def own_pair(scene: Scene) -> str:
         return f"read {two.recv(1)!r}"
 
 
-@GROUP.probe("C3.threads", "threads and child processes", evidence=_WORKS)
+@GROUP.probe("W2.threads", "threads and child processes", evidence=_WORKS)
 def threads(scene: Scene) -> str:
     thread = threading.Thread(target=lambda: None)
     thread.start()

@@ -1,4 +1,4 @@
-"""The kernel's knobs: files and calls that change the whole machine, or run something outside (C3, E2).
+"""The kernel's knobs: files and calls that change the whole machine, or run something outside (E2).
 
 They are opened, never used.
 """

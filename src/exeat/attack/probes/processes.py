@@ -1,4 +1,4 @@
-"""Processes outside: their environment, memory, descriptors, signals to them (E7); and processes that stay (C5)."""
+"""Processes outside: their environment, memory, descriptors, signals to them (E7); and processes that stay (E9)."""
 
 from __future__ import annotations
 
@@ -240,14 +240,14 @@ def _leave(scene: Scene) -> None:
     os.execv(scene.python, [scene.python, "-I", "-c", _WAITER, go, host, str(port), scene.token])  # noqa: S606
 
 
-@OUTLIVE.probe("C5.child", "a child left behind")
+@OUTLIVE.probe("E9.child", "a child left behind")
 def child(scene: Scene) -> str:
     if os.fork() == 0:
         _leave(scene)
     return "left"
 
 
-@OUTLIVE.probe("C5.daemon", "a daemon in a session of its own")
+@OUTLIVE.probe("E9.daemon", "a daemon in a session of its own")
 def daemon(scene: Scene) -> str:
     if os.fork() == 0:
         os.setsid()
@@ -257,7 +257,7 @@ def daemon(scene: Scene) -> str:
     return "left"
 
 
-@OUTLIVE.probe("C5.deaf", "a daemon that ignores signals")
+@OUTLIVE.probe("E9.deaf", "a daemon that ignores signals")
 def deaf(scene: Scene) -> str:
     if os.fork() == 0:
         os.setsid()

@@ -1,4 +1,4 @@
-"""The caller's terminal: what is typed into it runs outside, after the jail (C3)."""
+"""The caller's terminal: what is typed into it runs outside, after the jail (E10)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _type(request: int, scene: Scene) -> str:
     return "typed"
 
 
-@GROUP.probe("C3.tiocsti", "typing into the caller's terminal (TIOCSTI)")
+@GROUP.probe("E10.tiocsti", "typing into the caller's terminal (TIOCSTI)")
 def tiocsti(scene: Scene) -> str:
     return _type(termios.TIOCSTI, scene)
 
 
-@GROUP.probe("C3.tiocsti-high", "the same with high bits set that a filter may compare")
+@GROUP.probe("E10.tiocsti-high", "the same with high bits set that a filter may compare")
 def tiocsti_high(scene: Scene) -> str:
     descriptor = _terminal()
     for letter in f"{scene.token}\n":

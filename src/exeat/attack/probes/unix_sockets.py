@@ -1,4 +1,4 @@
-"""Unix sockets of the host, by path and abstract: the container engine, D-Bus and resolvers listen on such (C3, E6)."""
+"""Unix sockets of the host, by path and abstract: the container engine, D-Bus and resolvers listen on such (E6)."""
 
 from __future__ import annotations
 

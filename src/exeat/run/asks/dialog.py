@@ -217,6 +217,6 @@ class Dialog:
         try:
             send(self._channel, Answered(asked.question.number, key.allow, key.always))
         except OSError:
-            self._close(f"exeat: {place_of(asked.question)}: the gateway takes no answers any more")
+            self._close(f"exeat: {place_of(asked.question)}: the gateway no longer takes answers")
             return
         asked.settle_by = time.monotonic() + _SETTLE_S

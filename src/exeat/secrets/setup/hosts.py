@@ -51,7 +51,7 @@ def _refuse_strangers(pattern: Pattern, start: int) -> None:
         )
     if network is not None and network.num_addresses > 1 and not network.is_private:
         raise RuleError(
-            f"{shown(pattern.text)} would send the secret to addresses of strangers", start, "one address, or a name"
+            f"{shown(pattern.text)} would send the secret to anyone's addresses", start, "one address, or a name"
         )
 
 

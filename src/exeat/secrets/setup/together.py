@@ -20,7 +20,7 @@ def combine(groups: Iterable[tuple[SecretSpec, ...]]) -> tuple[SecretSpec, ...]:
     for spec in (spec for group in groups for spec in group):
         if spec.name in found:
             raise ConfigError(
-                f"the secret {spec.name} is there twice",
+                f"the secret {spec.name} is given twice",
                 where=str(spec.written),
                 expected=f"each name once; the other is at {found[spec.name].written}",
             )
