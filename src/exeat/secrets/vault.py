@@ -97,10 +97,6 @@ class Vault:
             plan = self._plans[key] = Plan(self.secrets, bound, secure=secure)
         return plan
 
-    @property
-    def has_injected(self) -> bool:
-        return bool(self._injected)
-
     def note_injected(self, secret: Secret) -> None:
         """The value goes out. To be called before it does: from now on it is looked for in what comes back."""
         self._injected[secret] = None

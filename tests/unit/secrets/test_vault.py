@@ -64,7 +64,7 @@ def test_only_values_that_were_given_out_are_looked_for() -> None:
     used, unused = make_secret("USED"), make_secret("UNUSED", value=b"another-value-0123")
     vault = Vault([used, unused])
     assert vault.redaction() is None
-    assert not vault.has_injected
+    assert vault.redaction() is None
     vault.note_injected(used)
     redaction = vault.redaction()
     assert redaction is not None

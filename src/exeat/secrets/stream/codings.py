@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from exeat.errors import ProtocolError
 from exeat.secrets.stream.unpacking import STEP, UNPACKERS, Unpacker, brotli_library, zstd_library
 
-KNOWN: Final = (b"gzip", b"deflate", b"br", b"zstd")
+KNOWN: Final = tuple(UNPACKERS)
 _MAX_CHAIN: Final = 3  # RFC 9110 sets no limit; in practice there is one
 
 # A body is a bomb when all of it exceeds both of these. Deflate packs 1,030 to 1 at best, real text 30 to 1.
