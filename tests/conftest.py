@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.own_network import take_own_network
 from tests.support.starting import start_alike, take_late_imports
@@ -23,8 +25,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if not is_worker and config.getoption("dist", "no") != "no":
         return  # it starts the workers and runs no test; they are to find what its caller has set
     start_alike()
+    # A loaded machine may take long for an example.
+    settings.register_profile("loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("loaded")
     if is_worker:
         take_own_network()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Thousands of tests stay to the end: the garbage collector need not go through them, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

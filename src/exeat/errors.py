@@ -15,7 +15,7 @@ _LOG_ADVICE = {
     errno.EROFS: "the file system is read-only: choose another place",
     errno.ELOOP: "it is a symbolic link: name the file itself",
     errno.EISDIR: "it is a folder: name a file in it",
-    errno.ENXIO: "nobody reads this pipe: start its reader first",
+    errno.ENXIO: "nothing reads this pipe: start its reader first",
     errno.EBADF: "the standard stream is closed: name a file",
     errno.EINVAL: "it holds something that is not an audit log: name another file",
 }

@@ -118,7 +118,7 @@ def _refuse_what_host_cannot(places: tuple[FileSettings, ...]) -> None:
         for key in ("hide", "read_only"):
             if getattr(place, key):
                 raise ConfigError(
-                    "with --files host the command has the files of the host, and nothing of them is kept from it",
+                    "with --files host the command has all files of the host, and nothing can be kept from it",
                     where=place.named(key),
                     expected="--files view",
                 )

@@ -61,6 +61,27 @@ class Ending(StrEnum):
     GATEWAY_STOPPED = "gateway-stopped"
 
 
+class ProxyError(StrEnum):
+    """What a refusal or failure is called in a reply (RFC 9209 section 2.3), and on record if it was allowed first."""
+
+    HTTP_REQUEST_ERROR = "http_request_error"
+    HTTP_REQUEST_DENIED = "http_request_denied"
+    HTTP_PROTOCOL_ERROR = "http_protocol_error"
+    HTTP_RESPONSE_TIMEOUT = "http_response_timeout"
+    PROXY_INTERNAL_ERROR = "proxy_internal_error"
+    PROXY_INTERNAL_RESPONSE = "proxy_internal_response"
+    CONNECTION_LIMIT_REACHED = "connection_limit_reached"
+    CONNECTION_REFUSED = "connection_refused"
+    CONNECTION_TERMINATED = "connection_terminated"
+    CONNECTION_TIMEOUT = "connection_timeout"
+    DESTINATION_IP_PROHIBITED = "destination_ip_prohibited"
+    DESTINATION_IP_UNROUTABLE = "destination_ip_unroutable"
+    DNS_ERROR = "dns_error"
+    DNS_TIMEOUT = "dns_timeout"
+    TLS_CERTIFICATE_ERROR = "tls_certificate_error"
+    TLS_PROTOCOL_ERROR = "tls_protocol_error"
+
+
 # What `policy.decide` can say.
 PolicyReason = Literal[
     Reason.ALLOWED,
@@ -96,7 +117,7 @@ _WORDS: Final[dict[str, str]] = {
     Reason.NOT_TLS: "only TLS goes there",
     Reason.NOT_HTTP: "only HTTP goes there",
     Reason.PROTOCOL_NOT_CARRIED: "only TCP and DNS are carried",
-    Reason.UNKNOWN_ADDRESS: "an address that stands for no name any more",
+    Reason.UNKNOWN_ADDRESS: "an address that no longer stands for a name",
     Reason.SECRET_TO_WRONG_HOST: "a placeholder was sent where its secret may not go",
     Reason.SECRET_IN_RESPONSE: "the server sent a secret back over a WebSocket, where it cannot be taken out",
     Reason.CERTIFICATE_REFUSED: "the program does not trust exeat's certificate"

@@ -11,22 +11,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from exeat.errors import ConfigError
 from exeat.file_policy import FileSettings
 from exeat.gateway.limits import Limits, parse_limits
-from exeat.policy import (
-    HostMapping,
-    Policy,
-    PolicyDocument,
-    Rule,
-    SecretsTable,
-    Source,
-    build_policy,
-    parse_allowlist,
-    parse_document,
-    parse_host_mapping,
-    parse_private_network,
-    parse_rule,
-)
-from exeat.policy.address import Network
-from exeat.policy.document import parse_listing
+from exeat.policy import Policy, Rule, Source, build_policy, parse_document, parse_host_mapping, parse_rule
+from exeat.policy.address import Network, parse_private_network
+from exeat.policy.document import PolicyDocument, SecretsTable, parse_allowlist, parse_listing
+from exeat.policy.policy import HostMapping
 
 if TYPE_CHECKING:
     from exeat.secrets.model import SecretSpec
@@ -105,7 +93,7 @@ class RuleSources:
         secrets, warnings = self._load_secrets(tables)
         if intercept == "none" and secrets:
             raise ConfigError(
-                "secrets cannot be put into what is not looked into",
+                "secrets cannot be inserted where nothing is intercepted",
                 where=str(secrets[0].written),
                 expected='intercept = "needed", or no secrets',
             )

@@ -267,7 +267,7 @@ def test_the_end_of_the_gateway_ends_what_waits(judge: Judge, start_gate: StartG
         wait_until(lambda: bool(judge.asked), "the question")
         threading.Thread(target=end, daemon=True).start()
         read_all(conn)
-    assert ended.wait(10)
+    assert ended.wait(60)
 
 
 def test_redirected_connections_wait_too(judge: Judge, start_gate: StartGate, pool: ThreadPoolExecutor) -> None:

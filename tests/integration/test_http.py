@@ -121,7 +121,7 @@ def test_uploads_stream_both_counted_and_chunked(start_gate: StartGate, start_or
         with gate.connect() as conn:
             conn.sendall(f"POST http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\n{framing}\r\n\r\n".encode())
             conn.sendall(parts[0])
-            assert first_part.wait(10)
+            assert first_part.wait(60)
             conn.sendall(parts[1])
             assert read_until(conn, b"hello").startswith(b"HTTP/1.1 200")
     assert got[0] == b"firstLAST"

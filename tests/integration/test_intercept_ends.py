@@ -113,7 +113,7 @@ def test_a_client_that_leaves_during_its_answer(how: str, start_intercepted: Sta
             say_goodbye(conn)
         elif how == "reset":
             reset(conn)
-    assert gone.wait(10)
+    assert gone.wait(60)
     (end,) = [each for each in scene.ends() if each["method"] == "GET"]
     assert end["note"] == "client-left"
 
@@ -141,7 +141,7 @@ def test_a_client_that_leaves_during_its_upload(
             say_goodbye(conn)
         elif how == "reset":
             reset(conn)
-    assert cut.wait(10)
+    assert cut.wait(60)
     assert b"0\r\n\r\n" not in scene.origin.everything
     assert [end["note"] for end in scene.ends() if end["method"] == "POST"] == ["client-left"]
 

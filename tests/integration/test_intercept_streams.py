@@ -158,7 +158,7 @@ def test_events_arrive_one_by_one(
         origin.read(conn, raw)
         conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
         for number in range(5):
-            assert asked.acquire(timeout=10)
+            assert asked.acquire(timeout=60)
             conn.sendall(b"data: event %d\n\n" % number)
         say_goodbye(conn)
 
@@ -186,7 +186,7 @@ def test_compressed_events_arrive_one_by_one(coding: str, start_intercepted: Sta
             "Content-Type: text/event-stream\r\n\r\n".encode()
         )
         for number in range(5):
-            assert asked.acquire(timeout=10)
+            assert asked.acquire(timeout=60)
             part = packer.feed(b"data: event %d\n\n" % number)
             conn.sendall(b"%x\r\n%b\r\n" % (len(part), part))
         part = packer.finish()

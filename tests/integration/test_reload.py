@@ -131,7 +131,7 @@ def test_a_reload_that_changes_nothing_touches_nothing(serve: StartServing, star
         conn.sendall(PING)
         assert read_until(conn, PONG) == PONG
     serving.signal(signal.SIGTERM)
-    assert serving.process.wait(20) == 0
+    assert serving.process.wait(60) == 0
     assert serving.lines("reload") == []
 
 

@@ -71,10 +71,10 @@ def test_it_is_bounded(machine: Machine, where: str) -> None:
     """Who writes more is ended. The disk is not full by then."""
     script = f"""
 mkdir ~/closed; exec 3> {where}; test {where} != ~/removed || rm ~/removed
-chmod 0 ~/closed; head -c 40000000 /dev/zero >&3; echo written; sleep 1000
+chmod 0 ~/closed; for i in 1 2 3 4 5 6 7 8 9; do head -c 40000000 /dev/zero >&3; sleep 1; done; sleep 1000
 """
     patches = OLD_KERNEL + "from exeat.files.layers import on_disk\n"
-    if where == "~/removed":  # seen by what is left on the disk alone
+    if where == "~/removed":  # seen by what is left on the disk alone, which others use and give back
         patches += "on_disk._ALWAYS_LEFT = on_disk._free(os.open('/var/tmp', os.O_RDONLY)) - (30 << 20)\n"
     done = machine.run(script, "--layer-size", "20MB", patches=patches)
     assert done.status == 128 + signal.SIGKILL, done
@@ -119,7 +119,7 @@ def test_there_must_be_attributes(machine: Machine) -> None:
     mounts = f"mount -t ramfs t {state}; chown {USER}:{USER} {state}; chmod 700 {state}"
     done = machine.run("echo started", mounts=mounts, patches=OLD_KERNEL, EXEAT_HOME=str(state))
     assert done.stdout == ""
-    assert "there is no place for what the command writes" in done.stderr
+    assert "there is no room for what the command writes" in done.stderr
     assert "EXEAT_HOME names another folder" in done.stderr
 
 

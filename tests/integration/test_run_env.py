@@ -271,7 +271,7 @@ def test_an_interrupt_from_the_terminal_reaches_the_command_once() -> None:
         terminal.process.send_signal(signal.SIGUSR2)
         terminal.wait_for("]")
         assert "['SIGINT']" in terminal.shown
-        assert terminal.process.wait(20) == 0
+        assert terminal.process.wait(60) == 0
 
 
 def test_a_signal_by_kill_reaches_the_command_on_a_terminal_too() -> None:
@@ -281,7 +281,7 @@ def test_a_signal_by_kill_reaches_the_command_on_a_terminal_too() -> None:
         terminal.wait_for("got SIGINT")
         terminal.process.send_signal(signal.SIGUSR2)
         terminal.wait_for("['SIGINT']")
-        assert terminal.process.wait(20) == 0
+        assert terminal.process.wait(60) == 0
 
 
 def test_the_job_stops_and_goes_on_as_one() -> None:
@@ -291,4 +291,4 @@ def test_the_job_stops_and_goes_on_as_one() -> None:
         wait_until(lambda: state_of(terminal.process.pid) == "T", "exeat to stop with the command")
         os.kill(terminal.process.pid, signal.SIGCONT)
         terminal.wait_for("on again")
-        assert terminal.process.wait(20) == 3
+        assert terminal.process.wait(60) == 3

@@ -152,7 +152,7 @@ def test_a_working_directory_in_run_is_refused_with_advice() -> None:
     """/run is private in the jail, so the folder is not there."""
     if os.geteuid() != 0:
         pytest.skip("only root may make a folder in /run")
-    folder = Path("/run/exeat-test-folder")
+    folder = Path(f"/run/exeat-test-{os.getpid()}")
     folder.mkdir(exist_ok=True)
     try:
         done = exeat("--jail", "netns", command=["touch", "proof"], cwd=folder)

@@ -200,7 +200,7 @@ def test_questions_are_asked_only_elsewhere_if_that_is_wanted(where: str, home: 
 def test_nobody_to_ask(origin: Origin) -> None:
     """Without a terminal and without a name it is simply denied, and said."""
     done = exeat("--ask", *MAPPED, command=["curl", "-sS", f"http://good.test:{origin.port}/"])
-    assert "nobody can be asked" in done.stderr
+    assert "there is no one to ask" in done.stderr
     assert "blocked once" in done.stderr
     assert origin.connections == 0
 
@@ -245,7 +245,7 @@ def test_state_that_is_not_ours_is_refused(what: str, home: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--name", "box", "--audit", "x.jsonl"), "log of its own"),
+        (("--name", "box", "--audit", "x.jsonl"), "its own log"),
         (("--ask", "--learn"), "--ask or --learn"),
         (("--ask-on", "other"), "--name N, or --ask at this terminal"),
         (("--ask-on", "other", "--name", "box", "--learn"), "--ask or --learn"),

@@ -170,7 +170,7 @@ def test_a_name_in_two_files_is_an_error(folder: Path) -> None:
     first, second = write(folder, "1.json", ONE={"value": VALUE}), write(folder, "2.json", ONE={"value": VALUE})
     done = run(folder, "--secrets", first, "--secrets", second, command=["echo", "ran"])
     assert (done.status, done.stdout) == (2, "")
-    assert f"{second}:1:3: the secret ONE is there twice" in done.stderr
+    assert f"{second}:1:3: the secret ONE is given twice" in done.stderr
     assert f"the other is at {first}:1:3" in done.stderr
 
 
@@ -181,7 +181,7 @@ def test_a_name_in_two_files_is_an_error(folder: Path) -> None:
         (["--jail", "env", "--secrets", "{good}", "--upstream-ca", "not-there.pem"], "not-there.pem: cannot be read"),
         (["--secrets", "not-there.json"], "not-there.json: cannot be read: No such file or directory"),
         (["--secrets", "/"], "/: not a regular file"),
-        (["--secrets", "{good}", "--intercept", "none"], "secrets cannot be put into what is not looked into"),
+        (["--secrets", "{good}", "--intercept", "none"], "secrets cannot be inserted where nothing is intercepted"),
         (["--upstream-ca", "{good}"], "nothing is intercepted, so no server's certificate is checked here"),
         (["--allow", "a.test", "--upstream-ca", "not-there.pem"], "nothing is intercepted"),
         (["--secrets", "{good}", "--upstream-ca", "not-there.pem"], "not-there.pem: cannot be read: No such file"),

@@ -87,7 +87,7 @@ UNREADABLE = {
     "a-list": ("s.json", json.dumps([VALUE]), "the file holds a list"),
     "not-toml": ("s.toml", f'[KEY]\nvalue = {VALUE}"\n', "not valid TOML"),
     "toml-escape": ("s.toml", f'[KEY]\nvalue = "\\{VALUE}"\n', "not valid TOML"),
-    "key-twice": ("s.json", f'{{"{VALUE}": 1, "{VALUE}": 2}}', "is there twice"),
+    "key-twice": ("s.json", f'{{"{VALUE}": 1, "{VALUE}": 2}}', "is given twice"),
     "table-twice": ("s.toml", f"[{VALUE}]\n[{VALUE}]\n", "not valid TOML"),
     "inline-key-twice": ("s.toml", f"KEY = {{ {VALUE} = 1, {VALUE} = 2 }}\n", "not valid TOML"),
     "unknown-key": ("s.json", spec(value=VALUE, **{VALUE: 1}), "is not a setting of a secret"),

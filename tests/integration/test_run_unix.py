@@ -165,7 +165,7 @@ def test_an_abstract_socket(uid: int | None) -> None:
 @AS_ROOT
 @BY_USER
 def test_a_socket_in_run(uid: int | None) -> None:
-    paths = ["/run/exeat-test.sock", "/var/run/exeat-test-too.sock"]
+    paths = [f"/run/exeat-test-{os.getpid()}.sock", f"/var/run/exeat-test-{os.getpid()}-too.sock"]
     try:
         with listening(paths[0]), listening(paths[1]):
             assert is_refused(call(*paths, uid=uid))
@@ -235,7 +235,7 @@ def test_a_socket_that_was_named_is_kept_and_no_other(uid: int | None) -> None:
 @AS_ROOT
 @BY_USER
 def test_a_socket_in_run_that_was_named_is_kept_and_no_other(uid: int | None) -> None:
-    folder = Path("/run/exeat-test-folder")
+    folder = Path(f"/run/exeat-test-{os.getpid()}")
     folder.mkdir()
     kept, other = f"{folder}/kept.sock", f"{folder}/other.sock"
     try:

@@ -519,7 +519,7 @@ def test_the_command_prints_a_link_that_works_and_ends_quietly(tmp_path: Path) -
             child.send_signal(number)
             assert "Ctrl-C ends it" in child.stdout.read()
             assert child.stderr is not None
-            assert (child.wait(20), child.stderr.read()) == (0, "")
+            assert (child.wait(60), child.stderr.read()) == (0, "")
     assert len(keys) == 2
 
 

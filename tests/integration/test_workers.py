@@ -77,7 +77,7 @@ def test_all_workers_serve_and_their_numbers_add_up(serve: StartServing, start_r
     assert found["exeat_decisions_total", (("reason", "allowed"), ("verdict", "allow"))] == 30
     assert found["exeat_host_requests_denied_total", (("host", "evil.test"),)] == 30
     serving.signal(signal.SIGTERM)
-    assert serving.process.wait(20) == 0
+    assert serving.process.wait(60) == 0
     assert not any(map(is_running, workers))
     log = verify_files([str(serving.audit)])
     assert (log.ok, log.chains, log.open) == (True, 1, False), log.problems
@@ -101,7 +101,7 @@ def test_a_killed_worker_is_replaced(serve: StartServing, start_raw_origin: Star
         assert serving.get("good.test", origin.port).status == 200
     assert "worker 0 ended with status -9; starting it again" in serving.errors
     serving.signal(signal.SIGTERM)
-    assert serving.process.wait(20) == 0
+    assert serving.process.wait(60) == 0
     assert verify_files([str(serving.audit)]).ok
 
 
@@ -131,7 +131,7 @@ def test_the_log_on_standard_output_is_whole_lines_of_all_workers(
     for _ in range(40):
         assert serving.get("good.test", origin.port).status == 200
     serving.signal(signal.SIGTERM)
-    assert serving.process.wait(20) == 0
+    assert serving.process.wait(60) == 0
     log = verify_files([str(serving._out)])
     assert (log.ok, log.chains) == (True, 2), log.problems
 
@@ -139,7 +139,7 @@ def test_the_log_on_standard_output_is_whole_lines_of_all_workers(
 def test_a_worker_that_cannot_start_is_an_error(serve: StartServing, tmp_path: Path) -> None:
     """B8: exit 2 with the worker's own reason, and no worker stays behind."""
     serving = serve("--workers", "2", audit=str(tmp_path / "no" / "folder" / "audit.jsonl"))
-    assert serving.process.wait(20) == 2
+    assert serving.process.wait(60) == 2
     assert "its folder does not exist" in serving.errors
     assert "did not start" in serving.errors
     assert "listening" not in serving.errors

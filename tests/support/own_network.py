@@ -9,12 +9,16 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import shutil
 import socket
 import struct
+import subprocess
 import sys
 
 _CLONE_NEWNET, _CLONE_NEWIPC = 0x40000000, 0x08000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+# Machines have more than loopback's, and tests look for them.
+_ADDRESSES = ("10.254.254.1/32", "fd54::1/128")
 _machine: list[int] = []  # the namespace that this process came from
 
 
@@ -28,6 +32,10 @@ def take_own_network() -> None:
         return
     _machine.append(before)
     bring_loopback_up()
+    ip = shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if ip is not None:
+        for address in _ADDRESSES:
+            subprocess.run([ip, "address", "add", address, "dev", "lo"], check=False)
 
 
 def on_the_machines_network() -> list[str]:

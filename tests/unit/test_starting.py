@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import need
+from tests.support.runs.running import AS_ROOT
+
 _STATE = """
 import json, locale, os, resource, signal, subprocess, sys, tempfile
 if sys.argv[1] == "alike":
@@ -100,3 +103,28 @@ def test_a_session_starts_alike_whoever_starts_it(before: Callable[[], Any], mor
 @pytest.mark.parametrize(("before", "name"), [(_ignore, "signals"), (_block, "signals"), (_few_descriptors, "limit")])
 def test_control_what_a_caller_sets_is_inherited(before: Callable[[], Any], name: str) -> None:
     assert _state("as it is", before)[name] != _state("as it is")[name]
+
+
+_NETWORK = """
+import os, socket, subprocess
+from tests.support.jails.addresses import own_addresses
+from tests.support.own_network import on_the_machines_network, take_own_network
+before = os.readlink("/proc/self/ns/net")
+take_own_network()
+with socket.create_server(("127.0.0.1", 80)) as server, socket.create_connection(server.getsockname()):
+    print(os.readlink("/proc/self/ns/net") != before, len(own_addresses()) > 0, flush=True)
+subprocess.run([*on_the_machines_network(), "readlink", "/proc/self/ns/net"], check=True)
+print(before)
+"""
+
+
+@AS_ROOT
+def test_a_worker_has_a_network_of_its_own_and_can_reach_the_machines() -> None:
+    need("ip", "nsenter")
+    done = subprocess.run(
+        [sys.executable, "-c", _NETWORK], stdout=subprocess.PIPE, text=True, check=True, timeout=50,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    own, inside, before = done.stdout.splitlines()
+    assert own == "True True"
+    assert inside == before

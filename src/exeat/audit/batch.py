@@ -73,7 +73,7 @@ def refuse(waiter: Future[None], why: str) -> None:
 class Worker:
     """Runs jobs one after the other in a thread that starts with the first job.
 
-    The thread is a daemon and is never joined: a pipe that nobody reads must not keep a finished program
+    The thread is a daemon and is never joined: a pipe that nothing reads must not keep a finished program
     from exiting, which a `ThreadPoolExecutor` would.
     """
 

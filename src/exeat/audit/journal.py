@@ -2,7 +2,7 @@
 
 Fail closed: a request whose decision cannot be written must not go out (`commit`), and a line that was
 lost is counted and told of in the log itself (`gap`). Nothing here makes the event loop wait for a disk
-lock or for somebody who reads slowly.
+lock or for a slow reader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_BACKLOG_LINES = 10_000
 # How much of the backlog is tried at once: while the disk is full, sealing all 10,000 lines for every
 # request that is refused would cost 20 ms each time.
 BACKLOG_STEP = 64
-# How long requests wait for somebody who reads slowly. After that they are refused until lines go out again.
+# How long requests wait for a slow reader. After that they are refused until lines go out again.
 STALL_S = 5.0
 _STALLED = f"nothing was taken for {STALL_S:g} s"
 
@@ -92,7 +92,7 @@ class Journal:
         return len(self._queue.lines) + len(self._backlog)
 
     def append(self, body: str) -> None:
-        """Queue a line that nobody waits for: a denial, an end. Never raises; a loss is counted."""
+        """Queue a line without waiting for it: a denial, an end. Never raises; a loss is counted."""
         if self._closed or self._queue.full:
             self._lose(1)
             return
@@ -104,7 +104,7 @@ class Journal:
         """Queue a decision. Done when its bytes are in the kernel; AuditError means: refuse the request.
 
         Each caller gets a future of its own (0.2 us): cancelling a task cancels the future that it waits
-        for, and on a shared one that would take down everybody else in the batch.
+        for, and on a shared one that would take down all others in the batch.
         """
         loop = self._loop
         if loop is None:
@@ -240,7 +240,7 @@ class Journal:
             try:
                 loop.call_soon_threadsafe(then)
             except RuntimeError:
-                pass  # The loop is gone, and with it everybody who waited.
+                pass  # The loop is gone, and with it all who waited.
 
         if self._worker is None:
             self._worker = Worker("exeat-audit")

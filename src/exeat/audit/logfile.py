@@ -16,7 +16,7 @@ import stat
 import time
 
 from exeat.audit.chain import GENESIS, seal_lines
-from exeat.audit.parts import read_tail
+from exeat.audit.parts import file_problem, read_tail
 from exeat.audit.record import encode_event
 from exeat.audit.rotate import FilePool, Identity, begin_next
 from exeat.audit.sink import ContendedError, Sink, StreamSink, new_chain, torn_event
@@ -30,6 +30,7 @@ _LOCK_SPINS = 20
 _MOVES = 16
 # How long a move by others (logrotate) may go unseen while the file is as we left it.
 NAME_CHECK_S = 0.1
+_STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 
 
 class LogFile(Sink):
@@ -107,10 +108,10 @@ class LogFile(Sink):
             except BaseException:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
                 raise
-        raise OSError(errno.EAGAIN, "the file is being replaced all the time")
+        raise OSError(errno.EAGAIN, "the file keeps being replaced")
 
     def _find_name(self) -> tuple[int, Identity] | None:
-        """Another file that has our name by now, opened. None: we have it, or nobody else may."""
+        """Another file that has our name by now, opened. None: we have it, or no other may."""
         if self._pool is not None:
             fd = self._pool.moved_to(self._identity)
             return (fd, _identity(fd)) if fd >= 0 else None
@@ -149,7 +150,7 @@ class LogFile(Sink):
             return b"", [encode_event("rotate", previous=self.head)] if self.seq else []
         tail = read_tail(self._fd, size)
         if tail is None:
-            raise OSError(errno.EINVAL, "the file holds something that is not an audit log")
+            raise OSError(errno.EINVAL, "the file is not an audit log")
         self.seq, self.head, self._last_event = tail.seq, tail.head, tail.event
         self._chain = tail.chain or new_chain("f")
         before = b"\n" if tail.unended else b""
@@ -215,17 +216,10 @@ def _identity(fd: int) -> Identity:
 
 
 def _open(path: str) -> tuple[int, Identity]:
-    """Open or create the log. A symlink, a device, somebody else's file is refused (swap attacks)."""
+    """Open or create the log. A symlink, a device, another user's file is refused (swap attacks)."""
     fd = os.open(path, _OPEN_FLAGS, 0o600)
     found = os.fstat(fd)
-    problem = ""
-    if not stat.S_ISREG(found.st_mode):
-        problem = "not a regular file"
-    elif found.st_uid != os.geteuid():
-        problem = f"owned by another user (uid {found.st_uid})"
-    elif found.st_mode & 0o022:
-        problem = "writable by other users (chmod go-w it)"
-    if problem:
+    if problem := file_problem(found):
         os.close(fd)
         raise OSError(errno.EPERM, problem)
     return fd, (found.st_dev, found.st_ino)
@@ -253,9 +247,6 @@ def _acquire(fd: int, *, wait: bool) -> None:
             raise OSError(errno.ETIMEDOUT, f"another process has kept it locked for {_LOCK_WAIT_S:g} s")
         else:
             time.sleep(_LOCK_RETRY_S)
-
-
-_STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 
 
 def open_sink(target: str | None, *, max_bytes: int, keep: int, in_reach: bool = False) -> Sink:

@@ -27,6 +27,9 @@ _ADVICE = {
     errno.EACCES: "no permission to read it",
     errno.ENXIO: "it is a socket or a device, not a log",
 }
+_FIRST_LOOK_BYTES = 8 * 1024
+_FURTHEST_LOOK_BYTES = 8 * 1024 * 1024
+_BEGINNING = b'{"seq":1,"chain":"f'
 
 
 class Line(NamedTuple):
@@ -106,17 +109,21 @@ def open_part(place: LogPlace) -> Part | None:
     except OSError as error:
         raise _refusal(place, _ADVICE.get(error.errno or 0) or error.strerror or str(error)) from None
     found = os.fstat(descriptor)
-    problem = ""
-    if not stat.S_ISREG(found.st_mode):
-        problem = "it is not a regular file"
-    elif place.dir_fd is not None and found.st_uid != os.geteuid():
-        problem = f"it belongs to another user (uid {found.st_uid})"
-    elif place.dir_fd is not None and found.st_mode & 0o022:
-        problem = "other users may write to it (chmod go-w it)"
-    if problem:
+    if problem := file_problem(found, must_be_ours=place.dir_fd is not None):
         os.close(descriptor)
         raise _refusal(place, problem)
     return Part(descriptor, (found.st_dev, found.st_ino), found.st_size)
+
+
+def file_problem(found: os.stat_result, *, must_be_ours: bool = True) -> str:
+    """Why a file is not to be used as a log; "" if it may be."""
+    if not stat.S_ISREG(found.st_mode):
+        return "it is not a regular file"
+    if must_be_ours and found.st_uid != os.geteuid():
+        return f"it belongs to another user (uid {found.st_uid})"
+    if must_be_ours and found.st_mode & 0o022:
+        return "other users may write to it (chmod go-w it)"
+    return ""
 
 
 def open_parts(place: LogPlace) -> Iterator[Part]:
@@ -151,11 +158,6 @@ def parse(raw: bytes) -> Line | None:
 
 def _refusal(place: LogPlace, why: str) -> ConfigError:
     return ConfigError(f"cannot read the log {place.path!r}: {why}")
-
-
-_FIRST_LOOK_BYTES = 8 * 1024
-_FURTHEST_LOOK_BYTES = 8 * 1024 * 1024
-_BEGINNING = b'{"seq":1,"chain":"f'
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Reading a log without reading all of it: its last rows, what came since a moment, and what comes next.
 
-Logs grow to gigabytes, and somebody who looks wants to see something at once. Lines are looked for from the end, or by
+Logs grow to gigabytes, and the user wants to see something at once. Lines are looked for from the end, or by
 bisection; half lines and what is no record are passed over. A log that is not there is an empty one.
 """
 
@@ -15,13 +15,19 @@ from typing import Any, NamedTuple, Self
 from exeat.audit.parts import MAX_LINE_BYTES, Line, LogPlace, Part, open_part, open_parts, parse
 
 FURTHEST_LOOK_BYTES = 128 * 1024 * 1024
-"""How far back somebody is looked for who is rarely there: a second or two of reading."""
+"""How far back a rare line is looked for: a second or two of reading."""
 
 _FIRST_BLOCK_BYTES = 32 * 1024
 _BLOCK_BYTES = 512 * 1024
 # Writers stamp a line before they have the lock, for which they wait up to 5 s.
 _DISORDER_S = 10.0
 _STAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
+
+_MOST_BYTES = 8 * 1024 * 1024
+# A writer looks every 0.1 s whether the file still has its name; until then it may add to the one that was moved away.
+_LAST_LINES_S = 0.3
+_ANCHOR_BYTES = 80
+_TRIES = 8
 
 Keep = Callable[[dict[str, Any]], bool]
 Skip = Callable[[bytes], bool]
@@ -102,7 +108,7 @@ def stamp(moment: float) -> str:
 
 
 def _is_since(line: Line, wanted: str) -> bool:
-    """Whose time cannot be read is shown: better too much than a denial that nobody sees."""
+    """A line whose time cannot be read is shown: better too much than a denial that stays unseen."""
     written = line.record.get("time")
     return not isinstance(written, str) or written >= wanted or not _STAMP.match(written)
 
@@ -187,16 +193,8 @@ def _stamped_after(part: Part, offset: int, end: int) -> tuple[int, str] | None:
     return None
 
 
-_STEP_BYTES = 512 * 1024
-_MOST_BYTES = 8 * 1024 * 1024
-# A writer looks every 0.1 s whether the file still has its name; until then it may add to the one that was moved away.
-_LAST_LINES_S = 0.3
-_ANCHOR_BYTES = 80
-_TRIES = 8
-
-
 class Follower:
-    """Reads what is added to a log. Never waits: whoever uses it asks again a moment later.
+    """Reads what is added to a log. Never waits: the caller asks again a moment later.
 
     `from_end`: only what is added from now on; if the log is not there yet, that is all of it. `part` is the file under
     way, at first with a size up to which nothing will be read. `is_behind`: there is more to read at once.
@@ -234,7 +232,7 @@ class Follower:
             self.is_behind = left <= 0
             if self.is_behind or not self._has_moved(self.part):
                 return lines
-            # Once more, now that nobody adds to it, and on to what came after it.
+            # Once more, now that nothing is added to it, and on to what came after it.
             left -= self._take(self.part, lines, left)
             self.is_behind = left <= 0
             following = None if self.is_behind else self._next_part(self.part)
@@ -274,7 +272,7 @@ class Follower:
         if size != self._offset + len(self._rest) and not self._is_as_left(part, size):
             self._restart()
         taken = 0
-        while taken < most and (data := part.read(_STEP_BYTES, self._offset + len(self._rest))):
+        while taken < most and (data := part.read(_BLOCK_BYTES, self._offset + len(self._rest))):
             taken += len(data)
             self._feed(data, lines)
         return taken
@@ -308,7 +306,7 @@ class Follower:
             self._rest, self._is_dropped = b"", True
 
     def _has_moved(self, part: Part) -> bool:
-        """Whether the log's name belongs to another file now, and nobody adds to this one any more."""
+        """Whether the log's name belongs to another file now, and nothing is added to this one."""
         if self._place.identity() in (None, part.identity):
             self._moved_at = 0.0
             return False

@@ -1,7 +1,7 @@
-"""A whole log judged anew: which of its decisions another policy would make differently.
+"""A whole log judged again: which of its decisions another policy would make differently.
 
 Reads line by line and keeps a bounded number of distinct rows, so a log of any size can be replayed. What it says of
-itself is checked on the way: a log that was changed is still replayed, but whoever asks is told.
+itself is checked on the way: a log that was changed is still replayed, with a warning.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _remove(path: str) -> None:
 
 
 class FilePool:
-    """`path` and as many numbered files beside it as there are, up to `keep`. The folder is held, not its name."""
+    """`path` and as many numbered files next to it as there are, up to `keep`. The folder is held, not its name."""
 
     def __init__(self, path: str, keep: int) -> None:
         folder, slash, name = path.rpartition("/")
@@ -114,7 +114,7 @@ class FilePool:
 
     def _open_oldest(self) -> int:
         if len(self._names) < 2:
-            raise OSError(errno.ENOENT, "there is no second file to go on in")
+            raise OSError(errno.ENOENT, "there is no second file to continue in")
         for name in self._names:
             if self._look(name) not in self._known:
                 raise OSError(errno.ESTALE, f"{name} was moved or replaced")

@@ -9,7 +9,12 @@ from exeat.errors import ConfigError
 
 DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
 DEFAULT_KEEP: Final = 8
-RUN_KEEP: Final = 1  # of a log beside the command's own files, where all of them must be there from the start
+RUN_KEEP: Final = 1  # of a log next to the command's own files, where all of them must be there from the start
+SIZE: Final = "EXEAT_AUDIT_SIZE"
+KEEP: Final = "EXEAT_AUDIT_KEEP"
+_MIN_BYTES: Final = 4_096
+_MAX_BYTES: Final = 2**50
+_MAX_KEEP: Final = 100
 
 
 class Rotation(NamedTuple):
@@ -25,13 +30,6 @@ class Rotation(NamedTuple):
 
 
 DEFAULT_ROTATION: Final = Rotation()
-
-
-SIZE: Final = "EXEAT_AUDIT_SIZE"
-KEEP: Final = "EXEAT_AUDIT_KEEP"
-_MIN_BYTES: Final = 4_096
-_MAX_BYTES: Final = 2**50
-_MAX_KEEP: Final = 100
 
 
 def rotation_from(environ: Mapping[str, str], *, keep: int = DEFAULT_KEEP) -> Rotation:

@@ -1,7 +1,7 @@
 """Checking log files.
 
 What the chain shows: any byte changed, any line removed, added, repeated or moved, between the first line
-and the last. What it cannot show, because it has no key: that somebody who may write the file has written
+and the last. What it cannot show, because it has no key: that someone who may write the file has written
 all of it again, or cut lines off its end. For that, keep the head (the hash of the last line, after a stop that
 of the `stop` line; `Journal.head` has it at any time) where the writer of the file cannot change it, and
 give it as `expect_head`: the log must then contain that very line, and with it everything before. Nor can
@@ -23,6 +23,10 @@ from exeat.audit.chain import GENESIS, Line, parse_line, seal
 from exeat.audit.parts import MAX_LINE_BYTES, rotated_numbers
 
 _LOCK_TRIES = 500
+_TORN = re.compile(rb',"bytes":([0-9]{1,12}),"sha256":"([0-9a-f]{64})"')
+_PREVIOUS = re.compile(rb',"previous":"([0-9a-f]{64})"')
+_MAX_PROBLEMS = 20
+_MAX_CHAINS = 10_000
 
 
 def verify_files(
@@ -100,12 +104,6 @@ def _settled_size(file: BinaryIO) -> int:
         fcntl.flock(file, fcntl.LOCK_UN)
         return size
     return os.fstat(file.fileno()).st_size
-
-
-_TORN = re.compile(rb',"bytes":([0-9]{1,12}),"sha256":"([0-9a-f]{64})"')
-_PREVIOUS = re.compile(rb',"previous":"([0-9a-f]{64})"')
-_MAX_PROBLEMS = 20
-_MAX_CHAINS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +274,12 @@ class Checker:
                 self._warn(text, self._junk_at)
                 self._clear_junk()
             elif not self._junk_at:
-                self._problem("it tells of part of a line before it, which is missing")
+                self._problem("it reports part of a line before it, which is missing")
         self._report_junk()
 
     def _report_junk(self) -> None:
         if self._junk_at:
-            self._problem("not a line of an audit log: changed, cut short or put in", self._junk_at)
+            self._problem("not a line of an audit log: changed, cut short or inserted", self._junk_at)
             self._clear_junk()
 
     def _clear_junk(self) -> None:
@@ -291,7 +289,7 @@ class Checker:
 
     def _end_source(self) -> None:
         if self._junk_at and not self._ended:
-            self._problem("the last line is cut short: a crash, or somebody cut the file", self._junk_at)
+            self._problem("the last line is cut short: by a crash, or by an edit", self._junk_at)
             self._clear_junk()
         self._report_junk()
 

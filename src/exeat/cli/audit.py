@@ -39,7 +39,9 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         epilog="exit status: 0 intact, 1 not intact, 2 cannot be read",
         formatter_class=HelpText,
     )
-    verify.add_argument("files", metavar="FILE", nargs="+", help="the log; rotated parts oldest first, or found alone")
+    verify.add_argument(
+        "files", metavar="FILE", nargs="+", help="the log; its rotated parts are found, or give them oldest first"
+    )
     verify.add_argument("--head", metavar="HASH", help="the hash that the last line must have")
     verify.set_defaults(run=lambda options, arguments: verify_logs(options.files, options.head))
 

@@ -202,11 +202,9 @@ def _zsh_flag(flag: Flag) -> Iterator[str]:
 
 
 def _zsh_value(value: Value) -> str:
-    offered = {
-        "file": "_files",
-        "sandbox": "_exeat_sandboxes",
-        "choice": f"({' '.join(value.choices)})",
-    }.get(value.kind, " ")  # nothing to offer, but it says what is to be typed
+    offered = {"file": "_files", "sandbox": "_exeat_sandboxes", "choice": f"({' '.join(value.choices)})"}.get(
+        value.kind, " "
+    )  # nothing to offer, but it says what is to be typed
     message = value.metavar.replace("\\", "\\\\").replace(":", "\\:")
     return f":{message}:{offered}"
 

@@ -36,7 +36,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def doctor(*, as_json: bool) -> int:
-    """Print the report. Exit status 1 if no jail that is a boundary can be had."""
+    """Print the report. Exit status 1 if no jail here is a boundary."""
     report = examine_machine()
     if as_json:
         print(json.dumps(report.to_dict(), indent=1))
@@ -48,7 +48,7 @@ def doctor(*, as_json: bool) -> int:
 def doctor_attack(jail: str, groups: list[str], *, nest: bool, as_json: bool) -> int:
     """Attack a jail and print the scorecard. Exit status 1 if anything got out, 2 if it could not be tried."""
     if not sys.platform.startswith("linux"):
-        raise ConfigError(f"the escape corpus is written for Linux, and this is {sys.platform}")
+        raise ConfigError(f"the escape corpus needs Linux, and this is {sys.platform}")
     from exeat.attack.harness import attack
     from exeat.attack.probes import GROUPS
     from exeat.jail.select import examine
@@ -57,13 +57,13 @@ def doctor_attack(jail: str, groups: list[str], *, nest: bool, as_json: bool) ->
     if unknown:
         raise ConfigError(f"no such class: {', '.join(unknown)}", expected=", ".join(GROUPS))
     if nest and (jail != "netns" or os.geteuid() == 0):
-        raise ConfigError("only the netns jail of an ordinary user has it", where="--nest", expected="another user")
+        raise ConfigError("it works only in the netns jail, and not as root", where="--nest", expected="another user")
     try:
         found = examine(jail)
     except ImportError as error:
-        raise ConfigError(f"the jail {jail} cannot be had here: {error}") from None
+        raise ConfigError(f"the {jail} jail does not work here: {error}") from None
     if not found.ok:
-        raise ConfigError(f"the jail {jail} cannot be had here: {found.why}", expected=found.fix)
+        raise ConfigError(f"the {jail} jail does not work here: {found.why}", expected=found.fix)
     card = attack(jail, groups=groups, nest=nest, progress=_progress)
     _progress("")
     print(card.to_json() if as_json else card.to_text({name: group.title for name, group in GROUPS.items()}))

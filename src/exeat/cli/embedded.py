@@ -105,7 +105,7 @@ def _read_environ(place: str) -> Environ:
         while filled < length and (count := file.readinto(view[filled:])):
             filled += count
         if filled < length:
-            print("exeat: the command's environment has not come through", file=sys.stderr)
+            print("exeat: the command's environment did not arrive", file=sys.stderr)
             os._exit(2)
         start = 0
         while start < length:
@@ -148,7 +148,7 @@ def _forget_settings(environ: Environ | None) -> None:
 
 
 def _take_outer_proxy(environ: Environ | None) -> None:
-    """A proxy whose URL has a password comes by the environment: everybody can read a command line."""
+    """A proxy whose URL has a password comes by the environment: every user can read a command line."""
     url = os.environ.pop(_OUTER_PROXY, None)
     if url is None:
         print("exeat: the proxy is not in the environment: start this with env=manager.environ()", file=sys.stderr)
@@ -211,7 +211,7 @@ def _examine(jail: str) -> None:
     kinds = [body.kind for body in choose(jail)]
     found = [examine(kind) for kind in kinds]
     if not any(each.ok for each in found):
-        raise JailError(f"the {kinds[0]} jail cannot be had here", detail=found[0].why, fix=found[0].fix)
+        raise JailError(f"the {kinds[0]} jail does not work here", detail=found[0].why, fix=found[0].fix)
 
 
 if __name__ == "__main__":

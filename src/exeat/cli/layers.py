@@ -32,7 +32,7 @@ def show_differences(name: str, paths: Sequence[str], *, text: bool, every: bool
         if as_json:
             _print_json(name, chosen, rows)
         elif not chosen:
-            say(f'nothing that a command changed outside its project is kept in the sandbox "{name}"')
+            say(f'nothing outside the project has changed in the sandbox "{name}"')
         else:
             print_rows(rows)
             say(summary(chosen))
@@ -45,7 +45,7 @@ def choose(changes: Sequence[Change], paths: Sequence[str]) -> list[Change]:
     for typed in paths:
         path = typed_path(typed)
         if not any(is_in(change.path, [path]) for change in changes):
-            raise ConfigError(f"no change is kept at {shown(path)}", where="PATH", expected="a path that diff lists")
+            raise ConfigError(f"nothing has changed at {shown(path)}", where="PATH", expected="a path that diff lists")
         wanted.append(path)
     return [change for change in changes if is_in(change.path, wanted)]
 
@@ -112,7 +112,7 @@ def apply_paths(name: str, paths: Sequence[str], *, every: bool, yes: bool) -> i
         changes = plan(comparison, [typed_path(path) for path in paths])
         refused = [(change, why) for change in changes if (why := objection(change))]
         for change, why in refused:
-            say(f"exeat: left: {plain(change.path)}: {plain(why)}", error=True)
+            say(f"exeat: skipped: {plain(change.path)}: {plain(why)}", error=True)
         left_paths = {change.path for change, _ in refused}
         wanted = [change for change in changes if change.path not in left_paths]
         if not wanted:
@@ -123,7 +123,7 @@ def apply_paths(name: str, paths: Sequence[str], *, every: bool, yes: bool) -> i
             return 1
         failed = list(apply(comparison, wanted))
         for left in failed:
-            say(f"exeat: left: {plain(left.path)}: {plain(left.why)}", error=True)
+            say(f"exeat: skipped: {plain(left.path)}: {plain(left.why)}", error=True)
     say(f"applied {counted(len(wanted) - len(failed), 'change')}")
     return 1 if failed or refused else 0
 
@@ -142,18 +142,18 @@ def discard_paths(name: str, paths: Sequence[str], *, yes: bool) -> int:
     """Forget changes. The machine's own files are not touched."""
     with open_sandbox(name) as folder:
         if not layer_numbers(folder):
-            say(f'nothing is kept in the sandbox "{name}"')
+            say(f'there is nothing to discard in the sandbox "{name}"')
             return 1
         try:
             what = _show_what_is_kept(folder, paths)
         except (ExeatError, OSError) as error:
             if paths or isinstance(error, ConfigError):
                 raise
-            what = f"all that it keeps ({error.public if isinstance(error, ExeatError) else error.strerror})"
-        if not confirmed(f'the sandbox "{name}" forgets {what}', yes=yes):
+            what = f"everything ({error.public if isinstance(error, ExeatError) else error.strerror})"
+        if not confirmed(f'this discards changes in the sandbox "{name}": {what}', yes=yes):
             return 1
         forget(folder, [typed_path(path) for path in paths])
-    say("forgotten")
+    say("discarded")
     return 0
 
 
@@ -162,4 +162,4 @@ def _show_what_is_kept(folder: SandboxFolder, paths: Sequence[str]) -> str:
         changes = comparison.changes()
         chosen = choose(changes, paths) if paths else changes
         print_rows(rows_of(comparison.real, chosen, every=False))
-        return f"this: {summary(chosen)}"
+        return summary(chosen)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 _MAX_SHOWN = 60
+_DEFAULT_WIDTH = 80
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -77,9 +78,6 @@ def _shown(word: object) -> str:
     text = str(word)
     text = "".join(char if char.isprintable() else "?" for char in text)
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
-
-
-_DEFAULT_WIDTH = 80
 
 
 class HelpText(argparse.RawDescriptionHelpFormatter):

@@ -135,23 +135,23 @@ def _asks(options: argparse.Namespace) -> bool:
 def _refuse_contradictions(options: argparse.Namespace) -> None:
     if options.name is not None and options.audit is not None:
         raise ConfigError(
-            "a sandbox with a name has a log of its own", where="--audit", expected="--name or --audit; exeat proxy log"
+            "a named sandbox has its own log", where="--audit", expected="--name or --audit; exeat proxy log"
         )
     for option, is_given in (("--new", options.new), ("--empty", options.empty)):
         if is_given and options.name is None:
-            raise ConfigError("only a sandbox with a name is made and kept", where=option, expected="--name N")
+            raise ConfigError("only a named sandbox is created and kept", where=option, expected="--name N")
     asks = _asks(options)
     if options.ask_on == "other" and options.name is None and options.ask_fd < 0:
         raise ConfigError(
-            "there is nowhere else to answer: only a sandbox with a name can be reached from elsewhere",
+            "only a named sandbox can be answered from elsewhere",
             where="--ask-on other",
             expected="--name N, or --ask at this terminal",
         )
     if asks and (options.learn or options.learn_out is not None):
-        raise ConfigError("what is let through is not asked about", where="--learn", expected="--ask or --learn")
+        raise ConfigError("a run that learns does not ask", where="--learn", expected="--ask or --learn")
     if options.ask_timeout is not None and not (asks and 0 < options.ask_timeout <= _MAX_ASK_S):
         raise ConfigError(
-            "not a time to wait for an answer",
+            "not a valid time-out",
             where=f"--ask-timeout {options.ask_timeout:g}",
             expected="more than 0 and at most 3600 seconds, with --ask",
         )
@@ -170,9 +170,9 @@ def _refuse_misplaced(command: list[str]) -> None:
             return
         if option in _OURS_ONLY:
             raise ConfigError(
-                f"{option} comes after the command, so it would be the command's own",
+                f"{option} comes after the command, so it would belong to the command",
                 where="exeat run",
-                expected=f"exeat run {option} … -- {command[0]} …, or -- before the command if it is meant for that",
+                expected=f"exeat run {option} … -- {command[0]} …, or -- before the command if it is the command's",
             )
 
 

@@ -71,7 +71,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def confirmed(what: str, *, yes: bool) -> bool:
-    """Whether it is to be done. Asks a person; a program has to say --yes. Raises ConfigError if neither can be."""
+    """Whether to do it. Asks the user; a program has to say --yes. Raises ConfigError if there is neither."""
     if yes:
         return True
     if not (sys.stdin is not None and sys.stdin.isatty()):

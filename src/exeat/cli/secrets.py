@@ -73,7 +73,7 @@ def check_files(paths: Sequence[str]) -> int:
 
 
 def _parse(text: str, path: str) -> tuple[SecretSpec, ...]:
-    """A policy is known by what stands beside its secrets. All of it has to be right then."""
+    """A policy is known by what stands next to its secrets. All of it has to be right then."""
     data, _ = parse_data(text, path, as_json=is_json(path))
     if isinstance(data, dict) and "secrets" in data and len(data) > 1 and all(key in POLICY_KEYS for key in data):
         table = parse_document(text, path).secrets

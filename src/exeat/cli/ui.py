@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from exeat.errors import ConfigError
-
 
 def add_ui_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
@@ -17,7 +15,7 @@ def add_ui_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "The page is served to this machine only (127.0.0.1). The link has a key in it\n"
         "that is new each time: whoever has the link can do what the page can do.\n"
-        "Ctrl-C ends it. exit status: 0; 1 if the port cannot be had"
+        "Ctrl-C ends it. exit status: 0; 1 if the port is taken"
     )
     parser.add_argument("--port", metavar="N", default="0", help="listen on port N; 0 takes any that is free (default)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser as well")
@@ -25,15 +23,10 @@ def add_ui_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    from exeat.serve.settings import read_port
     from exeat.ui.server import serve_page
 
-    return serve_page(_port(options.port), on_ready=_say, open_link=_open if options.open else None)
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
-        raise ConfigError(f"{text!a} is not a port", where="--port", expected="a number from 0 to 65535")
-    return int(text)
+    return serve_page(read_port(options.port, "--port"), on_ready=_say, open_link=_open if options.open else None)
 
 
 def _say(link: str) -> None:

@@ -1,1 +1,1 @@
-"""What this machine can enforce: the jails that can be had, the kernel's features, the versions in use."""
+"""What this machine can enforce: the jails that work, the kernel's features, the versions in use."""

@@ -1,4 +1,4 @@
-"""Facts about the kernel and the installation that decide which jail can be had. Reads only; works on every system."""
+"""Facts about the kernel and the installation that decide which jail works. Reads only; works on every system."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from pathlib import Path
 import exeat
 
 _LANDLOCK = 444  # the system call landlock_create_ruleset, the same number everywhere
+_NAMESPACES_OFF = (
+    ("user.max_user_namespaces", "0"),
+    ("kernel.unprivileged_userns_clone", "0"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1"),
+)
 _PACKAGES = ("uvloop", "httptools", "idna", "publicsuffixlist", "aiohappyeyeballs")
 
 
@@ -32,13 +37,7 @@ def kernel_facts() -> list[Fact]:
     facts = [Fact("kernel", f"{platform.system()} {platform.release()} {platform.machine()}")]
     if not sys.platform.startswith("linux"):
         return facts
-    facts.append(_namespaces())
-    facts.append(_nf_tables())
-    facts.append(_seccomp())
-    facts.append(_landlock())
-    facts.append(_ipv6())
-    facts.append(_container())
-    return facts
+    return facts + [check() for check in (_namespaces, _nf_tables, _seccomp, _landlock, _ipv6, _container)]
 
 
 def version_facts() -> list[Fact]:
@@ -66,13 +65,7 @@ def _namespaces() -> Fact:
     """User namespaces, and the three switches by which distributions turn them off."""
     if not Path("/proc/self/ns/user").exists():
         return Fact("user namespaces", "not in this kernel", good=False)
-    off = []
-    if _read("/proc/sys/user/max_user_namespaces") == "0":
-        off.append("user.max_user_namespaces=0")
-    if _read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
-        off.append("kernel.unprivileged_userns_clone=0")
-    if _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-        off.append("kernel.apparmor_restrict_unprivileged_userns=1")
+    off = [f"{name}={bad}" for name, bad in _NAMESPACES_OFF if _read(f"/proc/sys/{name.replace('.', '/')}") == bad]
     if off:
         return Fact("user namespaces", f"restricted by {', '.join(off)}", good=False)
     most = _read("/proc/sys/user/max_user_namespaces")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from exeat.doctor.features import Fact, kernel_facts, version_facts
 from exeat.errors import ConfigError
+from exeat.file_policy import VIEW
 from exeat.files.keys.hidden import HiddenPath, hidden_paths
-from exeat.policy.files import VIEW
 
 JAILS = {
     "netns": "namespaces, no root needed",
@@ -77,7 +77,7 @@ def _has_second_name(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JailLine:
-    """Whether one kind of jail can be had, why, and what would help if not."""
+    """Whether one kind of jail works here, why, and what would help if not."""
 
     name: str
     what: str
@@ -97,7 +97,7 @@ class Report:
 
     @property
     def can_contain(self) -> bool:
-        """Whether any jail can be had that is a boundary."""
+        """Whether any jail that works here is a boundary."""
         return any(jail.ok for jail in self.jails if jail.name != "env")
 
     def to_dict(self) -> dict[str, object]:
@@ -152,7 +152,7 @@ def to_lines(report: Report) -> list[str]:
                 f"{fact.name:<18} {fact.value}", 98, initial_indent=f"{mark} ", subsequent_indent=" " * 21
             )
     if not report.can_contain:
-        lines += ["", "No jail that is a boundary can be had here."]
+        lines += ["", "No jail here is a boundary."]
     else:
         lines += ["", "To see it hold: exeat doctor --attack"]
     return lines

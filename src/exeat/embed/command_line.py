@@ -1,4 +1,4 @@
-"""From a configuration to a command line of exeat. No password and no secret is ever on it: everybody can read it."""
+"""From a configuration to a command line of exeat. No password and no secret is ever on it: every user can read it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def own_options(state: str, *, wrapped: bool = False) -> list[str]:
     """For the launcher: what its own environment is to be, whatever it is started with.
 
     It has that of this process, and then nothing but the state folder is said. If it is `wrapped`, its environment is
-    chosen by somebody else, for the command.
+    chosen by the caller, for the command.
     """
     values = {name: os.environ.get(name) for name in _OWN} if wrapped else {}
     if state:
@@ -97,7 +97,7 @@ def run_options(configuration: Configuration) -> list[str]:
             words.append(f"--env={name}={value}" if is_open else f"--env={name}")
     words += _file_options(configuration.files)
     if configuration.name:
-        words.append("--new")  # a program means it: nobody is asked
+        words.append("--new")  # a program means it: there is no question
     for option, value in (
         ("--audit", configuration.audit_log),
         ("--name", configuration.name),

@@ -18,6 +18,9 @@ from exeat.errors import ExeatError
 from exeat.gateway.gates.questions import Question
 from exeat.jail.messages import Answered, Asked, Settled, open_channel, receive, send
 
+_log = logging.getLogger("exeat")
+Callback = Callable[[Question], "bool | Awaitable[bool]"]
+
 
 async def run_plain(command: Sequence[str], streams: Streams, timeout_s: float | None) -> Finished:
     """Without a sandbox."""
@@ -34,7 +37,7 @@ async def run_jailed(
     ask_timeout_s: float,
     environ: bytes | None = None,
 ) -> Finished:
-    """In the sandbox that the options describe. Raises ExeatError if it could not be had, or did not hold.
+    """In the sandbox that the options describe. Raises ExeatError if it could not be made, or did not hold.
 
     `environ` is the command's environment, if that is not the launcher's.
     """
@@ -63,7 +66,7 @@ async def _launch(
     launched.append(f"--report={report[1]}")
     streams = replace(streams, report=report)
     if environ is not None:
-        # With its length: its end is not for everybody to see who holds the other end of the pipe by chance.
+        # With its length: another process may hold the other end of the pipe by chance, so it may never end.
         launched.append(f"--environ={handing[0][0]},{len(environ)}")
         streams = replace(streams, handing=handing[0], handed=environ)
     wrote = await _run([*launched, *words], streams, timeout_s)
@@ -122,13 +125,11 @@ def _look(child: Child, status: int) -> _Wrote:
     return _Wrote(status, child.read("stdout"), child.read("stderr"), child.read("report"), child.truncated)
 
 
-_log = logging.getLogger("exeat")
-
-Callback = Callable[[Question], "bool | Awaitable[bool]"]
-
-
 class Asker:
-    """The asking of one run. `passed` is the socket that the run gets."""
+    """Puts the questions of one run to a callback, and sends the answers back.
+
+    `passed` is the socket that the run's gateway gets. The command has neither end.
+    """
 
     def __init__(self, callback: Callback) -> None:
         self._callback = callback
@@ -139,7 +140,7 @@ class Asker:
         self._loop.add_reader(self._socket.fileno(), self._hear)
 
     def close(self) -> None:
-        """Nobody waits for answers any more."""
+        """Answers are no longer needed."""
         self.passed.close()
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
@@ -183,7 +184,7 @@ class Asker:
 
 
 async def _in_thread(loop: asyncio.AbstractEventLoop, callback: Callback, question: Question) -> object:
-    """Call it beside the loop, which must go on meanwhile. One that never returns keeps nothing else waiting."""
+    """Call it next to the loop, which must go on meanwhile. One that never returns keeps nothing else waiting."""
     future: asyncio.Future[object] = loop.create_future()
 
     def settle(answer: object, error: BaseException | None) -> None:
@@ -204,7 +205,7 @@ async def _in_thread(loop: asyncio.AbstractEventLoop, callback: Callback, questi
         try:
             loop.call_soon_threadsafe(settle, answer, fault)
         except RuntimeError:
-            pass  # the loop is closed: nobody wants to know any more
+            pass  # the loop is closed: the answer is no longer needed
 
     threading.Thread(target=call, name="exeat-ask", daemon=True).start()
     return await future

@@ -61,7 +61,7 @@ class ManagerClosedError(ExeatError):
 
 
 def read_report(data: bytes) -> tuple[str, str | None]:
-    """What exeat said beside the command, and how it says that the run went: None if it did not come to that."""
+    """What exeat said apart from the command, and how it says that the run went: None if it does not."""
     said, mark, end = data.rpartition(b"\0")
     if not mark:
         return data.decode(errors="replace"), None
@@ -89,7 +89,7 @@ def read_fault(end: str | None, finished: Finished) -> ExeatError | None:
         return _without_end(finished)
     kind = f"{texts['kind']}: {texts['text']}"
     match texts["kind"]:
-        case "JailError":  # it could not be had, or it did not hold, which the text says
+        case "JailError":  # it did not start, or it did not hold: the text says which
             return JailError(texts["public"], detail=texts["detail"], fix=texts["fix"])
         case _ if texts["started"]:
             public = texts["public"] or "exeat failed while the command ran"
@@ -106,4 +106,4 @@ def _without_end(finished: Finished) -> ExeatError:
     if finished.returncode < 0:
         how = f"exeat was ended by signal {-finished.returncode}, and the command with it, if it had been started"
         return RunLostError(how, finished, detail=wrote)
-    return StartError("exeat has ended without saying how", detail=wrote)
+    return StartError("exeat ended without a report", detail=wrote)

@@ -103,33 +103,34 @@ class Child:
         self._transports.append(transport)
 
     def _spawn(self, argv: Sequence[str], streams: Streams) -> tuple[dict[str, int], dict[int, bytes]]:
-        """Gives the ends to read from, by name, and those to write to, with what to write."""
+        """Returns the ends to read from, by name, and those to write to, with what to write."""
         theirs: list[int] = []
         reads: dict[str, int] = {}
         feeds: dict[int, bytes] = {}
         given, out, errors = subprocess.DEVNULL, None, None
+
+        def read_from(name: str, pipe: tuple[int, int]) -> int:
+            reads[name] = pipe[0]
+            self._ours.append(pipe[0])
+            theirs.append(pipe[1])
+            return pipe[1]
+
+        def feed(data: bytes, pipe: tuple[int, int]) -> int:
+            feeds[pipe[1]] = data
+            self._ours.append(pipe[1])
+            theirs.append(pipe[0])
+            return pipe[0]
+
         if streams.report is not None:
-            reads["report"] = streams.report[0]
-            self._ours.append(streams.report[0])
-            theirs.append(streams.report[1])
+            read_from("report", streams.report)
         if streams.handing is not None:
-            feeds[streams.handing[1]] = streams.handed
-            self._ours.append(streams.handing[1])
-            theirs.append(streams.handing[0])
+            feed(streams.handed, streams.handing)
         passed = (*streams.passed, *theirs)
         try:
             if streams.given is not None:
-                given, feed = os.pipe()
-                theirs.append(given)
-                feeds[feed] = streams.given
-                self._ours.append(feed)
+                given = feed(streams.given, os.pipe())
             if streams.capture:
-                reads["stdout"], out = os.pipe()
-                theirs.append(out)
-                self._ours.append(reads["stdout"])
-                reads["stderr"], errors = os.pipe()
-                theirs.append(errors)
-                self._ours.append(reads["stderr"])
+                out, errors = read_from("stdout", os.pipe()), read_from("stderr", os.pipe())
             self._process = subprocess.Popen(  # noqa: S603 - to start what it is told to is its purpose
                 argv,
                 stdin=given,
@@ -146,7 +147,7 @@ class Child:
         return reads, feeds
 
     async def finish(self) -> int:
-        """Wait until it has ended and has nothing more to say. Gives its exit status."""
+        """Wait until it has ended and has nothing more to say. Returns its exit status."""
         assert self._exited is not None, "it was started"
         await asyncio.shield(self._exited)
         for collector in self._collectors.values():
@@ -194,7 +195,7 @@ class Child:
     def _kill(self) -> None:
         """Process and group: of a jail nothing is left without exeat, and without a jail most is in the group.
 
-        Until it is waited for, which nobody does before this, the number means nothing else.
+        Until it is waited for, which does not happen before this, the number means nothing else.
         """
         if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
@@ -225,5 +226,5 @@ class Child:
 def _wait_beside(pid: int, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
     with suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with suppress(RuntimeError):  # the loop is closed: nothing waits for it
         loop.call_soon_threadsafe(wake)

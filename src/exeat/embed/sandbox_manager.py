@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, Self
+from typing import Final, Self, TypedDict, Unpack
 
 from exeat.embed.command_line import (
     OUTER_PROXY,
@@ -29,6 +29,17 @@ _MAX_ASK_S: Final = 3600.0
 _LOOK_S: Final = 0.01
 
 Argv = Sequence[str | os.PathLike[str]]
+
+
+class RunOptions(TypedDict, total=False):
+    """What `run` and `run_sync` take besides the command; `run` says what each means."""
+
+    cwd: str | os.PathLike[str] | None
+    env: Mapping[str, str] | None
+    input: bytes | str | None
+    timeout_s: float | None
+    capture: bool
+    max_output: int
 
 
 class SandboxManager:
@@ -79,7 +90,7 @@ class SandboxManager:
         if ask is not None and not callable(ask):
             raise ConfigError("not a function", where="ask", expected="a function that takes a question")
         if not 0 < ask_timeout_s <= _MAX_ASK_S:
-            raise ConfigError("not a time to wait", where="ask_timeout_s", expected="more than 0, at most 3600 seconds")
+            raise ConfigError("not a valid time-out", where="ask_timeout_s", expected="up to 3600 seconds")
         self._configuration = read_configuration(configuration, asks=ask is not None)
         self._state = find_state(self._configuration)
         self._ask = ask
@@ -100,12 +111,12 @@ class SandboxManager:
         """The command line that runs a command in the sandbox, for `subprocess` and the like. Works in any folder.
 
         Standard streams, terminal, signals and exit status are the command's, as with `exeat run`. A proxy whose URL
-        has a password needs `env=manager.environ()` as well. With `ask` there would be nobody to answer: ConfigError.
+        has a password needs `env=manager.environ()` as well. With `ask` there would be no one to answer: ConfigError.
 
         The environment that it is started with is the command's and, at first, exeat's own. State folder, PATH and
         roots are those of this process nevertheless, and variables that load code (`PYTHONPATH`, `OPENSSL_CONF`,
         `BASH_ENV`) are not kept. But the dynamic loader obeys `LD_PRELOAD` and the like before exeat begins, outside of
-        the jail, and the values of secrets come from there. So never let somebody else choose it: use `run` for that.
+        the jail, and the values of secrets come from there. So never let anyone else choose it: use `run` for that.
         """
         command = check_command(argv)
         if not self._configuration.enabled:
@@ -186,37 +197,17 @@ class SandboxManager:
         finally:
             self._runs.pop(inner, None)
 
-    def run_sync(
-        self,
-        argv: Argv,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        input: bytes | str | None = None,  # noqa: A002
-        timeout_s: float | None = None,
-        capture: bool = True,
-        max_output: int = _MAX_OUTPUT,
-    ) -> Finished:
+    def run_sync(self, argv: Argv, **options: Unpack[RunOptions]) -> Finished:
         """As `run`, for programs and threads without an event loop. Where one runs it would stand still: ExeatError.
 
         `ask` is called in this thread if it is an `async` function, in a thread of its own if not.
         """
         _refuse_in_loop("run_sync", "await manager.run(...)")
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-            return runner.run(
-                self.run(
-                    argv,
-                    cwd=cwd,
-                    env=env,
-                    input=input,
-                    timeout_s=timeout_s,
-                    capture=capture,
-                    max_output=max_output,
-                )
-            )
+            return runner.run(self.run(argv, **options))
 
     async def start(self) -> None:
-        """Make sure that the jail can be had here. Raises JailError, which says what would help."""
+        """Make sure that the jail works here. Raises JailError, which says what would help."""
         self._closed = False
         if self._configuration.enabled:
             await examine_jail(self._configuration.jail)

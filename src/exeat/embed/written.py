@@ -1,7 +1,7 @@
-"""A configuration as somebody wrote it: a dict, JSON text or a JSON file, and where each part of it is.
+"""A configuration as it was written: a dict, JSON text or a JSON file, and where each part of it is.
 
 A part is asked for with the type that it must have. Everything else is an error that names the key, and a key that
-nobody asks for is an error too: a slip of the pen must not become a sandbox without the setting that was meant.
+is not asked for is an error too: a slip of the pen must not become a sandbox without the setting that was meant.
 """
 
 from __future__ import annotations
@@ -83,15 +83,7 @@ class Table:
     def text(self, key: str) -> str:
         """The text; "" if there is none. One that is there must not be empty."""
         value = self._take(key, None)
-        if value is None and key not in self._data:
-            return ""
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if not isinstance(value, str):
-            self._fail(key, value, "a string")
-        if not value or "\0" in value:
-            raise ConfigError("empty" if not value else "holds a NUL", where=self.where(key), expected="a text")
-        return value
+        return _text(value, self.where(key), "a string") if key in self._data else ""
 
     def file(self, key: str) -> str:
         """The full path of a file; "" if there is none. It is relative to the folder of the configuration."""
@@ -105,19 +97,14 @@ class Table:
             self._fail(key, value, "a list of paths")
         found = []
         for number, each in enumerate(value):
-            path = os.fspath(each) if isinstance(each, os.PathLike) else each
-            if not isinstance(path, str):
-                raise ConfigError(kind(path), where=self.where(key, number), expected="a path")
-            if not path or "\0" in path:
-                public = "holds a NUL" if path else "empty"
-                raise ConfigError(public, where=self.where(key, number), expected="a path")
+            path = _text(each, self.where(key, number), "a path")
             found.append(path if path.startswith("~") else str(self._written.folder / path))
         return tuple(found)
 
     def size(self, key: str) -> str | int | None:
         """A size as it is written; None if there is none."""
         value = self._take(key, None)
-        if value is None and key not in self._data:
+        if key not in self._data:
             return None
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             self._fail(key, value, 'a number of bytes, or a size such as "2GB"')
@@ -125,10 +112,9 @@ class Table:
 
     def texts(self, key: str) -> tuple[str, ...] | None:
         """A list of texts; None if there is none."""
-        if key not in self._data:
-            self._take(key, None)
-            return None
         value = self._take(key, None)
+        if key not in self._data:
+            return None
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
             self._fail(key, value, "a list of strings")
         for number, each in enumerate(value):
@@ -163,6 +149,16 @@ class Table:
 
     def _fail(self, key: str, value: object, expected: str) -> NoReturn:
         raise ConfigError(kind(value), where=self.where(key), expected=expected)
+
+
+def _text(value: object, where: str, expected: str) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        raise ConfigError(kind(value), where=where, expected=expected)
+    if not value or "\0" in value:
+        raise ConfigError("holds a NUL" if value else "empty", where=where, expected=expected)
+    return value
 
 
 def _read(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from exeat.paths import is_below
@@ -33,7 +34,8 @@ def home_directories(home: str, environ: Mapping[str, str], uid: int) -> list[st
     if uid == 0:
         found += [folder for number, folder, _ in accounts if number == environ.get("SUDO_UID")]
         found += [folder for _, folder, shell in accounts if shell.rpartition("/")[2] not in _NO_LOGIN]
-        found += _folders_in(HOMES)
+        with suppress(OSError):
+            found += [f"{HOMES}/{name}" for name in sorted(os.listdir(HOMES))]
     first = os.path.realpath(home)
     others = dict.fromkeys(os.path.realpath(folder) for folder in found if folder.startswith("/"))
     return [first, *(folder for folder in others if folder not in (first, "/") and os.path.isdir(folder))]
@@ -69,13 +71,6 @@ def _accounts() -> list[tuple[str, str, str]]:
     except OSError:
         return []
     return [(fields[2], fields[5], fields[6]) for fields in lines if len(fields) == 7]
-
-
-def _folders_in(folder: str) -> list[str]:
-    try:
-        return [f"{folder}/{name}" for name in sorted(os.listdir(folder))]
-    except OSError:
-        return []
 
 
 def why_not_shared(folder: str, homes: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What `--write` and `--read-only` name, made certain: full paths that are there, can be had, and say one thing.
+"""What `--write` and `--read-only` name, made certain: full paths that exist and can be used.
 
 Checked before anything starts. A path that would be shared, protected or hidden in another way than it was meant is an
 error, never a guess.
@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from exeat.errors import ConfigError
+from exeat.file_policy import FilePolicy
 from exeat.files.keys.hidden import OWN_FILES, HiddenPath
-from exeat.paths import full_path, is_below
-
-if TYPE_CHECKING:  # the package costs 50 ms, and every run calls this
-    from exeat.policy.files import FilePolicy
+from exeat.paths import full_path, is_below, is_in
 
 _OF_THE_JAIL = ("/proc", "/sys", "/dev", "/run")
 _REMOVABLE = "/run/media"  # where desktops mount disks of the user's
@@ -52,12 +50,12 @@ def check_paths(
 def _existing(option: str, text: str, home: str) -> str:
     where = f"{option} {text}"
     if not text or "\0" in text:
-        raise ConfigError("is no path", where=where, expected="a file or folder")
+        raise ConfigError("is not a path", where=where, expected="a file or folder")
     path = os.path.realpath(full_path(text, home))
     of_the_jail = next((folder for folder in _OF_THE_JAIL if is_below(path, folder)), "")
     if of_the_jail and not is_below(path, _REMOVABLE):
         raise ConfigError(
-            f"{of_the_jail} is the jail's own, not that of the machine",
+            f"{of_the_jail} is the jail's own there, not the machine's",
             where=where,
             expected=_INSTEAD.get(of_the_jail, "another path"),
         )
@@ -80,7 +78,7 @@ def _refuse_unwritable(path: str, where: str, state: str) -> None:
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         raise ConfigError("is on a file system that is mounted read-only", where=where, expected="another path")
     if os.path.isfile(path) and not os.access(path, os.W_OK):
-        raise ConfigError("may not be written to by you", where=where, expected="a file of yours")
+        raise ConfigError("is not writable for you", where=where, expected="a file of yours")
 
 
 def _refuse_hidden(path: str, where: str, hidden: list[HiddenPath]) -> None:
@@ -95,4 +93,4 @@ def _refuse_hidden(path: str, where: str, hidden: list[HiddenPath]) -> None:
 
 def _is_kept(path: str, entry: HiddenPath) -> bool:
     """Only what was named whole; for patterns there is no need."""
-    return any(is_below(path, f"{entry.path}/{kept}") for kept in entry.keep)
+    return is_in(path, (f"{entry.path}/{kept}" for kept in entry.keep))

@@ -32,7 +32,7 @@ from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import Credentials, State
 from exeat.policy import Policy, Rule
-from exeat.reasons import Ending
+from exeat.reasons import Ending, ProxyError
 from exeat.wire.http1 import encode_reply
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("exeat")
 _SWEEP_S: Final = 1.0
-_TOO_MANY: Final = encode_reply(503, "too many connections", error="connection_limit_reached")
+_TOO_MANY: Final = encode_reply(503, "too many connections", error=ProxyError.CONNECTION_LIMIT_REACHED)
 
 
 class Gateway:
@@ -256,7 +256,7 @@ class Gateway:
         if len(self.state.sessions) >= min(limits.max_connections, limits.max_connections_per_sandbox):
             counters.rejected_connections += 1
             if destination is not None:
-                channel.reset()  # nobody knows yet what it speaks
+                channel.reset()  # what it speaks is not known yet
                 return
             channel.write(_TOO_MANY)
             channel.close()
@@ -265,8 +265,8 @@ class Gateway:
         session = Session(self.state, channel, self._count)
         self.state.sessions.add(session)
         counters.open_connections += 1
-        session.task = self._loop.create_task(serve_connection(session, destination))
-        session.task.add_done_callback(lambda _: self._on_session_end(session))
+        task = session.start(serve_connection(session, destination))
+        task.add_done_callback(lambda _: self._on_session_end(session))
 
     def _on_session_end(self, session: Session) -> None:
         """The session is over; its connection counts until it is gone, unread bytes and all."""
@@ -353,7 +353,7 @@ class Gateway:
         return self.state.journal.subscribe(max_queued=max_queued)
 
     async def set_policy(self, policy: Policy, limits: Limits | None = None) -> int:
-        """Put another policy in force. Gives the number of connections that it no longer allows, which are cut."""
+        """Put another policy in force. Returns the number of connections that it no longer allows, which are cut."""
         self._put_in_force(policy)
         if limits is not None:
             self.state.set_limits(limits)

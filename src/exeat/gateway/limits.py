@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from exeat.errors import ConfigError
-from exeat.policy import Rule, Source, parse_size
+from exeat.policy import Rule, Source
+from exeat.policy.options import parse_size
 
 
 def _limit(default: float, doc: str) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exeat.errors import ProtocolError
-from exeat.reasons import Ending
+from exeat.reasons import Ending, ProxyError
 from exeat.wire.socks5 import Reply
 
 
@@ -16,18 +16,18 @@ class Refusal:
 
     status: int
     sentence: str
-    error: str
+    error: ProxyError
 
     @property
     def socks_reply(self) -> Reply:
         match self.error:
-            case "http_request_denied" | "destination_ip_prohibited":
+            case ProxyError.HTTP_REQUEST_DENIED | ProxyError.DESTINATION_IP_PROHIBITED:
                 return Reply.NOT_ALLOWED
-            case "connection_refused":
+            case ProxyError.CONNECTION_REFUSED:
                 return Reply.REFUSED
-            case "dns_error" | "dns_timeout" | "destination_ip_unroutable" | "destination_not_found":
+            case ProxyError.DNS_ERROR | ProxyError.DNS_TIMEOUT | ProxyError.DESTINATION_IP_UNROUTABLE:
                 return Reply.HOST_UNREACHABLE
-            case "connection_timeout":
+            case ProxyError.CONNECTION_TIMEOUT:
                 return Reply.TTL_EXPIRED
             case _:
                 return Reply.GENERAL_FAILURE
@@ -36,9 +36,11 @@ class Refusal:
 def refuse_response(error: ProtocolError) -> tuple[Refusal, Ending]:
     """What the client is told of a response that cannot be read, or not now, and the note for the record."""
     if error.status == 503:
-        return Refusal(503, error.public, "proxy_internal_error"), Ending.OUT_OF_MEMORY
+        return Refusal(503, error.public, ProxyError.PROXY_INTERNAL_ERROR), Ending.OUT_OF_MEMORY
     article = "an" if error.public.startswith(tuple("aeiou")) else "a"
-    return Refusal(502, f"the server sent {article} {error.public}", "http_protocol_error"), Ending.BAD_RESPONSE
+    return Refusal(
+        502, f"the server sent {article} {error.public}", ProxyError.HTTP_PROTOCOL_ERROR
+    ), Ending.BAD_RESPONSE
 
 
-NO_CREDENTIALS: Final = Refusal(407, "credentials are required to use this gateway", "http_request_denied")
+NO_CREDENTIALS: Final = Refusal(407, "credentials are required to use this gateway", ProxyError.HTTP_REQUEST_DENIED)

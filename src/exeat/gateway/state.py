@@ -17,17 +17,8 @@ from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
 from exeat.gateway.limits import BodyMemory, Budgets, Limits
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.record.records import AccessRecord, Records
-from exeat.policy import (
-    Decision,
-    Host,
-    Policy,
-    Rule,
-    Target,
-    address_depends_on_request,
-    decide,
-    depends_on_request,
-    split_authority,
-)
+from exeat.policy import Decision, Host, Policy, Rule, Target, decide, split_authority
+from exeat.policy.decide import address_depends_on_request, depends_on_request
 from exeat.wire.fields import KnownFields
 
 if TYPE_CHECKING:
@@ -137,31 +128,22 @@ def _pool_key(key: tuple[str, int], decision: Decision, *, secure: bool) -> Key:
     return (*key, decision.rule_text, secure)
 
 
+@dataclass(slots=True, eq=False)
 class Access:
     """One request or tunnel under way: what was asked, and what was decided under which policy."""
 
-    __slots__ = ("answer", "decision", "method", "path", "place", "policy", "prefers_h2", "record", "secure")
+    record: AccessRecord
+    place: Place
+    decision: Decision
+    method: bytes = b""  # empty for a tunnel
+    path: bytes = b""
+    secure: bool = False  # a request that goes out over TLS of our own
+    prefers_h2: bool = False  # its client speaks HTTP/2
+    answer: Sequence[IPv4Address | IPv6Address] = ()  # where it may go: addresses that were found together
 
-    def __init__(
-        self,
-        record: AccessRecord,
-        place: Place,
-        decision: Decision,
-        method: bytes = b"",
-        path: bytes = b"",
-        *,
-        secure: bool = False,
-        prefers_h2: bool = False,
-    ) -> None:
-        self.policy = place.policy
-        self.record = record
-        self.place = place
-        self.decision = decision
-        self.answer: Sequence[IPv4Address | IPv6Address] = ()  # where it may go: addresses that were found together
-        self.method = method  # empty for a tunnel
-        self.path = path
-        self.secure = secure  # a request that goes out over TLS of our own
-        self.prefers_h2 = prefers_h2  # its client speaks HTTP/2
+    @property
+    def policy(self) -> Policy:
+        return self.place.policy
 
     @property
     def authority(self) -> bytes:

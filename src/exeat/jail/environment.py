@@ -61,7 +61,7 @@ class Variables(Value):
         for item in self.wanted:
             name, equals, value = item.partition("=")
             if not name or "\0" in item:
-                raise ConfigError("no variable name", where=f"--env {item!r}", expected="NAME=VALUE or NAME")
+                raise ConfigError("not a variable name", where=f"--env {item!r}", expected="NAME=VALUE or NAME")
             if equals:
                 values[name] = value
             elif name in self.inherited:

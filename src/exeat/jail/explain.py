@@ -87,7 +87,7 @@ def explain_failure(step: str, number: int, reason: str) -> JailError:
             return JailError(
                 "the working directory cannot be entered inside the jail",
                 detail=f"{reason}; in the nft jail the command is a user of its own, without rights to your files",
-                fix="start from a folder that everybody may enter, and not below /run or /dev/shm, which are private",
+                fix="start from a folder that every user may enter, and not below /run or /dev/shm, which are private",
             )
         case _:
             return JailError(f"the jail could not be built ({step})", detail=reason)

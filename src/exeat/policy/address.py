@@ -119,15 +119,6 @@ def _plain(ip: IP) -> AddressClass:
     return AddressClass.PUBLIC
 
 
-def embedded_ipv4(ip: IP) -> IPv4Address | None:
-    """The IPv4 address inside an IPv6 one, by the likeliest reading; None where there is none."""
-    if isinstance(ip, IPv4Address):
-        return None
-    if ip.ipv4_mapped is not None:
-        return ip.ipv4_mapped
-    return next(iter(carried_ipv4(ip)), None)
-
-
 def carried_ipv4(ip: IPv6Address) -> tuple[IPv4Address, ...]:
     """Every IPv4 address that a translator or tunnel might take out of this IPv6 address, likeliest first."""
     n = int(ip)

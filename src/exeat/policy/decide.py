@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     DENY = "deny"
 
 
-# How far a rule got before it failed to fit: the rule that got furthest gives the reason.
+# How far a rule got before it failed to fit: the rule that got furthest sets the reason.
 _PROGRESS = {
     Reason.PORT_NOT_LISTED: 1,
     Reason.METHOD_NOT_LISTED: 2,
@@ -80,7 +80,7 @@ def decide(policy: Policy, target: Target) -> Decision:
         return denial
     near: Rule | None = None
     implied: Rule | None = None
-    covered = False  # by a rule that somebody wrote, for this host and port
+    covered = False  # by a written rule, for this host and port
     reason: PolicyReason = Reason.ADDRESS_NOT_LISTED if isinstance(target.host, Address) else Reason.NOT_LISTED
     for rule in _allowing(policy, target.host):
         fit = _fit(rule, target)

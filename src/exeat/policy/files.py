@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from exeat.file_policy import (
-    DEFAULT_LAYER_BYTES,
-    LISTS,
-    MAX_LAYER_BYTES,
-    MIN_LAYER_BYTES,
-    VIEW,
-    FilePolicy,
-    FileSettings,
-    FilesMode,
-)
+from exeat.file_policy import LISTS, MAX_LAYER_BYTES, MIN_LAYER_BYTES, FileSettings, FilesMode
 from exeat.policy.document import kind
 from exeat.policy.host import shown
 from exeat.policy.options import parse_size
 
 if TYPE_CHECKING:
     from exeat.policy.positions import Places
-
-__all__ = ["DEFAULT_LAYER_BYTES", "VIEW", "FilePolicy", "FilesMode", "parse_files_table", "parse_layer_size"]
 
 FILES_KEYS: Final = ("mode", *LISTS, "layer_size", "nest")
 _MODES: Final = '"view" or "host"'
@@ -86,7 +75,7 @@ class _Reader:
         try:
             return parse_layer_size(value)
         except ValueError:
-            self.fail("not a size of a layer", key, expected=LAYER_SIZE)
+            self.fail("not a layer size", key, expected=LAYER_SIZE)
 
     def nest(self) -> bool | None:
         if "nest" not in self._table:

@@ -213,7 +213,7 @@ def _refuse_public_suffix(pattern: Pattern, start: int) -> None:
             raise RuleError("* allows every name there is", start, "a host, or the option force if that is meant")
         case Scope.BELOW | Scope.WITHIN if is_public_suffix(pattern.name):
             raise RuleError(
-                f"{shown(pattern.text)} allows every name that anybody registers under {pattern.name}",
+                f"{shown(pattern.text)} allows every name that anyone registers under {pattern.name}",
                 start,
                 f"a name below it, such as *.example.{pattern.name}, or the option force if that is meant",
             )
@@ -256,7 +256,7 @@ def is_public_suffix(name: str) -> bool:
 def load_suffixes() -> frozenset[str]:
     """The entries of the list, in lower case and Unicode. 7 ms, so only where there are wildcards, and once.
 
-    A process that is to read no file later, because somebody may have changed it meanwhile, calls this before.
+    A process that is to read no file later, because it may have been changed by then, calls this before.
     """
     from publicsuffixlist import PSLFILE
 

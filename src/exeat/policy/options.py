@@ -51,7 +51,7 @@ def _read_paths(value: str, offset: int) -> tuple[str, ...]:
 
 
 def _check_pattern(pattern: str, offset: int) -> None:
-    """A pattern must be canonical itself, or it would match nothing and nobody would know why."""
+    """A pattern must be canonical itself, or it would match nothing, without a word why."""
     if pattern[:1] != "/":
         raise RuleError(f"the path {shown(pattern)} does not start with a slash", offset, "paths=/repos/acme/**")
     try:

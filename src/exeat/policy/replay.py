@@ -1,7 +1,7 @@
-"""A decision that is on record, made anew by another policy. Pure, like decide.py.
+"""A decision that is on record, made again by another policy. Pure, like decide.py.
 
-A record does not say everything: not the path of a request, and not what went through a tunnel that nobody looked
-into. Where the new verdict hangs on that, it cannot be told, and nothing is guessed.
+A record does not say everything: not the path of a request, and not what went through a tunnel that was not
+looked into. Where the new verdict hangs on that, it cannot be told, and nothing is guessed.
 """
 
 from __future__ import annotations

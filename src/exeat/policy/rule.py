@@ -106,7 +106,7 @@ class Rule:
     no_intercept: bool = field(default=False, compare=False)
     # What is there is a proxy, and it decides: requests to it pass unread, whatever host they name.
     proxy: bool = field(default=False, compare=False)
-    # Follows from a secret that may go there. A rule that somebody wrote for the same place counts instead.
+    # Follows from a secret that may go there. A written rule for the same place counts instead.
     implied: bool = field(default=False, compare=False)
     text: str = field(init=False)
 

@@ -146,7 +146,7 @@ def _open_held(name: str) -> int:
         except (BlockingIOError, PermissionError, FileNotFoundError):
             time.sleep(_RETRY_S)  # somebody is about to remove it
         os.close(descriptor)
-    raise OSError(errno.EAGAIN, f"{name} is being removed all the time")
+    raise OSError(errno.EAGAIN, f"{name} keeps being removed")
 
 
 def _lock(descriptor: int, kind: int) -> None:

@@ -19,7 +19,7 @@ def refuse_nesting(body: Body, files: FilePolicy) -> None:
     if os.geteuid() == 0:
         # Linux lets root's number into a new user namespace only by a capability (CAP_SETFCAP), so no sandbox would
         # work; and to file systems that can be mounted in one (cgroup2) a program with that number is the real root.
-        raise ConfigError("root cannot have it", where=_WHERE, expected="an ordinary user")
+        raise ConfigError("not available to root", where=_WHERE, expected="an ordinary user")
     if files.mode == "host":
         raise ConfigError(
             "with --files host things are hidden by mounts, and a program with namespaces of its own gets past these",
@@ -41,7 +41,7 @@ def refuse_covers(covered: Iterable[str], shared: Sequence[str]) -> None:
             raise ConfigError(
                 f"{path!r} lies in a folder that the command changes, and could not be kept from it",
                 where=_WHERE,
-                expected="that it lies elsewhere, or no --nest",
+                expected="another place for it, or no --nest",
             )
 
 

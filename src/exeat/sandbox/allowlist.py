@@ -12,6 +12,8 @@ from exeat.policy.rule import Rule, Source
 from exeat.sandbox.files import read_file, write_file
 from exeat.sandbox.folder import ALLOWLIST, FRESH, SandboxFolder
 
+MAX_BYTES = 8 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Allowlist:
@@ -43,9 +45,6 @@ class Allowlist:
 def parse_allowlist_file(text: str, path: str) -> Allowlist:
     """Read a list. Raises ConfigError with file:line:column."""
     return Allowlist(text, path, parse_listing(text, path))
-
-
-MAX_BYTES = 8 * 1024 * 1024
 
 
 def read_allowlist(folder: SandboxFolder) -> Allowlist:

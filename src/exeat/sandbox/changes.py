@@ -46,7 +46,7 @@ class Change(NamedTuple):
 def allow(
     folder: SandboxFolder, texts: Sequence[str], others: Sequence[Rule] = (), *, unlisted: bool = False
 ) -> Change:
-    """Allow what was typed, and nothing else: not by the list, nor by `others`, rules of running commands beside it.
+    """Allow what was typed, and nothing else: not by the list, nor by `others`, rules of running commands next to it.
 
     `unlisted`: a running command lets through what no rule denies. Raises ConfigError, and then nothing is stored.
     """
@@ -62,7 +62,7 @@ def allow(
 def block(
     folder: SandboxFolder, texts: Sequence[str], others: Sequence[Rule] = (), *, unlisted: bool = False
 ) -> Change:
-    """Block what was typed. `others` are rules of running commands beside the list, which it cannot take away.
+    """Block what was typed. `others` are rules of running commands next to the list, which it cannot take away.
 
     `unlisted`: a running command may let through what no rule lists, so that it is not enough to take a rule out.
     """
@@ -85,7 +85,7 @@ def store_rule(folder: SandboxFolder, rule_text: str, others: Sequence[Rule] = (
         if rule.deny or not is_more:
             edit.remove(lambda each: each.deny != rule.deny and _about(each) == _about(rule))
         if rule in edit.rules:
-            edit.said.append(f"{rule} was there already")
+            edit.said.append(f"{rule} is already in the list")
         else:
             edit.add(rule.text, "")
         if not rule.deny:
@@ -211,11 +211,11 @@ def _block(edit: _Edit, typed: Typed, beside: Sequence[Rule], *, unlisted: bool)
     if unlisted or not all(ports_cover(WEB_PORTS, each.ports) for each in left):
         deny = replace(deny, ports=ports)
     if wider := next((each for each in edit.rules if each.deny and denies_all_of(each, deny)), None):
-        edit.said.append(f"{deny.text[1:]} is denied by {_line(wider)} already")
+        edit.said.append(f"{deny.text[1:]} is already denied by {_line(wider)}")
     elif left:
         edit.add(deny.text, _why_denied(deny, left, beside))
     elif unlisted:
-        edit.add(deny.text, "else a running command that learns, asks or is not understood could let it through")
+        edit.add(deny.text, "otherwise a running command that learns, asks or is not understood could let it through")
     elif not removed:
         edit.add(deny.text, "no rule allowed it before")
 
@@ -223,10 +223,10 @@ def _block(edit: _Edit, typed: Typed, beside: Sequence[Rule], *, unlisted: bool)
 def _why_denied(deny: Rule, left: Sequence[Rule], beside: Sequence[Rule]) -> str:
     """Of the rules that are left, one that allows it by itself says most."""
     if deny.pattern.scope is not Scope.NETWORK:
-        return f"else {_who(left[0], beside)} would allow it"
+        return f"otherwise {_who(left[0], beside)} would allow it"
     if direct := next((each for each in left if each.pattern.scope is Scope.NETWORK), None):
-        return f"else {_who(direct, beside)} would allow it"
-    return f"else names that {_who(left[0], beside)} allows could lead there"
+        return f"otherwise {_who(direct, beside)} would allow it"
+    return f"otherwise names that {_who(left[0], beside)} allows could lead there"
 
 
 def _is_taken_back(rule: Rule, typed: Typed) -> bool:

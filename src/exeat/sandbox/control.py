@@ -260,11 +260,7 @@ def _ask(folder: SandboxFolder, number: int, request: dict[str, object]) -> dict
 
 def _remove_stale(folder: SandboxFolder, name: str) -> None:
     """Remove a socket that a killed command left. Under the lock: one that is just being made refuses as well."""
-    with (
-        suppress(OSError, ExeatError),
-        folder.locked(),
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as again,
-    ):
+    with suppress(OSError, ExeatError), folder.locked(), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as again:
         again.settimeout(_PATIENCE_S)
         try:
             again.connect(reachable_path(folder, name))

@@ -1,6 +1,6 @@
 """Files in a folder of ours: opened only if they are what they should be, locked, and replaced in a single step.
 
-Nothing here waits on a pipe or follows a link, whatever somebody put in the place of a file.
+Nothing here waits on a pipe or follows a link, whatever was put in the place of a file.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LOCK_WAIT_S = 10.0
 _LOCK_POLL_S = 0.005
 
+Stamp = tuple[int, int, int]
+# One descriptor is open for each folder on the way down.
+MAX_DEPTH = 200
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 def file_fault(found: os.stat_result, *, one_name: bool = True) -> str:
     """What is wrong with a file, for an error; "" if nothing is. `one_name`: by a second one, others could reach it."""
@@ -31,6 +36,15 @@ def file_fault(found: os.stat_result, *, one_name: bool = True) -> str:
     if one_name and found.st_nlink > 1:
         return "it has a second name (a hard link)"
     return ownership_fault(found)
+
+
+def file_stamp(path: str) -> Stamp | None:
+    """What changes with a file, whether it is written or replaced; None if it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def read_file(within: int, name: str, shown_as: str, limit: int) -> bytes:
@@ -79,14 +93,14 @@ def locked(within: int, name: str, shown_as: str) -> Iterator[None]:
     try:
         _take(descriptor, shown_as)
         if os.fstat(descriptor).st_nlink == 0:
-            raise ConfigError("it was removed in this moment", where=shown_as, expected="to be run again")
+            raise ConfigError("it was just removed", where=shown_as, expected="another try")
         yield
     finally:
         os.close(descriptor)
 
 
 def _take(descriptor: int, shown_as: str) -> None:
-    """Wait, but not for ever: a holder that was stopped must not stop everybody else without a word."""
+    """Wait, but not for ever: a holder that was stopped must not stop all others without a word."""
     until = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:
@@ -104,7 +118,7 @@ def _open(within: int, name: str, shown_as: str, flags: int) -> int:
         descriptor = os.open(name, flags | _SAFE, 0o600, dir_fd=within)
     except FileNotFoundError:
         if flags & os.O_CREAT:
-            raise refusal(shown_as, "its folder was removed in this moment") from None
+            raise refusal(shown_as, "its folder was just removed") from None
         raise
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -116,16 +130,11 @@ def _open(within: int, name: str, shown_as: str, flags: int) -> int:
     return descriptor
 
 
-# One descriptor is open for each folder on the way down.
-MAX_DEPTH = 200
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 def remove_tree(within: int, name: str) -> None:
     """Remove a file, a link or a folder with all that is in it, if it is there. Raises OSError.
 
-    Stops at what is on another file system, and at folders nested deeper than any of ours.
+    Goes through descriptors: a name that is turned into a link meanwhile leads nowhere else. Stops at another file
+    system, and at folders nested deeper than any of ours.
     """
     try:
         found = os.stat(name, dir_fd=within, follow_symlinks=False)

@@ -27,6 +27,7 @@ _ALL_LOCK = ".lock"  # for making and removing
 _FILES = re.compile(
     r"files\.toml|\.files\.tmp|allowlist\.txt|\.allowlist\.tmp|placeholders\.json|\.placeholders\.tmp|audit\.jsonl(?:\.(?:[1-9][0-9]*|next))?|control(?:-[0-9]{1,2})?\.sock|lock"
 )
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
 class NoSandboxError(ConfigError):
@@ -38,7 +39,7 @@ class NoSandboxError(ConfigError):
         super().__init__(
             f"there is no sandbox {name}" + (f" ({self.others})" if self.others else ""),
             where="--name",
-            expected=f"exeat proxy create --name {name}, or exeat run --new --name {name} ..., to make it",
+            expected=f"exeat proxy create --name {name}, or exeat run --new --name {name} ..., to create it",
         )
 
 
@@ -176,7 +177,7 @@ def _open_all(*, create: bool) -> int | None:
 def _make(name: str, within: int, listed: str) -> bool:
     """Make a sandbox under another name, then give it its own: a crash never leaves one without a list.
 
-    False: somebody else made it in this moment.
+    False: another process has just made it.
     """
     with locked(within, _ALL_LOCK, _path(_ALL_LOCK)):
         try:
@@ -209,15 +210,15 @@ def _remove(name: str, within: int) -> None:
         if strange:
             more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
             raise ConfigError(
-                f"not removed: {shown(strange[0])}{more} in it is not exeat's",
+                f"not removed: {shown(strange[0])}{more} in it does not belong to exeat",
                 where=_path(name),
-                expected="that to be moved away first",
+                expected="only exeat's own files: move it away first",
             )
         for each in names:
             remove_tree(descriptor, each)
         os.rmdir(name, dir_fd=within)
     except OSError as error:
-        raise ConfigError(f"not removed: {error.strerror}", where=_path(name), expected="to be tried again") from None
+        raise ConfigError(f"not removed: {error.strerror}", where=_path(name), expected="another try") from None
     finally:
         os.close(descriptor)
 
@@ -248,18 +249,13 @@ def _names(within: int) -> list[str]:
         )
 
 
-DEFAULT_NAME = "default"
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
-
-
 def check_name(text: str, where: str = "--name") -> str:
     """The name itself, if it is one. `fullmatch`: with `$`, a name could end in a newline."""
     if not _NAME.fullmatch(text):
         raise ConfigError(
-            f"{shown(text)} is not a name for a sandbox",
+            f"{shown(text)} is not a sandbox name",
             where=where,
-            expected="1 to 40 of a-z, 0-9 and -, and the first is not a -: my-project",
+            expected="1 to 40 characters of a-z, 0-9 and -, not starting with -, such as my-project",
         )
     return text
 

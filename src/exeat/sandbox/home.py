@@ -51,7 +51,7 @@ def open_home(*, create: bool) -> int | None:
     try:
         return open_folder(path, path)
     except FileNotFoundError:
-        raise refusal(path, "a part of the way to it leads nowhere") from None
+        raise refusal(path, "part of its path does not exist") from None
 
 
 def make_home() -> None:
@@ -87,7 +87,9 @@ def make_folder(name: str, shown_as: str, within: int | None = None) -> None:
         pass
     except OSError as error:
         raise ConfigError(
-            f"cannot be made: {error.strerror}", where=shown_as, expected="EXEAT_HOME in a place that you may write to"
+            f"cannot be created: {error.strerror}",
+            where=shown_as,
+            expected="EXEAT_HOME in a place that you may write to",
         ) from None
     finally:
         os.umask(before)
@@ -104,7 +106,7 @@ def ownership_fault(found: os.stat_result) -> str:
 
 def refusal(path: str, fault: str) -> ConfigError:
     """The error for what must not be used."""
-    return ConfigError(f"not used: {fault}", where=path, expected="exeat's own, a regular file or folder of yours")
+    return ConfigError(f"not used: {fault}", where=path, expected="a regular file or folder that is yours")
 
 
 def make_folders(path: str) -> None:
@@ -128,7 +130,7 @@ def _refuse_links(path: str) -> None:
             return  # nothing there; if it is something else, opening it will say so
         if is_loop or (step.is_link and os.access(step.folder, os.W_OK, effective_ids=_BY_EFFECTIVE_ID)):
             raise ConfigError(
-                f"{step.here} is a symbolic link, and a command that runs as you could turn it",
+                f"{step.here} is a symbolic link, which a command that runs as you could redirect",
                 where=path,
-                expected=f"EXEAT_HOME={os.path.realpath(path)}, the way without links",
+                expected=f"EXEAT_HOME={os.path.realpath(path)}, the path without links",
             )

@@ -1,7 +1,7 @@
 """The placeholders of a sandbox's secrets: made up once, and the same in each of its runs.
 
 An agent that remembers which keys it was allowed to use would ask every time otherwise. A placeholder is no secret, but
-nobody outside the sandbox is to know it; so it lies with the rest of what is kept, out of the command's reach.
+nothing outside the sandbox should know it; so it lies with the rest of what is kept, out of the command's reach.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KeptPlaceholders:
         self._shapes = shapes
 
     def settle(self, make_up: MakeUp) -> dict[str, bytes]:
-        """What `make_up` makes of those that are known. Whoever else does it now gets the same. Raises ConfigError.
+        """What `make_up` makes of those that are known, for all runs at the same time alike. Raises ConfigError.
 
         One that was kept for another shape is forgotten; secrets that this run does not have are left alone.
         """
@@ -45,7 +45,7 @@ class KeptPlaceholders:
         return made
 
     def _read(self, path: str) -> dict[str, tuple[str, str]]:
-        """Shape and placeholder by name. What cannot be read is made anew: nothing is lost but what it looked like."""
+        """Shape and placeholder by name. What cannot be read is made again: nothing is lost but what it looked like."""
         try:
             data = json.loads(read_file(self._folder.descriptor, PLACEHOLDERS, path, _MAX_BYTES))
             entries = {str(name): (str(shape), str(text)) for name, (shape, text) in data.items()}

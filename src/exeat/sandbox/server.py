@@ -123,7 +123,7 @@ def _take_socket(folder: SandboxFolder) -> tuple[str, socket.socket]:
                 listener = bind_private(path)
                 listener.listen(64)
                 return name, listener
-    raise StartError(f"{MAX_SOCKETS} commands run in this sandbox already")
+    raise StartError(f"{MAX_SOCKETS} commands already run in this sandbox")
 
 
 def is_taken(path: str) -> bool:

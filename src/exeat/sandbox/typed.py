@@ -43,7 +43,7 @@ def read_allow(text: str, number: int) -> Typed:
     if "." not in name:
         return Typed(rule, note="this host only, because it is a single label")
     if is_public_suffix(name):
-        return Typed(rule, note="this host only, because names below it belong to strangers")
+        return Typed(rule, note="this host only, because anyone can register names below it")
     return Typed(parse_rule(f".{text}", source), rule, f"{name} and its subdomains")
 
 
@@ -86,7 +86,7 @@ def _checked(text: str, number: int, verb: str) -> str:
     where = f"{verb} item {number}"
     if number > 1 and _OPTION.fullmatch(text):
         raise ConfigError(
-            f"{shown(text)} is an option, and it stands alone",
+            f"{shown(text)} is an option without a rule",
             where=where,
             expected=f"the rule and its options in one pair of quotes: 'good.test {ascii(text)[1:-1]}'",
         )

@@ -99,7 +99,7 @@ def header_value(secret: Secret) -> bytes:
     """The value for a header. One with a line ending would add lines of its own."""
     value = secret.value
     if not _HEADER_TEXT.fullmatch(value):
-        raise ProtocolError(f"the value of {secret.name} cannot stand in a header", status=502)
+        raise ProtocolError(f"the value of {secret.name} cannot be used in a header", status=502)
     return value
 
 

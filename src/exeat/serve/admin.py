@@ -134,7 +134,7 @@ class Admin:
 
 
 async def open_admin(address: AdminAddress | None, collect: Collect) -> Admin | None:
-    """Take the address. Raises StartError if it cannot be had."""
+    """Take the address. Raises StartError if that fails."""
     if address is None:
         return None
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from exeat.audit.rotation import DEFAULT_ROTATION, Rotation, rotation_from
 from exeat.errors import ConfigError, HostError
-from exeat.policy import parse_port
+from exeat.policy.host import parse_port
 from exeat.sandbox.folder import check_name
 from exeat.sources import RuleSources
 

@@ -44,7 +44,7 @@ class _Child:
     async def start(self, argv: Sequence[str], ports: Mapping[str, str]) -> None:
         if self.writer is not None:
             self.writer.close()  # of the process that this one replaces
-        self.reader = self.writer = None  # nobody is asked before it is ready
+        self.reader = self.writer = None  # it is not asked before it is ready
         ours, theirs = socket.socketpair()
         with theirs:
             environ = os.environ | ports | {WORKER_VARIABLE: str(theirs.fileno())}
@@ -57,7 +57,7 @@ class _Child:
             line = await reader.readline()
         if line != b"ready\n":
             writer.close()
-            with suppress(TimeoutError):  # let it say why before anybody ends it
+            with suppress(TimeoutError):  # let it say why before it is ended
                 await asyncio.wait_for(self.process.wait(), _ANSWER_S)
             raise StartError(f"worker {self.number} did not start; its own message says why")
         self.reader, self.writer, self.owed = reader, writer, 0
@@ -72,7 +72,7 @@ class _Child:
             async with self.asking, asyncio.timeout(_ANSWER_S):
                 writer.write(b"numbers\n")
                 self.owed += 1
-                while self.owed:  # answers that came too late for whoever asked are still in the stream
+                while self.owed:  # answers that came too late are still in the stream
                     line = await reader.readline()
                     self.owed -= 1
             snapshot: Snapshot = json.loads(line)
@@ -129,12 +129,12 @@ async def supervise(settings: ServeSettings, argv: Sequence[str]) -> int:
 
 
 def _reserve_port(settings: ServeSettings) -> socket.socket:
-    """Hold the port without listening, so that all workers can share it and nobody else can have it."""
+    """Hold the port without listening, so that all workers can share it and no other program can take it."""
     family = socket.AF_INET6 if ":" in settings.bind else socket.AF_INET
     place = (settings.bind, settings.port)
     try:
         # SO_REUSEPORT would share the port with whoever of the same user shares it too, say another gateway with
-        # other rules. So first see that it can be had alone.
+        # other rules. So first see that it is free.
         with socket.socket(family, socket.SOCK_STREAM) as alone:
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             alone.bind(place)

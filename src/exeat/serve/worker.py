@@ -15,6 +15,7 @@ from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.policy import Policy
+from exeat.sandbox.files import Stamp, file_stamp
 from exeat.serve.admin import Snapshot, open_admin, take_snapshot
 from exeat.serve.settings import ServeSettings
 
@@ -54,7 +55,7 @@ def load_checked(settings: ServeSettings) -> tuple[Policy, Limits]:
         budgeted = next((rule for rule in policy.rules if rule.max_upload is not None), None)
         if budgeted is not None or limits.max_upload:
             raise ConfigError(
-                "max_upload cannot be counted over several workers",
+                "max_upload cannot be counted across several workers",
                 where=str(budgeted.source) if budgeted else "limits",
                 expected="one worker, or no max_upload",
             )
@@ -104,7 +105,7 @@ class Worker:
         await self.gateway.aclose(drain_s=self._limits.drain_s)
 
     async def reload(self, why: str) -> None:
-        """Read all rules anew. If anything in them is broken, the policy in force stays in force."""
+        """Read all rules again. If anything in them is broken, the policy in force stays in force."""
         try:
             policy, limits = load_checked(self._settings)
         except ExeatError as error:
@@ -127,16 +128,8 @@ class Worker:
                 self._seen = stamps
                 await self.reload("file changed")
 
-    def _stamps(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp(path) for path in self._settings.sources.files]
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    def _stamps(self) -> list[Stamp | None]:
+        return [file_stamp(path) for path in self._settings.sources.files]
 
 
 def serve(settings: ServeSettings, argv: Sequence[str], worker: int | None) -> int:

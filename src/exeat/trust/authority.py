@@ -6,6 +6,7 @@ certificate, it stays worthless for hosts that no rule names: the certificate sa
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import ssl
 import threading
@@ -52,7 +53,10 @@ class Authority:
     first, and clients refuse what is outside of `permitted`.
     """
 
-    __slots__ = ("_certificate", "_ends", "_key", "_leaf_key", "_leaf_key_pem", "certificate_der", "certificate_pem")
+    __slots__ = (
+        "_certificate", "_ends", "_key", "_leaf_key", "_leaf_key_pem", "certificate_der", "certificate_pem",
+        "subject_hash",
+    )  # fmt: skip
 
     def __init__(self, permitted: Sequence[Pattern] | None) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -64,6 +68,7 @@ class Authority:
         self._certificate = self._sign_own(now, permitted)
         self.certificate_pem = self._certificate.public_bytes(Encoding.PEM)
         self.certificate_der = self._certificate.public_bytes(Encoding.DER)
+        self.subject_hash = _subject_hash(self._certificate.subject)
 
     def _sign_own(self, now: datetime, permitted: Sequence[Pattern] | None) -> x509.Certificate:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"exeat run {secrets.token_hex(4)}")])
@@ -81,12 +86,10 @@ class Authority:
             builder = builder.add_extension(constraints, critical=True)
         return builder.sign(self._key, SHA256())
 
-    def issue(self, host: Host) -> ssl.SSLContext:
-        """A server's side of TLS with a new certificate for this one host. Takes a millisecond or two."""
-        return self.issue_until(host)[0]
-
-    def issue_until(self, host: Host, protocols: tuple[str, ...] = HTTP2_FIRST) -> tuple[ssl.SSLContext, datetime]:
-        """As `issue`, and when the certificate ends. `protocols`: the first that the client speaks is spoken."""
+    def issue(self, host: Host, protocols: tuple[str, ...] = HTTP2_FIRST) -> tuple[ssl.SSLContext, datetime]:
+        """A server's side of TLS with a new certificate for this one host, and when that ends. Takes a millisecond or
+        two. `protocols`: the first that the client speaks is spoken.
+        """
         now = datetime.now(UTC)
         ends = min(now + _LEAF_LIFE, self._ends)
         leaf = self._sign_leaf(host, now, ends)
@@ -153,7 +156,7 @@ class Contexts:
         context = self.held(host, protocols)
         if context is not None:
             return context
-        made = self._authority.issue_until(host, protocols)  # outside of the lock: others need not wait
+        made = self._authority.issue(host, protocols)  # outside of the lock: others need not wait
         key = (host.text, protocols)
         with self._lock:
             self._held[key] = made
@@ -174,6 +177,16 @@ def _certificate_of(public: ec.EllipticCurvePublicKey, begins: datetime, ends: d
         .not_valid_before(begins)
         .not_valid_after(ends)
     )
+
+
+def _subject_hash(subject: x509.Name) -> str:
+    """What OpenSSL calls our certificate in a folder of certificates: the start of the SHA-1 of its subject.
+
+    OpenSSL hashes the canonical form: UTF-8 in small letters, with single spaces, without the head of the outer
+    sequence, which is two bytes for a name as short as ours. Ours is written like that, so nothing is to be changed.
+    """
+    digest = hashlib.sha1(subject.public_bytes()[2:], usedforsecurity=False).digest()
+    return f"{int.from_bytes(digest[:4], 'little'):08x}"
 
 
 def _usage(*names: str) -> x509.KeyUsage:

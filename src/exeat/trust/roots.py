@@ -20,8 +20,6 @@ from exeat.trust.places import BUNDLES
 _EXTRA_VARIABLES = ("NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _MAX_FILE = 16 << 20
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----\s.{1,65536}?-----END CERTIFICATE-----", re.DOTALL)
-HTTP_1 = ("http/1.1",)
-HTTP_ANY = ("h2", "http/1.1")
 _REASON_TEXT = re.compile(r"\[SSL\] ([a-z0-9 ]{1,80}) \(_ssl\.c")
 _IF_YOURS = "add the authority's certificate with --upstream-ca if it is yours"
 _UNKNOWN_ISSUER = f"comes from an authority that is not trusted here; {_IF_YOURS}"
@@ -151,19 +149,12 @@ class UpstreamTrust:
         self._pem = b"".join(roots).decode("ascii", "replace")
         self._made: dict[tuple[str, ...], ssl.SSLContext] = {}
 
-    def context(self, alpn: tuple[str, ...] = HTTP_1) -> ssl.SSLContext:
+    def context(self, alpn: tuple[str, ...]) -> ssl.SSLContext:
         """The context for these protocols. Made once (some 25 ms, all of it reading roots), then the same again."""
         context = self._made.get(alpn)
         if context is None:
             context = self._made[alpn] = _client_context(self._pem, alpn)
         return context
-
-
-def upstream_context(
-    extra_files: Sequence[str], environ: Mapping[str, str], alpn: tuple[str, ...] = HTTP_1
-) -> ssl.SSLContext:
-    """One client context. Who needs several takes `UpstreamTrust`."""
-    return UpstreamTrust(extra_files, environ).context(alpn)
 
 
 def _client_context(pem: str, alpn: tuple[str, ...]) -> ssl.SSLContext:

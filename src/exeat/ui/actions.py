@@ -17,10 +17,11 @@ from exeat.sandbox.folder import open_sandbox
 
 Asked = Mapping[str, object]
 Said = dict[str, object]
+MAX_ROWS: Final = 1_000  # that are sent; the page says how many there are
 
 
 def allow(asked: Asked) -> Said:
-    """Add a rule: `exactly` the one that was shown, or what somebody typed, read as the command line reads it."""
+    """Add a rule: `exactly` the one that was shown, or what the user typed, read as the command line reads it."""
     name, rule = _text(asked, "sandbox"), _text(asked, "rule")
     exactly = _flag(asked, "exactly")
     with open_sandbox(name) as folder:
@@ -49,7 +50,7 @@ def remove(asked: Asked) -> Said:
     name = _text(asked, "sandbox")
     rule = parse_rule(_text(asked, "rule"), Source("rule"))
     if not rule.deny:
-        raise ConfigError(f"{rule} allows: block it", where="rule")
+        raise ConfigError(f"{rule} is an allow rule: block it instead", where="rule")
     with open_sandbox(name) as folder:
         was_there = rule in read_allowlist(folder).rules
         update_allowlist(folder, lambda listed: listed.without(rule))
@@ -108,11 +109,8 @@ def _flag(asked: Asked, name: str) -> bool:
     """Nothing that is merely true: a yes must be said."""
     value = asked.get(name, False)
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} is neither true nor false")
+        raise ConfigError(f"{name} must be true or false")
     return value
-
-
-MAX_ROWS: Final = 1_000  # that are sent; the page says how many there are
 
 
 def list_files(sandbox: str) -> Said:
@@ -136,4 +134,4 @@ def show_file(sandbox: str, path: str) -> Said:
                     return {"lines": text_diff(comparison.real, change)}
                 except NotShownError as error:
                     return {"lines": [], "why": str(error)}
-    raise ConfigError("no change is kept there")
+    raise ConfigError("nothing has changed there")

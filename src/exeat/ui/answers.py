@@ -29,6 +29,12 @@ _GUARDS: Final = (
     "Connection: close\r\n"
 )
 LAST_CHUNK: Final = b"0\r\n\r\n"
+_SCRIPTS: Final = ("page", "link", "text", "decisions", "hosts", "questions", "rules", "changes")
+_FILES: Final = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in _SCRIPTS},
+}
 
 
 def encode_answer(status: int, kind: str, body: bytes) -> bytes:
@@ -61,14 +67,6 @@ def encode_line(said: Mapping[str, object]) -> bytes:
 class PageFile(NamedTuple):
     kind: str
     body: bytes
-
-
-_SCRIPTS: Final = ("page", "link", "text", "decisions", "hosts", "questions", "rules", "changes")
-_FILES: Final = {
-    "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in _SCRIPTS},
-}
 
 
 def load_page() -> dict[str, PageFile]:

@@ -17,6 +17,7 @@ from exeat.files.layers.kept import layer_numbers
 from exeat.policy.rule import Rule
 from exeat.sandbox import control
 from exeat.sandbox.allowlist import read_allowlist
+from exeat.sandbox.files import Stamp, file_stamp
 from exeat.sandbox.folder import AUDIT, SandboxFolder, check_name, list_sandboxes, open_sandbox
 from exeat.ui.rows import is_shown, row_of
 
@@ -26,6 +27,8 @@ MAX_ROWS: Final = 2_000  # of the past, and at once
 _SANDBOX_TICKS: Final = 2
 _ALL_TICKS: Final = 4
 _BEAT_TICKS: Final = 40
+MAX_RULES: Final = 1_000  # that are sent; of a longer list the page shows the end, where new rules go, and says so
+Shown = dict[str, object]
 
 
 class Watch:
@@ -81,7 +84,7 @@ class Watch:
         return self._changed("sandbox", look_at(name, self._lists, commands))
 
     def _look_at_questions(self) -> list[Shown]:
-        """Those of all sandboxes: they do not wait until somebody looks at the right one."""
+        """Those of all sandboxes: they do not wait until the user looks at the right one."""
         asked: list[Shown] = []
         for name in sorted(self._asking):
             with suppress(ExeatError):
@@ -98,7 +101,7 @@ class Watch:
     def _new_rows(self, name: str) -> list[Shown]:
         try:
             if self._folder is not None and not os.fstat(self._folder.descriptor).st_nlink:
-                self._let_go()  # removed; perhaps made anew
+                self._let_go()  # removed; perhaps made again
             if self._follower is None:
                 return self._first_rows(name)
             return self._rows(self._follower.read_new())
@@ -141,20 +144,15 @@ def _listed(lists: Lists) -> list[Shown]:
         return [{"name": "", "problem": str(error)}]
 
 
-MAX_RULES: Final = 1_000  # that are sent; of a longer list the page shows the end, where new rules go, and says so
-
-Shown = dict[str, object]
-
-
 class Lists:
     """Allowlists, read again only when their file has changed: a long one takes a tenth of a second."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[tuple[int, int, int], tuple[Rule, ...]]] = {}
+        self._read: dict[str, tuple[Stamp, tuple[Rule, ...]]] = {}
 
     def rules(self, folder: SandboxFolder) -> tuple[Rule, ...]:
         """Raises ConfigError."""
-        stamp = _stamp(folder.allowlist_path)
+        stamp = file_stamp(folder.allowlist_path)
         known = self._read.get(folder.name)
         if stamp is not None and known is not None and known[0] == stamp:
             return known[1]
@@ -213,14 +211,6 @@ def questions(name: str) -> list[Shown]:
 
 def _said(error: ExeatError | OSError) -> str:
     return str(error) if isinstance(error, ExeatError) else f"{error.strerror or error}"
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _last_change(path: str) -> float | None:

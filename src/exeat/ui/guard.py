@@ -20,6 +20,8 @@ ADDRESS: Final = "127.0.0.1"
 _NAMES: Final = (ADDRESS, "localhost")
 # Fields that are judged here. One that comes twice could be read in two ways.
 _JUDGED: Final = (b"origin", b"authorization", b"content-type", b"sec-fetch-site")
+_TABLE: Final = "/proc/net/tcp"
+_LOOPBACK: Final = "0100007F"
 
 
 class Refusal(NamedTuple):
@@ -47,12 +49,12 @@ class Guard:
         if any(counts[name] > 1 for name in _JUDGED):
             return Refusal(400, "a header field is repeated")
         if fields.get(b"origin", own := b"http://" + head.host) != own:
-            return Refusal(403, "this page answers nobody but itself")
+            return Refusal(403, "this page answers only itself")
         # `none`: the user typed the address or followed the link from a terminal. That is how the page is opened, and
         # never how its script asks.
         from_where = (b"same-origin",) if needs_token else (b"same-origin", b"none")
         if fields.get(b"sec-fetch-site", b"same-origin") not in from_where:
-            return Refusal(403, "this page answers nobody but itself")
+            return Refusal(403, "this page answers only itself")
         if needs_token and not hmac.compare_digest(fields.get(b"authorization", b""), self._authorization):
             return Refusal(401, "the token is missing or wrong: open the link that exeat ui printed")
         if head.method == b"POST" and fields.get(b"content-type", b"").lower() != b"application/json":
@@ -60,12 +62,8 @@ class Guard:
         return None
 
 
-_TABLE: Final = "/proc/net/tcp"
-_LOOPBACK: Final = "0100007F"
-
-
 def is_of_this_user(port: int, own_port: int) -> bool:
-    """Does the socket at that port, connected to ours, belong to our user? Where nobody can tell, yes."""
+    """Does the socket at that port, connected to ours, belong to our user? Where the kernel does not say, yes."""
     try:
         with open(_TABLE, encoding="ascii") as table:
             lines = table.readlines()[1:]
@@ -76,7 +74,9 @@ def is_of_this_user(port: int, own_port: int) -> bool:
 
 
 class Ticket:
-    """Good for one page, once. If it comes a second time, two have seen it, and `on_theft` is called."""
+    """What `--open` gives to a browser. That stands in the list of processes, so it is good for one page, once: if it
+    comes a second time, two have seen it, and `on_theft` is called.
+    """
 
     def __init__(self, on_theft: Callable[[], None]) -> None:
         self.text = ""

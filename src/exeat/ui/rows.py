@@ -1,4 +1,4 @@
-"""What a line of a log means to somebody who looks. Lines hold text that a sandbox chose: it is passed on as text."""
+"""What a line of a log means to the user. Lines hold text that a sandbox chose: it is passed on as text."""
 
 from __future__ import annotations
 
@@ -6,16 +6,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from exeat.errors import ConfigError, HostError
-from exeat.policy import (
-    LOCALHOST,
-    Address,
-    AddressClass,
-    Source,
-    Target,
-    classify,
-    parse_rule,
-    rule_to_allow,
-)
+from exeat.policy import LOCALHOST, Address, AddressClass, Source, Target, classify, parse_rule, rule_to_allow
 from exeat.policy.host import Name, canonical_host
 from exeat.reasons import LISTABLE
 
@@ -30,11 +21,7 @@ class Offer(NamedTuple):
 
 
 _NO_OFFER: Final = Offer()
-_EVENTS: Final = {
-    "start": "A command started.",
-    "stop": "The command ended.",
-    "reload": "The rules were read anew.",
-}
+_EVENTS: Final = {"start": "A command started.", "stop": "The command ended.", "reload": "The rules were read again."}
 
 
 def row_of(record: dict[str, Any]) -> dict[str, object] | None:
@@ -87,7 +74,7 @@ def offers(host_text: str, port: int) -> Offer:
     for text in (exact, f".{exact}") if isinstance(host, Name) else (exact,):
         try:
             found.append(parse_rule(text, Source("an offer")).text)
-        except ConfigError:  # `.co.uk`: nobody means that
+        except ConfigError:  # `.co.uk`: no one means that
             continue
     is_inside = host == LOCALHOST or (isinstance(host, Address) and classify(host.ip) is not AddressClass.PUBLIC)
     return Offer(tuple(found), is_inside)

@@ -33,6 +33,10 @@ _LIVE: Final = re.compile(rb"/api/live(?:\?sandbox=([a-z0-9-]{1,40}))?")
 _OPEN: Final = "/api/open"
 
 _Result = TypeVar("_Result")
+_STOLEN = (
+    "the link that was opened in the browser was used twice, so someone else on this machine may have read it; "
+    "exeat ui has ended: start it without --open"
+)
 
 
 class PageServer:
@@ -135,7 +139,7 @@ class PageServer:
         elif head.method == b"POST" and path == _OPEN:
             # The ticket stands in the list of processes, for every user to see.
             if not is_of_this_user(writer.get_extra_info("peername")[1], self._port):
-                writer.write(encode_error(403, "this page answers nobody but its own user"))
+                writer.write(encode_error(403, "this page answers only its own user"))
             else:
                 writer.write(self._redeem(asked))
         elif head.method == b"POST" and (action := ACTIONS.get(path)) is not None:
@@ -204,12 +208,6 @@ async def _read_body(reader: asyncio.StreamReader, head: RequestHead) -> dict[st
     if not isinstance(asked, dict):
         raise ProtocolError("that is not a JSON object")
     return asked
-
-
-_STOLEN = (
-    "the link that was opened in the browser was used twice, so somebody else on this machine may have read it; "
-    "exeat ui has ended: start it without --open"
-)
 
 
 def serve_page(port: int, *, on_ready: Callable[[str], None], open_link: Callable[[str], None] | None) -> int:

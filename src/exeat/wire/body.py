@@ -29,22 +29,8 @@ _MAX_EXCESS: Final = 16 * 1024
 _MAX_TRAILERS: Final = 16 * 1024
 # RFC 9110 section 6.5.1: fields that frame, route, authenticate or describe the content cannot come late.
 _NEVER_TRAILER: Final = frozenset(
-    (
-        b"authorization",
-        b"connection",
-        b"content-encoding",
-        b"content-length",
-        b"content-range",
-        b"content-type",
-        b"cookie",
-        b"host",
-        b"keep-alive",
-        b"set-cookie",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    )
+    b"authorization connection content-encoding content-length content-range content-type cookie host keep-alive "
+    b"set-cookie te trailer transfer-encoding upgrade".split()
 )
 
 

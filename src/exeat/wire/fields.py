@@ -25,20 +25,8 @@ _JUDGED: Final = re.compile(
 )
 # `Connection: authorization` would make a proxy drop the credential, or the framing, on the way.
 _NOT_DROPPABLE: Final = frozenset(
-    (
-        b"authorization",
-        b"cache-control",
-        b"content-encoding",
-        b"content-length",
-        b"content-range",
-        b"content-type",
-        b"cookie",
-        b"expect",
-        b"host",
-        b"range",
-        b"set-cookie",
-        b"transfer-encoding",
-    )
+    b"authorization cache-control content-encoding content-length content-range content-type cookie expect host range "
+    b"set-cookie transfer-encoding".split()
 )
 _USUAL_CONNECTION: Final = {b"keep-alive": (b"keep-alive",), b"Keep-Alive": (b"keep-alive",), b"close": (b"close",)}
 _HOP_WORDS: Final = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"proxy-connection"))

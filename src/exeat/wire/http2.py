@@ -9,7 +9,7 @@ downgrade attacks. Everything here is refused, never repaired. A fault concerns 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from hpack import NeverIndexedHeaderTuple
 
@@ -36,19 +36,16 @@ _GUESSABLE: Final = re.compile(rb"auth|cookie|key|token|secret|passw|sign|sessio
 _MAX_HEADERS: Final = 1_024  # of text that we have made ourselves, so it has been counted before
 
 
-class Text:
+class Text(NamedTuple):
     """A head as HTTP/1.1 text, and how its body is framed behind it.
 
     `length`: that many bytes as they are. `chunked`: in chunks. Neither: there is no body.
     """
 
-    __slots__ = ("chunked", "head", "length", "method")
-
-    def __init__(self, head: bytes, *, length: int | None = None, chunked: bool = False, method: bytes = b"") -> None:
-        self.head = head
-        self.length = length
-        self.chunked = chunked
-        self.method = method
+    head: bytes
+    length: int | None = None
+    chunked: bool = False
+    method: bytes = b""
 
 
 def request_text(headers: Headers, *, ended: bool) -> Text:
@@ -156,23 +153,17 @@ def _join_cookies(fields: Headers) -> Headers:
 # The other way: text that the core has written
 
 
-class Head:
+class Head(NamedTuple):
     """The head of a message in HTTP/2 fields. `interim`: another will follow."""
 
-    __slots__ = ("headers", "interim")
-
-    def __init__(self, headers: Headers, *, interim: bool = False) -> None:
-        self.headers = headers
-        self.interim = interim
+    headers: Headers
+    interim: bool = False
 
 
-class End:
+class End(NamedTuple):
     """The end of a message."""
 
-    __slots__ = ("trailers",)
-
-    def __init__(self, trailers: Headers) -> None:
-        self.trailers = trailers
+    trailers: Headers
 
 
 Part = Head | bytes | End

@@ -12,7 +12,7 @@ from typing import Any
 
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.resolve import IPAddress
-from exeat.gateway.tls.interception import Alpn, Intercept, Interception
+from exeat.gateway.tls.interception import HTTP1, Alpn, Intercept, Interception
 from exeat.policy import Policy, build_policy
 from exeat.secrets.model import Secret
 from exeat.secrets.setup.config import parse_secrets
@@ -20,7 +20,6 @@ from exeat.secrets.setup.values import fetch
 from exeat.secrets.vault import Vault
 from exeat.sources import make_policy
 from exeat.trust.authority import Authority, Contexts
-from exeat.trust.roots import HTTP_1
 from tests.support.gateways.doors import Opener, open_connect, open_redirect, open_socks
 from tests.support.gateways.gate import Gate
 from tests.support.gateways.scene import AnyName, Dials, Scene
@@ -30,7 +29,6 @@ from tests.support.origins.tls import TlsOrigin, say_goodbye, trusted_authority
 StartIntercepted = Callable[..., "Intercepted"]
 DOORS: dict[str, Opener] = {"connect": open_connect, "socks": open_socks, "redirect": open_redirect}
 VALUE = "sk-real/value+of=the secret"  # with characters that every encoding writes in its own way
-HTTP1 = ("http/1.1",)
 
 
 class Routes(Dials):
@@ -52,7 +50,7 @@ class Upstreams:
     def __init__(self) -> None:
         self._made: dict[Alpn, ssl.SSLContext] = {}
 
-    def context(self, alpn: Alpn = HTTP_1) -> ssl.SSLContext:
+    def context(self, alpn: Alpn = HTTP1) -> ssl.SSLContext:
         if alpn not in self._made:
             from exeat.trust.roots import _client_context
 

@@ -13,6 +13,7 @@ from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.dial import DialError, dial
 from exeat.gateway.gates.resolve import IPAddress
 from exeat.policy.host import unmapped
+from exeat.reasons import ProxyError
 from tests.support.gateways.gate import Gate
 from tests.support.gateways.redirected import Namespace, require
 from tests.support.origins.raw import RawOrigin
@@ -45,7 +46,7 @@ class Dials:
         if self.before is not None:
             await self.before()
         if not all(unmapped(ip).is_loopback for ip in addresses):
-            raise DialError("the server refused the connection", "connection_refused")
+            raise DialError("the server refused the connection", ProxyError.CONNECTION_REFUSED)
         return await dial(loop, addresses, port, timeout_s)
 
 

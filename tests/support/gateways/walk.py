@@ -16,17 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from exeat.policy import (
-    LOCALHOST,
-    Name,
-    Policy,
-    Target,
-    canonical_host,
-    canonical_path,
-    decide,
-    host_addresses,
-    judge_address,
-)
+from exeat.policy import LOCALHOST, Name, Policy, Target, canonical_host, canonical_path, decide, judge_address
+from exeat.policy.decide import host_addresses
 from exeat.sources import make_policy
 from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.gateways.gate import Gate

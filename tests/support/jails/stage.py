@@ -161,7 +161,7 @@ class Stage:
             who = self.caller(caller)
             words = ("--json", "--jail", jail, "--class", group, *(["--nest"] if nest else []))
             done = self.run(who, *self.exeat("doctor", "--attack", *words))
-            if done.returncode == 2 and "cannot be had here" in done.stderr:
+            if done.returncode == 2 and "does not work here" in done.stderr:
                 give_up(done.stderr.strip())
             assert done.stdout.startswith("{"), f"no scorecard: status {done.returncode}\n{done.stderr}"
             self.cards[key] = json.loads(done.stdout)

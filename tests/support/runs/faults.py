@@ -1,8 +1,8 @@
 """`exeat` with one fault in one of its processes: `faults.py STEP HOW ORDER run ...`.
 
-STEP is where it fails; HOW is `oserror`, `error`, `exit`, `kill`, or `none` for a control. ORDER says who is first:
-`it`, the process that fails, before the run tells it anything; `run`, whose word has come by then and is never read;
-or `any`.
+STEP is where it fails, or several of them for a control; HOW is `oserror`, `error`, `exit`, `kill`, or `none` for a
+control. ORDER says who is first: `it`, the process that fails, before the run tells it anything; `run`, whose word has
+come by then and is never read; or `any`.
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ def arrange(step: str, how: str, order: str) -> None:
 
 
 if __name__ == "__main__":
-    arrange(*sys.argv[1:4])
+    for each in sys.argv[1].split(","):
+        arrange(each, *sys.argv[2:4])
     del sys.argv[1:4]
     importlib.import_module("exeat.cli.main").console()

@@ -64,7 +64,7 @@ class Command:
     async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         question = self.questions.pop(request["number"], None)
         if question is None:
-            raise ExeatError("there is no such question any more")
+            raise ExeatError("this question is no longer open")
         self.answers.append((request["number"], request["allow"], request["always"]))
         return {"said": f"{question['rule']} is {'allowed' if request['allow'] else 'denied'}"}
 

@@ -50,7 +50,7 @@ def test_a_name_never_leads_out_of_its_folder(
         capsys.readouterr()
         assert main(["proxy", *command, f"--name={name}"]) == 2
         said = capsys.readouterr().err
-        assert "is not a name for a sandbox" in said
+        assert "is not a sandbox name" in said
         assert "\x1b" not in said
         assert "a\nb" not in said
     assert tree(tmp_path) == before

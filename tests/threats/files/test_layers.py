@@ -12,8 +12,7 @@ import pytest
 
 from exeat.errors import ExeatError
 from exeat.files.layers import on_disk, saving
-from exeat.files.layers.comparing import Change
-from exeat.files.layers.real import RealMachine
+from exeat.files.layers.comparing import Change, RealMachine
 from exeat.files.layers.saving import save_layer
 from exeat.files.layers.showing import rows_of
 from exeat.files.layers.upper import count_changes

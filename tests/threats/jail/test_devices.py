@@ -160,8 +160,9 @@ KERNELS = {
 
 
 @BY_USER
-@pytest.mark.parametrize("kind", KERNELS)
-def test_open_files_of_the_kernels_are_not_inherited(kind: str, uid: int | None) -> None:
+def test_open_files_of_the_kernels_are_not_inherited(uid: int | None) -> None:
+    """All kinds at once, from descriptor 17 on."""
+    numbers = range(17, 17 + len(KERNELS))
     start = (
         "import ctypes, os, select, subprocess, sys\nkeep = select.epoll()\n"
         "def make_queue(name):\n"
@@ -169,18 +170,28 @@ def test_open_files_of_the_kernels_are_not_inherited(kind: str, uid: int | None)
         "    made = queues.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, None)\n"
         "    queues.mq_unlink(name)\n"
         "    return made\n"
-        f"opened = {KERNELS[kind]}\nassert opened >= 0\n"
-        "os.dup2(opened, 17)\nos.set_inheritable(17, True)\n"
+        f"opened = [{', '.join(KERNELS.values())}]\n"
+        "for number, each in enumerate(opened, 17):\n"
+        "    assert each >= 0, number\n"
+        "    os.dup2(each, number + 100)\n"
+        "for number in range(17, 17 + len(opened)):\n"
+        "    os.dup2(number + 100, number)\n"
+        "    os.set_inheritable(number, True)\n"
+        "    os.close(number + 100)\n"
         "sys.exit(subprocess.run(sys.argv[1:], close_fds=False).returncode)"
     )
-    look = python("import os\ntry: os.fstat(17); print('open')\nexcept OSError: print('closed')")
+    look = python(
+        f"import os\nfor number in range(17, 17 + {len(KERNELS)}):\n"
+        "    try: os.fstat(number); print('open')\n    except OSError: print('closed')"
+    )
     starter = [*python(start), *as_user(uid)]
-    assert exeat(argv=[*starter, *look]).stdout == "open\n"
-    done = exeat(argv=[*starter, sys.executable, "-m", "exeat", "run", "--", *look], cwd=ANYWHERE)
-    assert done.stdout == "closed\n"
-    assert "17 (" in done.stderr
-    quiet = exeat(argv=[*starter, sys.executable, "-m", "exeat", "run", "--quiet", "--", *look], cwd=ANYWHERE)
-    assert (quiet.stdout, quiet.stderr) == ("closed\n", "")
+    exeat_run = [sys.executable, "-m", "exeat", "run"]
+    assert exeat(argv=[*starter, *look]).stdout == "open\n" * len(KERNELS)
+    done = exeat(argv=[*starter, *exeat_run, "--", *look], cwd=ANYWHERE)
+    assert done.stdout == "closed\n" * len(KERNELS)
+    assert [kind for kind, number in zip(KERNELS, numbers, strict=True) if f"{number} (" not in done.stderr] == []
+    quiet = exeat(argv=[*starter, *exeat_run, "--quiet", "--", *look], cwd=ANYWHERE)
+    assert (quiet.stdout, quiet.stderr) == ("closed\n" * len(KERNELS), "")
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout"])

@@ -14,7 +14,7 @@ from tests.support.jails.stage import Stage, check
 
 pytestmark = pytest.mark.threat("T-M5")
 
-_ORDINARY = "user"  # root cannot have it
+_ORDINARY = "user"  # not available to root
 
 
 @pytest.mark.parametrize("probe", GROUPS["nest"].probes, ids=lambda probe: probe.id)

@@ -163,7 +163,7 @@ def test_processes_outside_are_not_killed_by_their_group() -> None:
                         exeat(command=kill, uid=NOBODY, cwd=ANYWHERE)
                     else:
                         subprocess.run([*as_user(NOBODY), *kill], check=True)
-                        assert victim.wait(10) == -signal.SIGKILL
+                        assert victim.wait(60) == -signal.SIGKILL
                     assert (victim.poll() is None) == inside
                 finally:
                     victim.kill()

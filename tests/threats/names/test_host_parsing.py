@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ConfigError
 from exeat.sources import make_policy
+from tests.support.examples import examples
 from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import (
     ABSOLUTE,
@@ -447,7 +448,12 @@ def _hosts(draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.threat("T-A10")
-@settings(max_examples=150, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(150),
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(host=_hosts())
 @example(host=b"good.test")
 @example(host=b"127.0.0.1")

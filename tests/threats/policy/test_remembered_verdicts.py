@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from exeat.gateway.tls.interception import Intercept
 from tests.support.clients.http2 import Http2Client, Http2Server
+from tests.support.examples import examples
 from tests.support.gateways.intercepted import StartIntercepted
 from tests.support.gateways.redirected import Namespace, Namespaces, why_not
 from tests.support.gateways.walk import KEPT_DOORS, NAMES, RAW_DOORS, Request, Rules, Server, Step, Walk
@@ -157,7 +158,7 @@ def test_every_verdict_is_that_of_a_gateway_which_has_seen_nothing(
     number = itertools.count()
 
     @settings(
-        max_examples=120,
+        max_examples=examples(120),
         deadline=None,
         phases=[Phase.explicit, Phase.generate, Phase.shrink],
         suppress_health_check=[HealthCheck.too_slow],

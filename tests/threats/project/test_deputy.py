@@ -82,7 +82,7 @@ def test_what_cannot_be_put_back_is_said_first(project: Path, monkeypatch: pytes
         for number in range(30):
             (project / "x" / "autostart" / f"new-{number}").touch()
         (project / "x" / "settings").unlink()
-        monkeypatch.setattr(held_places, "_restore", _fail)
+        monkeypatch.setattr(held_places._Entry, "make", _fail)
         said = held.put_back()
     assert "do not use it" in said[0]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from exeat.jail.files.name_watch import Change
 from exeat.run.files.project_guard import ProjectGuard, guard_projects
 from tests.support.programs import need
 from tests.support.runs.owned import Owned, git, owned
@@ -149,8 +148,8 @@ class _OldNews:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def read(self) -> list[Change]:
-        return [Change(self._path, comes=False)]
+    def read(self) -> list[str]:
+        return [self._path]
 
     def end(self) -> None:
         """There is nothing to end."""

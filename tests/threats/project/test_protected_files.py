@@ -105,7 +105,7 @@ def test_git_cannot_be_led_to_other_settings(project: Project) -> None:
     )
     done = project.run(["sh", "-c", f"{script}; sleep 60"])
     assert done.status != 0
-    assert "git takes its settings from wherever that says" in done.stderr
+    assert "makes git read its settings from elsewhere" in done.stderr
     assert not (project.folder / ".git/commondir").exists()
     assert project.git("config", "--get", "core.fsmonitor", outside=True, check=False) == ""
 
@@ -122,7 +122,7 @@ while True:
         os.close(os.open(name, os.O_CREAT | os.O_WRONLY))
 """
     done = project.run(python(program))
-    assert "git takes its settings from wherever that says" in done.stderr
+    assert "makes git read its settings from elsewhere" in done.stderr
     assert not (project.folder / ".git/commondir").exists()
     assert not (project.folder / ".idea").exists()
 

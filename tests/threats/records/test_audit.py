@@ -278,7 +278,7 @@ def assert_one_end(scene: Scene, mark: Mark, *, upstream: bool) -> None:
     assert [decision["verdict"] for decision in seen.decisions] == ["allow"]
     assert len(seen.ends) == 1, "allowed, and its end is not on record"
     if upstream:
-        assert scene.origin.closed.acquire(timeout=10), "the connection to the server was left open"
+        assert scene.origin.closed.acquire(timeout=60), "the connection to the server was left open"
     assert scene.gate.gateway.counters.internal_errors == 0
 
 
@@ -311,7 +311,7 @@ def test_a_client_that_leaves_while_its_request_is_being_dialled(
     mark = scene.mark()
     conn = scene.gate.connect()
     conn.sendall(wish(scene, through))
-    assert dialling.wait(10)
+    assert dialling.wait(60)
     if through == "socks":
         assert read_exactly(conn, 2) == b"\x05\x00"
     (session,) = scene.gate.gateway.state.sessions

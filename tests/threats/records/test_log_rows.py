@@ -25,6 +25,7 @@ from exeat.cli.logs.table import Table
 from exeat.cli.logs.view import show_log
 from exeat.cli.proxy.options import add_log_options
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.threat("T-J3")
 
@@ -107,7 +108,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(EVENTS) | st.text(), st.dictionaries(st.sampled_from(FIELDS), JSON)), max_size=4
@@ -124,7 +125,7 @@ def test_anything_at_all(given_records: list[tuple[str, dict[str, Any]]], column
         assert SAFE.fullmatch(COLOURED.sub("", line))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_for_a_line(data: bytes) -> None:
     """What is no record is none, without an exception."""
@@ -187,7 +188,7 @@ def test_a_terminal_gets_no_sequence_but_our_colours(sandbox: SandboxFolder) -> 
             while b"last.test" not in data:
                 assert select.select([master], [], [], 20)[0], data[-300:]
                 data += os.read(master, 65536)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
     finally:
         os.close(master)
         os.close(slave)

@@ -26,7 +26,7 @@ from tests.support.gateways.intercepted import StartIntercepted
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import OK, Origin
 from tests.support.origins.raw import RawOrigin, keep_silent
-from tests.unit.gateway.http2_peers import Pipe, run, upstream
+from tests.unit.gateway.http2.peers import Pipe, run, upstream
 
 pytestmark = pytest.mark.threat("T-L3")
 

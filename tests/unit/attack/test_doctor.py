@@ -25,7 +25,7 @@ def test_the_report_says_why_not_and_what_helps() -> None:
     assert "to get it: sudo sysctl -w x=1" in text
     assert "nothing" not in text
     assert "! seccomp" in text
-    assert "No jail that is a boundary can be had here." in text
+    assert "No jail here is a boundary." in text
     assert not report.can_contain
 
 

@@ -11,7 +11,10 @@ from exeat.attack.harness import attack
 from exeat.attack.probes import GROUPS
 from exeat.attack.scorecard import Seen
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the corpus is written for Linux")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the corpus is written for Linux"),
+]
 
 
 def _exeat(folder: Path, body: str) -> tuple[str, ...]:

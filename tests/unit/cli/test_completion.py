@@ -15,6 +15,8 @@ from exeat.cli.completion import places_of, script_for
 from exeat.cli.main import build_parser, main
 from tests.support.programs import need
 
+pytestmark = pytest.mark.thorough
+
 # What is typed, what must be offered, what must not be.
 CASES: list[tuple[str, set[str], set[str]]] = [
     ("exeat ", {"run", "proxy", "check", "completion"}, {"--help", "allow", "policy.toml"}),

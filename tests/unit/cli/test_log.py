@@ -442,7 +442,7 @@ def test_follow(demo: Written) -> None:
         seen = read_until(process.stdout.fileno(), b"after.test")
         assert b"api.x.test" not in seen
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
         assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
 
 
@@ -458,7 +458,7 @@ def test_follow_all_as_json_through_a_pipe_that_closes(demo: Written) -> None:
             seen += os.read(process.stdout.fileno(), 65536)
         assert [json.loads(each)["event"] for each in seen.splitlines()] == ["start", "decision", "end"]
         process.stdout.close()
-        assert process.wait(10) == 141
+        assert process.wait(60) == 141
         assert process.stderr.read() == b""
 
 
@@ -472,7 +472,7 @@ def test_on_a_terminal(demo: Written, no_colour: str) -> None:
         termios.tcsetwinsize(slave, (24, 80))
         environment = {**os.environ, "TERM": "xterm", "NO_COLOR": no_colour}
         with exeat(stdout=slave, env=environment) as process:
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         text = read_until(master, b"200").decode()
     finally:
         os.close(master)

@@ -54,11 +54,11 @@ def test_a_run_has_what_is_kept_and_its_own_options(here: Path, monkeypatch: pyt
 def test_it_is_shown(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert proxy_files() == 0
-    assert "keeps nothing about files" in capsys.readouterr().out
+    assert "has no file settings" in capsys.readouterr().out
     assert proxy_files("--write", "build", "--files", "view", "--nest") == 0
     path = here.parent / "home" / "sandboxes" / "work" / "files.toml"
     lines = [str(path), "  mode        view", f"  write       {here}/build", "  nest        yes"]
-    assert capsys.readouterr().out.splitlines() == [*lines, "counts from the next run on"]
+    assert capsys.readouterr().out.splitlines() == [*lines, "takes effect from the next run"]
     assert proxy_files() == 0
     assert capsys.readouterr().out.splitlines() == lines
     assert proxy_files("--json") == 0

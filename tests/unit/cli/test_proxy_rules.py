@@ -31,12 +31,12 @@ def work(home: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def test_create_makes_a_sandbox_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["proxy", "create"]) == 0
-    assert 'made the sandbox "default", with the list that exeat comes with (' in capsys.readouterr().out
+    assert 'created the sandbox "default", with the list that exeat comes with (' in capsys.readouterr().out
     assert main(["proxy", "create", "--name", "bare", "--empty"]) == 0
-    assert 'made the sandbox "bare", with an empty list: nothing is allowed (0 rules)' in capsys.readouterr().out
+    assert 'created the sandbox "bare", with an empty list: nothing is allowed (0 rules)' in capsys.readouterr().out
     assert (home / "sandboxes" / "bare" / "allowlist.txt").read_text() == ""
     assert main(["proxy", "create", "--empty"]) == 1
-    assert 'the sandbox "default" is there already' in capsys.readouterr().err
+    assert 'the sandbox "default" already exists' in capsys.readouterr().err
     assert (home / "sandboxes" / "default" / "allowlist.txt").read_text()  # as it was
 
 
@@ -279,7 +279,7 @@ def test_the_default_sandbox_is_not_there_by_itself(capsys: pytest.CaptureFixtur
 def test_names_that_lead_elsewhere_are_refused(name: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 2, nothing made, and the name is shown escaped."""
     assert main(["proxy", "allow", "good.test", f"--name={name}"]) == 2
-    assert "\n" not in capsys.readouterr().err.partition(" is not a name")[0]
+    assert "\n" not in capsys.readouterr().err.partition(" is not a sandbox name")[0]
     assert not home.exists()
 
 

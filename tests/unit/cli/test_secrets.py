@@ -59,7 +59,7 @@ def test_files_are_taken_together(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["secrets", "check", first, second, third]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert f"exeat: {third}:3:10: the secret A is there twice" in err
+    assert f"exeat: {third}:3:10: the secret A is given twice" in err
     assert f"{first}:1:2" in err
 
 

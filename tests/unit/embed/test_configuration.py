@@ -100,7 +100,7 @@ REFUSED = [
     (sandbox(audit_log=""), "sandbox.audit_log", "empty"),
     (sandbox(audit_log="-"), "sandbox.audit_log", "standard output belongs to the command"),
     (sandbox(audit_log="a\0b"), "sandbox.audit_log", "NUL"),
-    (sandbox(name="../etc"), "sandbox.name", "not a name"),
+    (sandbox(name="../etc"), "sandbox.name", "not a sandbox name"),
     (sandbox(jail="none"), "sandbox.jail", "not a jail"),
     (sandbox(secrets="/nowhere/secrets.toml"), "/nowhere/secrets.toml", "cannot be read"),
     (sandbox(upstream_ca="ca.pem"), "sandbox.upstream_ca", "no TLS is looked into"),
@@ -240,8 +240,8 @@ def test_a_file_is_read_and_paths_are_relative_to_it(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("text", "where", "said"),
     [
-        ('{"sandbox": {"enabled": true, "enabled": false}}', "configuration:1:32", "'enabled' is there twice"),
-        ('{"sandbox": {}, "sandbox": {"enabled": false}}', "configuration:1:18", "'sandbox' is there twice"),
+        ('{"sandbox": {"enabled": true, "enabled": false}}', "configuration:1:32", "'enabled' is given twice"),
+        ('{"sandbox": {}, "sandbox": {"enabled": false}}', "configuration:1:18", "'sandbox' is given twice"),
         ('{"sandbox": {', "configuration:1:14", "not valid JSON"),
         ('{"sandbox": {"enabled": NaN}}', "configuration:1", "not valid JSON"),
         ('{"sandbox":\n {"network": {"allowed_domains": ["good.test", "*.com"]}}}',

@@ -36,10 +36,10 @@ def told(kind: str, **fields: str) -> str:
         (told("AuditError", public="no log", started="yes"), RunLostError, "no log"),
         (told("ConfigError", public="bad", started="yes"), RunLostError, "bad"),
         (told("OSError", text="odd", started="yes"), RunLostError, "exeat failed while the command ran"),
-        (None, StartError, "exeat has ended without saying how"),
-        ("{", StartError, "exeat has ended without saying how"),
-        ("[]", StartError, "exeat has ended without saying how"),
-        ("{}", StartError, "exeat has ended without saying how"),
+        (None, StartError, "exeat ended without a report"),
+        ("{", StartError, "exeat ended without a report"),
+        ("[]", StartError, "exeat ended without a report"),
+        ("{}", StartError, "exeat ended without a report"),
     ],
 )
 def test_a_command_that_has_run_is_never_said_not_to_have_been_started(

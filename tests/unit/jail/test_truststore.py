@@ -28,7 +28,7 @@ from exeat.policy.host import canonical_host
 from exeat.trust import places
 from exeat.trust.authority import Authority
 from exeat.trust.roots import find_system_roots
-from exeat.trust.store import certificates_of, combined_bundle, java_key_store, subject_hash
+from exeat.trust.store import certificates_of, combined_bundle, java_key_store
 from tests.support.gateways.redirected import require
 from tests.unit.jail.forked import UIDS, become
 from tests.unit.trust.handshake import Link, trusting
@@ -36,7 +36,7 @@ from tests.unit.trust.handshake import Link, trusting
 AUTHORITY = Authority(None)
 BUNDLE_TEXT = combined_bundle(find_system_roots({}), AUTHORITY.certificate_pem)
 STORE = java_key_store(certificates_of(BUNDLE_TEXT))
-HASH = subject_hash(AUTHORITY.certificate_der)
+HASH = AUTHORITY.subject_hash
 OWN = "/run/exeat"
 CERTS = "/etc/ssl/certs"
 
@@ -208,7 +208,7 @@ def program(name: str) -> str:
 def test_openssl_finds_the_authority_by_its_hash(uid: int, folder: Path) -> None:
     openssl = program("openssl")
     leaf = folder / "leaf.pem"
-    link = Link(trusting(AUTHORITY.certificate_pem), AUTHORITY.issue(canonical_host("good.test")), "good.test")
+    link = Link(trusting(AUTHORITY.certificate_pem), AUTHORITY.issue(canonical_host("good.test"))[0], "good.test")
     leaf.write_text(ssl.DER_cert_to_PEM_cert(link.client.getpeercert(binary_form=True) or b""))
     command = [openssl, "verify", "-no-CAfile", "-no-CAstore", "-CApath", CERTS, str(leaf)]
 

@@ -14,6 +14,8 @@ import pytest
 from tests.support.gateways.redirected import require
 from tests.unit.jail.forked import UIDS
 
+pytestmark = pytest.mark.thorough
+
 _ENTER = """
 import errno, os, socket, stat, sys
 from exeat.jail import libc

@@ -67,9 +67,9 @@ REFUSED = [
     ("[files]\nnest = 1", "p.toml:2:8", "files.nest is a number"),
     ("[files]\nlayer_size = true", "p.toml:2:14", "files.layer_size is true or false"),
     ("[files]\nlayer_size = 1.5", "p.toml:2:14", "files.layer_size is a number"),
-    ("[files]\nlayer_size = 0", "p.toml:2:14", "not a size of a layer"),
-    ('[files]\nlayer_size = "much"', "p.toml:2:15", "not a size of a layer"),
-    ('[files]\nlayer_size = "2000000GB"', "p.toml:2:15", "not a size of a layer"),
+    ("[files]\nlayer_size = 0", "p.toml:2:14", "not a layer size"),
+    ('[files]\nlayer_size = "much"', "p.toml:2:15", "not a layer size"),
+    ('[files]\nlayer_size = "2000000GB"', "p.toml:2:15", "not a layer size"),
 ]
 
 

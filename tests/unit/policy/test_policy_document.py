@@ -7,7 +7,8 @@ from ipaddress import ip_address
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.policy import Source, parse_allowlist, parse_document, parse_host_mapping
+from exeat.policy import Source, parse_document, parse_host_mapping
+from exeat.policy.document import parse_allowlist
 
 TOML = """\
 # a comment with "quotes" and [brackets]

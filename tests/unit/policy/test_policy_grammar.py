@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.policy import Scope, Source, parse_rule, parse_size
+from exeat.policy import Scope, Source, parse_rule
+from exeat.policy.options import parse_size
 
 HERE = Source("policy.toml", 3, 10)
 WEB = ((80, 80), (443, 443))

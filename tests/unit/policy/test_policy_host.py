@@ -7,7 +7,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 import pytest
 
 from exeat.errors import HostError
-from exeat.policy import Address, Name, canonical_host, configured_host, parse_port, split_authority
+from exeat.policy import Address, Name, canonical_host, split_authority
+from exeat.policy.host import configured_host, parse_port
 
 NAMES = [
     ("good.test", "good.test"),

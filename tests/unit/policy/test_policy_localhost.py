@@ -6,15 +6,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from exeat.policy import (
-    LOOPBACK,
-    Target,
-    canonical_host,
-    decide,
-    host_addresses,
-    is_same_host,
-    judge_address,
-)
+from exeat.policy import LOOPBACK, Target, canonical_host, decide, is_same_host, judge_address
+from exeat.policy.decide import host_addresses
 from exeat.sources import make_policy
 
 

@@ -14,28 +14,27 @@ from exeat.policy import (
     Decision,
     Name,
     Policy,
-    PolicyDocument,
     Reason,
     Rule,
     Scope,
     Source,
     Target,
-    address_depends_on_request,
     build_policy,
     canonical_host,
     canonical_path,
     classify,
-    configured_host,
     decide,
-    depends_on_request,
     judge_address,
-    parse_allowlist,
     parse_document,
     parse_host_mapping,
     parse_rule,
     split_authority,
 )
 from exeat.policy.address import AddressClass, carried_ipv4, holds_no_public
+from exeat.policy.decide import address_depends_on_request, depends_on_request
+from exeat.policy.document import PolicyDocument, parse_allowlist
+from exeat.policy.host import configured_host
+from tests.support.examples import examples
 
 HERE = Source("test", 1, 1)
 
@@ -214,7 +213,7 @@ def naive_allows(rules: list[Rule], target: Target) -> bool:
     return False
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(policies, targets)
 def test_decide_equals_the_naive_reading(texts: list[str], target: Target) -> None:
     """The index gives the verdict that a plain walk over the rules gives."""
@@ -235,7 +234,7 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(policies, targets, requests)
 def test_a_place_without_conditions_has_one_decision(
     texts: list[str], target: Target, request: tuple[str | None, str | None]
@@ -247,7 +246,7 @@ def test_a_place_without_conditions_has_one_decision(
         assert decide(policy, target) == decide(policy, other)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(policies, targets, requests, st.sampled_from(IPS), st.booleans())
 def test_an_address_without_conditions_has_one_judgement(
     texts: list[str], target: Target, request: tuple[str | None, str | None], ip: str, own: bool
@@ -290,7 +289,7 @@ TOML = 'allow = ["a.test", \'b.test:22\']\ndeny = ["""evil.test"""]\n[hosts]\n"a
 JSON = '{"allow": ["a.test", "b.test:22"], "deny": ["\\u0065vil.test"], "hosts": {"a.test": "::1"}, "limits": {"x": 1}}'
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     st.sampled_from([(TOML, "p.toml"), (JSON, "p.json")]),
     st.lists(

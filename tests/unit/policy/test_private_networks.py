@@ -21,10 +21,9 @@ from exeat.policy import (
     decide,
     judge_address,
     parse_document,
-    parse_private_network,
     parse_rule,
 )
-from exeat.policy.address import AddressClass, classify
+from exeat.policy.address import AddressClass, classify, parse_private_network
 
 HERE = Source("--private-network", item=1)
 R = Reason

@@ -6,18 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exeat.policy import (
-    Name,
-    Policy,
-    Reason,
-    Source,
-    Target,
-    build_policy,
-    could_allow,
-    decide,
-    parse_rule,
-    unreachable,
-)
+from exeat.policy import Name, Policy, Reason, Source, Target, build_policy, decide, parse_rule
+from exeat.policy.decide import could_allow, unreachable
+from tests.support.examples import examples
 
 HERE = Source("test", 1, 1)
 NAMES = ["good.test", "a.good.test", "b.a.good.test", "other.test", "test"]
@@ -57,7 +48,7 @@ def allowed_somewhere(policy: Policy, name: Name) -> bool:
     return any(decide(policy, target).allowed for target in targets)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(st.lists(rule_texts(), max_size=6), st.sampled_from(NAMES))
 def test_it_agrees_with_decide(texts: list[str], text: str) -> None:
     """Never False for what is allowed somewhere; exact when no deny rule looks at methods or paths."""
@@ -69,7 +60,7 @@ def test_it_agrees_with_decide(texts: list[str], text: str) -> None:
         assert could_allow(policy, name) is somewhere
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.lists(rule_texts(), max_size=6), st.sampled_from(NAMES))
 def test_the_denial_on_record_is_true(texts: list[str], text: str) -> None:
     """A name that could not be allowed is not listed, or denied by a rule that is named and covers it."""

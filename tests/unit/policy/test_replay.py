@@ -21,6 +21,7 @@ from exeat.policy import (
     parse_rule,
 )
 from exeat.policy.replay import Again, Outcome, Recorded, Unknown, judge_again
+from tests.support.examples import examples
 
 HERE = Source("test", 1)
 HOSTS = ("a.test", "b.a.test")
@@ -181,7 +182,7 @@ def verdict(judging: Policy, target: Target, address: str) -> Any:
     return judge_address(judging, found, target, ip_address(address), own=False)
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(
     before=st.lists(st.sampled_from(RULES), max_size=5),
     after=st.lists(st.sampled_from(RULES), max_size=5),

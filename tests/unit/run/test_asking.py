@@ -71,12 +71,12 @@ def test_what_is_not_an_answer_leaves_the_question_open(packet: bytes) -> None:
 
 
 def test_the_first_answer_counts() -> None:
-    """Whoever comes later hears that there is no such question any more."""
+    """Whoever comes later hears that this question is no longer open."""
 
     async def scene(panel: Panel, there: socket.socket) -> None:
         asked = await begin(panel)
         assert panel.answer(3, allow=False, always=False, by="control") == "a.test is denied until this command ends"
-        with pytest.raises(ExeatError, match="no such question"):
+        with pytest.raises(ExeatError, match="no longer open"):
             panel.answer(3, allow=True, always=False, by="terminal")
         assert await asked == Answer(False, "control")
 

@@ -81,6 +81,7 @@ _PACKAGES = ("exeat", "aiohappyeyeballs", "h2", "hpack", "hyperframe", "httptool
 _BEFORE = {
     "exeat.sandbox.folder: difflib",
     "exeat.gateway.process: uvloop", "exeat.policy.document: tomllib", "exeat.policy.document: exeat.policy.files",
+    "exeat.policy.document: exeat.policy.positions",
     "exeat.policy.grammar: publicsuffixlist",
     "exeat.run.gateway_process.process: exeat.run.asks.terminal",
     "exeat.run.gateway_process.scrubbing: exeat.jail.libc",

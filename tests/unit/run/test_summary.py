@@ -7,8 +7,7 @@ import json
 import subprocess
 import sys
 
-from exeat.gateway.record.blocked import KeptList
-from exeat.gateway.record.counters import Counters
+from exeat.gateway.record.counters import Counters, KeptList
 from exeat.jail.messages import Row
 from exeat.run.gateway_process.facts import tell_outcome
 from exeat.run.outcome import UNKNOWN, Outcome, as_json, print_summary

@@ -26,6 +26,7 @@ from exeat.sandbox.allowlist import read_allowlist
 from exeat.sandbox.changes import Change, allow, block, reset, store_rule
 from exeat.sandbox.folder import SandboxFolder, default_allowlist
 from exeat.sandbox.typed import read_allow
+from tests.support.examples import examples
 
 
 def put(folder: SandboxFolder, *rules: str) -> None:
@@ -196,31 +197,31 @@ def test_block_says_what_it_did(folder: SandboxFolder) -> None:
     """Which rule would still allow it, whether one of the list or one of a running command."""
     put(folder, ".github.com")
     assert block(folder, ["gist.github.com"]).said == (
-        "added !.gist.github.com: else line 1 (.github.com) would allow it",
+        "added !.gist.github.com: otherwise line 1 (.github.com) would allow it",
     )
     assert block(folder, ["gist.github.com"]) == Change(
-        (".gist.github.com is denied by line 2 (!.gist.github.com) already",), False
+        (".gist.github.com is already denied by line 2 (!.gist.github.com)",), False
     )
     assert block(folder, ["never.test"]).said == ("added !.never.test: no rule allowed it before",)
     put(folder, ".a.test")
     assert block(folder, ["a.test"], [rule("a.test:22")]).said == (
         "removed .a.test",
-        "added !.a.test:*: else a.test:22, a rule of a running command, would allow it",
+        "added !.a.test:*: otherwise a.test:22, a rule of a running command, would allow it",
     )
     put(folder, ".a.test")
     assert block(folder, ["a.test"], [rule("!a.test"), rule("b.test")]).said == ("removed .a.test",)
     put(folder, ".a.test")
     assert block(folder, ["a.test"], unlisted=True).said == (
         "removed .a.test",
-        "added !.a.test:*: else a running command that learns, asks or is not understood could let it through",
+        "added !.a.test:*: otherwise a running command that learns, asks or is not understood could let it through",
     )
-    assert block(folder, ["a.test"], unlisted=True).said == (".a.test:* is denied by line 1 (!.a.test:*) already",)
+    assert block(folder, ["a.test"], unlisted=True).said == (".a.test:* is already denied by line 1 (!.a.test:*)",)
     put(folder, "a.test", "1.2.3.4")
     assert block(folder, ["1.2.3.4"]).said[1] == (
-        "added !1.2.3.4: else names that line 1 (a.test) allows could lead there"
+        "added !1.2.3.4: otherwise names that line 1 (a.test) allows could lead there"
     )
     put(folder, "a.test", "1.2.0.0/16")
-    assert block(folder, ["1.2.3.4"]).said == ("added !1.2.3.4: else line 2 (1.2.0.0/16) would allow it",)
+    assert block(folder, ["1.2.3.4"]).said == ("added !1.2.3.4: otherwise line 2 (1.2.0.0/16) would allow it",)
 
 
 RULES = ["a.test", ".a.test", "*.a.test", "b.a.test", ".b.a.test:22", "a.test:22", "* force", ".test force"]
@@ -273,7 +274,7 @@ def meant(text: str, *, ports: tuple[int, ...], deny: bool = False) -> set[Place
     return {place for place in PLACES if (place[0] in hosts or place[1] in leads) and place[2] in numbers}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(200))
 @given(
     st.lists(st.sampled_from(RULES), max_size=5),
     st.sampled_from(TYPED),
@@ -340,7 +341,7 @@ def meant_exactly(text: str) -> set[Place]:
 def test_store_rule_stores_exactly_this_rule(folder: SandboxFolder) -> None:
     """An answer that is to hold. The opposite of it goes."""
     assert store_rule(folder, "api.x.test") == Change(("added api.x.test",), True)
-    assert store_rule(folder, "api.x.test") == Change(("api.x.test was there already",), False)
+    assert store_rule(folder, "api.x.test") == Change(("api.x.test is already in the list",), False)
     assert store_rule(folder, "!api.x.test").said == ("removed api.x.test", "added !api.x.test")
     assert store_rule(folder, "api.x.test:22").still == ()
     assert store_rule(folder, "api.x.test").said == ("removed !api.x.test", "added api.x.test")

@@ -195,7 +195,7 @@ def test_what_is_no_socket_is_not_spoken_to(kind: str, folder: SandboxFolder, tm
 def test_there_is_an_end_to_it(folder: SandboxFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_SOCKETS", 2)
     serving = [Served(folder), Served(folder)]
-    with pytest.raises(StartError, match="2 commands run in this sandbox"):
+    with pytest.raises(StartError, match="2 commands already run in this sandbox"):
         ControlServer(folder, {})
     for each in serving:
         each.close()

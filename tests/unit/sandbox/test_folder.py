@@ -11,7 +11,14 @@ import pytest
 
 from exeat.errors import ConfigError
 from exeat.sandbox.allowlist import read_allowlist
-from exeat.sandbox.folder import NoSandboxError, default_allowlist, list_sandboxes, open_sandbox, remove_sandbox
+from exeat.sandbox.folder import (
+    NoSandboxError,
+    check_name,
+    default_allowlist,
+    list_sandboxes,
+    open_sandbox,
+    remove_sandbox,
+)
 from tests.support.runs.running import AS_ROOT, NOBODY
 
 
@@ -234,3 +241,25 @@ def test_remove_takes_a_link_and_not_its_target(home: Path) -> None:
     with pytest.raises(ConfigError):
         remove_sandbox("linked")
     assert target.read_text() == "mine"
+
+
+NOT_NAMES = [
+    "", "../../etc", "..", ".", "a/b", "/a", "-rf", "-", "a\nb", "a\n", "$(id)", "a b", "A", "Default", "a.b", "a_b",
+    "a" * 41, "ä", "٣", "a\0", "a\x1b[31m", "*", "~", ".new", ".lock",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["default", "a", "0", "a-b", "a-", "9-9", "a" * 40])
+def test_a_name_is_returned_as_it_is(text: str) -> None:
+    """The control: what fits the pattern is a name."""
+    assert check_name(text) == text
+
+
+@pytest.mark.parametrize("text", NOT_NAMES)
+def test_what_is_not_a_name_is_refused_and_shown_safely(text: str) -> None:
+    """The error says where it was given and shows it without its control characters."""
+    with pytest.raises(ConfigError) as caught:
+        check_name(text, "NAME")
+    assert caught.value.where == "NAME"
+    assert str(caught.value).isascii()
+    assert not set(str(caught.value).replace("\n  expected", "")) & set("\n\x1b\0")

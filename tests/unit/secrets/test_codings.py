@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
 from exeat.secrets.stream.codings import KNOWN, Decoder, make_decoder
+from tests.support.examples import examples
 from tests.support.origins.packing import make_encoder
 from tests.unit.wire.mutation import Mutation, cut, cut_points, mutate, mutations
 
@@ -88,6 +89,7 @@ def test_byte_by_byte(kind: str) -> None:
     assert unpacked(decoder_for(coding), [bytes((each,)) for each in packed]) == b"what is packed here " * 50
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", PACKED)
 def test_more_than_one_step_of_output(kind: str) -> None:
     """What unpacks to more than is taken at a time comes whole, from one piece and from many."""
@@ -139,7 +141,7 @@ def test_bytes_behind_the_end_are_refused(kind: str, garbage: bytes) -> None:
 
 
 @given(kinds, bodies, mutations(max_size=3), cut_points)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damage_is_a_protocol_error_or_the_same_in_every_split(
     kind: str, body: bytes, changes: list[Mutation], cuts: list[int]
 ) -> None:
@@ -179,6 +181,7 @@ def zeros(coding: bytes, mebibytes: int) -> bytes:
     return b"".join([deflater.compress(piece) for _ in range(mebibytes)]) + deflater.flush()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("coding", KNOWN)
 @pytest.mark.parametrize(("is_request", "status"), [(True, 413), (False, 502)])
 def test_a_bomb_is_refused_before_it_is_in_memory(coding: bytes, is_request: bool, status: int) -> None:
@@ -249,7 +252,7 @@ def test_a_zstd_window_beyond_rfc_9659_is_refused() -> None:
 
 @pytest.mark.parametrize("coding", [*KNOWN, b"identity", b"gzip, br", b"identity, zstd", b"br,br,br"])
 @given(bodies, cut_points)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_what_can_be_read_is_read_at_once(coding: bytes, body: bytes, cuts: list[int]) -> None:
     """After every piece that was packed so, all of it is there: a stream of events is not delayed."""
     encoder, decoder = make_encoder(coding), decoder_for(coding)
@@ -318,6 +321,7 @@ def wide_brotli(data: bytes, window: int) -> bytes:
     return bytes(packer.process(data) + packer.flush())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", PACKED)
 def test_pieces_are_of_a_bounded_size(kind: str) -> None:
     """And are all of the body, in order."""

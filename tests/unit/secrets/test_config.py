@@ -153,8 +153,8 @@ BAD = [
     (f'A = ["{VALUE}"]', "1:1", "it is a list"),
     (f'[[A]]\nvalue = "{VALUE}"', "1:3", "it is a list"),
     (f'secrets = "{VALUE}"', "1:12", "it is a string"),
-    (f'allow = []\n[secrets.A]\nvalue = "{VALUE}"\n{HOSTS}', "1:1", "'allow' stands beside"),
-    (f'"{VALUE}" = 1\n[secrets.A]\nvalue = "{VALUE}"\n{HOSTS}', "1:2", "a key stands beside"),
+    (f'allow = []\n[secrets.A]\nvalue = "{VALUE}"\n{HOSTS}', "1:1", "'allow' stands next to"),
+    (f'"{VALUE}" = 1\n[secrets.A]\nvalue = "{VALUE}"\n{HOSTS}', "1:2", "a key stands next to"),
     # keys
     (f'[A]\nvalue = "{VALUE}"\n{HOSTS}\nhost = "a.test"', "4:1", "'host' is not a setting"),
     (f'[A]\nvalue = "{VALUE}"\n{HOSTS}\n"{VALUE}" = "a.test"', "4:2", "a key is not a setting"),
@@ -216,8 +216,8 @@ BAD = [
     ('[A]\nenv = "B"\nhosts = [".co.uk"]', "3:11", "registers a name under co.uk"),
     ('[A]\nenv = "B"\nhosts = ["*.github.io"]', "3:11", "registers a name under github.io"),
     ('[A]\nenv = "B"\nhosts = ["*"]', "3:11", "every host"),
-    ('[A]\nenv = "B"\nhosts = ["0.0.0.0/0"]', "3:11", "addresses of anybody"),
-    ('[A]\nenv = "B"\nhosts = ["[::/0]:443"]', "3:11", "addresses of anybody"),
+    ('[A]\nenv = "B"\nhosts = ["0.0.0.0/0"]', "3:11", "anyone's addresses"),
+    ('[A]\nenv = "B"\nhosts = ["[::/0]:443"]', "3:11", "anyone's addresses"),
     # placeholder and shape
     (f'[A]\nenv = "B"\n{HOSTS}\nplaceholder = "short-7"', "4:16", "placeholder cannot be used"),
     (f'[A]\nenv = "B"\n{HOSTS}\nplaceholder = "{VALUE}!"', "4:16", "placeholder cannot be used"),
@@ -275,7 +275,7 @@ def test_bad_toml_is_refused_at_its_place(text: str, place: str, says: str) -> N
 
 BAD_JSON = [
     (f'{{"A": {{"value": "{VALUE}",\n "value": "{VALUE}"}}}}', "2:3", "twice"),
-    (f'{{"A": {{"value": "{VALUE}"}},\n "A": {{}}}}', "2:3", "'A' is there twice"),
+    (f'{{"A": {{"value": "{VALUE}"}},\n "A": {{}}}}', "2:3", "'A' is given twice"),
     (f'{{"A": {{"env": "B", "inject": {{"header": "X",\n "header": "{VALUE}"}}}}}}', "2:3", "twice"),
     (f'{{"A": {{"value": "{VALUE}", "hosts": null}}}}', "1:52", "hosts is null"),
     ('{"A": {"value": "\\ud800", "hosts": ["a.test"]}}', "1:18", "not valid text"),
@@ -376,7 +376,7 @@ def test_a_name_in_two_places_is_refused_with_both() -> None:
     """Neither may silently win."""
     first = parse_secrets(f'[A]\nvalue = "{VALUE}"\n{HOSTS}', "first.toml")
     error = refused(lambda: combine([first, (), parse_secrets(f'\n[A]\nenv = "B"\n{HOSTS}', "second.toml")]))
-    assert (error.where, "A is there twice" in error.public) == ("second.toml:2:2", True)
+    assert (error.where, "A is given twice" in error.public) == ("second.toml:2:2", True)
     assert "first.toml:1:2" in error.expected
 
 
@@ -392,7 +392,7 @@ def test_no_placeholder_may_be_a_part_of_another() -> None:
 
 @pytest.mark.parametrize(
     ("placeholder", "says"),
-    [(VALUE, "its value is its"), (VALUE[3:15], "has its placeholder in it"), (f"x{VALUE}", "everybody may see")],
+    [(VALUE, "its value is its"), (VALUE[3:15], "has its placeholder in it"), (f"x{VALUE}", "anyone may see")],
 )
 def test_a_placeholder_must_not_give_the_value_away(placeholder: str, says: str) -> None:
     """The command sees the placeholder."""

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from exeat.secrets.stream.forms import escape_for, percent_encoded, reflected_forms
 from exeat.secrets.stream.replace import StreamReplacer
+from tests.support.examples import examples
 from tests.unit.wire.mutation import cut, cut_points
 
 values = st.binary(min_size=8, max_size=60)
@@ -71,7 +72,7 @@ def test_the_value_itself_and_hex(value: bytes) -> None:
 
 @pytest.mark.parametrize("form", reflected_forms(TOKEN))
 @given(st.binary(max_size=9), st.binary(max_size=9), cut_points)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_every_form_is_taken_out_of_any_context(form: bytes, before: bytes, after: bytes, cuts: list[int]) -> None:
     """It is found wherever the stream is cut, and what stands around it stays."""
     stream = StreamReplacer(dict.fromkeys(reflected_forms(TOKEN), b"<gone>"))

@@ -25,6 +25,7 @@ def guarding(*, given_out: bool = True) -> tuple[Vault, LeakGuard]:
     return vault, guard
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", reflected_forms(VALUE))
 def test_no_byte_of_a_value_goes_on(form: bytes) -> None:
     """Wherever it is cut: what came long before it has gone on, and it is recognised when it is complete."""

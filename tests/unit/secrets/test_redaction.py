@@ -52,6 +52,7 @@ def test_every_form_becomes_the_placeholder_again(form: bytes) -> None:
     assert treatment.redact_trailers([(b"X", form), (b"Y", b"1")]) == [(b"X", PLACEHOLDER), (b"Y", b"1")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "echo",
     [
@@ -71,6 +72,7 @@ def test_an_echo_gives_nothing_away_however_it_is_cut(echo: bytes, cuts: list[in
     assert not any(form in whole for form in FORMS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("coding", [*KNOWN, b"x-gzip", b"gzip, br"])
 @given(cuts=cut_points)
 def test_a_coded_response_is_decoded_and_sent_on_as_it_is(coding: bytes, cuts: list[int]) -> None:

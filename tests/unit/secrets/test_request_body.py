@@ -58,6 +58,7 @@ def test_every_split_of_a_body_gives_the_same(parts: list[bytes], cuts: list[int
     assert treatment.names == (("TOKEN",) if PLACEHOLDER in body else ())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("coding", [*KNOWN, b"x-gzip", b"gzip, br"])
 @given(cuts=cut_points)
 def test_no_value_is_put_into_a_coded_body(coding: bytes, cuts: list[int]) -> None:

@@ -198,9 +198,9 @@ def test_payload_hash() -> None:
     assert payload_hash([(b"Host", b"x")]) is None
     assert payload_hash([(name, b" " + EMPTY)]) == EMPTY
     for value, status, reason in (
-        (b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD", 403, "streaming signatures cannot be made anew"),
-        (b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER", 403, "streaming signatures cannot be made anew"),
-        (b"STREAMING-AWS4-HMAC-SHA256-EVENTS", 403, "streaming signatures cannot be made anew"),
+        (b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD", 403, "streaming signatures cannot be made again"),
+        (b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER", 403, "streaming signatures cannot be made again"),
+        (b"STREAMING-AWS4-HMAC-SHA256-EVENTS", 403, "streaming signatures cannot be made again"),
         (b"", 400, "malformed"),
         (EMPTY[1:], 400, "malformed"),
     ):

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exeat.secrets.request.sigv4 import parse_authorization, payload_hash, resign
+from tests.support.examples import examples
 
 NOW = datetime.datetime(2024, 2, 29, 23, 59, 58, tzinfo=datetime.UTC)
 KEY_ID, SECRET_KEY = "AKIAREALREALREALREAL", "real/Secret+Key0123456789abcdefghijklmnop"
@@ -162,7 +163,7 @@ HEADER = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     service=st.sampled_from(["s3", "sts", "dynamodb", "execute-api"]),
     method=st.sampled_from(["GET", "PUT", "POST", "DELETE"]),

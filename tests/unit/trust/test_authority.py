@@ -42,7 +42,7 @@ def constraints(patterns: list[Pattern] | None) -> x509.NameConstraints:
 
 
 def leaf_of(authority: Authority, host: str) -> x509.Certificate:
-    link = Link(trusting(authority.certificate_pem), authority.issue(canonical_host(host)), host)
+    link = Link(trusting(authority.certificate_pem), authority.issue(canonical_host(host))[0], host)
     der = link.client.getpeercert(binary_form=True)
     assert der
     return x509.load_der_x509_certificate(der)
@@ -65,7 +65,7 @@ def test_the_authority_is_one_that_signs_nothing_but_leaves() -> None:
 def test_every_run_has_an_authority_of_its_own() -> None:
     ours, theirs = Authority(None), Authority(None)
     with pytest.raises(ssl.SSLCertVerificationError):
-        Link(trusting(theirs.certificate_pem), ours.issue(canonical_host("good.test")), "good.test")
+        Link(trusting(theirs.certificate_pem), ours.issue(canonical_host("good.test"))[0], "good.test")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_leaf_is_for_one_host(host: str) -> None:
 
 def test_a_leaf_is_not_good_for_another_host() -> None:
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        Link(trusting(PLAIN.certificate_pem), PLAIN.issue(canonical_host("good.test")), "sub.good.test")
+        Link(trusting(PLAIN.certificate_pem), PLAIN.issue(canonical_host("good.test"))[0], "sub.good.test")
 
 
 def test_times_allow_for_clocks_that_are_off_and_end_with_the_authority() -> None:
@@ -109,7 +109,7 @@ def test_strict_clients_take_the_certificates(patterns: list[Pattern] | None, ho
     authority = Authority(patterns)
     client = trusting(authority.certificate_pem)
     client.verify_flags |= ssl.VERIFY_X509_STRICT
-    assert Link(client, authority.issue(canonical_host(host)), host).client.version() == "TLSv1.3"
+    assert Link(client, authority.issue(canonical_host(host))[0], host).client.version() == "TLSv1.3"
 
 
 def test_no_pattern_or_one_for_any_name_sets_no_limits() -> None:
@@ -164,7 +164,7 @@ NAMES, NETWORKS = [*named("good.test"), Pattern(Scope.BELOW, "w.test")], [networ
 )
 def test_a_client_holds_the_authority_to_its_limits(patterns: list[Pattern], host: str, is_taken: bool) -> None:
     authority = Authority(patterns)
-    context = authority.issue(canonical_host(host))
+    context = authority.issue(canonical_host(host))[0]
     if is_taken:
         Link(trusting(authority.certificate_pem), context, host)
     else:
@@ -173,7 +173,7 @@ def test_a_client_holds_the_authority_to_its_limits(patterns: list[Pattern], hos
 
 
 def test_the_server_side_is_tls_1_2_or_later_with_both_protocols_of_http() -> None:
-    context = PLAIN.issue(canonical_host("good.test"))
+    context = PLAIN.issue(canonical_host("good.test"))[0]
     assert context.verify_mode is ssl.CERT_NONE
     assert context.num_tickets == 0
     client = trusting(PLAIN.certificate_pem)
@@ -190,22 +190,22 @@ def test_older_versions_of_tls_are_refused() -> None:
     client.set_ciphers("ALL:@SECLEVEL=0")
     client.minimum_version = client.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises(ssl.SSLError, match=r"(?i)protocol"):
-        Link(client, PLAIN.issue(canonical_host("good.test")), "good.test")
+        Link(client, PLAIN.issue(canonical_host("good.test"))[0], "good.test")
 
 
 def test_threads_can_sign_at_once() -> None:
     hosts = [f"h{number}.test" for number in range(24)]
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda host: PLAIN.issue(canonical_host(host)), hosts))
+        made = list(pool.map(lambda host: PLAIN.issue(canonical_host(host))[0], hosts))
     client = trusting(PLAIN.certificate_pem)
     for host, context in zip(hosts, made, strict=True):
         Link(client, context, host)
 
 
 def test_no_descriptor_stays_open() -> None:
-    PLAIN.issue(canonical_host("good.test"))
+    PLAIN.issue(canonical_host("good.test"))[0]
     before = sorted(Path("/proc/self/fd").iterdir())
-    PLAIN.issue(canonical_host("good.test"))
+    PLAIN.issue(canonical_host("good.test"))[0]
     assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
@@ -248,7 +248,7 @@ libc = ctypes.CDLL(None)
 assert libc.prctl(4, 0, 0, 0, 0) == 0 and libc.prctl(3, 0, 0, 0, 0) == 0
 made = []
 def sign():
-    made.append(Authority(None).issue(canonical_host("good.test")))
+    made.append(Authority(None).issue(canonical_host("good.test"))[0])
 def sign_by_pipe():
     del os.memfd_create
     sign()

@@ -11,10 +11,11 @@ import pytest
 import trustme
 
 from exeat.errors import ConfigError
+from exeat.gateway.tls.interception import EITHER, HTTP1
 from exeat.policy.host import canonical_host
 from exeat.trust import roots
 from exeat.trust.authority import Authority
-from exeat.trust.roots import HTTP_1, HTTP_ANY, UpstreamTrust, explain_certificate_error, upstream_context
+from exeat.trust.roots import UpstreamTrust, explain_certificate_error
 from tests.unit.trust.handshake import Link
 
 HOST = canonical_host("good.test")
@@ -30,6 +31,10 @@ def ca_file(authority: trustme.CA, tmp_path: Path) -> str:
     path = tmp_path / "ca.pem"
     path.write_bytes(authority.cert_pem.bytes())
     return str(path)
+
+
+def upstream_context(extra_files: list[str], environ: dict[str, str]) -> ssl.SSLContext:
+    return UpstreamTrust(extra_files, environ).context(HTTP1)
 
 
 def server(certificate: trustme.LeafCert) -> ssl.SSLContext:
@@ -48,10 +53,10 @@ def test_a_good_server_is_taken_and_protocols_are_agreed_on(authority: trustme.C
     serving = server(authority.issue_cert("good.test"))
     serving.set_alpn_protocols(["h2", "http/1.1"])
     trust = UpstreamTrust([ca_file], {})
-    assert Link(trust.context(HTTP_1), serving, "good.test").client.selected_alpn_protocol() == "http/1.1"
-    assert Link(trust.context(HTTP_ANY), serving, "good.test").client.selected_alpn_protocol() == "h2"
-    assert trust.context(HTTP_ANY) is trust.context(("h2", "http/1.1"))
-    assert trust.context(HTTP_ANY) is not trust.context()
+    assert Link(trust.context(HTTP1), serving, "good.test").client.selected_alpn_protocol() == "http/1.1"
+    assert Link(trust.context(EITHER), serving, "good.test").client.selected_alpn_protocol() == "h2"
+    assert trust.context(EITHER) is trust.context(("h2", "http/1.1"))
+    assert trust.context(EITHER) is not trust.context(HTTP1)
 
 
 def test_contexts_check_everything() -> None:
@@ -110,7 +115,7 @@ def test_an_authority_out_of_its_limits_is_refused(tmp_path: Path) -> None:
     limited = Authority([])
     pem = tmp_path / "limited.pem"
     pem.write_bytes(limited.certificate_pem)
-    said = explained(upstream_context([str(pem)], {}), limited.issue(HOST))
+    said = explained(upstream_context([str(pem)], {}), limited.issue(HOST)[0])
     assert said == "the certificate of good.test is for a name that its authority may not sign for"
 
 

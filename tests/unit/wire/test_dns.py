@@ -31,6 +31,7 @@ from exeat.wire.dns import (
     parse_reverse,
     type_name,
 )
+from tests.support.examples import examples
 
 ROOT_OPT = b"\0" + struct.pack("!HHIH", 41, 1232, 0, 0)
 
@@ -206,7 +207,7 @@ labels = st.one_of(
 names = st.lists(labels, max_size=6).filter(lambda each: sum(map(len, each)) + len(each) < 255)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     labels=names,
     qtype=st.integers(1, 65535).filter(lambda number: number != 41),
@@ -247,7 +248,7 @@ def test_dnspython_queries_are_read_as_they_were_meant(
     assert reply.edns == (-1 if edns is None else 0)
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(st.one_of(st.binary(max_size=80), st.binary(max_size=60).map(lambda data: message()[:12] + data)))
 @example(b"\0" * 12)
 def test_any_bytes_are_a_query_or_a_dns_error(data: bytes) -> None:
@@ -264,7 +265,7 @@ def test_any_bytes_are_a_query_or_a_dns_error(data: bytes) -> None:
         assert parsed.flags & dns.flags.QR
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(
     st.sampled_from([message(), with_opt(ROOT_OPT), with_opt(ROOT_OPT[:-2] + b"\0\x06\0\x0a\0\x02xy")]),
     st.lists(st.tuples(st.integers(2, 60), st.integers(0, 255)), min_size=1, max_size=4),

@@ -27,6 +27,7 @@ from exeat.wire.http2 import (
     response_text,
 )
 from exeat.wire.http2_frames import FrameReader, Http2Error, encode_goaway, encode_reset, parse_goaway
+from tests.support.examples import examples
 from tests.unit.wire.mutation import TELLING, cut, cut_points, mutate, mutations
 
 PLAIN: Headers = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"good.test"), (b":path", b"/")]
@@ -133,7 +134,7 @@ _NAMES = st.sampled_from(
 _FIELDS = st.lists(st.tuples(_NAMES | _BYTES, _BYTES | st.sampled_from([b"good.test", b"trailers", b"5"])), max_size=3)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @example(extra=[(b"host", b"5"), (b"host", b"5")], at=4, dropped=2, ended=False)
 @given(extra=_FIELDS, at=st.integers(0, 4), dropped=st.integers(0, 8), ended=st.booleans())
 def test_what_h2_refuses_is_refused_here_and_what_passes_is_one_head(
@@ -164,7 +165,7 @@ def test_what_h2_refuses_is_refused_here_and_what_passes_is_one_head(
     assert not read_fields(block, 256, response=False, keep_length=False).connection
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(extra=_FIELDS, ended=st.booleans(), to_head=st.booleans())
 def test_no_response_becomes_two(extra: Headers, ended: bool, to_head: bool) -> None:
     headers = [(b":status", b"200"), *extra]
@@ -296,7 +297,7 @@ def test_secrets_stay_out_of_the_compression_tables() -> None:
     assert [field[0] for field in head.headers if isinstance(field, NeverIndexedHeaderTuple)] == guarded
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(points=cut_points)
 def test_how_the_text_is_cut_changes_nothing(points: list[int]) -> None:
     text = (
@@ -328,7 +329,7 @@ def read_frames(*pieces: bytes, preface: bool = False) -> list[Any]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(points=cut_points, changes=mutations(max_size=2))
 def test_how_frames_are_cut_changes_nothing(points: list[int], changes: list[Any]) -> None:
     good = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 0, 1, b"ab") + frame(9, 4, 1, b"c")

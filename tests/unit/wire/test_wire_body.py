@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from exeat.errors import ProtocolError
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose, encode_chunk, encode_last_chunk
 from exeat.wire.fields import Headers
+from tests.support.examples import examples
 from tests.unit.wire.mutation import Mutation, cut, cut_points, mutate, mutations
 
 
@@ -214,7 +215,7 @@ CHUNK_LINES = [b"5\r\n", b"0\r\n", b"hello\r\n", b"5;\n", b"X: y\r\n", b"Content
 
 
 @given(parts=chunks, trailers=trailer_fields, rest=rests, cuts=cut_points)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_every_split_gives_the_payload_that_was_written(
     parts: list[tuple[bytes, bytes, bytes]], trailers: Headers, rest: bytes, cuts: list[int]
 ) -> None:
@@ -230,7 +231,7 @@ def test_every_split_gives_the_payload_that_was_written(
 @example(data=b"5;" + b"x" * 1_023 + b"\r\n", changes=[], cuts=[1_025])
 @example(data=b"0\r\nX: " + b"x" * 1_021 + b"\r\n\r\n", changes=[], cuts=[1_028])
 @example(data=b"5\r\nhello\r", changes=[], cuts=[8])
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_damage_gives_the_same_verdict_in_every_split(data: bytes, changes: list[Mutation], cuts: list[int]) -> None:
     """B3: error or not, payload, trailers and rest depend on the bytes alone, for whole and for truncated input."""
     outcome = assert_same_in_every_split(mutate(data, changes), cuts)
@@ -238,7 +239,7 @@ def test_damage_gives_the_same_verdict_in_every_split(data: bytes, changes: list
 
 
 @given(data=st.binary(max_size=40) | st.lists(st.sampled_from([*CHUNK_LINES, b"\r", b"\n", b"f"])).map(b"".join))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_bytes_at_all_are_payload_or_a_protocol_error(data: bytes) -> None:
     """No input reaches another exception, and an end is never found in front of a terminating chunk."""
     outcome = assert_same_in_every_split(data, [])
@@ -247,7 +248,7 @@ def test_any_bytes_at_all_are_payload_or_a_protocol_error(data: bytes) -> None:
 
 
 @given(data=bodies, changes=mutations(CHUNK_LINES, max_size=2))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_what_is_accepted_h11_reads_alike(data: bytes, changes: list[Mutation]) -> None:
     """Another reader finds the same payload, the same end and the same trailers."""
     data = mutate(data, changes)
@@ -271,7 +272,7 @@ def test_what_is_accepted_h11_reads_alike(data: bytes, changes: list[Mutation]) 
 
 
 @given(payloads=st.lists(st.binary(min_size=1, max_size=300), max_size=4), trailers=trailer_fields, cuts=cut_points)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_what_we_encode_we_decode(payloads: list[bytes], trailers: Headers, cuts: list[int]) -> None:
     """encode_chunk and encode_last_chunk write what ChunkedBody reads."""
     kept = [(name, value) for name, value in trailers if name != b"Content-Length"]
@@ -370,7 +371,7 @@ def test_text_of_our_own_has_no_limit_for_its_trailers() -> None:
 
 
 @given(data=st.binary(max_size=60), length=st.integers(1, 70), cuts=cut_points)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_counted_body_is_cut_at_its_length_in_every_split(data: bytes, length: int, cuts: list[int]) -> None:
     """Exactly the announced bytes are payload; what follows is left alone; less than that is not done."""
     done = len(data) >= length
@@ -389,7 +390,7 @@ def test_an_empty_counted_body_is_done_at_once() -> None:
 
 
 @given(data=st.binary(max_size=60), cuts=cut_points)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_body_without_framing_ends_only_with_the_connection(data: bytes, cuts: list[int]) -> None:
     """Everything is payload, whatever it looks like."""
     assert decode(UntilClose(), cut(data, cuts)) == Outcome(data, [], False, b"")

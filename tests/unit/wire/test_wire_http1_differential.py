@@ -26,6 +26,7 @@ from exeat.wire.http1 import (
     parse_response_head,
     sniff_request,
 )
+from tests.support.examples import examples
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 T = TypeVar("T")
@@ -261,7 +262,7 @@ def check_accepted_response(data: bytes, head: ResponseHead, *, to_head: bool) -
 @example(data=b"GET  / HTTP/1.0\r\n\r\n", changes=[])
 @example(data=b"GET / HTTP/1.0\r\n\r\nGET /2 HTTP/1.0\r\n\r\n", changes=[])
 @example(data=b"GET / HTTP/1.1\r\nHost: a\r\nX:\r\nY: \r\n\r\n", changes=[])
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 def test_whatever_request_is_accepted_all_readers_read_alike(data: bytes, changes: list[Mutation]) -> None:
     """B2, B3: accepted means method, target, fields and framing as RFC 9112 and h11 have them; else ProtocolError."""
     data = mutate(data, changes)
@@ -278,7 +279,7 @@ def test_whatever_request_is_accepted_all_readers_read_alike(data: bytes, change
 @example(data=b"\r\nHTTP/1.1 200 OK\r\n\r\n", changes=[], to_head=False)
 @example(data=b"HTTP/1.1 200 O\x01\r\n\r\n", changes=[], to_head=False)
 @example(data=b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", changes=[], to_head=False)
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 def test_whatever_response_is_accepted_all_readers_read_alike(
     data: bytes, changes: list[Mutation], to_head: bool
 ) -> None:
@@ -293,7 +294,7 @@ def test_whatever_response_is_accepted_all_readers_read_alike(
 
 
 @given(data=st.binary(max_size=60) | st.lists(st.sampled_from(LINES)).map(b"".join))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_bytes_at_all_give_a_head_or_a_protocol_error(data: bytes) -> None:
     """No input reaches another exception."""
     for ending in (b"", b"\r\n\r\n"):
@@ -324,7 +325,7 @@ FRAMINGS: Final = [[], [b"Content-Length: 5"], [b"Transfer-Encoding: chunked"]]
     rest=st.lists(st.sampled_from(SAFE_FIELDS), max_size=5),
     framing=st.sampled_from(FRAMINGS),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_undamaged_messages_are_accepted(method: bytes, target: bytes, rest: list[bytes], framing: list[bytes]) -> None:
     """The control for the tests above: strictness does not cost an ordinary message."""
     ask = join([method, target, b"HTTP/1.1"], [b"Host: a", *rest, *framing])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import exeat
 from exeat.wire.http1 import ESTABLISHED, encode_reply, parse_response_head
+from tests.support.examples import examples
 
 STATUSES = [400, 403, 405, 407, 408, 413, 414, 415, 417, 421, 431, 502, 503, 504]
 # RFC 9209 section 2.1 and RFC 8941 section 3.3.3: one item, two parameters, a string that is closed where it should.
@@ -118,7 +119,7 @@ def test_407_says_how_and_405_says_what() -> None:
 @example(sentence="\\", status=400, close=True, body=True)
 @example(sentence='\\"; error=x; y="', status=400, close=True, body=True)
 @example(sentence="", status=400, close=False, body=True)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_text_in_the_sentence_breaks_out(sentence: str, status: int, close: bool, body: bool) -> None:
     """J3: quotes, backslashes, line ends, controls and surrogates stay inside the string and the body."""
     check_reply(status, sentence, close=close, body=body)

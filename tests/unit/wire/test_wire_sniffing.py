@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
 from exeat.wire.http1 import MAX_SNIFFED, parse_request_head, sniff_request
+from tests.support.examples import examples
 from tests.unit.wire.mutation import cut, cut_points
 
 TABLE: dict[bytes, bool | None] = {
@@ -111,7 +112,7 @@ def test_the_first_verdict_is_the_last(data: bytes) -> None:
     ),
     cuts=cut_points,
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_one_verdict_however_the_bytes_arrive(data: bytes, cuts: list[int]) -> None:
     """The first verdict on a growing prefix is the verdict on the whole: waiting never changes it."""
     whole = sniff_request(data)

@@ -19,6 +19,7 @@ from exeat.wire.socks5 import (
     parse_greeting,
     parse_request,
 )
+from tests.support.examples import examples
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 T = TypeVar("T")
@@ -193,7 +194,7 @@ MESSAGES = [
     | st.builds(mutate, st.sampled_from(MESSAGES), mutations([b"\x05\x01\x00\x03", b"\x05\x01\x00", b"\x01"])),
 )
 @example(data=b"\x05\x02\x00\x01" + bytes(6))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_any_bytes_give_one_verdict_however_they_arrive(data: bytes) -> None:
     """A value, a SocksError or "incomplete", never another exception, and the same for whole and for single bytes."""
     assert first_verdict(parse_greeting, data) == verdict_on(parse_greeting, data)
@@ -202,14 +203,14 @@ def test_any_bytes_give_one_verdict_however_they_arrive(data: bytes) -> None:
 
 
 @given(name=st.binary(max_size=255).map(lambda raw: bytes(byte & 0x7F for byte in raw)), port=st.integers(0, 65_535))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_name_and_port_come_back_unchanged(name: bytes, port: int) -> None:
     """A1: what is judged is what was sent."""
     assert parse_request(by_name(name, port)) == (SocksRequest(name.decode("ascii"), port), 7 + len(name))
 
 
 @given(changes=mutations())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_what_follows_a_message_never_changes_it(changes: list[Mutation]) -> None:
     """Bytes sent ahead belong to the next step."""
     for message in MESSAGES[2:]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from exeat.errors import ProtocolError
 from exeat.wire.http1 import check_origin_target, encode_target, parse_absolute_target
+from tests.support.examples import examples
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 
@@ -168,7 +169,7 @@ PIECES = [b"@", b"\\", b"//", b"http://", b"evil.test", b"%00", b"%2f", b"#", b"
 
 
 @given(target=targets, changes=mutations(PIECES), method=st.sampled_from([b"GET", b"OPTIONS"]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_an_accepted_target_reassembles_to_itself(target: bytes, changes: list[Mutation], method: bytes) -> None:
     """Authority and path are the target, all of it and in order; only a missing path is supplied."""
     target = mutate(target, changes)
@@ -195,7 +196,7 @@ def test_an_accepted_target_reassembles_to_itself(target: bytes, changes: list[M
 
 
 @given(target=st.binary(max_size=20), start=st.sampled_from([b"", b"http://", b"http://a", b"http://a/", b"/"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_bytes_at_all_give_a_target_or_a_protocol_error(target: bytes, start: bytes) -> None:
     """No input reaches another exception."""
     for parse in (parse_absolute_target, check_origin_target):

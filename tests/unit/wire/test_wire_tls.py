@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from exeat.errors import ProtocolError
 from exeat.wire.tls import MAX_HELLO_BYTES, MAX_HELLO_RECORDS, ClientHello, parse_client_hello
 from tests.support.clients.hello import records, vector
+from tests.support.examples import examples
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 Extension = tuple[int, bytes]
@@ -279,7 +280,7 @@ def test_the_record_limit_is_exact() -> None:
     ),
     changes=mutations([b"\x16\x03\x01", b"\0\0", b"\x16\x03\x01\0\x01\x01", b"\0\x09good.test"]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_damage_gives_a_hello_or_a_protocol_error_whatever_the_timing(base: bytes, changes: list[Mutation]) -> None:
     """C2: no other exception, and no verdict that a later byte could overturn."""
     found = assert_same_however_it_arrives(mutate(base, changes))
@@ -289,7 +290,7 @@ def test_damage_gives_a_hello_or_a_protocol_error_whatever_the_timing(base: byte
 @given(
     data=st.binary(max_size=80), start=st.sampled_from([b"", b"\x16\x03\x01\x00\x40\x01\x00\x00\x3c", b"\x16\x03\x03"])
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_bytes_at_all_give_a_hello_or_a_protocol_error(data: bytes, start: bytes) -> None:
     """The same for noise, and for noise behind a plausible beginning."""
     assert_same_however_it_arrives(start + data)

@@ -18,6 +18,7 @@ from exeat.wire.tls import (
     parse_client_hello,
 )
 from tests.support.clients.hello import client_hello, records
+from tests.support.examples import examples
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 WARNING = b"\x15\x03\x03\x00\x02\x01\x70"
@@ -78,7 +79,7 @@ def test_what_a_server_answers(data: bytes, verdict: bool | None) -> None:
     base=st.sampled_from([records(RETRY), records(OTHER), records(RETRY, 10), WARNING + records(RETRY)]),
     changes=mutations([WARNING, FATAL, b"\x16\x03\x03\0\0", RETRY_RANDOM]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_damaged_answers_get_one_verdict_whatever_the_timing(base: bytes, changes: list[Mutation]) -> None:
     data = mutate(base, changes)
     whole = asks_for_second_hello(data)
@@ -119,7 +120,7 @@ def test_anything_else_instead_of_a_second_hello_is_refused(data: bytes) -> None
     base=st.sampled_from([HELLO, SPEC + HELLO, EARLY + SPEC + HELLO]),
     changes=mutations([SPEC, EARLY, b"\x16\x03\x01", b"\0\x09evil.test"]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_nothing_of_a_handshake_passes_before_it_is_judged(base: bytes, changes: list[Mutation]) -> None:
     """What is let through before the hello holds whole records, and none of them is a handshake record."""
     data = mutate(base, changes)

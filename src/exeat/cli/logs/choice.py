@@ -1,7 +1,7 @@
-"""Which lines of a log make a row: one for each request, every denial, and of the rest what somebody wants to know.
+"""Which lines of a log make a row: one for each request, every denial, and of the rest what is worth knowing.
 
 An allowed request has two lines, `decision` and `end`, and gets one row. They belong together by their numbers.
-Several gateways may use the same ones in one log, and each run begins anew: so all else that identifies a request must
+Several gateways may use the same ones in one log, and each run starts over: so all else that identifies a request must
 agree too, and one end stands for one decision. Where even that agrees, the rows look alike. A denial is never joined
 with anything.
 """
@@ -101,7 +101,7 @@ def rows_since(lines: Iterable[Line], *, is_blocked_only: bool, open_word: str) 
 
 
 class Live:
-    """Rows for what is added to a log while somebody watches.
+    """Rows for what is added to a log while the user watches.
 
     An allowed request waits for one look: if it has ended by then it is one row. Else it is shown as open, and once
     more when it is closed.

@@ -25,6 +25,11 @@ TROUBLE = "trouble"
 _MAX_CHARS = 1_000
 _DNS = "dns"
 _LARGEST = 10**21
+_AGO = re.compile(r"([0-9]{1,6})([smhdw])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?Z?)?")
+_WHEN = "10m, 2h, 3d, 14:30, 2025-01-31, 2025-01-31T14:30 or, in UTC, 2025-01-31T14:30:00Z"
 
 
 class Row(NamedTuple):
@@ -182,13 +187,6 @@ _EVENTS: dict[str, Callable[[dict[str, Any]], str]] = {
     ),
 }
 _TROUBLE = frozenset(("limit", "gap", "torn", "foreign", "cut", "reload-failed", "rotate_failed", "secret-not-renewed"))
-
-
-_AGO = re.compile(r"([0-9]{1,6})([smhdw])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?Z?)?")
-_WHEN = "10m, 2h, 3d, 14:30, 2025-01-31, 2025-01-31T14:30 or, in UTC, 2025-01-31T14:30:00Z"
 
 
 def parse_since(text: str, now: float) -> float:

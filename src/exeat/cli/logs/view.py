@@ -112,7 +112,7 @@ class LogView:
             self._print_rows(rows_of(found.lines, open_word=self._open_word()))
 
     def _follow(self, follower: Follower) -> None:
-        """Until Ctrl-C, or until nobody reads any more."""
+        """Until Ctrl-C, or until the reader of the output has left."""
         live = Live(is_blocked_only=self._wish.is_blocked_only)
         # A pipe without a reader shows itself here too, and not only when there is something to write.
         poller = select.poll()

@@ -33,10 +33,10 @@ def create(name: str, *, empty: bool) -> int:
     """Make a sandbox. 1 if there is one of that name."""
     with open_sandbox(name, create=True, empty=empty) as folder:
         if not folder.was_created:
-            say(f'exeat: the sandbox "{name}" is there already ({_size(folder)})', error=True)
+            say(f'exeat: the sandbox "{name}" already exists ({_size(folder)})', error=True)
             return 1
         how = "with an empty list: nothing is allowed" if empty else "with the list that exeat comes with"
-        say(f'made the sandbox "{name}", {how} ({_size(folder)})')
+        say(f'created the sandbox "{name}", {how} ({_size(folder)})')
         say(f"  {plain(folder.allowlist_path)}")
         return 0
 
@@ -176,13 +176,13 @@ def keep_or_show(options: argparse.Namespace) -> int:
         return 0
     _print(options.name, kept, path)
     if is_change:
-        say("counts from the next run on")
+        say("takes effect from the next run")
     return 0
 
 
 def _print(name: str, kept: FileSettings, path: str) -> None:
     if kept == FileSettings(path):
-        say(f'the sandbox "{name}" keeps nothing about files: commands have the view, and keys are hidden')
+        say(f'the sandbox "{name}" has no file settings: commands get the view, and keys are hidden')
         return
     say(f"{plain(path)}")
     for key in ("mode", "write", "read_only", "hide", "show"):

@@ -67,7 +67,7 @@ def list_all(only: str | None, *, as_json: bool) -> int:
 
         print(json.dumps([_as_dict(each) for each in seen], indent=2))
     elif not seen:
-        say("there are no sandboxes; exeat proxy create --name NAME makes one")
+        say("there are no sandboxes yet; exeat proxy create --name NAME creates one")
     else:
         _print_table(seen)
     for each in seen:
@@ -206,8 +206,8 @@ def _is_wanted(missing: NoSandboxError) -> bool:
 
     rules = len(parse_listing(default_allowlist(), ""))
     others = f" ({missing.others})" if missing.others else ""
-    question = f"Make it, with the list of {rules} rules that exeat comes with? [y/N] "
-    print(f"exeat: there is no sandbox {missing.name} yet{others}.\n{question}", end="", file=sys.stderr, flush=True)
+    question = f"Create it with the list of {rules} rules that exeat comes with? [y/N] "
+    print(f"exeat: there is no sandbox {missing.name}{others}.\n{question}", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer.endswith("\n"):
         print(file=sys.stderr)  # Ctrl-D leaves the cursor behind the question

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from exeat.errors import ConfigError
 from exeat.file_policy import FilePolicy
 from exeat.files.homes import home_directories, is_needed, runtime_folder
-from exeat.files.keys.key_list import KeyLine, load_key_list
-from exeat.files.keys.search import Search, named_identities
+from exeat.files.keys.search import KeyLine, Search, load_key_list, named_identities
 from exeat.jail.files.mounttable import Mount, MountTable, unescaped
 from exeat.paths import full_path, is_below, is_in, is_inside, place_of
 
@@ -25,6 +24,17 @@ _ASKED = KeyLine("", "asked for")
 _IDENTITY = KeyLine("", "SSH keys")
 _RUNTIME = "what programs that run share with each other"
 _MOST_HOMES = 16  # that are looked through; of all others, which only root could read, nothing is left
+_OF_KERNEL = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "mqueue", "nsfs", "securityfs", "tracefs", "debugfs")
+# Where signing in would leave a key that is not there yet. A command can ask its user to do that, and wait. Not all of
+# the list: each costs every run a system call or two. Without those that only the program itself would make that a run
+# was started for, and histories.
+LATER = (
+    ".aws", ".azure", ".boto", ".databrickscfg", ".git-credentials", ".gnupg", ".kube", ".netrc", ".npmrc", ".pgpass",
+    ".pypirc", ".ssh", ".vault-token", ".config/gcloud", ".config/gh", ".config/git/credentials", ".config/glab-cli",
+    ".config/hub", ".config/rclone", ".cargo/credentials.toml", ".claude/.credentials.json", ".codex/auth.json",
+    ".docker/config.json", ".gem/credentials", ".cache/huggingface/token", ".local/share/keyrings",
+    ".terraform.d/credentials.tfrc.json",
+)  # fmt: skip
 
 
 class HiddenPath(NamedTuple):
@@ -42,7 +52,6 @@ class HiddenPath(NamedTuple):
 
 
 Found = dict[str, HiddenPath]
-_OF_KERNEL = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "mqueue", "nsfs", "securityfs", "tracefs", "debugfs")
 
 
 def hidden_paths(
@@ -124,7 +133,7 @@ def _show(paths: Iterable[str], home: str, listed: Found, asked: Found) -> None:
             raise ConfigError("does not exist", where=f"--show {text}", expected="a path that is hidden")
         names = {place_of(path), os.path.realpath(path)}
         if names & asked.keys():
-            raise ConfigError("is to be hidden and shown", where=f"--show {text}", expected="one of the two")
+            raise ConfigError("is both hidden and shown", where=f"--show {text}", expected="one of the two")
         shown = [place for place in listed if is_in(place, names)]
         for place in shown:
             del listed[place]
@@ -144,20 +153,8 @@ def _keep_part(names: set[str], hidden: Found) -> int:
     return count
 
 
-# Where signing in would leave a key that is not there yet. A command can ask its user to do that, and wait. Not all of
-# the list: each costs every run a system call or two. Without those that only the program itself would make that a run
-# was started for, and histories.
-LATER = (
-    ".aws", ".azure", ".boto", ".databrickscfg", ".git-credentials", ".gnupg", ".kube", ".netrc", ".npmrc", ".pgpass",
-    ".pypirc", ".ssh", ".vault-token", ".config/gcloud", ".config/gh", ".config/git/credentials", ".config/glab-cli",
-    ".config/hub", ".config/rclone", ".cargo/credentials.toml", ".claude/.credentials.json", ".codex/auth.json",
-    ".docker/config.json", ".gem/credentials", ".cache/huggingface/token", ".local/share/keyrings",
-    ".terraform.d/credentials.tfrc.json",
-)  # fmt: skip
-
-
 def later_paths(home: str, hidden: Iterable[HiddenPath], policy: FilePolicy) -> list[HiddenPath]:
-    """What is to be in the mask besides `hidden`, should a program outside make it meanwhile.
+    """What the mask has in addition to `hidden`, should a program outside make it meanwhile.
 
     It is not there, so nothing else can be done with it.
     """

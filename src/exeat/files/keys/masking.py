@@ -71,7 +71,7 @@ class _Tree:
         within = self.folder(above)
         real = os.lstat(path)
         if not stat.S_ISDIR(real.st_mode):
-            raise NotADirectoryError(f"{path} is no folder any more")
+            raise NotADirectoryError(f"{path} is no longer a folder")
         self._real[path] = real
         os.mkdir(name, 0o700, dir_fd=within)
         self._made[path] = os.open(name, DIRECTORY, dir_fd=within)
@@ -128,10 +128,8 @@ class _Copies:
             here = f"{path}/{name}"
             if here in self._hidden:
                 continue
-            try:
+            with suppress(FileNotFoundError, PermissionError):  # the command could not have read it either
                 self._add_one(source, target, here, name, rest)
-            except (FileNotFoundError, PermissionError):
-                continue  # the command could not have read it either
 
     def _add_one(self, source: int, target: int, here: str, name: str, rest: list[str]) -> None:
         real = os.lstat(name, dir_fd=source)
@@ -172,7 +170,7 @@ class _Copies:
         self._bytes += size
         if self._files > _MOST_FILES or self._bytes > _MOST_BYTES:
             raise JailError(
-                "too much is to be shown of a hidden folder",
-                detail=f"each file is copied: at most {_MOST_FILES} and {_MOST_BYTES >> 20} MB, which ended at {here}",
+                "too much of a hidden folder would be shown",
+                detail=f"each is copied, at most {_MOST_FILES} files and {_MOST_BYTES >> 20} MB; {here} is beyond that",
                 fix="--show the whole folder, or fewer files of it",
             )

@@ -1,4 +1,7 @@
-"""Looks for what the lines of the key list mean on this machine."""
+"""The list of keys that ships with exeat, `keys.txt`, and what its lines mean on this machine.
+
+How the lines are written is said at the top of the list.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import os
 import stat
 from collections.abc import Container, Iterator, Mapping
 from itertools import islice
+from typing import NamedTuple
 
 from exeat.errors import ConfigError
 from exeat.files.homes import is_needed, is_of_system
-from exeat.files.keys.key_list import FULL_FOLDERS, KeyLine
 from exeat.paths import full_path, is_below, look, name_matches
 
 _MOVED = {
@@ -20,16 +23,83 @@ _MOVED = {
 }
 _MOST_LINKS = 1000  # names that are looked at in one hidden folder
 _MOST_NAMES = 2_000
+_MOST_BYTES = 256 << 10
+_MARKS = (b"passw", b"smtppass", b"secret", b"token", b"authorization", b"_auth", b"apikey", b"api_key", b"api-key")
+_NO_MARKS = (b"libsecret", b"secretservice")  # where Git finds secrets, in ~/.gitconfig
+_ENDS_OF_HOST = b"/ \t\r\n\"'<>"
+_LONGEST_NAME = 19  # in front of a host's @; tokens are longer
+_NAMES_A_KEY = ("identityfile", "certificatefile")
+_SHARE = "~/.local/share/"
+FULL_FOLDERS = ("~/.config/", "~/.cache/", _SHARE)  # much of the list is in these
+
+
+class KeyLine(NamedTuple):
+    """A line of the list. `path` is as it is written there: it begins with ~/, / or $NAME."""
+
+    path: str
+    why: str
+    keeps: tuple[str, ...] = ()  # names in the folder that stay
+    program: str = ""  # the command that needs it
+    used_by: tuple[str, ...] = ()  # commands that will miss it
+    only_if_secret: bool = False
+    only_root: bool = False
+
+
+def load_key_list(begins: Container[str] | None = None) -> list[KeyLine]:
+    """The list as it ships. `begins` is as for `parse_key_list`."""
+    with open(f"{__file__.rpartition('/')[0]}/keys.txt", encoding="utf-8") as file:
+        return parse_key_list(file.read(), begins)
+
+
+def parse_key_list(text: str, begins: Container[str] | None = None) -> list[KeyLine]:
+    """The lines of a list. ValueError for one that says nothing.
+
+    `begins`: what a path must begin with to be of interest, such as `~/.aws`, `~/.config/gh`, `$KUBECONFIG` or `/etc`.
+    A run, which waits for this, is spared the other hundreds.
+    """
+    found: list[KeyLine] = []
+    why, is_wanted = "", False
+    for line in text.split("\n"):
+        if line.startswith("    "):
+            if is_wanted:
+                found[-1] = _with_condition(found[-1], line.strip())
+        elif line.startswith("["):
+            why = line[1:-1]
+        elif line and line[0] != "#":
+            is_wanted = begins is None or _beginning(line) in begins
+            if is_wanted and line[0] not in "~/$":
+                raise ValueError(f"keys.txt: {line!r} is not a path")
+            if is_wanted:
+                found.append(KeyLine(line, why.removeprefix("root: "), only_root=why.startswith("root: ")))
+    return found
+
+
+def _beginning(line: str) -> str:
+    """Up to the name in the home directory or in a full folder."""
+    return line[: f"{line}/".find("/", 15 if line[:15] == _SHARE else 10 if line.startswith(FULL_FOLDERS) else 2)]
+
+
+def _with_condition(read: KeyLine, condition: str) -> KeyLine:
+    word, _, rest = condition.partition(": ")
+    names = tuple(rest.split(", "))
+    if condition == "if it holds a secret":
+        return read._replace(only_if_secret=True)
+    if word == "keeps" and rest:
+        return read._replace(keeps=names)
+    if word == "for" and rest and len(names) == 1:
+        return read._replace(program=rest, used_by=names)
+    if word == "used by" and rest:
+        return read._replace(used_by=names)
+    raise ValueError(f"keys.txt: {condition!r} says nothing about {read.path}")
 
 
 class Search:
-    """For one home directory, given without links. Remembers what folders hold and where they lead."""
+    """For one home directory, given without links. Remembers where folders lead."""
 
     def __init__(self, home: str, environ: Mapping[str, str], uid: int) -> None:
         self._home = home.rstrip("/")  # "" is /
         self._environ = environ
         self._uid = uid
-        self._names: dict[str, frozenset[str] | None] = {}
         self._real = {"": "", home: home}
         self._moved = [
             (usual, base.rstrip("/"))
@@ -42,7 +112,7 @@ class Search:
         begins = {"/tmp", *(f"${name}" for name in self._environ)}  # noqa: S108
         folders = [("~/", self._home), *((usual, self._home + usual[1:-1]) for usual in FULL_FOLDERS), *self._moved]
         for usual, folder in folders:
-            names = self._names_in(folder or "/")
+            names = _few_names(folder or "/")
             if names is None:
                 return None
             if usual in ("~/", *FULL_FOLDERS):
@@ -134,11 +204,6 @@ class Search:
             self._real[path] = os.path.realpath(here) if os.path.islink(here) else here
         return self._real[path]
 
-    def _names_in(self, folder: str) -> frozenset[str] | None:
-        if folder not in self._names:
-            self._names[folder] = _few_names(folder)
-        return self._names[folder]
-
     def _matching(self, path: str) -> Iterator[str]:
         before, star, _ = path.partition("*")
         if not star:
@@ -179,13 +244,6 @@ def _can_hold(path: str, mode: int, line: KeyLine) -> bool:
     return not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode)
 
 
-_MOST_BYTES = 256 << 10
-_MARKS = (b"passw", b"smtppass", b"secret", b"token", b"authorization", b"_auth", b"apikey", b"api_key", b"api-key")
-_NO_MARKS = (b"libsecret", b"secretservice")  # where Git finds secrets, in ~/.gitconfig
-_ENDS_OF_HOST = b"/ \t\r\n\"'<>"
-_LONGEST_NAME = 19  # in front of a host's @; tokens are longer
-
-
 def holds_secret(path: str) -> bool:
     """Is there a word that goes with secrets, or a URL with more than a user's name? If it cannot be read, too."""
     try:
@@ -208,9 +266,6 @@ def _names_more_than_user(rest: bytes) -> bool:
     end = min((found for mark in _ENDS_OF_HOST if (found := rest.find(mark)) >= 0), default=len(rest))
     user, at, _ = rest[:end].rpartition(b"@")
     return bool(at) and (b":" in user or len(user) > _LONGEST_NAME)
-
-
-_NAMES_A_KEY = ("identityfile", "certificatefile")
 
 
 def named_identities(home: str) -> Iterator[str]:

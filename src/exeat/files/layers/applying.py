@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from exeat.files.layers.comparing import HIDDEN, Change, Comparison
-from exeat.files.layers.making import copy_file
-from exeat.files.layers.real import RealMachine, is_unchanged
+from exeat.files.layers.comparing import HIDDEN, Change, Comparison, RealMachine, is_unchanged
+from exeat.files.layers.kept import copy_file
 from exeat.jail.files.mounttable import MountTable
 from exeat.paths import is_below, is_in, opened, using
 from exeat.sandbox.files import remove_tree

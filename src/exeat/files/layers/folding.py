@@ -8,19 +8,25 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from exeat.errors import ExeatError
-from exeat.files.layers.kept import BLOCK, UNFINISHED, Facts, NewLayer, open_trees, read_facts, turn
-from exeat.files.layers.making import LayerTree, copy_file
-from exeat.files.layers.reading import Entry, walk_layers
-from exeat.files.layers.real import RealMachine
+from exeat.files.layers.comparing import Entry, RealMachine, walk_layers
+from exeat.files.layers.kept import (
+    BLOCK,
+    UNFINISHED,
+    Facts,
+    LayerTree,
+    NewLayer,
+    copy_file,
+    open_trees,
+    read_facts,
+    turn,
+)
 from exeat.jail.files.trees import OPAQUE, make_whiteout
 from exeat.paths import is_in, is_inside, opened, using
 from exeat.sandbox.files import remove_tree
-
-if TYPE_CHECKING:
-    from exeat.sandbox.folder import SandboxFolder
+from exeat.sandbox.folder import SandboxFolder
 
 MAX_LAYERS: Final = 8
 
@@ -84,7 +90,7 @@ def _fold(folder: SandboxFolder, layers: int, trees: Sequence[tuple[int, int]], 
                 began_ns = min(facts.began_ns for facts in known)
                 layer.keep(Facts(folded.bytes, folded.files, began_ns, hidden, tuple(sorted(always))))
     except OSError as error:
-        raise ExeatError(f"the layers cannot be made one: {error.strerror or error}", detail=str(error)) from None
+        raise ExeatError(f"the layers cannot be merged: {error.strerror or error}", detail=str(error)) from None
     _remove(layers, trees)
 
 

@@ -49,7 +49,7 @@ class DiskLayer:
         try:
             os.makedirs(everything, 0o700, exist_ok=True)
             self._all = os.open(everything, DIRECTORY)
-            fcntl.flock(self._all, fcntl.LOCK_EX)  # nobody takes the new folder for one that was left
+            fcntl.flock(self._all, fcntl.LOCK_EX)  # no run takes the new folder for one that was left
             _remove_abandoned(self._all)
             os.mkdir(name, 0o700, dir_fd=self._all)
             # Held as long as this process lives: whoever gets the lock knows that the run is over.
@@ -61,7 +61,7 @@ class DiskLayer:
                 raise OSError(errno.EOPNOTSUPP, "no attributes there")
         except OSError as error:
             raise JailError(
-                "there is no place for what the command writes",
+                "there is no room for what the command writes",
                 detail=f"{self.path}: {error.strerror}",
                 fix="EXEAT_HOME names another folder, on a disk of this machine (ext4, xfs or btrfs)",
             ) from None
@@ -69,7 +69,7 @@ class DiskLayer:
         self._next_look = 0.0
         if self._limit < _LEAST:
             self.remove()
-            raise JailError("there is no place for what the command writes", detail=f"the disk of {self.path} is full")
+            raise JailError("there is no room for what the command writes", detail=f"the disk of {self.path} is full")
 
     def is_full(self) -> bool:
         """Has the command written more than it may? To be asked often."""
@@ -131,25 +131,23 @@ def _remove(within: int, name: str) -> None:
     """However deep it is: folders in folders are brought up first. Also what is closed to its owner."""
     with opened(name, within=within) as top:
         moved, mark = 0, os.urandom(4).hex()
-        while entries := os.listdir(top):
-            for entry in entries:
-                if not stat.S_ISDIR(os.stat(entry, dir_fd=top, follow_symlinks=False).st_mode):
-                    os.unlink(entry, dir_fd=top)
-                    continue
-                os.chmod(entry, 0o700, dir_fd=top)
-                moved = _empty(top, entry, moved, mark)
-                os.rmdir(entry, dir_fd=top)
+        while folders := _clear(top):
+            for each in folders:
+                with opened(each, within=top) as folder:
+                    for inner in _clear(folder):
+                        moved += 1
+                        os.rename(inner, f"{mark}.{moved}", src_dir_fd=folder, dst_dir_fd=top)
+                os.rmdir(each, dir_fd=top)
     os.rmdir(name, dir_fd=within)
 
 
-def _empty(top: int, name: str, moved: int, mark: str) -> int:
-    """What is in a folder is removed, and folders in it are put beside it, by numbers after `moved`."""
-    with opened(name, within=top) as folder:
-        for each in os.listdir(folder):
-            if stat.S_ISDIR(os.stat(each, dir_fd=folder, follow_symlinks=False).st_mode):
-                os.chmod(each, 0o700, dir_fd=folder)  # a folder's own entry .. changes with it
-                moved += 1
-                os.rename(each, f"{mark}.{moved}", src_dir_fd=folder, dst_dir_fd=top)
-            else:
-                os.unlink(each, dir_fd=folder)
-    return moved
+def _clear(folder: int) -> list[str]:
+    """Remove all but folders, and return their names. They are open to their owner then."""
+    inner = []
+    for name in os.listdir(folder):
+        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            os.chmod(name, 0o700, dir_fd=folder)  # to move it changes its own entry ..
+            inner.append(name)
+        else:
+            os.unlink(name, dir_fd=folder)
+    return inner

@@ -12,23 +12,18 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from exeat.errors import ExeatError
-from exeat.files.layers.kept import BLOCK, Facts, NewLayer, kept_bytes
-from exeat.files.layers.making import LayerTree, copy_file
+from exeat.files.layers.kept import BLOCK, Facts, LayerTree, NewLayer, copy_file, kept_bytes
 from exeat.files.layers.upper import Folder, Part, count_changes, folders_of, is_empty, is_too_far, joined, open_within
 from exeat.jail.files.trees import genuine_marks, is_whiteout, make_whiteout, opaque_mark
 from exeat.paths import DIRECTORY, using
-
-if TYPE_CHECKING:
-    from exeat.sandbox.folder import SandboxFolder
+from exeat.sandbox.folder import SandboxFolder
 
 MAX_ENTRIES: Final = 500_000
 MAX_PATH_BYTES_KEPT: Final = 128 << 20  # of a layer: whoever lists it has all of its paths in memory
 MAX_NAMED: Final = 8
-_TOO_MANY: Final = f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files and folders"
-_TOO_LONG: Final = "what the command wrote is not kept: its paths are too long for so many"
 # Of one file: file systems differ in what names, links and sizes they take.
 _NOT_HERE: Final = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ)
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -45,12 +40,7 @@ class Saved(NamedTuple):
 
 
 def save_layer(
-    folder: SandboxFolder,
-    parts: Sequence[Part],
-    limit: int,
-    *,
-    hidden: Sequence[str] = (),
-    began: float | None = None,
+    folder: SandboxFolder, parts: Sequence[Part], limit: int, hidden: Sequence[str] = (), began: float | None = None
 ) -> Saved:
     """Keep all that is in the uppers, up to `limit` bytes with what is kept already. Raises ExeatError: nothing is.
 
@@ -61,7 +51,8 @@ def save_layer(
     if not filled:
         return Saved()
     if not count_changes(filled, MAX_ENTRIES).is_complete:
-        raise ExeatError(_TOO_MANY)  # before the disk is filled with half of them
+        # Before the disk is filled with half of them.
+        raise ExeatError(f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files and folders")
     try:
         with NewLayer(folder) as layer:
             saver = _Saver(layer.tree, limit - kept_bytes(folder), limit)
@@ -99,7 +90,7 @@ class _Saver(LayerTree):
         super().__init__(tree)
         self._room = room
         self._limit = limit
-        self._entries = self._path_bytes = 0
+        self._path_bytes = 0
         self._linked: dict[tuple[int, int], str] = {}
         self._marks = genuine_marks(tree)
         self.left_out: list[str] = []
@@ -145,14 +136,11 @@ class _Saver(LayerTree):
             raise NotADirectoryError(errno.ENOTDIR, "a folder on the way to another was replaced", name)
 
     def _add_entry(self, path: str, name: str, found: os.stat_result, folder: Folder, within: int) -> None:
-        self._entries += 1
-        if self._entries > MAX_ENTRIES:
-            raise ExeatError(_TOO_MANY)
         self._take(BLOCK)
         full = joined(path, name)
         self._path_bytes += len(full)
         if self._path_bytes > MAX_PATH_BYTES_KEPT:
-            raise ExeatError(_TOO_LONG)
+            raise ExeatError("what the command wrote is not kept: too many of its paths are long")
         if is_too_far(full):
             self._leave_out(full)
             return

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
-from exeat.files.layers.comparing import Change, Kind
-from exeat.files.layers.real import RealMachine
+from exeat.files.layers.comparing import Change, Kind, RealMachine
+from exeat.paths import is_inside
+
+# The command wrote one of the two, and comparing lines takes time that grows with their square.
+MAX_BYTES: Final = 256 * 1024
+MAX_LINES: Final = 5_000
 
 
 class Row(NamedTuple):
@@ -52,7 +57,7 @@ def rows_of(real: RealMachine, changes: Sequence[Change], *, every: bool) -> lis
         if change.kind == "removed":
             rows.append(_row(change)._replace(path=f"{change.path}/", files=real.count_files(change.path)))
             continue
-        inner = _below(changes, at, change.path)
+        inner = _below(change.path, islice(changes, at, None))
         if not every and change.kind == "added":
             files = [each for each in inner if each.what != "folder"]
             size = sum(each.size for each in files)
@@ -63,12 +68,9 @@ def rows_of(real: RealMachine, changes: Sequence[Change], *, every: bool) -> lis
     return rows
 
 
-def _below(changes: Sequence[Change], start: int, path: str) -> Sequence[Change]:
-    """What follows in the list and lies below: it is sorted so."""
-    end = start
-    while end < len(changes) and changes[end].path.startswith(f"{path}/"):
-        end += 1
-    return changes[start:end]
+def _below(path: str, following: Iterable[Change]) -> list[Change]:
+    """What lies below comes first: they are sorted so."""
+    return list(takewhile(lambda each: is_inside(each.path, path), following))
 
 
 def _row(change: Change) -> Row:
@@ -79,11 +81,6 @@ def _row(change: Change) -> Row:
     size = change.size if is_file and change.entry is not None else None
     before = change.size_before if change.before is not None and change.what != "folder" else None
     return Row(change.kind, change.path, size, before, None, note)
-
-
-# The command wrote one of the two, and comparing lines takes time that grows with their square.
-MAX_BYTES: Final = 256 * 1024
-MAX_LINES: Final = 5_000
 
 
 class NotShownError(Exception):

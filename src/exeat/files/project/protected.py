@@ -30,7 +30,7 @@ class Protected(NamedTuple):
 
     held: tuple[str, ...]  # there, and to be read-only
     absent: tuple[str, ...]  # not there, and not to be made
-    fatal: tuple[str, ...]  # the same; whoever makes one is up to no good
+    fatal: tuple[str, ...]  # the same; no honest program makes one
     left_out: tuple[str, ...] = ()  # repositories that are too many
 
 

@@ -71,7 +71,7 @@ async def serve_inner(session: Session, inner: Inner) -> None:
 
 
 async def _serve_tls(session: Session, inner: Inner) -> str:
-    """Gives a note for the record of the tunnel, if it came to nothing."""
+    """Returns a note for the record of the tunnel, if it came to nothing."""
     state, client, place = session.state, session.client, inner.place
     interception = state.interception
     assert interception is not None, "only an interception makes places that are looked into"

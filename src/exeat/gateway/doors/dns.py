@@ -18,7 +18,8 @@ from exeat.errors import HostError
 from exeat.gateway.doors.synthetic import SyntheticNames
 from exeat.gateway.record.records import DNS, Denials
 from exeat.gateway.state import State
-from exeat.policy import Decision, Name, Reason, Verdict, canonical_host, could_allow, unreachable
+from exeat.policy import Decision, Name, Reason, Verdict, canonical_host
+from exeat.policy.decide import could_allow, unreachable
 from exeat.wire.dns import (
     CLASS_IN,
     MAX_QUERY_BYTES,
@@ -162,14 +163,14 @@ class DnsDoor:
         name = _name_of(query)
         if name is None:
             return self._refuse(query, _NOT_LISTED, note="not a host name")
-        if name.text == "localhost" or name.text.endswith(".localhost"):  # RFC 6761: nobody else is to be asked
+        if name.text == "localhost" or name.text.endswith(".localhost"):  # RFC 6761: it is never looked up
             return _give(query, _LOCALHOST)
         policy = self._state.policy  # of this moment: it may be swapped between two queries
         if not could_allow(policy, name):
             denial = unreachable(policy, name)
             if self._state.questions is None or not self._state.questions.may_ask(denial):
                 return self._refuse(query, denial)
-            # Somebody may allow it, but only who connects is worth a question. Until then nothing leaves.
+            # A person may allow it, but only a connection is worth a question. Until then nothing leaves.
         if query.qtype not in (QType.A, QType.AAAA):
             return Rcode.NOERROR, ()  # the name is there, and has nothing of this type
         addresses = self._names.addresses(name.text)

@@ -12,16 +12,16 @@ from exeat.gateway.flow.exchange import Exchange
 from exeat.gateway.flow.relay import Tunnel
 from exeat.gateway.flow.upload import is_repeatable
 from exeat.gateway.gates.admission import admit_interception, deny, open_upstream, reopen_upstream
+from exeat.gateway.gates.dial import explain_break
 from exeat.gateway.gates.judging import judge_request, keep_upstream, place_now
 from exeat.gateway.gates.session import Session
 from exeat.gateway.gates.treating import UNTREATED, Treated, refuse_misuse, treat
-from exeat.gateway.gates.upstream import explain_break
 from exeat.gateway.limits import Budget
 from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import NO_CREDENTIALS, Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.policy import is_same_host
-from exeat.reasons import Reason
+from exeat.reasons import ProxyError, Reason
 from exeat.wire.http1 import ESTABLISHED, RequestHead, check_origin_target, parse_absolute_target
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ async def serve_http(
 ) -> Inner | None:
     """Serve requests until either side has had enough. `bound`: they come through a tunnel to that place.
 
-    `secure`: inside TLS, and so are they to go on. Gives what is inside a tunnel that was opened, if it is to be
-    served.
+    `secure`: inside TLS, and so are they to go on. Returns what is inside a tunnel that was opened, if it is to
+    be served.
     """
     door = _Door(session, bound, protocol, secure, prefers_h2)
     while True:
@@ -70,7 +70,7 @@ class _Door(NamedTuple):
 
 async def _refuse_malformed(session: Session, record: AccessRecord, error: ProtocolError) -> None:
     record.malformed(error)
-    session.reply(Refusal(error.status, error.public, "http_request_error"), close=True)
+    session.reply(Refusal(error.status, error.public, ProxyError.HTTP_REQUEST_ERROR), close=True)
     await session.linger()
 
 
@@ -124,7 +124,7 @@ async def _serve_request(door: _Door, head: RequestHead) -> bool:
 
 
 async def _refuse(session: Session, head: RequestHead, refusal: Refusal, *, read: bool = False) -> bool:
-    """Answer a refusal. The connection goes on unless a body is on its way that nobody will read."""
+    """Answer a refusal. The connection goes on unless a body is on its way that will not be read."""
     keep = head.keep_alive and (read or not head.has_body) and not session.draining and head.minor == 1
     session.reply(refusal, close=not keep, head_only=head.method == b"HEAD")
     if not keep:
@@ -140,9 +140,8 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
     while True:
         reused = upstream.is_reused
         sent, received = upstream.sent, upstream.received
-        session.upstream = upstream
         exchange = Exchange(client, upstream, head, limits, treatment, state.memory, state.known_fields)
-        session.begin(access, exchange.stop)
+        session.begin(access, upstream, exchange.stop)
         session.watch(limits.response_s, exchange.expire, exchange.patience)
         exchange.start(access.path, access.authority, budget, treated.body)
         await exchange.done
@@ -150,7 +149,7 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
             break
         fresh = await reopen_upstream(state, access)
         if isinstance(fresh, Refusal):
-            session.live = session.stop_transfer = session.upstream = None
+            session.let_go(is_over=True)
             return await _refuse(session, head, fresh, read=treated.body is not None)
         upstream = fresh
     sent, received = upstream.sent - sent, upstream.received - received
@@ -166,7 +165,7 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
         sent, received, note = await _relay_upgraded(session, upstream, exchange, budget, sent, received, treatment)
         session.finish(access.record, note, sent, received, 101)
         return False
-    session.upstream = None
+    session.let_go()
     if exchange.reuse_upstream:
         keep_upstream(state, access, upstream)
     session.finish(access.record, exchange.note, sent, received, exchange.status)
@@ -193,20 +192,20 @@ async def _relay_upgraded(
     tunnel = Tunnel(session.client, upstream, budget)
     if treatment is not None:
         tunnel.guard_down(treatment.leak_guard(), Reason.SECRET_IN_RESPONSE)
-    session.stop_transfer = tunnel.stop
+    assert session.live is not None
+    session.begin(session.live, upstream, tunnel.stop)
     session.watch_idle(tunnel.stop)
     upstream.put_back(exchange.upgraded or b"")  # before what came while this task was being woken
     tunnel.open_down()
     tunnel.open_up()
     await tunnel.done
     if tunnel.seen:
-        assert session.live is not None
         session.state.counters.block(*session.live.place.key, tunnel.note)
     return upstream.sent - sent_before, upstream.received - received_before, tunnel.note
 
 
 async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
-    """CONNECT. Gives what is inside when requests are to be served there, each like any other."""
+    """CONNECT. Returns what is inside when requests are to be served there, each like any other."""
     state = session.state
     record = session.new_record("connect", "CONNECT")
     if state.credentials is not None and not state.credentials.match_basic(head.authorization):

@@ -59,11 +59,11 @@ class _FrontStream(Stream):
             return
         if self.peer_ended:
             self.link.forget(self)
-        elif self.left == 0 and not self.transport.is_closing():
+        elif self.left == 0 and not self.is_closing():
             return  # all of the body has come; the frame that says so is on its way
         else:
             self.link.reset(self, ErrorCodes.NO_ERROR)  # answered before the whole body came: the rest is not wanted
-        self.transport.lose(None)
+        self.lose(None)
 
     def on_write_eof(self) -> None:
         if self.reader.ends_with_connection and not self.ended:
@@ -81,7 +81,7 @@ class _FrontStream(Stream):
         self.link.reset(self, ErrorCodes.NO_ERROR if self.ended else ErrorCodes.INTERNAL_ERROR)
         self.drop_output()
         self.held.clear()
-        self.transport.lose(None)
+        self.lose(None)
 
 
 class _Front(Link):
@@ -184,9 +184,10 @@ class _Front(Link):
         stream.begin_message(text, ended=ended)
         connection = self._session
         session = Session(self._state, stream.channel, connection.number, requests=connection.requests)
-        session.draining = connection.draining
+        if connection.draining:
+            session.drain()
         self._state.sessions.add(session)
-        task = session.task = self.loop.create_task(self._serve_stream(session))
+        task = session.start(self._serve_stream(session))
         self._tasks.add(task)
         task.add_done_callback(lambda _: self._on_served(session, task))
 

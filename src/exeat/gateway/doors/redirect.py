@@ -46,7 +46,7 @@ from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.policy import LOCALHOST, LOOPBACK, Address
-from exeat.reasons import Reason
+from exeat.reasons import ProxyError, Reason
 from exeat.wire.http1 import sniff_request
 
 ServeInner = Callable[[Session, Inner], Awaitable[None]]
@@ -55,7 +55,7 @@ _log = logging.getLogger("exeat")
 _SO_ORIGINAL_DST: Final = 80
 _LEVELS: Final = {socket.AF_INET: socket.IPPROTO_IP, socket.AF_INET6: socket.IPPROTO_IPV6}
 _SOCKADDR_BYTES: Final = 28  # a sockaddr_in6; a sockaddr_in is shorter
-# No such connection is tracked, or nothing here tracks connections at all: then nobody has redirected it.
+# No such connection is tracked, or nothing here tracks connections at all: then it was not redirected.
 _NOT_REDIRECTED: Final = (errno.ENOENT, errno.ENOPROTOOPT)
 PROTOCOL: Final = "redirect"
 PROTOCOL_HTTP: Final = "redirect/http"
@@ -303,7 +303,7 @@ async def _judge_first(session: Session, place: Place, first: First) -> Inner | 
     elif verdict is not Action.RELAY or not decision.allowed:
         reason = verdict if isinstance(verdict, Reason) else decision.reason
         record.denied_inside(reason, decision, first.fault)
-        await _answer(session, first, Refusal(403, f"{place} takes TLS only", "http_request_denied"))
+        await _answer(session, first, Refusal(403, f"{place} takes TLS only", ProxyError.HTTP_REQUEST_DENIED))
     else:
         upstream = await open_upstream(session.state, access)
         if isinstance(upstream, Refusal):
@@ -320,7 +320,7 @@ async def _refuse_unknown(session: Session, destination: Destination) -> None:
     record.names((destination.ip.compressed, destination.port))
     why = f"{destination.ip} stands for no name"
     record.leads_nowhere(why)
-    await _answer(session, first, Refusal(403, why, "destination_ip_prohibited"))
+    await _answer(session, first, Refusal(403, why, ProxyError.DESTINATION_IP_PROHIBITED))
 
 
 def _new_record(session: Session, first: First, place: Place | None = None) -> AccessRecord:

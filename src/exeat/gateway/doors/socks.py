@@ -18,7 +18,7 @@ Parsed = TypeVar("Parsed")
 
 
 async def serve_socks(session: Session) -> Inner | None:
-    """One SOCKS5 connection. Gives what is inside when requests are to be served there."""
+    """One SOCKS5 connection. Returns what is inside when requests are to be served there."""
     state, client = session.state, session.client
     record = session.new_record("socks5", "CONNECT")
     session.watch(state.limits.head_s, client.close)

@@ -15,11 +15,11 @@ from exeat.policy import unmapped
 IPV4_RANGE: Final = IPv4Network("198.18.0.0/15")
 # A unique local prefix (RFC 4193) whose 40 bits of global id spell "exeat" in ASCII, so that it is known at sight
 # in a log. Fixed rather than random, because these addresses never leave a namespace and so meet no other
-# network's. No NAT64, 6to4 or ISATAP form: nobody can take an IPv4 address out of it.
+# network's. No NAT64, 6to4 or ISATAP form: no translator takes an IPv4 address out of it.
 IPV6_RANGE: Final = IPv6Network("fd65:7865:6174::/96")
 # Programs keep addresses beyond the TTL: pools and browsers for minutes, some runtimes until they end, and long
-# jobs reconnect to what they resolved at their start. After an hour without a question or a connection nobody is
-# expected back. Sooner would risk that a program talks to another name than it asked for.
+# jobs reconnect to what they resolved at their start. After an hour without a question or a connection no program
+# is expected back. Sooner would risk that a program talks to another name than it asked for.
 GRACE_S: Final = 3_600.0
 
 # The last octet is never 0 or 255: some programs and filters take those for a network or a broadcast address.

@@ -149,9 +149,8 @@ async def serve_tunnel(session: Session, access: Access, upstream: Channel, door
     """Relay a tunnel to its end. If requests are to be served inside, says so, and the upstream goes to the pool."""
     state, client = session.state, session.client
     record, place = access.record, access.place
-    session.upstream = upstream
     tunnel = Tunnel(client, upstream, state.budgets.of(place.decision.rule))
-    session.begin(access, tunnel.stop)
+    session.begin(access, upstream, tunnel.stop)
     web = place.port in WEB_PORTS
     if web:
         session.watch(state.limits.head_s, lambda: tunnel.stop(Ending.TIMEOUT))
@@ -172,7 +171,7 @@ async def serve_tunnel(session: Session, access: Access, upstream: Channel, door
             tunnel.refuse(verdict, _last_words(client))
         case Action.INTERCEPT | Action.SERVE_HTTP:
             tunnel.detach()
-            session.upstream = None
+            session.let_go()
             if verdict is Action.INTERCEPT:
                 upstream.abort()  # what goes out will be TLS of our own
                 return Inner(place, door, record)
@@ -186,10 +185,9 @@ async def serve_tunnel(session: Session, access: Access, upstream: Channel, door
 
 async def relay_judged(session: Session, access: Access, upstream: Channel, first: First) -> None:
     """Relay a tunnel whose first bytes were judged before anything was dialled."""
-    session.upstream = upstream
     tunnel = Tunnel(session.client, upstream, session.state.budgets.of(access.decision.rule))
     _watch_for_secrets(session, tunnel, first)
-    session.begin(access, tunnel.stop)
+    session.begin(access, upstream, tunnel.stop)
     session.watch_idle(tunnel.stop)
     tunnel.open_down()
     await _open_up(session, access, tunnel, first)

@@ -25,7 +25,7 @@ from exeat.gateway.flow.upload import (
 )
 from exeat.gateway.limits import BodyMemory, Budget, Limits
 from exeat.gateway.refusal import Refusal, refuse_response
-from exeat.reasons import Ending, Reason
+from exeat.reasons import Ending, ProxyError, Reason
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
 from exeat.wire.fields import KnownFields
 from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _MAX_INTERIM: Final = 16
 _APART_BYTES: Final = 64 * 1024  # a body that was read whole and is longer than this is not copied behind its head
 _EXPECT_S: Final = 1.0  # for a server to say that it wants the body, as curl has it (RFC 9110 section 10.1.1)
-_CLOSED_EARLY: Final = Refusal(502, "the server closed the connection early", "connection_terminated")
-_BROKEN_OFF: Final = Refusal(502, "the server broke the connection off", "connection_terminated")
+_CLOSED_EARLY: Final = Refusal(502, "the server closed the connection early", ProxyError.CONNECTION_TERMINATED)
+_BROKEN_OFF: Final = Refusal(502, "the server broke the connection off", ProxyError.CONNECTION_TERMINATED)
 
 
 class _Answer(Enum):
@@ -252,7 +252,7 @@ class Exchange:
     def _take_upgrade(self, response: ResponseHead, rest: bytes) -> None:
         key = self._head.websocket_key
         if key is None or response.websocket_accept != websocket_accept(key):
-            raise ProtocolError("switch of protocols that nobody asked for")
+            raise ProtocolError("switch of protocols that was not asked for")
         self.status = 101
         first_line = b"HTTP/1.1 101 %b" % response.reason
         self._client.write(encode_head(first_line, response.passed, b"Connection: Upgrade\r\nUpgrade: websocket\r\n"))
@@ -337,18 +337,18 @@ class Exchange:
     def fail_upload(self, error: ExeatError) -> None:
         """The request's body cannot be sent on: it is malformed, or holds what must not go there."""
         if isinstance(error, ProtocolError):
-            self.fail(Refusal(error.status, error.public, "http_request_error"), Ending.BAD_REQUEST_BODY)
+            self.fail(Refusal(error.status, error.public, ProxyError.HTTP_REQUEST_ERROR), Ending.BAD_REQUEST_BODY)
         else:
             self.misused = getattr(error, "names", ())
-            self.fail(Refusal(403, error.public, "http_request_denied"), Reason.SECRET_TO_WRONG_HOST)
+            self.fail(Refusal(403, error.public, ProxyError.HTTP_REQUEST_DENIED), Reason.SECRET_TO_WRONG_HOST)
 
     def expire(self) -> None:
         """Nothing has moved for too long."""
-        self.fail(Refusal(504, "the server did not answer in time", "http_response_timeout"), Ending.TIMEOUT)
+        self.fail(Refusal(504, "the server did not answer in time", ProxyError.HTTP_RESPONSE_TIMEOUT), Ending.TIMEOUT)
 
     def stop(self, note: str) -> None:
         """End it from outside: the rule is gone, or the gateway stops."""
-        self.fail(Refusal(503, "the gateway has ended this request", "proxy_internal_response"), note)
+        self.fail(Refusal(503, "the gateway has ended this request", ProxyError.PROXY_INTERNAL_RESPONSE), note)
 
     def _settle(self) -> None:
         client, upstream = self._client, self._upstream

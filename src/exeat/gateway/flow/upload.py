@@ -10,7 +10,7 @@ from exeat.errors import ExeatError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.limits import BodyMemory, Budget
 from exeat.gateway.refusal import Refusal
-from exeat.reasons import Ending
+from exeat.reasons import Ending, ProxyError
 from exeat.wire.body import BodyDecoder, encode_chunk, encode_last_chunk
 from exeat.wire.http1 import RequestHead, encode_head
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _PACKED_PIECE: Final = 4 * 1024  # of this, four megabytes may come
-OVER_BUDGET: Final = Refusal(413, "the upload budget is spent", "http_request_denied")
+OVER_BUDGET: Final = Refusal(413, "the upload budget is spent", ProxyError.HTTP_REQUEST_DENIED)
 
 
 class Upload:
@@ -129,7 +129,9 @@ class Upload:
 
     def on_eof(self) -> None:
         if not self.finished and not self._body.is_behind and not self._waiting:
-            self._exchange.fail(Refusal(400, "the request body was cut off", "http_request_error"), Ending.CLIENT_LEFT)
+            self._exchange.fail(
+                Refusal(400, "the request body was cut off", ProxyError.HTTP_REQUEST_ERROR), Ending.CLIENT_LEFT
+            )
 
     def close(self) -> None:
         """Nothing more of it is wanted."""

@@ -1,6 +1,6 @@
-"""The gates between "somebody asked" and "a connection is open", the same for every door.
+"""The gates between "a client asked" and "a connection is open", the same for every door.
 
-decide -> resolve -> judge every address -> write the record -> dial. Each gate either lets pass or gives
+decide -> resolve -> judge every address -> write the record -> dial. Each gate either lets pass or returns
 a Refusal; nothing is dialled before the record of the decision is in the kernel's hands.
 """
 
@@ -10,17 +10,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.gates.dial import DialError, dial
+from exeat.gateway.gates.dial import DIFFERENT_HTTP, DialError, ProtocolRefused, dial, secure_upstream
 from exeat.gateway.gates.judging import explain_denial, judge_addresses, still_allowed
 from exeat.gateway.gates.resolve import IPAddress, ResolveError
-from exeat.gateway.gates.upstream import DIFFERENT_HTTP, ProtocolRefused, secure_upstream
 from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.policy import Address, Decision, known_addresses
-from exeat.reasons import Reason
+from exeat.reasons import ProxyError, Reason
 
-_NOT_ON_RECORD: Final = Refusal(503, "the decision could not be recorded, so nothing goes out", "proxy_internal_error")
+_NOT_ON_RECORD: Final = Refusal(
+    503, "the decision could not be recorded, so nothing goes out", ProxyError.PROXY_INTERNAL_ERROR
+)
 
 
 def deny(record: AccessRecord, place: Place, decision: Decision, address: str = "", note: str = "") -> Refusal:
@@ -60,7 +61,7 @@ async def open_upstream(
         channel.abort()  # its server has spoken or left while the record was written
         return await reopen_upstream(state, access)
     if state.journal.failing:
-        # The record first, then: a name must not leave in a DNS query that nobody will ever read of.
+        # The record first, then: a name must not leave in a DNS query of which there is no record.
         return await reopen_upstream(state, access) if await record.allowed(decision) else _NOT_ON_RECORD
     try:
         addresses = await _find_addresses(state, access.place)
@@ -128,8 +129,7 @@ async def _dial(
     try:
         channel, ip = await dial(state.loop, addresses, place.port, state.limits.connect_s)
     except DialError as error:
-        status = 504 if error.timed_out else 503 if error.kind == "connection_limit_reached" else 502
-        return _fail(access, Refusal(status, f"{place}: {error.public}", error.kind))
+        return _fail(access, Refusal(error.status, f"{place}: {error.public}", error.kind))
     access.record.leads_to(str(ip))
     if access.secure:
         assert state.interception is not None
@@ -158,11 +158,15 @@ def _unless_revoked(state: State, access: Access, channel: Channel) -> Channel |
 
 def _revoked(access: Access) -> Refusal:
     access.record.denied_inside(Reason.REVOKED)
-    return _fail(access, Refusal(403, f"{access.place} is no longer allowed", "http_request_denied"))
+    return _fail(access, Refusal(403, f"{access.place} is no longer allowed", ProxyError.HTTP_REQUEST_DENIED))
 
 
 def _unresolved(error: ResolveError) -> Refusal:
-    return Refusal(504, error.public, "dns_timeout") if error.timed_out else Refusal(502, error.public, "dns_error")
+    return (
+        Refusal(504, error.public, ProxyError.DNS_TIMEOUT)
+        if error.timed_out
+        else Refusal(502, error.public, ProxyError.DNS_ERROR)
+    )
 
 
 def _fail(access: Access, refusal: Refusal) -> Refusal:

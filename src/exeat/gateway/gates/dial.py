@@ -1,28 +1,42 @@
-"""The one place where a connection goes out. It takes addresses that the policy has judged, never names."""
+"""The one place where a connection goes out, and TLS of our own on it.
+
+It takes addresses that the policy has judged, never names. The certificate of a server is checked before any byte of a
+request goes out.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import socket
+import ssl
 from collections.abc import Sequence
 from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.resolve import IPAddress
+from exeat.gateway.refusal import Refusal
+from exeat.gateway.state import Access, State
+from exeat.gateway.tls.layer import secure_channel
+from exeat.reasons import ProxyError
+
+if TYPE_CHECKING:
+    from exeat.gateway.tls.interception import Alpn
+
 
 # RFC 8305 section 5 recommends 250 ms between two attempts.
 _ATTEMPT_DELAY_S = 0.25
 
 
 class DialError(ExeatError):
-    """Nobody answered. `kind` is the RFC 9209 error type."""
+    """No server answered. `kind` is the RFC 9209 error type, `status` what a client of HTTP is told."""
 
-    def __init__(self, public: str, kind: str, *, timed_out: bool = False) -> None:
+    def __init__(self, public: str, kind: ProxyError, status: int = 502) -> None:
         super().__init__(public)
         self.kind = kind
-        self.timed_out = timed_out
+        self.status = status
 
 
 async def dial(
@@ -35,7 +49,7 @@ async def dial(
                 return await _race(loop, addresses, port)
         return await _connect(loop, addresses[0], port, timeout_s), addresses[0]
     except TimeoutError:
-        raise DialError("the server did not answer in time", "connection_timeout", timed_out=True) from None
+        raise DialError("the server did not answer in time", ProxyError.CONNECTION_TIMEOUT, 504) from None
     except OSError as error:
         raise _explain(error) from None
 
@@ -85,11 +99,96 @@ async def _race(
 
 def _explain(error: OSError) -> DialError:
     if isinstance(error, ConnectionRefusedError):
-        return DialError("the server refused the connection", "connection_refused")
+        return DialError("the server refused the connection", ProxyError.CONNECTION_REFUSED)
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-        return DialError("the gateway is out of connections", "connection_limit_reached")
+        return DialError("the gateway is out of connections", ProxyError.CONNECTION_LIMIT_REACHED, 503)
     if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL):
-        return DialError("the server is not reachable", "destination_ip_unroutable")
+        return DialError("the server is not reachable", ProxyError.DESTINATION_IP_UNROUTABLE)
     if isinstance(error, TimeoutError):
-        return DialError("the server did not answer in time", "connection_timeout", timed_out=True)
-    return DialError("the connection to the server failed", "connection_terminated")
+        return DialError("the server did not answer in time", ProxyError.CONNECTION_TIMEOUT, 504)
+    return DialError("the connection to the server failed", ProxyError.CONNECTION_TERMINATED)
+
+
+_NO_SUCH_PROTOCOL: Final = ("TLSV1_ALERT_NO_APPLICATION_PROTOCOL", "NO_APPLICATION_PROTOCOL")
+DIFFERENT_HTTP: Final = Refusal(502, "cannot agree with the server on a version of HTTP", ProxyError.TLS_PROTOCOL_ERROR)
+
+
+class ProtocolRefused(Exception):  # noqa: N818 - not a failure: another version of HTTP may do
+    """The server does not speak what was offered."""
+
+
+async def secure_upstream(state: State, access: Access, channel: Channel, offer: Alpn) -> Channel | Refusal:
+    """Verify the server and give the channel to speak HTTP/1.1 on. A refusal is not on record yet.
+
+    Where the server speaks HTTP/2 it is a stream of a connection that others may share. Raises ProtocolRefused.
+    """
+    from exeat.trust.roots import handshake_reason
+
+    interception = state.interception
+    assert interception is not None
+    place = access.place
+    try:
+        async with asyncio.timeout(state.limits.connect_s):
+            agreed = await secure_channel(channel, interception.upstream_context(offer), server_name=place.host_text)
+    except ssl.SSLError as error:
+        channel.abort()
+        if handshake_reason(error) in _NO_SUCH_PROTOCOL and len(offer) == 1:
+            raise ProtocolRefused from None
+        return explain(error, access)
+    except TimeoutError:
+        channel.abort()
+        return Refusal(
+            504, f"{place}: the server did not finish the TLS handshake in time", ProxyError.CONNECTION_TIMEOUT
+        )
+    except OSError:
+        channel.abort()
+        return Refusal(502, f"{place}: the server hung up during the TLS handshake", ProxyError.CONNECTION_TERMINATED)
+    except BaseException:
+        channel.abort()
+        raise
+    interception.spoken.learn(place.key, offer, agreed)
+    if agreed == "h2":
+        return _open_http2(state, access, channel)
+    if "http/1.1" not in offer:
+        channel.abort()
+        raise ProtocolRefused
+    return channel
+
+
+def explain(error: ssl.SSLError, access: Access) -> Refusal:
+    """What is wrong with a server's TLS, in words that help."""
+    from exeat.trust.roots import explain_certificate_error
+
+    is_certificate = isinstance(error, ssl.SSLCertVerificationError)
+    kind = ProxyError.TLS_CERTIFICATE_ERROR if is_certificate else ProxyError.TLS_PROTOCOL_ERROR
+    return Refusal(502, explain_certificate_error(error, access.place.host), kind)
+
+
+def explain_break(error: Exception, access: Access, known: Refusal, channel: Channel) -> Refusal:
+    """Why a server left as soon as TLS was agreed on: in TLS 1.3 it judges the client's certificate only then.
+
+    It says so in an alert, but that can be overtaken by the reset of a server which has not read our request.
+    """
+    if isinstance(error, ssl.SSLError):
+        return explain(error, access)
+    was_reset = isinstance(error, ConnectionResetError | BrokenPipeError)
+    if channel.is_plain or not was_reset:
+        return known  # a stream of HTTP/2, of which the connection may be well, or a server that has read what we sent
+    sentence = (
+        f"{access.place}: the server broke the connection off right behind the TLS handshake; maybe it wants"
+        " a certificate of the client (then add no-intercept to the rule)"
+    )
+    return Refusal(502, sentence, ProxyError.CONNECTION_TERMINATED)
+
+
+def _open_http2(state: State, access: Access, channel: Channel) -> Channel:
+    from exeat.gateway.http2.back import Http2Upstream
+
+    upstream = Http2Upstream(channel, state.limits, state.counters)
+    upstream.start()
+    stream = upstream.open_stream()
+    if access.policy is state.policy:
+        state.http2_pool.give(access.pool_key, upstream, access.route)
+    else:
+        state.http2_pool.retire(upstream)
+    return stream

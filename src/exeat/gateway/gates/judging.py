@@ -1,6 +1,6 @@
 """What the policy says: of a request, of the addresses that a place leads to, and of what is under way already.
 
-A policy is swapped whole, between two turns of the loop, so it can change only while somebody waits. Three functions
+A policy is swapped whole, between two turns of the loop, so it can change only during a wait. Three functions
 are all that is needed to notice. A door that has waited takes its place again (`place_now`) before it decides by it.
 From then on there is an `Access`: the gates ask `still_allowed` behind each of their waits, the last time as they hand
 the connection over, and while it is in use the gateway asks the same whenever it puts another policy in force. What
@@ -29,6 +29,7 @@ from exeat.policy import (
     judge_address,
     rule_to_allow,
 )
+from exeat.reasons import ProxyError
 
 _IP_REASONS = (Reason.PRIVATE_ADDRESS, Reason.OWN_ADDRESS, Reason.ADDRESS_NOT_LISTED)
 
@@ -93,7 +94,7 @@ def explain_denial(place: Place, decision: Decision) -> Refusal:
             )
         case _:
             sentence = f"{place} is not allowed; to allow it: --allow {rule}"
-    error = "destination_ip_prohibited" if decision.reason in _IP_REASONS else "http_request_denied"
+    error = ProxyError.DESTINATION_IP_PROHIBITED if decision.reason in _IP_REASONS else ProxyError.HTTP_REQUEST_DENIED
     return Refusal(403, sentence, error)
 
 

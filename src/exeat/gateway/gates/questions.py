@@ -1,4 +1,4 @@
-"""Places that no rule lists, put to somebody who may decide: a person at a terminal, another program, a callback.
+"""Places that no rule lists, put to whoever may decide: a person at a terminal, another program, a callback.
 
 A question is asked once, however many connections wait for its answer. A yes becomes a rule, so that all that follows
 is judged as ever. Without an answer in time it is a no. Nothing is resolved or dialled while a question is open.
@@ -88,7 +88,7 @@ class Questions:
         self._number = 0
 
     def may_ask(self, decision: Decision) -> bool:
-        """Is this a denial that somebody could turn into a yes?"""
+        """Is this a denial that an answer could turn into a yes?"""
         return decision.reason in LISTABLE
 
     def waiting(self, question: Question) -> int:
@@ -97,7 +97,7 @@ class Questions:
         return found.waiting if found is not None else 0
 
     async def settle(self, session: Session, place: Place) -> Place:
-        """Wait until there is an answer. Gives the place as the policy of then has it."""
+        """Wait until there is an answer. Returns the place as the policy then has it."""
         state = session.state
         if not self.may_ask(place.decision) or place.key in self._refused:
             return place
@@ -116,16 +116,14 @@ class Questions:
         finally:
             found.waiting -= 1
             if not found.waiting:
-                found.task.cancel()  # nobody is left who would want to know
+                found.task.cancel()  # no connection waits for it any more
         session.watch(state.limits.head_s, session.client.abort)
         return place_now(state, place)
 
     def on_new_policy(self, state: State) -> None:
         """Rules have changed: what they decide now need not be asked any more."""
         for found in list(self._open.values()):
-            question = found.question
-            host = f"[{question.host}]" if ":" in question.host else question.host
-            if not self.may_ask(state.find(f"{host}:{question.port}".encode("ascii"), 0).decision):
+            if not self.may_ask(state.find(found.question.rule.encode("ascii"), 0).decision):
                 found.task.cancel()
 
     def close(self) -> None:
@@ -134,16 +132,15 @@ class Questions:
 
     def _begin(self, session: Session, place: Place) -> _Open:
         self._number += 1
-        peer = session.client.transport.get_extra_info("peername") if self._who_asks is not None else None
+        peer = session.client.transport.get_extra_info("peername")
         program = self._who_asks(peer) if self._who_asks is not None and peer else ""
         # A rule for `localhost` means the host itself, unlike one for any other name that may lead there.
         inside = place.host == LOCALHOST or (
             isinstance(place.host, Address)
             and (classify(place.host.ip) is not AddressClass.PUBLIC or is_own_address(place.host.ip))
         )
-        # For this port alone, 80 and 443 too: a yes to one must not undo a no to the other.
-        rule = f"{place.host.authority}:{place.port}"
-        question = Question(self._number, place.host_text, place.port, rule, inside, program)
+        # The rule is for this port alone, 80 and 443 too: a yes to one must not undo a no to the other.
+        question = Question(self._number, place.host_text, place.port, str(place), inside, program)
         found = self._open[place.key] = _Open(question)
         found.task = asyncio.get_running_loop().create_task(self._decide(found))
         # Also of one that is given up before it has begun, of which `_decide` never hears.

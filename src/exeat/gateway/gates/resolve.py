@@ -8,6 +8,7 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
@@ -30,7 +31,7 @@ _MAX_CACHED: Final = 1_024
 
 
 class ResolveError(ExeatError):
-    """A name has no address, or nobody said so in time (`timed_out`)."""
+    """A name has no address, or no server said so in time (`timed_out`)."""
 
     def __init__(self, public: str, *, timed_out: bool = False) -> None:
         super().__init__(public)
@@ -39,36 +40,24 @@ class ResolveError(ExeatError):
 
 async def system_lookup(name: str) -> Sequence[str]:
     """Ask the system's resolver, in a thread of its own: daemonic, so a dead DNS server cannot hold up our exit."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Sequence[str]] = loop.create_future()
-
-    def finish(addresses: Sequence[str] | None, error: Exception | None) -> None:
-        if answer.done():
-            return
-        if addresses is not None:
-            answer.set_result(addresses)
-        else:
-            answer.set_exception(error or OSError("no answer"))
+    answer: Future[Sequence[str]] = Future()
+    answer.set_running_or_notify_cancel()  # a waiter that gives up does not end the thread
 
     def ask() -> None:
         try:
-            result, error = _look_up(name), None
-        except Exception as problem:  # whatever it is: somebody waits for an answer
-            result, error = None, problem
-        try:
-            loop.call_soon_threadsafe(finish, result, error)
-        except RuntimeError:
-            pass  # the loop has closed meanwhile; nobody waits any more
+            answer.set_result(_look_up(name))
+        except Exception as problem:  # whatever it is: a connection waits for an answer
+            answer.set_exception(problem)
 
     threading.Thread(target=ask, name="exeat-dns", daemon=True).start()
-    return await answer
+    return await asyncio.wrap_future(answer)
 
 
 def _look_up(name: str) -> list[str]:
     """The system's answer for exactly this name.
 
     The dot at the end keeps the resolver from trying `name.corp.example` (the search list, usual in Kubernetes):
-    that is another name, which nobody allowed. /etc/hosts knows no such dots, so it is read first.
+    that is another name, which no rule allowed. /etc/hosts knows no such dots, so it is read first.
     """
     listed = _listed_addresses(name)
     if listed:
@@ -178,7 +167,7 @@ class Resolver:
         self._places.release()
         mine.release()
         if not done.cancelled():
-            done.exception()  # nobody may be waiting any more
+            done.exception()  # there may be no one waiting any more
 
 
 def is_own_address(ip: IPAddress) -> bool:

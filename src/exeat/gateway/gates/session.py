@@ -6,8 +6,8 @@ import asyncio
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
 
 from exeat.errors import ProtocolError
 from exeat.gateway.flow.channel import Channel
@@ -117,7 +117,7 @@ class Session:
         client = self.client
         limits = self.state.limits
         if client.writing_paused:
-            # Nobody reads what we have answered so far: answer no more before that changes.
+            # The client does not read what we have answered so far: answer no more before that changes.
             self.watch(limits.keep_alive_s, client.abort)
             await client.drained()
         watched = ""
@@ -158,7 +158,7 @@ class Session:
     # Asking
 
     async def settle(self, place: Place) -> Place:
-        """For every door, about a place that is not allowed: wait for an answer, if there is somebody to ask."""
+        """For every door, about a place that is not allowed: wait for an answer, if there is anyone to ask."""
         questions = self.state.questions
         return place if questions is None else await questions.settle(self, place)
 
@@ -183,10 +183,22 @@ class Session:
 
     # Ending
 
-    def begin(self, access: Access, stop: Callable[[str], None]) -> None:
-        """A transfer starts, which `stop` ends."""
+    def begin(self, access: Access, upstream: Channel, stop: Callable[[str], None]) -> None:
+        """A transfer with `upstream` starts, which `stop` ends."""
         self.live = access
+        self.upstream = upstream
         self.stop_transfer = stop
+
+    def let_go(self, *, is_over: bool = False) -> None:
+        """The upstream is gone, or somebody else's from now on. `is_over`: and with it the transfer."""
+        self.upstream = None
+        if is_over:
+            self.live = self.stop_transfer = None
+
+    def start(self, serving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Serve the client in a task, which ends with the session."""
+        self.task = self.client.loop.create_task(serving)
+        return self.task
 
     def finish(
         self, record: AccessRecord, note: str = "", sent: int = 0, received: int = 0, status: int | None = None

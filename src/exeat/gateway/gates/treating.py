@@ -6,6 +6,7 @@ The work itself is in `exeat.secrets`, which is pure; here it meets records, ses
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ProtocolError
@@ -13,7 +14,7 @@ from exeat.gateway.gates.session import Session
 from exeat.gateway.limits import Loan
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access
-from exeat.reasons import Reason
+from exeat.reasons import ProxyError, Reason
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody
 from exeat.wire.http1 import RequestHead
 
@@ -27,7 +28,7 @@ _MEGABYTE: Final = 1024 * 1024
 class Treated(NamedTuple):
     """How a request goes on: changed by `treatment`, if at all, and with `body` if it had to be read whole.
 
-    `loan` is the memory for that, given back when nobody has this any more.
+    `loan` is the memory for that, given back when this is no longer used.
     """
 
     treatment: Treatment | None = None
@@ -81,7 +82,7 @@ def refuse_misuse(access: Access, names: tuple[str, ...]) -> Refusal:
     access.record.uses(names)
     access.record.denied_inside(Reason.SECRET_TO_WRONG_HOST, access.decision)
     over = "" if access.secure else " over plain HTTP"
-    return Refusal(403, f"{', '.join(names)} must not be sent to {access.place}{over}", "http_request_denied")
+    return Refusal(403, f"{', '.join(names)} must not be sent to {access.place}{over}", ProxyError.HTTP_REQUEST_DENIED)
 
 
 async def _read_whole_body(session: Session, head: RequestHead, most: int, loan: Loan) -> bytes:
@@ -91,7 +92,7 @@ async def _read_whole_body(session: Session, head: RequestHead, most: int, loan:
         await _collect(session, head, most, loan, collected)
         return bytes(collected)
     except BaseException:
-        # The error keeps this frame as long as somebody answers it.
+        # The error keeps this frame until it has been answered.
         collected.clear()
         loan.close()
         raise
@@ -104,8 +105,12 @@ async def _collect(session: Session, head: RequestHead, most: int, loan: Loan, c
     body: BodyDecoder = ChunkedBody() if head.chunked else LengthBody(head.length or 0)
     if head.expect_continue and not body.done:
         client.write(_CONTINUE)
-    timer = _ReadingTime(session)
+    due, deadline = 0, math.inf
     while not body.done:
+        if len(collected) >= due:
+            # So long for each megabyte. A trickle of bytes puts nothing off.
+            due, deadline = len(collected) + _MEGABYTE, client.loop.time() + session.state.limits.head_s
+            session.watch(session.state.limits.head_s, lambda: client.wake(_late()))
         data = b""
         if body.is_behind:
             await asyncio.sleep(0)  # tiny chunks must not keep the others waiting
@@ -118,7 +123,8 @@ async def _collect(session: Session, head: RequestHead, most: int, loan: Loan, c
         if len(collected) > most:
             raise _too_long(most)
         _hold(loan, collected)
-        timer.check(len(collected))
+        if client.loop.time() > deadline:
+            raise _late()  # bytes that keep coming must not outrun the one that wakes us
     client.put_back(body.rest)
 
 
@@ -128,30 +134,9 @@ def _hold(loan: Loan, body: bytes | bytearray) -> None:
         raise ProtocolError("too many request bodies are being read whole at the same time", status=503)
 
 
+def _late() -> ProtocolError:
+    return ProtocolError("the request body took too long", status=408)
+
+
 def _too_long(most: int) -> ProtocolError:
     return ProtocolError(f"the request body must be read whole and is over {most} bytes", status=413)
-
-
-class _ReadingTime:
-    """The time to read a body whole: `head_s` for each megabyte. A trickle of bytes puts nothing off."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._due = 0  # when the time is set anew
-        self._is_over = False
-        self.check(0)
-
-    def check(self, size: int) -> None:
-        """So much has come. Raises ProtocolError if that took too long."""
-        if self._is_over:
-            raise self._late()
-        if size >= self._due:
-            self._due = size + _MEGABYTE
-            self._session.watch(self._session.state.limits.head_s, self._expire)
-
-    def _expire(self) -> None:
-        self._is_over = True  # whoever waits may have been woken just now, and hears of it at the next check
-        self._session.client.wake(self._late())
-
-    def _late(self) -> ProtocolError:
-        return ProtocolError("the request body took too long", status=408)

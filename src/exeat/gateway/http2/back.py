@@ -12,7 +12,7 @@ from h2.exceptions import NoAvailableStreamIDError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.upload import NotProcessed
 from exeat.gateway.http2.link import MAX_STREAMS, Link
-from exeat.gateway.http2.stream import Stream, VirtualChannel
+from exeat.gateway.http2.stream import Stream
 from exeat.gateway.limits import Limits
 from exeat.gateway.record.counters import Counters
 from exeat.wire.http2 import RequestReader, response_text
@@ -27,8 +27,7 @@ class _BackStream(Stream):
     reader: RequestReader
 
     def __init__(self, link: Http2Upstream, *, is_reused: bool) -> None:
-        # It has a number once the request is sent.
-        super().__init__(link, 0, RequestReader(), VirtualChannel(link.loop, is_reused=is_reused))
+        super().__init__(link, 0, RequestReader(), is_reused=is_reused)  # it has a number once the request is sent
         self.since = link.loop.time()
         self.heard = link.channel.received  # how much the server had sent when the stream was made
 
@@ -45,7 +44,7 @@ class _BackStream(Stream):
         self.link.give_up(self)
         self.drop_output()
         self.held.clear()
-        self.transport.lose(None)
+        self.lose(None)
 
     def fail(self, error: Exception) -> None:
         if self.peer_ended:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
+import h2
+from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
 from h2.errors import ErrorCodes
-from h2.events import Event
+from h2.events import Event, RequestReceived
 from h2.exceptions import H2Error, InvalidBodyLengthError
 from h2.exceptions import ProtocolError as H2ProtocolError
 
@@ -127,6 +129,61 @@ class Intake:
 
 
 _BATCH_BYTES: Final = 64 * 1024
+
+
+class _Sink:
+    """Stands for a channel and its loop, for the check below."""
+
+    writing_paused = False
+
+    def __init__(self) -> None:
+        self.loop = self
+        self.written = b""
+
+    def time(self) -> float:
+        return 0.0
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+
+def _check_h2() -> None:
+    """Fail at once with an h2 whose inside is not what `Intake` relies on: it is none of what h2 promises.
+
+    Two messages are malformed, among others that are not: their streams end and the connection goes on, without a
+    GOAWAY. Then trailers cannot be decompressed, after which nothing on the connection can be trusted.
+    """
+    head = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a"), (b":path", b"/")]
+    loose = H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
+    client, server = H2Connection(loose), H2Connection(H2Configuration(client_side=False, header_encoding=None))
+    client.initiate_connection()
+    client.send_headers(1, [*head, (b"content-length", b"1")])
+    client.send_headers(3, [*head, (b"Capital", b"")])
+    client.send_data(1, b"two")
+    client.send_headers(5, head)
+    sink = _Sink()
+    intake = Intake(server, cast("Channel", sink), MAX_FRAME)
+    intake.add(client.data_to_send() + b"\0\0\x02\x01\x05\0\0\0\x05\xff\xff")
+    seen: list[object] = []
+    try:
+        while (events := intake.next()) is not None:
+            told = [event for event in events if isinstance(event, RequestReceived | StreamMalformed)]
+            seen += [(type(event), event.stream_id) for event in told]
+    except Http2Error:
+        seen.append(Http2Error)
+    except Exception as error:
+        seen.append(error)
+    written = FrameReader(MAX_FRAME, preface=False)
+    written.add(sink.written)
+    while (frame := written.next()) is not None:
+        sink.written = sink.written[len(frame.raw) :]
+        seen += [GOAWAY] if frame.kind == GOAWAY else []
+    expected = [(RequestReceived, 1), (StreamMalformed, 3), (StreamMalformed, 1), (RequestReceived, 5), Http2Error]
+    if seen != expected or sink.written:
+        raise ImportError(f"h2 {h2.__version__} does not treat malformed streams as it did; install h2>=4.3,<5")
+
+
+_check_h2()
 
 
 class Outlet:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from exeat.errors import ProtocolError
 from exeat.gateway.flow.channel import Channel
@@ -25,15 +25,37 @@ QUEUE_HIGH_BYTES: Final = 128 * 1024
 QUEUE_LOW_BYTES: Final = 32 * 1024
 
 
-class Stream:
-    """What a stream to a client and one to a server have in common."""
+class StreamChannel(Channel):
+    """A channel with no connection of its own: one HTTP/2 stream, which the HTTP/1 core reads and writes as text."""
 
-    def __init__(self, link: Link, number: int, reader: MessageReader, channel: VirtualChannel | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, is_reused: bool) -> None:
+        super().__init__(loop)
+        self._is_reused = is_reused
+
+    @property
+    def is_reused(self) -> bool:
+        return self._is_reused or self.sent > 0
+
+    def reset(self) -> None:
+        """There is no socket to make a reset of: an abort becomes a reset of the stream."""
+        self.abort()
+
+
+class Stream(asyncio.Transport):
+    """What a stream to a client and one to a server have in common. It is its channel's transport.
+
+    It keeps asyncio's promises, on which the channel's users rely: it never calls back from within a call that ends the
+    connection or resumes reading, and `connection_lost` comes once and last.
+    """
+
+    def __init__(self, link: Link, number: int, reader: MessageReader, *, is_reused: bool = False) -> None:
+        super().__init__()
         self.link = link
         self.id = number
-        self.channel = channel or VirtualChannel(link.loop)
-        self.unsent = 0  # bytes in the queue
-        self.transport = VirtualTransport(self.channel, self)
+        self.channel = StreamChannel(link.loop, is_reused=is_reused)
+        self._reading = True
+        self._closing = False
+        self._lost = False
         # From the peer to the channel.
         self.held = bytearray()
         self.peer_ended = False
@@ -48,6 +70,8 @@ class Stream:
         self.ended = False  # the peer has been told that there is no more, or no longer listens
         self._queue: deque[bytes] = deque()
         self._taken = 0  # of the first in the queue
+        self.unsent = 0  # bytes in the queue
+        self.channel.connection_made(self)
 
     # From the peer
 
@@ -70,7 +94,7 @@ class Stream:
                 raise ProtocolError("a body that is longer than its Content-Length")
         elif not self._chunked:
             data = b""  # where no body can be, in a 204 for example: not passed on
-        if self.held or not self.transport.takes_data:
+        if self.held or not self._takes_data:
             self.held += data
             self._unacknowledged += size
             return
@@ -96,8 +120,24 @@ class Stream:
             self.channel.data_received(self._tail)
         self.on_delivered()
 
-    def on_resume(self) -> None:
-        if not self.transport.takes_data:
+    @property
+    def _takes_data(self) -> bool:
+        return self._reading and not self._lost
+
+    def is_reading(self) -> bool:
+        return self._reading and not self._closing
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            # Later: `Channel.more` has measured its buffer before it resumes, and waits for it to grow after.
+            self.channel.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._takes_data:
             return  # paused again, or gone, since
         if self.held:
             data = bytes(self.held)
@@ -116,14 +156,14 @@ class Stream:
 
     # From the channel
 
-    def on_write(self, data: bytes) -> None:
-        if self.ended:
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        if self.ended or self._closing:
             return
         try:
-            parts = self.reader.feed(data)
+            parts = self.reader.feed(bytes(data))
         except ProtocolError as error:
             self.link.report_defect(error)  # the core has written what it never writes
-            self.transport.abort()
+            self.abort()
             return
         for part in parts:
             if isinstance(part, Head):
@@ -136,6 +176,12 @@ class Stream:
         self.link.pump(self)
         if self.unsent > QUEUE_HIGH_BYTES and not self.channel.writing_paused:
             self.channel.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The marks above are what counts: they know what the peer can take."""
 
     @property
     def has_output(self) -> bool:
@@ -184,6 +230,24 @@ class Stream:
         if self.ended and self.peer_ended:
             self.link.forget(self)
 
+    def write_eof(self) -> None:
+        if not self._closing:
+            self.on_write_eof()
+
+    def close(self) -> None:
+        """Close once everything written is on its way."""
+        if not self._closing:
+            self._closing = True
+            self.on_close()
+
+    def abort(self) -> None:
+        if not self._lost:
+            self._closing = True
+            self.on_abort()
+
+    def is_closing(self) -> bool:
+        return self._closing
+
     def on_write_eof(self) -> None:
         """The channel will write no more."""
 
@@ -197,111 +261,10 @@ class Stream:
         """The peer has reset the stream, or the connection is gone."""
         self.drop_output()
         self.held.clear()
-        self.transport.lose(error)
-
-
-class Carrier(Protocol):
-    """Who carries the bytes of a virtual channel. `unsent`: how many of them nobody has taken yet."""
-
-    unsent: int
-
-    def on_write(self, data: bytes) -> None: ...
-    def on_write_eof(self) -> None: ...
-    def on_close(self) -> None: ...
-    def on_abort(self) -> None: ...
-    def on_resume(self) -> None: ...
-
-
-class VirtualChannel(Channel):
-    """A channel with no connection of its own: one HTTP/2 stream, which the HTTP/1 core reads and writes as text."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, is_reused: bool = False) -> None:
-        super().__init__(loop)
-        self._is_reused = is_reused
-
-    @property
-    def is_reused(self) -> bool:
-        return self._is_reused or self.sent > 0
-
-    def reset(self) -> None:
-        """There is no socket to make a reset of: an abort becomes a reset of the stream."""
-        self.abort()
-
-
-class VirtualTransport(asyncio.Transport):
-    """The transport of a virtual channel.
-
-    It keeps asyncio's promises, on which the channel's users rely: it never calls back from within a call that ends the
-    connection or resumes reading, and `connection_lost` comes once and last.
-    """
-
-    def __init__(self, channel: Channel, carrier: Carrier) -> None:
-        super().__init__()
-        self._channel = channel
-        self._carrier = carrier
-        self._reading = True
-        self._closing = False
-        self._lost = False
-        channel.connection_made(self)
-
-    # What a channel calls
-
-    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        if not self._closing:
-            self._carrier.on_write(bytes(data))
-
-    def write_eof(self) -> None:
-        if not self._closing:
-            self._carrier.on_write_eof()
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Close once everything written is on its way."""
-        if not self._closing:
-            self._closing = True
-            self._carrier.on_close()
-
-    def abort(self) -> None:
-        if not self._lost:
-            self._closing = True
-            self._carrier.on_abort()
-
-    def is_closing(self) -> bool:
-        return self._closing
-
-    def pause_reading(self) -> None:
-        self._reading = False
-
-    def resume_reading(self) -> None:
-        if not self._reading:
-            self._reading = True
-            # Later: `Channel.more` has measured its buffer before it resumes, and waits for it to grow after.
-            self._channel.loop.call_soon(self._carrier.on_resume)
-
-    def is_reading(self) -> bool:
-        return self._reading and not self._closing
-
-    def get_write_buffer_size(self) -> int:
-        return self._carrier.unsent
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The carrier has its own: it knows what its peer can take."""
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
-
-    # What a carrier calls
-
-    @property
-    def takes_data(self) -> bool:
-        """Does the channel want to be given data now?"""
-        return self._reading and not self._lost
+        self.lose(error)
 
     def lose(self, error: Exception | None) -> None:
         """The stream is over. The channel hears of it when whoever runs now has finished."""
         if not self._lost:
-            self._lost = True
-            self._closing = True
-            self._channel.loop.call_soon(self._channel.connection_lost, error)
+            self._lost = self._closing = True
+            self.channel.loop.call_soon(self.channel.connection_lost, error)

@@ -13,8 +13,7 @@ from typing import Final
 from exeat.audit.journal import Journal
 from exeat.audit.record import Record
 from exeat.errors import AuditError, ProtocolError
-from exeat.gateway.record.blocked import is_failure
-from exeat.gateway.record.counters import Counters
+from exeat.gateway.record.counters import Counters, is_failure
 from exeat.policy import Decision
 from exeat.reasons import Ending, Reason
 

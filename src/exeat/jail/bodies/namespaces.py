@@ -84,7 +84,7 @@ class NamespaceJail:
                 case messages.Word.READY:
                     is_ready = True
                 case _:
-                    raise _explain(message, "the jail could not be built", "its builder ended without a word")
+                    raise _explain(message, "the jail could not be built", "its builder ended without a message")
         os.waitpid(self._builder, 0)
         self._builder = 0
 
@@ -94,7 +94,7 @@ class NamespaceJail:
         except ConnectionError:
             message, _ = messages.receive(self._channel)  # init has gone before its time, and may have said why
             raise _explain(
-                message, "the jail has ended before the command could start", "its init ended without a word"
+                message, "the jail ended before the command could start", "its init ended without a message"
             ) from None
 
     def attend(self, company: Company) -> Ended:

@@ -16,6 +16,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -63,7 +64,7 @@ class Holdings(NamedTuple):
     def hold(self, heap: str, blank: str, reach: Reach = _BY_PATH) -> None:
         """`heap` is an empty folder, which goes out of the command's reach. It can be used again. `blank` is a file."""
         hold_read_only(self.read_only, heap, self.still_writable, reach)
-        hold_hidden(self.hidden, heap, blank, reach=reach)
+        hold_hidden(self.hidden, heap, blank, reach)
         _pin([_Way(place, reach) for place in self.pinned], heap, with_places=True)
 
     def that_are_open(self, reach: Reach = _BY_PATH) -> Holdings:
@@ -98,11 +99,9 @@ def _is_in_one_of(place: Place, others: Iterable[Place]) -> bool:
     return any(is_inside(place.path, other.path) for other in others)
 
 
-def hold_hidden(
-    places: Iterable[Place], heap: str, blank: str, keep: Iterable[str] = (), reach: Reach = _BY_PATH
-) -> None:
-    """Let files be seen as `blank`, and folders empty but for what is kept of them, of each or of all."""
-    ways = [(_Way(place, reach), (*place.keep, *keep)) for place in places]
+def hold_hidden(places: Iterable[Place], heap: str, blank: str, reach: Reach = _BY_PATH) -> None:
+    """Let files be seen as `blank`, and folders empty but for what is kept of them."""
+    ways = [(_Way(place, reach), place.keep) for place in places]
     for way, kept in ways:
         if way.is_folder:
             _empty(way, kept)
@@ -179,10 +178,8 @@ def _is_open(place: Place, reach: Reach) -> bool:
         way = _Way(place, reach)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    try:
+    with closing(way):
         return way.is_link or not os.statvfs(way.what_is_seen()).f_flag & os.ST_RDONLY
-    finally:
-        way.close()
 
 
 def _empty(way: _Way, keep: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from exeat.jail.files.kernelfs import read_only
+from exeat.jail.files.kernelfs import TO_READ_ONLY, read_only
 from exeat.jail.files.mounttable import MountTable
 from exeat.jail.files.stand_ins import Skeletons
 from exeat.jail.files.trees import HANDLE, names_of, open_in, path_of, step_down
@@ -24,9 +24,7 @@ from exeat.paths import is_below, is_in, is_inside, opened, outermost, using
 PRIVATE: Final = ("/proc", "/sys", "/dev", "/run")
 # File systems that are the kernel's own, wherever they are mounted: left empty.
 _KERNELS: Final = frozenset((
-    "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs", "securityfs",
-    "configfs", "bpf", "pstore", "efivarfs", "selinuxfs", "smackfs", "fusectl", "resctrl", "binfmt_misc", "nsfs",
-    "rpc_pipefs", "nfsd", "hugetlbfs",
+    *TO_READ_ONLY, "proc", "devtmpfs", "devpts", "mqueue", "nsfs", "rpc_pipefs", "nfsd", "hugetlbfs",
 ))  # fmt: skip
 _AUTOFS: Final = "autofs"  # to look at what is in it would mount it; what is mounted in it already is shown
 # Some of these cannot be the lower layer of an overlay (names without regard to case). No program can listen on them.
@@ -216,12 +214,9 @@ class Machine:
 
     def _show_copy(self, folder: str) -> None:
         known = {names_of(path[len(folder) :])[0] for path in self._known if is_inside(path, folder)}
-        if self._kinds.get(folder) == _AUTOFS:
-            own, inside = self._skeletons.copy_named(folder, known, self._mode_of)
-            self._put_layer(folder, own, 0o755)
-        else:
-            own, inside = self._skeletons.copy(folder, known, self._mode_of)
-            self._put_layer(folder, own)
+        is_auto = self._kinds.get(folder) == _AUTOFS
+        own, inside = self._skeletons.copy(folder, known, self._mode_of, may_list=not is_auto)
+        self._put_layer(folder, own, 0o755 if is_auto else -1)
         for path in inside.folders:
             if path != self._apart:
                 self._show_mount(path)

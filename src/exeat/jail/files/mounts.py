@@ -11,9 +11,8 @@ import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from exeat.jail.files.devices import OwnDevices
 from exeat.jail.files.holding import Holdings
-from exeat.jail.files.kernelfs import read_only
+from exeat.jail.files.kernelfs import OwnDevices, read_only
 from exeat.jail.files.view import Layers, enter_view, forget_host
 from exeat.jail.libc import MS_BIND, MS_MOVE, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
 from exeat.trust.unnamed_file import TrustFiles
@@ -101,11 +100,14 @@ def build_view(
 
 
 def _hide_socket(path: str) -> None:
-    try:
-        mount(BLANK, path, None, MS_BIND)
-    except FileNotFoundError:
-        if os.path.lexists(path):
-            raise  # otherwise its owner has removed it meanwhile, and there is nothing to hide
+    """Its owner may remove it meanwhile, and then there is nothing to hide; or make it again at once, many times."""
+    for _ in range(100):
+        with suppress(FileNotFoundError):
+            mount(BLANK, path, None, MS_BIND)
+            return
+        if not os.path.lexists(path):
+            return
+    mount(BLANK, path, None, MS_BIND)  # so that it fails, and says why
 
 
 def _links_in_run() -> dict[str, str]:
@@ -170,17 +172,14 @@ def _write(path: str, content: str, mode: int = 0o644) -> None:
 def _own_hosts() -> str:
     """The host's own loopback names. All others are answered by the resolver, so that they have one meaning."""
     lines = ["127.0.0.1 localhost\n", "::1 localhost ip6-localhost ip6-loopback\n"]
-    try:
-        with open("/etc/hosts", errors="surrogateescape") as hosts:
-            own = ("127.", "::1 ", "::1\t")
-            lines += [f"{line.rstrip()}\n" for line in hosts if line.strip().startswith(own)]
-    except OSError:
-        pass
+    with suppress(OSError), open("/etc/hosts", errors="surrogateescape") as hosts:
+        own = ("127.", "::1 ", "::1\t")
+        lines += [f"{line.rstrip()}\n" for line in hosts if line.strip().startswith(own)]
     return "".join(lines)
 
 
 def _copy_ssh_configs() -> None:
-    """Files of root appear as nobody's in a user namespace, and ssh refuses settings of strangers: give it copies."""
+    """Files of root belong to `nobody` in a user namespace, and ssh refuses settings of others: it gets copies."""
     try:
         names = sorted(name for name in os.listdir(_SSH_CONFIGS) if name.endswith(".conf"))
     except OSError:
@@ -190,10 +189,8 @@ def _copy_ssh_configs() -> None:
     copies = f"{_OWN}/ssh_config.d"
     os.mkdir(copies, 0o755)
     for name in names:
-        try:
-            with open(f"{_SSH_CONFIGS}/{name}", errors="surrogateescape") as file:
-                if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    _write(f"{copies}/{name}", file.read())
-        except OSError:
-            continue  # not readable for ssh either
+        # What cannot be read here, ssh cannot read either.
+        with suppress(OSError), open(f"{_SSH_CONFIGS}/{name}", errors="surrogateescape") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                _write(f"{copies}/{name}", file.read())
     mount(copies, _SSH_CONFIGS, None, MS_BIND)

@@ -6,11 +6,16 @@ import os
 import select
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from exeat.paths import is_inside
 
 MOUNTS = "/proc/self/mountinfo"
+# Behind these there is a program that may not answer. All of FUSE's begin with its name.
+_OTHERS: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "coda", "ncpfs", "virtiofs"))
+_FUSE: Final = ("fuse", "fuseblk", "fuse.")
+_PATIENCE_MS: Final = 5_000  # for each
 
 
 class Mount(NamedTuple):
@@ -54,12 +59,6 @@ def unescaped(field: str) -> str:
         return field
     first, *parts = field.split("\\")
     return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in parts)
-
-
-# Behind these there is a program that may not answer. All of FUSE's begin with its name.
-_OTHERS: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "coda", "ncpfs", "virtiofs"))
-_FUSE: Final = ("fuse", "fuseblk", "fuse.")
-_PATIENCE_MS: Final = 5_000  # for each
 
 
 def silent_mounts(without: Sequence[str]) -> list[str]:
@@ -110,11 +109,9 @@ def _look(points: list[str], writing: int) -> None:
         os.dup2(writing, 0)
         os.closerange(1, 1 << 20)
         for point in points:
-            try:
+            with suppress(OSError):  # if it says no, that is an answer
                 os.statvfs(point)
                 os.stat(point)
-            except OSError:
-                pass  # it says no, and that is an answer
             os.write(0, b".")
     finally:
         os._exit(0)

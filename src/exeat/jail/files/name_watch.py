@@ -1,4 +1,4 @@
-"""Tells when something comes to be, or is no longer, at some paths, whoever does it."""
+"""Tells when something appears at, or disappears from, some paths, no matter which program does it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,15 @@ import os
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple
 
 from exeat.jail.libc import call
 
 _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE = 0x40, 0x80, 0x100, 0x200
 _IN_OVERFLOW, _IN_ONLYDIR = 0x4000, 0x0100_0000
 _IN_MASK_ADD = 0x2000_0000  # otherwise the kernel sets a watch that is there to nothing first, and misses what happens
-_COMES = _IN_CREATE | _IN_MOVED_TO
-_CHANGES = _COMES | _IN_MOVED_FROM | _IN_DELETE | _IN_ONLYDIR | _IN_MASK_ADD
+_CHANGES = _IN_CREATE | _IN_MOVED_TO | _IN_MOVED_FROM | _IN_DELETE | _IN_ONLYDIR | _IN_MASK_ADD
 _EVENT = struct.Struct("iIII")
 _ENOUGH = 65_536
-
-
-class Change(NamedTuple):
-    path: str
-    comes: bool  # False: it is no longer there, or was not for a moment
 
 
 class NameWatch:
@@ -58,9 +51,9 @@ class NameWatch:
             names = self._watched.setdefault(number, {})
             names |= {os.fsencode(os.path.basename(path)): path for path in paths}
 
-    def read(self) -> list[Change]:
-        """All there is to know, in order. If that is more than the kernel keeps: everything may have come."""
-        found: list[Change] = []
+    def read(self) -> list[str]:
+        """Where something has come or gone, in order. If that is more than the kernel keeps: everywhere."""
+        found: list[str] = []
         with suppress(BlockingIOError):
             data = os.read(self.descriptor, _ENOUGH)
             while data:
@@ -68,9 +61,9 @@ class NameWatch:
                 name = data[_EVENT.size : _EVENT.size + length].rstrip(b"\0")
                 data = data[_EVENT.size + length :]
                 if mask & _IN_OVERFLOW:
-                    found += [Change(path, comes=True) for path in self._paths]
+                    found += self._paths
                 elif path := self._watched.get(number, {}).get(name):
-                    found.append(Change(path, comes=bool(mask & _COMES)))
+                    found.append(path)
         if found:
             self._watch()
         return found

@@ -12,6 +12,7 @@ import socket
 import stat
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 
 from exeat.jail.files.mounttable import MountTable
 from exeat.jail.files.trees import HANDLE, path_of
@@ -44,17 +45,14 @@ def _named() -> Iterable[str]:
 def _near_top(folder: str, without: Collection[str]) -> Iterable[str]:
     waiting, left = deque([folder]), _MAX_ENTRIES
     while waiting and left > 0:
-        try:
-            with os.scandir(waiting.popleft()) as entries:
-                for entry in entries:
-                    left -= 1
-                    if entry.is_dir(follow_symlinks=False):
-                        if entry.path not in without:
-                            waiting.append(entry.path)
-                    elif not entry.is_symlink() and not entry.is_file(follow_symlinks=False):
-                        yield entry.path
-        except OSError:
-            continue  # out of our reach, or gone
+        with suppress(OSError), os.scandir(waiting.popleft()) as entries:  # it may be out of our reach, or gone
+            for entry in entries:
+                left -= 1
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.path not in without:
+                        waiting.append(entry.path)
+                elif not entry.is_symlink() and not entry.is_file(follow_symlinks=False):
+                    yield entry.path
 
 
 def _is_held(path: str) -> bool:

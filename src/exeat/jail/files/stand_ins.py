@@ -27,6 +27,12 @@ _COPIED_IN_ALL: Final = 64 << 20
 _COPIED_FILES: Final = 2_000
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAKE: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+# No user has folders there, or not at this depth.
+_SYSTEMS: Final = frozenset((
+    "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "lost+found", "nix", "proc", "root", "run", "sbin",
+    "snap", "sys", "tmp", "usr", "var",
+))  # fmt: skip
+_MAX_LOOKS: Final = 500
 
 
 class Inside(NamedTuple):
@@ -50,18 +56,16 @@ class Skeletons:
         os.mkdir(own, 0o755)
         return own
 
-    def copy(self, folder: str, known: Iterable[str], mode_of: Callable[[str], int]) -> tuple[str, Inside]:
-        """`known` are names that are in it, should we not be allowed to list them. OSError."""
-        names = known
-        with suppress(PermissionError):
-            names = os.listdir(folder)
-            if len(names) > _MAX_ENTRIES:
-                what = f"something is mounted, or kept, in a folder of more than {_MAX_ENTRIES:,} entries"
-                raise OSError(errno.E2BIG, f"{what}; it cannot be copied", folder)
-        return self.copy_named(folder, names, mode_of)
-
-    def copy_named(self, folder: str, names: Iterable[str], mode_of: Callable[[str], int]) -> tuple[str, Inside]:
-        """Of a folder that must not be listed."""
+    def copy(
+        self, folder: str, names: Collection[str], mode_of: Callable[[str], int], *, may_list: bool
+    ) -> tuple[str, Inside]:
+        """`names` are in it, should we not be allowed to list them. OSError."""
+        if may_list:
+            with suppress(PermissionError):
+                names = os.listdir(folder)
+        if may_list and len(names) > _MAX_ENTRIES:
+            what = f"something is mounted, or kept, in a folder of more than {_MAX_ENTRIES:,} entries"
+            raise OSError(errno.E2BIG, f"{what}; it cannot be copied", folder)
         own, inside = self.empty(), Inside([], [])
         for name in names:
             path = f"{folder.rstrip('/')}/{name}"
@@ -107,14 +111,6 @@ class Skeletons:
         self._files += 1
         self._bytes += size
         return self._files <= _COPIED_FILES and self._bytes <= _COPIED_IN_ALL
-
-
-# No user has folders there, or not at this depth.
-_SYSTEMS: Final = frozenset((
-    "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "lost+found", "nix", "proc", "root", "run", "sbin",
-    "snap", "sys", "tmp", "usr", "var",
-))  # fmt: skip
-_MAX_LOOKS: Final = 500
 
 
 def take_over_ways(mask: str, folders: Iterable[str]) -> None:

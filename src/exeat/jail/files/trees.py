@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from exeat.paths import using
+
 STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 HANDLE: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # The mark of a folder in a layer of which nothing shows but what is in that layer. Which of the two it is, is decided
@@ -42,8 +44,7 @@ def open_in(tree: str, path: str, *, make: bool = False) -> int:
     """
     at = os.open(tree, STEP)
     for name in names_of(path):
-        before = at
-        try:
+        with using(at) as before:
             try:
                 at = os.open(name, STEP, dir_fd=before)
             except FileNotFoundError:
@@ -51,8 +52,6 @@ def open_in(tree: str, path: str, *, make: bool = False) -> int:
                     raise
                 os.mkdir(name, 0o755, dir_fd=before)
                 at = os.open(name, STEP, dir_fd=before)
-        finally:
-            os.close(before)
     return at
 
 
@@ -62,11 +61,8 @@ def open_without_links(path: str, flags: int = HANDLE) -> int:
     The command of another run may share a folder that it lies in.
     """
     parent, _, name = path.rpartition("/")
-    within = open_in("/", parent)
-    try:
+    with using(open_in("/", parent)) as within:
         return os.open(name or ".", flags, dir_fd=within)
-    finally:
-        os.close(within)
 
 
 def step_down(layer: str, path: str) -> tuple[int, bool]:
@@ -77,17 +73,15 @@ def step_down(layer: str, path: str) -> tuple[int, bool]:
     at = os.open(layer, STEP)
     hides = False
     for name in names_of(path):
-        before = at
         try:
-            at = os.open(name, STEP, dir_fd=before)
+            with using(at) as before:
+                at = os.open(name, STEP, dir_fd=before)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return -1, hides
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 return -1, True  # removed there, or something else
             raise
-        finally:
-            os.close(before)
         hides = hides or bool(opaque_mark(at))
     return at, hides
 
@@ -118,7 +112,7 @@ def genuine_marks(folder: str | int) -> Sequence[str]:
     """Those that only an overlay sets in a layer, not a command. `folder` is one of ours.
 
     Where we may set the second, it is the overlay's, and the first is an attribute like any other. Where the first is
-    the overlay's, the kernel gives the command's own another name.
+    the overlay's, the kernel renames the command's own.
     """
     return OPAQUE[1:] if can_be_marked(folder, "trusted") else OPAQUE
 

@@ -1,4 +1,4 @@
-"""The jail's view of whom to trust: the authority of the run beside the system's, wherever programs look.
+"""The jail's view of whom to trust: the authority of the run next to the system's, wherever programs look.
 
 For programs that read no variable. Everything is mounted over what is there, in the mount namespace of the jail, so
 the host's files stay as they are and nothing is left behind. Only what exists is covered; nothing new appears but one
@@ -28,13 +28,7 @@ _CHUNK = 1 << 20
 
 
 def mount_trust(
-    own_folder: str,
-    bundle_fd: int,
-    java_fd: int,
-    ca_fd: int,
-    ca_hash: str,
-    environ: Mapping[str, str],
-    argv0: str,
+    own_folder: str, bundle_fd: int, java_fd: int, ca_fd: int, ca_hash: str, environ: Mapping[str, str], argv0: str
 ) -> None:
     """Put the files into a folder of the jail's own, which can still be written, and over all that they replace.
 
@@ -53,14 +47,14 @@ def mount_trust(
     # Last, since they take along what is mounted in them.
     hashed = {os.path.realpath(path): f"{ca_hash}." for path in places.HASHED_FOLDERS}
     plain = {os.path.realpath(path): "" for path in places.ANCHOR_FOLDERS}
-    # Beside the own folder, not in it: mounts in it are gone when it is mounted over itself.
-    beside = f"{own_folder}-trust"
-    os.mkdir(beside, 0o755)
+    # Next to the own folder, not in it: mounts in it are gone when it is mounted over itself.
+    aside = f"{own_folder}-trust"
+    os.mkdir(aside, 0o755)
     for number, (folder, prefix) in enumerate((plain | hashed).items()):
         if os.path.isdir(folder):
-            _add_to_folder(folder, authority, prefix, f"{beside}/{number}")
-    mount(beside, beside, None, MS_BIND | MS_REC)
-    read_only(beside)
+            _add_to_folder(folder, authority, prefix, f"{aside}/{number}")
+    mount(aside, aside, None, MS_BIND | MS_REC)
+    read_only(aside)
 
 
 def bundle_paths(environ: Mapping[str, str], argv0: str) -> Iterator[str]:
@@ -126,7 +120,7 @@ def _listed(folder: str, *starts: str) -> list[str]:
 
 
 def _distinct_files(paths: Iterable[str]) -> list[str]:
-    """The files that these paths lead to, each once. What is no file, or out of our reach, is nobody's store."""
+    """The files that these paths lead to, each once. What is no file, or out of our reach, is no store."""
     found = dict.fromkeys(os.path.realpath(path) for path in paths if os.path.isfile(path))
     return list(found)[:_MAX_TARGETS]
 
@@ -143,7 +137,7 @@ def _put_over(source: str, target: str) -> None:
     try:
         mount(source, target, None, MS_BIND)
     except (FileNotFoundError, NotADirectoryError):
-        if os.path.lexists(target):  # else it is gone, and nobody reads it
+        if os.path.lexists(target):  # else it is gone, and no program reads it
             raise
         return
     read_only(target)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 from exeat.jail.files.layering import Fill, Layers, Machine, Stage
@@ -121,11 +122,8 @@ def _affordable(limit: int) -> int:
     with open("/proc/meminfo", "rb") as file:
         found = file.read().partition(b"MemAvailable:")[2].split()
     left = int(found[0]) * 1024 if found else 2 * limit
-    try:
-        with open("/sys/fs/cgroup/memory.max", "rb") as file:  # there is one in a container
-            left = min(left, int(file.read()))
-    except (OSError, ValueError):
-        pass
+    with suppress(OSError, ValueError), open("/sys/fs/cgroup/memory.max", "rb") as file:  # there is one in a container
+        left = min(left, int(file.read()))
     return min(limit, left // 2)
 
 

@@ -71,7 +71,7 @@ class Panel:
         """Settle a question. Gives a sentence on what came of it. Raises ExeatError if it is settled already."""
         found = self._open.get(number)
         if found is None or found.answer.done():
-            raise ExeatError("there is no such question any more")
+            raise ExeatError("this question is no longer open")
         question = found.question
         if always:
             if self._store is None:

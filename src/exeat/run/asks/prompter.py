@@ -54,7 +54,7 @@ class Prompter:
         self._swapped: list[tuple[int, int]] = []
         try:
             if not self._wait_for(Word.READY, _READY_S):
-                raise ExeatError("--ask: nobody can be asked here", detail="the process that asks could not start")
+                raise ExeatError("--ask: there is no one to ask here", detail="the process that asks could not start")
             self._swap_streams()
         except BaseException:
             self.close()

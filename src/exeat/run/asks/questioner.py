@@ -110,7 +110,7 @@ class Questioner:
         if time.monotonic() >= asked.until - _NEARLY_S:
             self._close(f"exeat: {place_of(asked.question)}: time is over, so it is denied")
         else:
-            self._close(f"exeat: {place_of(asked.question)}: answered elsewhere, or nobody waits for it any more")
+            self._close(f"exeat: {place_of(asked.question)}: answered elsewhere, or no longer needed")
 
     def announce(self) -> None:
         """There is a question, and the run is in the background."""
@@ -217,6 +217,6 @@ class Questioner:
         try:
             send(self._channel, Answered(asked.question.number, key.allow, key.always))
         except OSError:
-            self._close(f"exeat: {place_of(asked.question)}: the gateway takes no answers any more")
+            self._close(f"exeat: {place_of(asked.question)}: the gateway no longer takes answers")
             return
         asked.settle_by = time.monotonic() + _SETTLE_S

@@ -130,7 +130,7 @@ class HeldPlaces:
             said += [self._block(path) for path in self._new_in(top, tree)]
             said += [self._restore(path, entry) for path, entry in tree.items()]
         said = sorted(filter(None, said), key=lambda line: not line.endswith(_DO_NOT_USE))
-        more = [f"and {len(said) - _MOST_LINES} more of the kind"] if len(said) > _MOST_LINES else []
+        more = [f"and {len(said) - _MOST_LINES} more like these"] if len(said) > _MOST_LINES else []
         return [*said[:_MOST_LINES], *more]
 
     def close(self) -> None:

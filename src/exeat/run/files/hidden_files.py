@@ -51,7 +51,7 @@ def working_directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise ConfigError("the working directory does not exist any more", where="exeat run", expected="cd") from None
+        raise ConfigError("the working directory no longer exists", where="exeat run", expected="cd") from None
 
 
 def own_files(plan: Plan) -> list[str]:
@@ -60,8 +60,11 @@ def own_files(plan: Plan) -> list[str]:
     log = (settings.audit, *plan.log_files)
     written = (*dict.fromkeys(log), settings.learn_out, settings.summary_json)
     files = (*written, *settings.rules.files, *settings.rules.secrets_files, *prepared.hidden)
-    for path in prepared.hidden:
-        _refuse_second_name(path)
+    for path in filter(_has_second_name, prepared.hidden):  # only names that are known can be hidden
+        raise StartError(
+            f"{path!r} holds a secret and has a second name (a hard link), by which the command could read it",
+            detail="remove the other name, or name a file that has one",
+        )
     found = [os.path.abspath(path) for path in files if path and _can_be_hidden(path)]
     folders = own_folders()
     if any(is_below(working_directory(), os.path.realpath(folder)) for folder in folders):
@@ -75,21 +78,11 @@ def own_files(plan: Plan) -> list[str]:
 
 def refuse_second_names(paths: Iterable[str]) -> None:
     """Of what decides about the command, or tells of it, in folders that it changes. Raises StartError."""
-    for path in paths:
-        if _has_second_name(path):
-            raise StartError(
-                f"{path!r} decides about the command, or tells of it, and has a second name (a hard link), by which "
-                "the command could change it",
-                detail="remove the other name, or keep the file outside of the folders that the command changes",
-            )
-
-
-def _refuse_second_name(path: str) -> None:
-    """Of a file with a value in it: only names that are known can be hidden."""
-    if _has_second_name(path):
+    for path in filter(_has_second_name, paths):
         raise StartError(
-            f"{path!r} holds a secret and has a second name (a hard link), by which the command could read it",
-            detail="remove the other name, or name a file that has one",
+            f"{path!r} controls or records the command, and has a second name (a hard link), by which "
+            "the command could change it",
+            detail="remove the other name, or keep the file outside of the folders that the command changes",
         )
 
 
@@ -160,6 +153,6 @@ class HiddenWays:
             self._known.add(target)
             root = root_of(target, roots)
             if not root:
-                raise JailError(f"{name} leads to another file now, which cannot be hidden any more", detail=target)
+                raise JailError(f"{name} now leads to another file, which can no longer be hidden", detail=target)
             new.append((root, target))
         return new

@@ -45,7 +45,7 @@ def name_hidden_agents(
     hidden = [place for place in places if is_socket(place)]
     if hidden and not any(place in kept for place in places):
         said.append(
-            "Docker's socket is hidden from the command, since whoever reaches it is root on the host; "
+            "Docker's socket is hidden from the command, since a program that reaches it is root on the host; "
             f"to leave it reachable: --unix {printable(hidden[0])}"
         )
     return said

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from exeat.errors import ExeatError
 from exeat.files.layers.upper import Changes, Part, count_changes
@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from exeat.run.settings import Plan
     from exeat.sandbox.folder import SandboxFolder
 
-    class SaveLayer(Protocol):
-        def __call__(
-            self, folder: SandboxFolder, parts: Sequence[Part], limit: int, *, hidden: Sequence[str], began: float
-        ) -> Saved: ...
-
+    SaveLayer = Callable[[SandboxFolder, Sequence[Part], int, Sequence[str], float], Saved]
 
 _MAX_COUNTED = 100_000
 
@@ -46,7 +42,7 @@ def end_layer(held: int, plan: Plan, hidden: Sequence[str], began: float, save: 
         if settings.folder is None or save is None:
             return LayerEnd(changes, _thrown_away(changes))
         with usual_modes():
-            saved = save(settings.folder, parts, plan.files.layer_bytes, hidden=hidden, began=began)
+            saved = save(settings.folder, parts, plan.files.layer_bytes, hidden, began)
         said = _kept(changes, settings.name) if saved.number else ""
         if saved.left_out_count:
             said += f"; {saved.left_out_count} could not be kept, such as {saved.left_out[0]}"

@@ -31,7 +31,7 @@ class OwnCode:
         if is_environment:
             wanted += self._whole_or_parts(sys.prefix)
         if sys.base_prefix not in _SYSTEM:
-            # Whole folders: it looks for a `pythonXY.zip` before its modules, and for settings beside the program.
+            # Whole folders: it looks for a `pythonXY.zip` before its modules, and for settings next to the program.
             folders = _parts(sys.base_prefix) if is_environment else self._whole_or_parts(sys.base_prefix)
             wanted += [os.path.dirname(os.path.realpath(sys.executable)), standard, *folders]
         if sys.base_prefix not in _SYSTEM or os.geteuid() != 0:

@@ -14,15 +14,16 @@ from contextlib import suppress
 from typing import Final
 
 from exeat.errors import ConfigError, JailError
+from exeat.files.project.git_folder import find_git_folder
 from exeat.files.project.protected import Protected, find_protected
 from exeat.files.project.repositories import new_repositories
 from exeat.jail.files.holding import Holdings, Place, hold_again
 from exeat.jail.files.name_watch import NameWatch
 from exeat.jail.files.trees import open_without_links, path_of
-from exeat.paths import look, root_of, up_from
+from exeat.paths import is_in, look, root_of, up_from
 from exeat.run.files.held_places import BLOCKED, has_second_name, set_aside, unlocked
 from exeat.run.files.hidden_files import HiddenWays
-from exeat.run.outcome import say
+from exeat.run.outcome import say, shell_word
 
 _NOTHING: Final = (0, 0)
 _MAX_BLOCKED: Final = 100  # in one run: who makes more does not do it by mistake
@@ -64,7 +65,7 @@ def _look_at(project: str, writable: Collection[str], home: str) -> Protected:
         return find_protected(project, writable=writable, home=home)
     except OSError as error:
         raise ConfigError(
-            "what is to be protected in this folder cannot be found", where=project, expected=str(error.strerror)
+            "cannot find what to protect in this folder", where=project, expected=str(error.strerror)
         ) from None
 
 
@@ -113,7 +114,7 @@ class ProjectGuard:
     def attend(self) -> None:
         """See to what has changed. A JailError if the run must end."""
         is_open = False
-        for path, _ in self._watch.read():
+        for path in self._watch.read():
             if path not in self._forbidden:
                 is_open = True
                 self._note_if_replaced(path)
@@ -122,7 +123,7 @@ class ProjectGuard:
         if is_open:
             self._follow()
         if is_open and (why := hold_again(self._holdings, self._roots, self._namespaces, *self._own)):
-            raise JailError("a file was replaced while the command ran, and cannot be protected any more", detail=why)
+            raise JailError("a file was replaced while the command ran, and can no longer be protected", detail=why)
 
     def _follow(self) -> None:
         """A link may lead to another file now."""
@@ -141,11 +142,11 @@ class ProjectGuard:
             return
         if path in self._fatal:
             raise JailError(
-                f"the command made {path}, with which git takes its settings from wherever that says",
+                f"the command made {path}, which makes git read its settings from elsewhere",
                 detail=f"it is now {self._blocked[path]}",
             )
         if self._failed:
-            raise JailError("what programs outside would act on cannot be taken out of their way", detail=path)
+            raise JailError("cannot rename a file that programs outside would act on", detail=path)
         if len(self._blocked) > _MAX_BLOCKED:
             raise JailError("the command keeps making files that programs outside would act on", detail=path)
 
@@ -180,7 +181,7 @@ class ProjectGuard:
             if path in self._forbidden
         ]
         if again := len(self._blocked) - len(lines):
-            lines.append(f"that was done {again} times more, with other names at the end ({BLOCKED}-...)")
+            lines.append(f"this happened {again} more times, with other names at the end ({BLOCKED}-...)")
         if lines:
             lines.append("such files make programs run outside: look at them before you use them")
         lines += [
@@ -229,3 +230,26 @@ def _is_renamed(path: str, to: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def note_on_repository(here: str, roots: Collection[str]) -> str:
+    """A word at the start if what the command commits would not reach the repository; "" otherwise.
+
+    A `.git` file that came with the folder may name any other: it is not taken at its word.
+    """
+    top = here
+    while not os.path.lexists(f"{top}/.git") and find_git_folder(top) is None:
+        if top == "/":
+            return ""
+        top = os.path.dirname(top)
+    git = find_git_folder(top)
+    if git is None or is_in(git.common, roots):
+        return ""
+    if os.path.isfile(f"{top}/.git") and not git.knows(top):
+        return (
+            f"{top}/.git names {git.path} as its repository, which does not know of it: the command cannot change that"
+        )
+    return (
+        f"the repository of this folder is {git.common}, which is not shared: what the command commits goes to its "
+        f"layer; to have it in the repository: --write {shell_word(git.common)}"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from itertools import product
 from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, StartError
@@ -12,8 +13,8 @@ from exeat.files.keys.hidden import OWN_FILES, HiddenPath, later_paths
 from exeat.files.keys.masking import build_mask
 from exeat.files.layers.on_disk import LOOK_EVERY_S, DiskLayer, needs_disk
 from exeat.files.named_paths import RealPaths, check_paths
-from exeat.jail.files.devices import is_device, is_terminal_of_host
 from exeat.jail.files.holding import Place, places_on_way
+from exeat.jail.files.kernelfs import is_device, is_terminal_of_host
 from exeat.jail.files.layering import PRIVATE, is_private
 from exeat.jail.files.mounts import View
 from exeat.jail.files.mounttable import silent_mounts
@@ -21,7 +22,6 @@ from exeat.jail.files.shared_sockets import find_sockets
 from exeat.jail.files.trees import usual_modes
 from exeat.jail.files.view import Layers
 from exeat.paths import full_path, is_below, is_in, is_socket, links_on_way, outermost, up_from
-from exeat.run.files.git_note import note_on_repository
 from exeat.run.files.hidden_files import (
     find_hidden,
     make_own_folders,
@@ -32,7 +32,7 @@ from exeat.run.files.hidden_files import (
     working_directory,
 )
 from exeat.run.files.own_code import OwnCode
-from exeat.run.files.project_guard import guard_projects
+from exeat.run.files.project_guard import guard_projects, note_on_repository
 from exeat.run.nesting import refuse_covers
 from exeat.run.outcome import say
 from exeat.run.settings import Plan, RunSettings
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
 
 _LEAST_LAYER = 1 << 20
-_COVERED = "{!r} is hidden, and so is what earlier runs in the sandbox have there, to whom it was not"
+_COVERED = "{!r} is hidden, and so is what earlier runs in the sandbox left there, for which it was not hidden"
 # Not silenced by --quiet, as that of --jail env is not: a policy file may have asked for it.
 _HOST_WARNING = (
     "--files host, by an option or by `mode` in [files]: the command can change every file that you can change, read "
@@ -60,7 +60,7 @@ class SeenFiles:
         self.disk = disk
         self.save: SaveLayer | None = None
         self.covered: list[str] = []  # what is hidden though earlier runs have left something there
-        self.kept: list[int] = []  # descriptors of the layers of earlier runs, which nobody changes while they are open
+        self.kept: list[int] = []  # descriptors of the layers of earlier runs, unchanged while they are open
 
     @property
     def look_every_ms(self) -> float | None:
@@ -103,7 +103,7 @@ def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
     hidden = find_hidden(plan, own)
     _refuse_own_sockets(settings.unix, hidden)
     named = check_paths(plan.files, hidden, home=home, here=working_directory(), state=_state())
-    view = _choose_layers(plan, named, home) if plan.files.mode == "view" else _choose_host(settings)
+    view = View(_choose_layers(plan, named, home), settings.unix)
     if make_own_folders(view.shared):
         hidden = find_hidden(plan, own)
     notes = _protect(view, plan, named, home)
@@ -135,13 +135,12 @@ def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
 
 def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
     """What is shared for real is looked through. Elsewhere such a mount can be left out."""
-    for point in silent:
-        for path in shared:
-            if is_below(point, os.path.abspath(os.path.expanduser(path))):
-                raise StartError(
-                    f"what is mounted at {point!r} does not answer, and the command is to have it",
-                    detail=f"it is in {path}; unmount it (umount -l), or start in another folder",
-                )
+    for point, path in product(silent, shared):
+        if is_below(point, os.path.abspath(os.path.expanduser(path))):
+            raise StartError(
+                f"what is mounted at {point!r} does not answer, and the command would share it",
+                detail=f"it is in {path}; unmount it (umount -l), or start in another folder",
+            )
 
 
 def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
@@ -169,8 +168,11 @@ def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> 
         layers.fill_cover = fill
 
 
-def _choose_layers(plan: Plan, named: RealPaths, home: str) -> View:
+def _choose_layers(plan: Plan, named: RealPaths, home: str) -> Layers | None:
     settings, policy, here = plan.settings, plan.files, working_directory()
+    if policy.mode == "host":
+        say(_HOST_WARNING)
+        return None
     real = list(named.write)
     why = why_not_shared(here, home_directories(home, os.environ, os.geteuid()))
     if not why:
@@ -178,12 +180,7 @@ def _choose_layers(plan: Plan, named: RealPaths, home: str) -> View:
     elif not settings.quiet and not is_in(here, real):
         say(note_on_working_directory(why))
     own_folders = [home, "/var/tmp", os.path.realpath(os.environ.get("TMPDIR", "/tmp"))]  # noqa: S108
-    return View(Layers(outermost(real), limit=policy.layer_bytes, own_folders=own_folders), settings.unix)
-
-
-def _choose_host(settings: RunSettings) -> View:
-    say(_HOST_WARNING)
-    return View(None, settings.unix)
+    return Layers(outermost(real), limit=policy.layer_bytes, own_folders=own_folders)
 
 
 def _state() -> str:
@@ -196,13 +193,10 @@ def _state() -> str:
 def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None:
     """Where there are layers, by a mask; where it is shared for real, by a cover. `later`: what is not there yet."""
     view.not_there = [entry.path for entry in hidden]
-    covered = tuple(
-        Place(
-            place.root, place.path, tuple(name for name in entry.keep if f"{entry.path}/{name}" not in view.not_there)
-        )
-        for entry in hidden
-        for place in _in_shared(view, [entry.path])
-    )
+    covered = []
+    for entry in hidden:
+        keep = tuple(name for name in entry.keep if f"{entry.path}/{name}" not in view.not_there)
+        covered += [place._replace(keep=keep) for place in _in_shared(view, [entry.path])]
     paths = {place.path for place in covered}
     # What lies in a folder that is covered is not there any more, so nothing can be put over it.
     outer = tuple(place for place in covered if paths.isdisjoint(up_from(os.path.dirname(place.path))))

@@ -7,8 +7,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
-from exeat.gateway.record.blocked import Entry, KeptList, describe_allowed, describe_denied, describe_failed
-from exeat.gateway.record.counters import Counters
+from exeat.gateway.record.counters import Counters, Entry, KeptList, describe_allowed, describe_denied, describe_failed
 from exeat.policy import Policy
 from exeat.run.outcome import Outcome
 

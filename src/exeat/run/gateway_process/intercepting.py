@@ -32,7 +32,7 @@ from exeat.secrets.vault import Vault
 from exeat.sources import Loaded
 from exeat.trust.authority import Authority, Contexts
 from exeat.trust.roots import UpstreamTrust, find_caller_roots, find_system_roots
-from exeat.trust.store import certificates_of, combined_bundle, java_key_store, subject_hash
+from exeat.trust.store import certificates_of, combined_bundle, java_key_store
 from exeat.trust.unnamed_file import file_in_memory
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Intercepting:
             tuple(sorted(self._dropped())),
             _files_with_values(self._loaded.secrets),
             (*_announce(self._loaded.policy, self._loaded.secrets), *self._copies.values()),
-            subject_hash(self._authority.certificate_der),
+            self._authority.subject_hash,
         )
         contents = bundle, combined_bundle(added, own), java_key_store(certificates_of(bundle))
         files = [file_in_memory(each) for each in contents]

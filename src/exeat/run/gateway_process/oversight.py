@@ -136,7 +136,7 @@ class Oversight:
         if not (isinstance(number, int) and isinstance(allow, bool) and isinstance(always, bool)):
             raise ConfigError("not an answer", expected="number, allow and always")
         if request.get("run") != self._tag:
-            raise ExeatError("there is no such question any more")
+            raise ExeatError("this question is no longer open")
         return {"said": self._panel.answer(number, allow=allow, always=always, by=CONTROL)}
 
 

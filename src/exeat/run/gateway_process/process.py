@@ -120,7 +120,7 @@ class GatewayProcess:
                 raise StartError(public, detail=detail)
             case _ if isinstance(message, kind):
                 return message, received
-        raise StartError("the gateway has ended before it began")
+        raise StartError("the gateway ended before it started")
 
     def kill(self) -> None:
         """End it without a word. May be called at any time, more than once."""

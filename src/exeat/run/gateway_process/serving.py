@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from exeat.gateway.gates.resolve import load_system_resolver
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
-from exeat.gateway.record.blocked import KeptList
+from exeat.gateway.record.counters import KeptList
 from exeat.jail.messages import Over, Serve, Word, receive, send
 from exeat.run.gateway_process.facts import tell_outcome
 from exeat.run.gateway_process.rules import ReadRules

@@ -93,7 +93,7 @@ class StoredRules:
                 except ConfigError:
                     pass  # on record
                 except Exception:  # a defect of ours must not end the watch
-                    _log.exception("the list could not be read anew")
+                    _log.exception("the list could not be read again")
 
     def _look(self) -> tuple[int, int, int] | None:
         try:

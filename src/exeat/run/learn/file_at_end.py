@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from exeat.errors import ConfigError, StartError
+from exeat.paths import look, opened
 
 _FOLDER = os.O_DIRECTORY | os.O_RDONLY | os.O_CLOEXEC
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_PRIVATE = 0o600  # it names the command, whose arguments may be nobody's business
+_PRIVATE = 0o600  # it names the command, whose arguments may be private
 
 
 class FileAtEnd:
@@ -65,28 +66,22 @@ class FileAtEnd:
         if not self._is_new:
             return
         self._is_new = False
-        try:
-            with self._opened() as place:
-                found = _look(place, self._name)
-                if found is not None and stat.S_ISREG(found.st_mode) and found.st_size == 0:
-                    os.unlink(self._name, dir_fd=place)
-        except (OSError, StartError):
-            pass  # it is not where it was, so it is not ours to remove
+        with suppress(OSError, StartError), self._opened() as place:  # else it is elsewhere, and not ours to remove
+            found = look(self._name, place)
+            if found is not None and stat.S_ISREG(found.st_mode) and found.st_size == 0:
+                os.unlink(self._name, dir_fd=place)
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
         """The folder, which must be the one that it was."""
-        place = os.open(self._folder, _FOLDER)
-        try:
+        with opened(self._folder, _FOLDER) as place:
             found = os.fstat(place)
             if self._identity not in (None, (found.st_dev, found.st_ino)):
                 raise StartError(f"{self.option} {self.path!r}: its folder was moved while the command ran")
             yield place
-        finally:
-            os.close(place)
 
     def _prepare(self, place: int) -> None:
-        found = _look(place, self._name)
+        found = look(self._name, place)
         if found is None:
             os.close(os.open(self._name, _NEW, _PRIVATE, dir_fd=place))
             self._is_new = True
@@ -154,10 +149,3 @@ def _is_same(path: str, other: str) -> bool:
 def _make_beside(place: int) -> tuple[int, str]:
     name = f".exeat-learn-{os.urandom(8).hex()}"
     return os.open(name, _NEW, _PRIVATE, dir_fd=place), name
-
-
-def _look(place: int, name: str) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=place, follow_symlinks=False)
-    except FileNotFoundError:
-        return None

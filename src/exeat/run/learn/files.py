@@ -1,7 +1,7 @@
 """`[files]` of a policy that is learned: what was given, and the folders that the command would have changed.
 
 A command needs none of these to work: what it writes elsewhere goes to its layer. So a folder is proposed only if it
-holds plain data as far as can be told from its path. All else is named in comments, for somebody to decide: what
+holds plain data as far as can be told from its path. All else is named in comments, for a person to decide: what
 programs outside go by, what runs there, and keys. Paths are the command's choice; none of them may end a comment or a
 string.
 
@@ -194,11 +194,11 @@ def _why_not(folder: str, around: Surroundings) -> str:
         hidden = any(part.startswith(".") for part in inner)
         linked = any(is_below(folder, each) or is_below(each, folder) for each in around.linked)
         if hidden or linked:
-            return "programs outside may go by what is there"
+            return "programs outside may act on what is there"
         return "a repository of its own" if _is_in_repository(folder, around.home) else ""
     if not any(is_inside(folder, each) for each in _DATA):
         return "outside your home"
-    return "programs outside may go by what is there" if "/." in folder else ""
+    return "programs outside may act on what is there" if "/." in folder else ""
 
 
 def _is_in_repository(folder: str, home: str) -> bool:

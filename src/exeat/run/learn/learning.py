@@ -43,7 +43,7 @@ class Learning:
     def __init__(self, gateway: Watched) -> None:
         self._gateway = gateway
         self._learned = Learned()
-        self._granted: set[str] = set()  # rules that nobody gave
+        self._granted: set[str] = set()  # rules that were granted, not given
         self._stream: EventStream | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -115,7 +115,7 @@ class Learning:
 
     def _refused(self, event: dict[str, Any]) -> None:
         if event["protocol"] == _LOOKUP:
-            return  # nobody has tried to reach it
+            return  # only looked up, not reached for
         refused = self._learned.refused
         what = (event["host"], event["port"], event["reason"], event["address"], event["rule"])
         if what in refused or len(refused) < _MAX_REFUSED:

@@ -1,7 +1,7 @@
 """The tightest policy for what was reached, as text that people read and exeat parses.
 
 Texts that a command chose (hosts, its own name) must never end a comment or a string. What is written is read back
-before it is given out: a rule that would not say the same is left out, and that is said.
+before it is returned: a rule that would not say the same is left out, and that is said.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def write_policy(
         now = decide(policy, Target(place.host, place.port))
         if now.reason is Reason.DENIED_BY_RULE:
             where = _place(place.host.text, place.port)
-            notes.append(f"{where} was reached, and is denied by now: {_safe(str(now.rule))}")
+            notes.append(f"{where} was reached, and is denied now: {_safe(str(now.rule))}")
         else:
             reached.append(place)
     notes += [
-        f"{_place(place.host.text, place.port)} was allowed by a rule that is not known any more: {_safe(text)}"
+        f"{_place(place.host.text, place.port)} was allowed by a rule that no longer exists: {_safe(text)}"
         for place in reached
         for text, rule in place.rules.items()
         if rule is None

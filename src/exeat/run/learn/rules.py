@@ -76,36 +76,25 @@ def _lines(places: Iterable[Reached], policy: Policy, is_own: IsOwn) -> Iterator
         patterns: list[tuple[Rule, bool]] = [(_exact(place.host, place.port, rule), False) for rule in known]
         if place.is_new:
             patterns.insert(0, (_exact(place.host, place.port, None), True))
-        is_first = True
+        counts = place.requests, place.sent, place.received  # told with the first of the rules
         for rule, is_new in patterns:
             for needed, why in _with_addresses(place, rule, policy, is_own):
-                line = Line(needed, {place.port}, is_new, why=why)
-                if is_first:
-                    line.requests, line.sent, line.received = place.requests, place.sent, place.received
-                is_first = False
-                yield line
+                yield Line(needed, {place.port}, is_new, *counts, why)
+                counts = 0, 0, 0
 
 
 def _exact(host: Host, port: int, given: Rule | None) -> Rule:
-    """A rule for this place alone, with what the given one says beside its host and ports."""
+    """A rule for this place alone, with all that the given one says apart from its host and ports."""
     match host:
         case Name(name):
             pattern = Pattern(Scope.EXACT, name)
         case Address(ip):
             network = IPv4Network(int(ip)) if ip.version == 4 else IPv6Network(int(ip))
             pattern = Pattern(Scope.NETWORK, network=network)
-    plain = Rule(deny=False, pattern=pattern, ports=((port, port),), source=_HERE)
+    ports = ((port, port),)
     if given is None:
-        return plain
-    return replace(
-        plain,
-        private=given.private,
-        methods=given.methods,
-        paths=given.paths,
-        max_upload=given.max_upload,
-        allow_sni_mismatch=given.allow_sni_mismatch,
-        no_intercept=given.no_intercept,
-    )
+        return Rule(deny=False, pattern=pattern, ports=ports, source=_HERE)
+    return replace(given, pattern=pattern, ports=ports, source=_HERE, force=False, proxy=False, implied=False)
 
 
 def _with_addresses(place: Reached, rule: Rule, policy: Policy, is_own: IsOwn) -> Iterator[tuple[Rule, str]]:
@@ -163,13 +152,9 @@ def port_groups(ports: set[int]) -> Iterator[tuple[tuple[int, int], ...]]:
 def denials(policy: Policy, places: Sequence[Reached]) -> list[str]:
     """Given denials that take something away from what is allowed here: some requests, or where a name may lead."""
     ports = {place.port for place in places}
-    found = {
-        rule.text
-        for rule in policy.rules
-        if rule.deny and rule.pattern.scope is Scope.NETWORK and any(rule.has_port(port) for port in ports)
-    }
+    networks = (rule for rule in policy.rules if rule.deny and rule.pattern.scope is Scope.NETWORK)
+    found = {rule.text for rule in (*networks, *policy.denies.for_any()) if any(map(rule.has_port, ports))}
     for place in places:
         if isinstance(place.host, Name):
             found |= {rule.text for rule in policy.denies.for_name(place.host.text) if rule.has_port(place.port)}
-    found |= {rule.text for rule in policy.denies.for_any() if any(rule.has_port(port) for port in ports)}
     return sorted(text.removeprefix("!") for text in found)

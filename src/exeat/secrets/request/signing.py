@@ -47,7 +47,7 @@ def find_signature(plan: Plan, passed: bytes, path: bytes) -> Signature | None:
     """The signature of a key whose id may go to this place. Raises ProtocolError for one that cannot be made anew."""
     query = path.partition(b"?")[2]
     if query and is_presigned(query) in plan.aws:
-        raise ProtocolError("a URL signed with the placeholder of an AWS key cannot be signed anew", status=403)
+        raise ProtocolError("a URL signed with the placeholder of an AWS key cannot be signed again", status=403)
     values = values_of(passed, _AUTHORIZATION)
     if not any(is_signed(value) and any(each in value for each in plan.aws) for value in values):
         return None

@@ -70,7 +70,7 @@ def parse_authorization(value: bytes) -> SignedWith:
     if scheme[1] != _ALGORITHM:
         # AWS4-ECDSA-P256-SHA256 is Version 4A: its key is derived from the secret key in another way.
         raise ProtocolError(
-            "this form of AWS signature is not supported, only AWS4-HMAC-SHA256 can be signed anew", status=403
+            "this form of AWS signature is not supported, only AWS4-HMAC-SHA256 can be signed again", status=403
         )
     parts: dict[bytes, bytes] = {}
     for part in value[len(_ALGORITHM) :].split(b","):
@@ -100,7 +100,7 @@ def payload_hash(headers: Fields) -> bytes | None:
     if values[0] in (UNSIGNED_PAYLOAD, UNSIGNED_TRAILER) or _SHA256.fullmatch(values[0]):
         return values[0]
     if values[0].startswith(b"STREAMING-"):
-        raise ProtocolError("streaming signatures cannot be made anew", status=403)
+        raise ProtocolError("streaming signatures cannot be made again", status=403)
     raise ProtocolError("the x-amz-content-sha256 field is malformed", status=400)
 
 

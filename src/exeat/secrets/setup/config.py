@@ -63,7 +63,7 @@ def parse_secrets(text: str, filename: str) -> tuple[SecretSpec, ...]:
     for key in data:
         if key != "secrets":
             raise ConfigError(
-                f"{_named(key)} stands beside the table secrets",
+                f"{_named(key)} stands next to the table secrets",
                 where=str(where(key, key=True)),
                 expected="nothing but secrets in a secrets file; a policy can hold both",
             )

@@ -45,13 +45,13 @@ def _refuse_strangers(pattern: Pattern, start: int) -> None:
         raise RuleError("* would send the secret to every host there is", start, "the hosts that need it")
     if pattern.scope in (Scope.BELOW, Scope.WITHIN) and is_public_suffix(pattern.name):
         raise RuleError(
-            f"{shown(pattern.text)} would send the secret to anybody who registers a name under {pattern.name}",
+            f"{shown(pattern.text)} would send the secret to anyone who registers a name under {pattern.name}",
             start,
             f"a name below it, such as *.example.{pattern.name}",
         )
     if network is not None and network.num_addresses > 1 and not network.is_private:
         raise RuleError(
-            f"{shown(pattern.text)} would send the secret to addresses of anybody", start, "one address, or a name"
+            f"{shown(pattern.text)} would send the secret to anyone's addresses", start, "one address, or a name"
         )
 
 

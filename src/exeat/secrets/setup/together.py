@@ -20,7 +20,7 @@ def combine(groups: Iterable[tuple[SecretSpec, ...]]) -> tuple[SecretSpec, ...]:
     for spec in (spec for group in groups for spec in group):
         if spec.name in found:
             raise ConfigError(
-                f"the secret {spec.name} is there twice",
+                f"the secret {spec.name} is given twice",
                 where=str(spec.written),
                 expected=f"each name once; the other is at {found[spec.name].written}",
             )
@@ -55,7 +55,7 @@ def check_hidden(spec: SecretSpec, value: bytes, placeholders: Mapping[str, byte
         elif placeholder in value:
             problem = f"its value has {whose} in it"
         elif value in placeholder:
-            problem = f"its value is a part of {whose}, which everybody may see"
+            problem = f"its value is a part of {whose}, which anyone may see"
         else:
             continue
         raise ConfigError(f"{spec.name}: {problem}", where=str(spec.written), expected="a placeholder unlike any value")

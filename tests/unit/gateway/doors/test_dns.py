@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from exeat.gateway.doors.synthetic import GRACE_S
 from exeat.gateway.record import records
 from exeat.sources import make_policy
+from tests.support.examples import examples
 from tests.unit.gateway.doors.dns_bench import LOOPS, opened, query_for, run, until
 
 
@@ -280,7 +281,7 @@ def test_the_longest_name_fits_into_a_datagram(audit: Path) -> None:
     run(main)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages=st.lists(st.binary(max_size=64).map(lambda data: b"\0\1\1\0\0\1\0\0\0\0\0\0" + data), max_size=8))
 def test_no_bytes_raise_or_give_an_address_away(audit: Path, messages: list[bytes]) -> None:
     """With nothing allowed there is no answer section, whatever comes; localhost aside."""
@@ -323,7 +324,7 @@ def test_repeats_are_counted_and_not_written_one_by_one(audit: Path) -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_repeats_are_written_when_their_time_is_over(audit: Path, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
     """Without anybody asking again, and then the name is new."""
-    monkeypatch.setattr(records, "_REPEAT_S", 0.05)
+    monkeypatch.setattr(records, "_REPEAT_S", 0.5)
 
     async def main() -> None:
         async with opened(audit) as bench:

@@ -25,7 +25,10 @@ from exeat.jail.limits.seccomp import NUMBERS, build_filter, install
 from tests.support.programs import need
 from tests.unit.jail.forked import UIDS, attempt
 
-pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="seccomp is a part of Linux")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(os.uname().sysname != "Linux", reason="seccomp is a part of Linux"),
+]
 
 MACHINE = os.uname().machine
 NR = NUMBERS.get(MACHINE, {})
