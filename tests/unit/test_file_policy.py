@@ -55,7 +55,7 @@ def test_files_must_agree(one: dict[str, object], two: dict[str, object], key: s
 def test_nothing_is_kept_from_a_command_that_has_the_files_of_the_host(key: str) -> None:
     """Wherever either was said: it would be believed."""
     kept = FileSettings("one.toml", **{key: ("a",)})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="nothing is hidden from the command") as refused:
+    with pytest.raises(ConfigError, match="files of the host") as refused:
         combine(FileSettings(mode="host"), [kept])
     assert refused.value.where == f"one.toml: files.{key}"
     assert combine(OPTIONS, [kept]).mode == "view"

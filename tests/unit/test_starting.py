@@ -107,7 +107,7 @@ def test_control_what_a_caller_sets_is_inherited(before: Callable[[], Any], name
 
 _NETWORK = """
 import os, socket, subprocess
-from tests.support.jails.addresses import own_addresses
+from tests.support.jails.networks import own_addresses
 from tests.support.own_network import on_the_machines_network, take_own_network
 before = os.readlink("/proc/self/ns/net")
 take_own_network()

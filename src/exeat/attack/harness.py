@@ -25,7 +25,6 @@ from exeat.attack.scorecard import Row, Scorecard, Seen
 Progress = Callable[[str], None]
 _PROBE_FILE = Path(__file__).with_name("probe.py")
 _LAUNCHER_FILE = Path(__file__).with_name("launcher.py")
-_AT_HOME_FILE = Path(__file__).with_name("at_home.py")
 _CONTROL_S = 3.0  # how long something that must arrive may take
 _RUN_S = 180.0
 _LEFT_S = 3.0
@@ -72,8 +71,8 @@ def _attack_group(group: Group, jail: str, exeat: tuple[str, ...], targets: Targ
     for probes, options in ((plain, nested), (clean, (*nested, "--clean-env"))):
         if probes:
             controls = _run_controls(probes, targets)
-            # Where there is nothing to attack, nothing is tried in the jail either: it might reach somebody real.
-            there = [probe for probe in probes if not controls[probe.id].absent]
+            # Where there is nothing to attack, nothing is tried in the jail either: it might reach something real.
+            there = [probe for probe in probes if not controls[probe.id].answer.absent]
             seen = _run_jailed(there, jail, exeat, options, targets) if there else {}
             rows += [_judge(probe, jail, controls[probe.id], seen.get(probe.id)) for probe in probes]
     return rows
@@ -93,12 +92,8 @@ GRANTED_BY_NEST = frozenset(
 class _Result:
     """One probe in one run: what it said, and what was seen from outside."""
 
-    said: str
+    answer: Answer  # one that did not come counts as a mistake of the probe's own
     got_out: str = ""  # the evidence
-    done: bool = False
-    absent: bool = False
-    refused: bool = False
-    ran: bool = True  # no mistake, no missing answer
     allowed: bool = False  # its token reached the allowed host
 
 
@@ -108,11 +103,11 @@ def _judge(probe: Probe, jail: str, control: _Result, jailed: _Result | None) ->
     expected = "works" if works else "stopped" if claimed else "gets out"
     if works and not claimed:
         seen, said = Seen.NO_CONTROL, ""
-        control = replace(control, said="not promised by this jail", absent=True)
+        control = _Result(Answer(probe.id, False, "not promised by this jail", absent=True), control.got_out)
     elif jailed is None:
         seen, said = Seen.NO_CONTROL, ""
     else:
-        seen, said = _verdict(probe, jail, control, jailed), jailed.said
+        seen, said = _verdict(probe, jail, control, jailed), jailed.answer.said
     return Row(
         probe.id,
         probe.group,
@@ -122,30 +117,34 @@ def _judge(probe: Probe, jail: str, control: _Result, jailed: _Result | None) ->
         seen,
         said,
         evidence=jailed.got_out if jailed else "",
-        control=control.got_out or control.said,
-        lack="" if control.got_out else "absent" if control.absent else "refused" if control.refused else "failed",
+        control=control.got_out or control.answer.said,
+        lack="" if control.got_out else _lack(control.answer),
     )
+
+
+def _lack(answer: Answer) -> str:
+    return "absent" if answer.absent else "refused" if answer.refused else "failed"
 
 
 def _verdict(probe: Probe, jail: str, control: _Result, jailed: _Result) -> Seen:
     if jailed.got_out:
         return Seen.ESCAPED if probe.stops or jail not in BOUNDARIES else Seen.LIMIT
-    if not jailed.ran:
+    if jailed.answer.crashed:
         return Seen.BROKEN
-    if jailed.absent:
+    if jailed.answer.absent:
         # A device or a file that is there without a jail, and not in it, has been taken away.
         hidden = control.got_out and probe.evidence is Evidence.DEED
         return Seen.STOPPED if hidden else Seen.NO_CONTROL
     if probe.evidence is Evidence.WORKS:
         needs_arrival = probe.threat == "T-W1"
-        return Seen.WORKS if jailed.done and (jailed.allowed or not needs_arrival) else Seen.BROKEN
+        return Seen.WORKS if jailed.answer.done and (jailed.allowed or not needs_arrival) else Seen.BROKEN
     return Seen.STOPPED if control.got_out else Seen.NO_CONTROL
 
 
 def _run_controls(probes: list[Probe], targets: Targets) -> dict[str, _Result]:
     """The same probes without a jail. They must get out, or they prove nothing."""
     tried = [probe for probe in probes if probe.evidence is not Evidence.WORKS]
-    results = {probe.id: _Result("") for probe in probes if probe not in tried}
+    results = {probe.id: _Result(Answer(probe.id, False, "")) for probe in probes if probe not in tried}
     if tried:
         scene = replace(targets.scene, outside=True)
         results |= _run(tried, scene, (), targets, wait_s=_CONTROL_S)
@@ -169,15 +168,12 @@ def _run(
     """Run probes once, and gather the evidence."""
     tokens = {probe.id: secrets.token_hex(12) for probe in probes}
     targets.sinks.forget()
-    if probes[0].group == "files":
+    group = probes[0].group
+    if group == "files":
         targets.belongings.lay_out()
         scene = replace(scene, files=targets.belongings.scene())
-        wrapper = (sys.executable, "-I", str(_AT_HOME_FILE), scene.home, *wrapper)
     command = [*wrapper, scene.python, "-I", str(_PROBE_FILE), scene.to_json(), json.dumps(tokens)]
-    group = probes[0].group
-    ran = _execute(
-        command, targets, folder=_start_folder(scene), terminal=group == "terminal", held=group == "descriptors"
-    )
+    ran = _execute(command, targets, folder=_start_folder(scene), group=group)
     if group == "outlive":
         _release(tokens, scene)
     targets.sinks.settle()
@@ -186,21 +182,13 @@ def _run(
         answer = ran.answers.get(probe.id)
         if answer is None:
             why = f"not run: exit status {ran.status}: {ran.stderr.strip()[-200:]}"
-            results[probe.id] = _Result(why, ran=False)
+            results[probe.id] = _Result(Answer(probe.id, False, why, crashed=True))
             continue
         mark = probe.mark or tokens[probe.id]
-        hopeful = wait_s if answer.done else 0
         if probe.evidence is Evidence.ARRIVAL and not targets.belongings.where(mark):
-            targets.sinks.wait_for(mark, hopeful)
-        results[probe.id] = _Result(
-            answer.said,
-            ran=not answer.crashed,
-            got_out=_evidence(probe, answer, mark, targets),
-            done=answer.done,
-            absent=answer.absent,
-            refused=answer.refused,
-            allowed="allowed" in targets.sinks.where(mark),
-        )
+            targets.sinks.wait_for(mark, wait_s if answer.done else 0)
+        got_out = _evidence(probe, answer, mark, targets)
+        results[probe.id] = _Result(answer, got_out, allowed="allowed" in targets.sinks.where(mark))
     return results
 
 
@@ -225,13 +213,15 @@ def _start_folder(scene: Scene) -> str:
     return str(folder)
 
 
-def _execute(command: list[str], targets: Targets, *, folder: str, terminal: bool, held: bool) -> Ran:
+def _execute(command: list[str], targets: Targets, *, folder: str, group: str) -> Ran:
     """Run to the end, within a time limit, and read the answers."""
+    terminal, held = group == "terminal", group == "descriptors"
+    home = targets.scene.home if group == "files" else ""
     environment = os.environ | {"EXEAT_CALLER": sorted(s for s in targets.secrets if s.startswith("victim-"))[0]}
     with contextlib.ExitStack() as stack:
         stdin: int = subprocess.DEVNULL
         host, port = targets.scene.udp["v4"]
-        launcher = [sys.executable, "-I", str(_LAUNCHER_FILE), host, str(port), str(int(terminal))]
+        launcher = [sys.executable, "-I", str(_LAUNCHER_FILE), host, str(port), str(int(terminal)), home]
         if terminal:
             stdin = stack.enter_context(open_terminal(lambda data: targets.sinks.note("terminal", data)))
         if held:

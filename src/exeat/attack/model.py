@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 Place = tuple[str, int]
 
@@ -51,7 +52,7 @@ class Scene:
     datagram_path: str = ""
     abstract: dict[str, str] = field(default_factory=dict)  # by type: stream, dgram
     vsock_port: int = 0
-    icmp: bool = False  # somebody outside listens for ICMP
+    icmp: bool = False  # something outside listens for ICMP
     victim: dict[str, int] = field(default_factory=dict)  # pid, group, address, length, descriptor, shm
     key_name: str = ""  # a key in the caller's session keyring
     namespaces: dict[str, str] = field(default_factory=dict)  # of the harness, as /proc/self/ns says them
@@ -64,12 +65,12 @@ class Scene:
 
     @classmethod
     def from_json(cls, text: str) -> Scene:
-        """Read what `to_json` wrote. JSON knows no tuples, so places are made anew."""
+        """Read what `to_json` wrote. JSON has no tuples, so places become tuples again here."""
         read = json.loads(text)
         for name in ("tcp", "udp", "other"):
-            read[name] = {key: (place[0], place[1]) for key, place in read[name].items()}
-        read["allowed"] = (read["allowed"][0], read["allowed"][1])
-        read["proxy"] = (read["proxy"][0], read["proxy"][1]) if read["proxy"] else None
+            read[name] = {key: tuple(place) for key, place in read[name].items()}
+        read["allowed"] = tuple(read["allowed"])
+        read["proxy"] = tuple(read["proxy"]) if read["proxy"] else None
         return cls(**read)
 
 
@@ -78,11 +79,44 @@ def apart(scene: Scene, kind: str) -> bool:
     return str(Path(f"/proc/self/ns/{kind}").readlink()) != scene.namespaces[kind]
 
 
-def need(table: dict[str, Place], key: str, why: str) -> Place:
-    """A target's place, or Absent with the reason."""
+_Target = TypeVar("_Target")
+_NO_LOW = "this user cannot open well-known ports"
+# Why a target can be missing from its table. What is not here is always there.
+_WHY = {
+    "v6": "the machine has no IPv6",
+    "own4": "the machine has no IPv4 address besides loopback",
+    "own6": "the machine has no IPv6 address besides loopback",
+    "link6": "the machine has no link-local address",
+    "net127": "loopback is one address only here",
+    "metadata": "the machine does not hold that address itself",
+    "broadcast": "no broadcast on loopback",
+    "multicast4": "no multicast on loopback",
+    "multicast6": "no interface with IPv6 besides loopback",
+    "dns": "this user cannot open port 53",
+    "dns6": "port 53 of ::1 is taken, or not for this user",
+    "dot": "this user cannot open port 853",
+    "mdns": "another program has port 5353",
+    "sctp": "no SCTP in this kernel",
+    "dccp": "no DCCP in this kernel",
+    "udplite": "no UDP-Lite in this kernel",
+    "memory": "no /dev/shm",
+    "queue": "no message queues",
+    "second": "its file system is mounted once",
+    **dict.fromkeys(("ssh", "smtp", "http", "https", "ntp", "quic"), _NO_LOW),
+}
+
+
+def need(table: Mapping[str, _Target], key: str) -> _Target:
+    """A target, or Absent with the reason."""
     if key not in table:
-        raise Absent(why)
+        raise Absent(_WHY[key])
     return table[key]
+
+
+def need_our_resolver(scene: Scene) -> None:
+    """Absent where a look-up by the system would leave the machine."""
+    if not scene.resolver_is_ours:
+        raise Absent("the system's resolver is not the fake one, and a look-up would leave the machine")
 
 
 Run = Callable[[Scene], str]
@@ -146,14 +180,22 @@ class Group:
         mark: str = "",
         scratch: bool = False,
     ) -> Callable[[Run], Run]:
-        """Enter a function as a probe of this group."""
+        """Add a function to this group, as a decorator or, for what is one expression, called with it."""
 
-        def enter(run: Run) -> Run:
+        def add(run: Run) -> Run:
             chosen = self._stops if stops is None else stops
             self.probes.append(Probe(id, title, self.name, chosen, evidence, run, mark, scratch))
             return run
 
-        return enter
+        return add
+
+    def deed(self, id: str, title: str, act: Callable[[Scene], object], *, scratch: bool = False) -> None:  # noqa: A002
+        """Add one call that the kernel must refuse. If it returns, that is the deed."""
+
+        @self.probe(id, title, evidence=Evidence.DEED, scratch=scratch)
+        def run(scene: Scene) -> str:
+            act(scene)
+            return "the kernel allowed it"
 
 
 BOUNDARIES = frozenset({"netns", "nft"})  # the jails that claim to hold

@@ -1,97 +1,125 @@
-"""The few moves that many probes make: say a token by TCP, UDP, proxy or SOCKS, and call the kernel directly."""
+"""The few moves that many probes make: say a token by TCP, UDP, proxy or SOCKS, and make rare system calls."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import platform
 import socket
 import struct
+import time
 import urllib.parse
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from exeat.attack.model import Absent, Place, Scene, Stopped
+from exeat.jail import libc
+from exeat.jail.files.mounttable import unescaped
 
 WAIT_S = 3.0  # how long a probe waits for a peer before it gives up
 _LIMIT = 65536
 _LONGEST_PATH = 100  # of a Unix socket, a little less than the kernel takes
 
-# The same number on x86-64, ARM64 and RISC-V: they are newer than the common table.
-SYS_PIDFD_SEND_SIGNAL = 424
-SYS_IO_URING_SETUP = 425
-SYS_IO_URING_ENTER = 426
-SYS_OPEN_TREE = 428
-SYS_FSOPEN = 430
-SYS_PIDFD_OPEN = 434
-SYS_CLONE3 = 435
-SYS_PIDFD_GETFD = 438
-
-_X86 = {
-    "add_key": 248,
-    "keyctl": 250,
-    "bpf": 321,
-    "userfaultfd": 323,
-    "name_to_handle_at": 303,
-    "open_by_handle_at": 304,
-    "perf_event_open": 298,
+# The newer ones have the same number on x86-64, ARM64 and RISC-V.
+_SYSTEM_CALLS = {
+    "io_uring_setup": 425,
+    "io_uring_enter": 426,
+    "open_tree": 428,
+    "move_mount": 429,
+    "fsopen": 430,
+    "fsconfig": 431,
+    "fsmount": 432,
+    "clone3": 435,
+    "pidfd_getfd": 438,
 }
-_GENERIC = {
-    "add_key": 217,
-    "keyctl": 219,
-    "bpf": 280,
-    "userfaultfd": 282,
-    "name_to_handle_at": 264,
-    "open_by_handle_at": 265,
-    "perf_event_open": 241,
+_OLDER = {  # on x86-64, and on ARM64 and RISC-V
+    "add_key": (248, 217),
+    "bpf": (321, 280),
+    "keyctl": (250, 219),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "pivot_root": (155, 41),
+    "socket": (41, 198),
+    "userfaultfd": (323, 282),
 }
+_MACHINES = {"x86_64": 0, "AMD64": 0, "aarch64": 1, "riscv64": 1}
 
 
-def number_of(name: str) -> int:
-    """A system call's number on this machine."""
-    machine = platform.machine()
-    if machine in {"x86_64", "AMD64"}:
-        return _X86[name]
-    if machine in {"aarch64", "riscv64"}:
-        return _GENERIC[name]
-    raise Absent(f"system call numbers of {machine} are not known here")
+def syscall(name: str, *args: object) -> int:
+    """A system call by name; OSError if it fails, Absent where its number is not known."""
+    number = _SYSTEM_CALLS.get(name)
+    if number is None:
+        machine = platform.machine()
+        if machine not in _MACHINES:
+            raise Absent(f"system call numbers of {machine} are not known here")
+        number = _OLDER[name][_MACHINES[machine]]
+    return libc.syscall(number, *args)
 
 
-def syscall(number: int, *args: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
-    """A system call by number; OSError if it fails."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    words = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
-    return _checked(libc.syscall(ctypes.c_long(number), *words))
+def become_root_inside(namespaces: int) -> None:
+    """Be root in a new user namespace, with more new ones as the flags say."""
+    uid, gid = os.getuid(), os.getgid()
+    libc.unshare(libc.CLONE_NEWUSER | namespaces)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
 
 
-def libc_call(name: str, *args: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
-    """A function of the C library that returns -1 on error; OSError if it does."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    function = getattr(libc, name)
-    function.restype = ctypes.c_long
-    words = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
-    return _checked(function(*words))
+class Mount(NamedTuple):
+    """One line of /proc/self/mountinfo."""
+
+    number: str
+    parent: str
+    device: str
+    root: str  # the part of the file system that is mounted
+    point: str
+    options: str
+    kind: str
 
 
-def _checked(result: int) -> int:
-    # The C library returns an int where we read a long: -1 may come with its upper half cleared.
-    if result in {-1, 0xFFFFFFFF}:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return int(result)
+def mounts() -> list[Mount]:
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        number, parent, device, root, point, options, *rest = line.split(" ")
+        kind = rest[rest.index("-") + 1]
+        found.append(Mount(number, parent, device, unescaped(root), unescaped(point), options, kind))
+    return found
+
+
+def left_open(is_wanted: Callable[[int], bool]) -> Iterator[int]:
+    """Descriptors that a careless caller left open, of one kind: a test of the mode, such as `stat.S_ISDIR`."""
+    for descriptor in range(3, 256):
+        try:
+            mode = os.fstat(descriptor).st_mode
+        except OSError:
+            continue
+        if is_wanted(mode):
+            yield descriptor
 
 
 def family_of(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
+def socket_address(place: Place) -> tuple[str, int] | tuple[str, int, int, int]:
+    """As the kernel wants it: with the number of the interface, where the address names one (%)."""
+    host, _, zone = place[0].partition("%")
+    return (host, place[1], 0, socket.if_nametoindex(zone)) if zone else place
+
+
+def authority_of(place: Place) -> str:
+    """As it stands in a request."""
+    host = place[0].partition("%")[0]
+    return f"[{host}]:{place[1]}" if ":" in host else f"{host}:{place[1]}"
+
+
 def request_for(scene: Scene, place: Place, host: str = "") -> bytes:
     """A request that carries the token, and that a gateway can read as HTTP."""
-    named = host or (f"[{place[0]}]:{place[1]}" if ":" in place[0] else f"{place[0]}:{place[1]}")
-    return f"GET /{scene.token} HTTP/1.1\r\nHost: {named}\r\nConnection: close\r\n\r\n".encode()
+    return f"GET /{scene.token} HTTP/1.1\r\nHost: {host or authority_of(place)}\r\nConnection: close\r\n\r\n".encode()
 
 
 def ask(sock: socket.socket, payload: bytes) -> str:
@@ -102,20 +130,45 @@ def ask(sock: socket.socket, payload: bytes) -> str:
     return f"sent {len(payload)} bytes; answer {answer[:40]!r}"
 
 
-def say_tcp(scene: Scene, place: Place, *, host: str = "", options: tuple[tuple[int, int, bytes], ...] = ()) -> str:
-    """Connect by TCP and say the token in a request."""
-    with socket.socket(family_of(place[0]), socket.SOCK_STREAM) as sock:
-        for level, option, value in options:
-            sock.setsockopt(level, option, value)
+Options = tuple[tuple[int, int, int | bytes], ...]  # level, option, value
+
+
+@contextlib.contextmanager
+def connected(
+    place: Place, *, family: int | None = None, kind: int = socket.SOCK_STREAM, protocol: int = 0, options: Options = ()
+) -> Iterator[socket.socket]:
+    """A stream to a place."""
+    with socket.socket(family or family_of(place[0]), kind, protocol) as sock:
+        for option in options:
+            sock.setsockopt(*option)
         sock.settimeout(WAIT_S)
-        sock.connect(place)
+        sock.connect(socket_address(place))
+        yield sock
+
+
+def say_tcp(scene: Scene, place: Place, *, host: str = "", options: Options = ()) -> str:
+    """Connect by TCP and say the token in a request."""
+    with connected(place, options=options) as sock:
         return ask(sock, request_for(scene, place, host))
 
 
-def say_udp(scene: Scene, place: Place, *, prefix: bytes = b"", protocol: int = 0) -> str:
+def say_udp(
+    scene: Scene,
+    place: Place,
+    *,
+    prefix: bytes = b"",
+    suffix: bytes = b"",
+    protocol: int = 0,
+    options: Options = (),
+    source: Place | None = None,
+) -> str:
     """Send the token as one datagram."""
     with socket.socket(family_of(place[0]), socket.SOCK_DGRAM, protocol) as sock:
-        sock.sendto(prefix + scene.token.encode(), place)
+        for option in options:
+            sock.setsockopt(*option)
+        if source is not None:
+            sock.bind(source)
+        sock.sendto(prefix + scene.token.encode() + suffix, socket_address(place))
     return f"sent to {place[0]} port {place[1]}"
 
 
@@ -130,6 +183,33 @@ def say_unix(scene: Scene, name: str | bytes, kind: int = socket.SOCK_STREAM) ->
         return ask(sock, scene.token.encode())
 
 
+def say_unix_datagram(scene: Scene, name: str | bytes) -> str:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendto(scene.token.encode(), name)
+    return "sent"
+
+
+def say_after_rename(scene: Scene, old: str, new: Path) -> str:
+    """Rename a Unix socket, speak to it, and put it back for the probes that follow."""
+    Path(old).rename(new)
+    try:
+        return say_unix(scene, str(new))
+    finally:
+        new.rename(old)
+
+
+def say_late(scene: Scene, wishes: Path, folder: Path, name: str) -> str:
+    """Ask for a Unix socket by making a file, wait until it is bound, and speak to it."""
+    run = "control" if scene.outside else "jailed"
+    (wishes / f"want-{name}-{run}").touch()
+    path = folder / f"{name}-{run}.sock"
+    end = time.monotonic() + WAIT_S
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.05)  # between bind() and listen()
+    return say_unix(scene, str(path))
+
+
 @dataclass(frozen=True, slots=True)
 class Proxy:
     """A proxy that the program was told to use, with the credentials that came with it."""
@@ -137,11 +217,6 @@ class Proxy:
     place: Place
     user: str = ""
     password: str = ""
-
-    @property
-    def authority(self) -> str:
-        host, port = self.place
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def header(self) -> str:
@@ -163,20 +238,10 @@ def proxy_of(scene: Scene) -> Proxy:
     return Proxy(place, urllib.parse.unquote(parts.username or ""), urllib.parse.unquote(parts.password or ""))
 
 
-@contextlib.contextmanager
-def at_proxy(scene: Scene) -> Iterator[socket.socket]:
-    """A connection to the proxy."""
-    place = proxy_of(scene).place
-    with socket.socket(family_of(place[0]), socket.SOCK_STREAM) as sock:
-        sock.settimeout(WAIT_S)
-        sock.connect(place)
-        yield sock
-
-
 def say_absolute(scene: Scene, authority: str, host: str = "") -> str:
     """Ask the proxy for a URL that carries the token."""
     head = f"GET http://{authority}/{scene.token} HTTP/1.1\r\nHost: {host or authority}\r\n"
-    with at_proxy(scene) as sock:
+    with connected(proxy_of(scene).place) as sock:
         return ask(sock, f"{head}{proxy_of(scene).header}\r\n".encode())
 
 
@@ -190,7 +255,7 @@ def connect_through(sock: socket.socket, authority: str, header: str = "") -> No
 
 def say_connect(scene: Scene, authority: str) -> str:
     """CONNECT to an authority, then say the token inside the tunnel."""
-    with at_proxy(scene) as sock:
+    with connected(proxy_of(scene).place) as sock:
         connect_through(sock, authority, proxy_of(scene).header)
         return ask(sock, f"GET /{scene.token} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
 
@@ -198,7 +263,7 @@ def say_connect(scene: Scene, authority: str) -> str:
 def say_socks(scene: Scene, address: bytes, port: int) -> str:
     """SOCKS5 to an address in wire form (type byte first), then say the token."""
     proxy = proxy_of(scene)
-    with at_proxy(scene) as sock:
+    with connected(proxy_of(scene).place) as sock:
         method = 2 if proxy.user else 0
         sock.sendall(bytes([5, 1, method]))
         if sock.recv(2) != bytes([5, method]):

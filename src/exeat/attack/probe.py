@@ -8,7 +8,7 @@ packages) leaves Python without a way to find exeat when that is not installed.
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -24,14 +24,22 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from exeat.attack.model import Absent, Answer, Evidence, Probe, Scene, Stopped
+from exeat.attack.moves import become_root_inside
 from exeat.attack.probes import find
+from exeat.jail import libc
 
 _LIMIT_S = 12
-_NESTED = 0x10000000 | 0x00020000 | 0x08000000  # user, mount, ipc
-_NEW = _NESTED | 0x40000000  # and net
+_NESTED = libc.CLONE_NEWNS | libc.CLONE_NEWIPC
 _SIOCSIFFLAGS = 0x8914
 # The call does not exist here, or not in this kernel: then there is nothing to attack.
-_ABSENT = {38, 92, 93, 94, 97, 95}  # ENOSYS, ENOPROTOOPT, EPROTONOSUPPORT, ESOCKTNOSUPPORT, EAFNOSUPPORT, EOPNOTSUPP
+_ABSENT = {
+    errno.ENOSYS,
+    errno.ENOPROTOOPT,
+    errno.EPROTONOSUPPORT,
+    errno.ESOCKTNOSUPPORT,
+    errno.EAFNOSUPPORT,
+    errno.EOPNOTSUPP,
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -73,7 +81,7 @@ def _attempt(probe: Probe, scene: Scene) -> Answer:
         if probe.scratch and scene.outside:
             _enter_scratch()
         if scene.nested:
-            _become_root_inside(_NESTED)  # in the jail's network, which is what to break out of
+            become_root_inside(_NESTED)  # in the jail's network, which is what to break out of
         said = probe.run(scene)
     except Absent as error:
         return Answer(probe.id, False, str(error), absent=True)
@@ -91,22 +99,11 @@ def _attempt(probe: Probe, scene: Scene) -> Answer:
 def _enter_scratch() -> None:
     """Namespaces where this process has every capability, and where it can hurt nothing but itself."""
     try:
-        _become_root_inside(_NEW)
-    except PermissionError:
+        become_root_inside(_NESTED | libc.CLONE_NEWNET)
+    except OSError:
         raise Absent("no user namespaces for the control") from None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", 0x41))  # up and running
-
-
-def _become_root_inside(namespaces: int) -> None:
-    uid, gid = os.getuid(), os.getgid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(ctypes.c_int(namespaces)) != 0:
-        raise PermissionError(ctypes.get_errno(), "no user namespace")
-    with contextlib.suppress(OSError):
-        Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
-    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What an attack on a jail gave, for people and for programs."""
+"""What came of an attack on a jail, for people and for programs."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import os
 import struct
 from collections.abc import Iterator
 
-from exeat.attack.moves import SYS_IO_URING_ENTER, SYS_IO_URING_SETUP, syscall
+from exeat.attack.moves import syscall
 
 _OP_CONNECT = 16
 _GETEVENTS = 1
@@ -21,7 +21,7 @@ class Ring:
 
     def __init__(self) -> None:
         params = ctypes.create_string_buffer(120)
-        self.descriptor = syscall(SYS_IO_URING_SETUP, 4, params)
+        self.descriptor = syscall("io_uring_setup", 4, params)
         words = struct.unpack("<30I", params.raw)
         entries, cq_entries = words[0], words[1]
         # struct io_uring_params: sq_off starts at byte 40, cq_off at byte 80.
@@ -55,7 +55,7 @@ class Ring:
         self._entries[index * 64 : index * 64 + 64] = entry.ljust(64, b"\0")
         struct.pack_into("<I", self._sq, self._sq_array + index * 4, index)
         struct.pack_into("<I", self._sq, self._sq_tail, tail + 1)
-        syscall(SYS_IO_URING_ENTER, self.descriptor, 1, 1, _GETEVENTS, None, 0)
+        syscall("io_uring_enter", self.descriptor, 1, 1, _GETEVENTS, None, 0)
         head = self._word(self._cq, self._cq_head)
         at = self._cqes + (head & self._word(self._cq, self._cq_mask)) * 16
         result = struct.unpack_from("<i", self._cq, at + 8)[0]

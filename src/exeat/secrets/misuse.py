@@ -17,7 +17,7 @@ from exeat.secrets.stream.replace import ReplacementTable
 
 @dataclass(frozen=True, slots=True)
 class Misuse:
-    """Placeholders in the head of a request that must not be sent. `sentence` may be read by anybody."""
+    """Placeholders in the head of a request that must not be sent. `sentence` may be shown to the program."""
 
     names: tuple[str, ...]
     sentence: str

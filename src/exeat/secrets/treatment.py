@@ -13,14 +13,7 @@ from typing import Final
 from exeat.secrets.misuse import Misuse, MisuseError
 from exeat.secrets.model import Ledger, Secret, Where
 from exeat.secrets.plan import Plan
-from exeat.secrets.request.body import (
-    BodyFilter,
-    pass_whole,
-    refuse_in_coded,
-    refuse_in_grpc,
-    substitute_body,
-    watch_body,
-)
+from exeat.secrets.request.body import pass_whole, refuse_in_coded, refuse_in_grpc, substitute_body, watch_body
 from exeat.secrets.request.head import (
     ask_for_plain_text,
     find_misuse,
@@ -31,6 +24,7 @@ from exeat.secrets.request.head import (
 )
 from exeat.secrets.request.signing import MAX_HASHED, Signature, find_signature, must_be_hashed
 from exeat.secrets.response.redaction import LeakGuard, ResponseFilter, begin_response
+from exeat.secrets.stream.codings import BodyFilter
 from exeat.secrets.stream.lines import content_coding, is_grpc
 from exeat.secrets.vault import Vault
 from exeat.wire.fields import Headers
@@ -42,7 +36,7 @@ _MAX_WHOLE: Final = 1024 * 1024  # a body of a known length up to this keeps a l
 def treat_request(
     vault: Vault, bound: tuple[Secret, ...], head: RequestHead, path: bytes, *, secure: bool, authority: bytes
 ) -> Treatment | Misuse | None:
-    """What to do with a request; None if there is nothing to do. `bound` is what `vault.bound_to` gave for the place.
+    """What to do with a request; None if there is nothing to do. `bound` is what `vault.bound_to` says of the place.
 
     `secure`: it goes over TLS, and the server's certificate was verified. Nothing is put in otherwise. `authority`
     is what will be sent as Host. Raises ProtocolError, with the status to answer, if it cannot be done.
@@ -61,8 +55,8 @@ class Treatment:
     """One request and its response. `passed` and `path` are to be sent instead of those of the head.
 
     If `whole_body` is not 0 the body, of at most so many bytes, is to be read first and given to `seal_in_steps`; what
-    that gives is to be sent with its length, and only then are `passed` and `path` to be read. Otherwise the body goes
-    through `body`, if there is one; unless `keeps_length` its length is not known before its end.
+    that returns is to be sent with its length, and only then are `passed` and `path` to be read. Otherwise the body
+    goes through `body`, if there is one; unless `keeps_length` its length is not known before its end.
     """
 
     __slots__ = (
@@ -164,8 +158,7 @@ class Treatment:
 
     def treat_request_trailers(self, trailers: Headers) -> Headers:
         """The trailers to send. Raises MisuseError."""
-        misuse = find_misuse_in_trailers(self._plan, trailers)
-        if misuse is not None:
+        if (misuse := find_misuse_in_trailers(self._plan, trailers)) is not None:
             raise MisuseError(misuse)
         self._trailers_done = True
         return treat_trailers(self._plan, trailers, self._ledger)

@@ -1,1 +1,1 @@
-"""`exeat serve`: the gateway as a process of its own, beside the code that it watches."""
+"""`exeat serve`: the gateway as a process of its own, next to the code that it watches."""

@@ -17,7 +17,7 @@ from typing import Any, Self
 from exeat.jail.messages import Answered, Asked, Settled, receive, send
 from exeat.jail.process.command import lead
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, remember_signals, restore_signals
-from exeat.run.asks import questioner
+from exeat.run.asks import dialog
 from exeat.run.asks.terminal import Terminal
 
 _LIMIT_S = 60
@@ -79,7 +79,7 @@ def asked_argv(gateway: FakeGateway, command: list[str]) -> list[str]:
 
 def _hurry() -> None:
     for name in ("_QUIET_S", "_ALONE_S", "_DEAF_S", "_LATE_S"):
-        setattr(questioner, name, 0.1)
+        setattr(dialog, name, 0.1)
 
 
 def _run(path: str, argv: list[str]) -> int:

@@ -11,7 +11,7 @@ from tests.support.clients.talk import read_exactly, read_reply
 from tests.support.fixtures.gateways import StartScene, StartServing
 from tests.support.gateways.doors import OUTER, Door, Verdict, ask
 from tests.support.gateways.serving import Serving
-from tests.support.jails.addresses import own_addresses
+from tests.support.jails.networks import own_addresses
 from tests.support.origins.raw import RawOrigin
 
 every_outer_door = pytest.mark.parametrize("door", OUTER, ids=str)

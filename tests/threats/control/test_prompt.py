@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from exeat.jail.messages import Answered, Asked, Settled, open_channel, receive, send
-from exeat.run.asks.prompt import Screen, question_lines
-from exeat.run.asks.questioner import Questioner
+from exeat.run.asks.dialog import Dialog
+from exeat.run.asks.screen import Screen, question_lines
 from tests.support.clients.tiny_terminal import TinyTerminal
 
 pytestmark = pytest.mark.threat("T-P3")
@@ -65,37 +65,37 @@ def test_the_command_cannot_hide_which_host_is_asked_about(trick: str, kind: str
 
 
 class Desk:
-    """A questioner with a clock of its own, and the gateway's end."""
+    """A dialog with a clock of its own, and the gateway's end."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        monkeypatch.setattr("exeat.run.asks.questioner.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("exeat.run.asks.dialog.time.monotonic", lambda: self.now)
         self.gateway, theirs = open_channel()
         self.gateway.setblocking(False)
         self._shown = bytearray()
-        self.questioner = Questioner(theirs, self._shown, bytearray())
+        self.dialog = Dialog(theirs, self._shown, bytearray())
 
     def ask(self, number: int) -> None:
         send(self.gateway, question(number, f"h{number}.test"))
-        self.questioner.hear()
+        self.dialog.hear()
         self.show()
 
     def show(self) -> None:
-        if self.questioner.has_next:
+        if self.dialog.has_next:
             screen = Screen(columns=200, rows=60, is_dumb=True, is_raw=False, is_full=False, is_fresh=True)
-            self.questioner.show_next(screen)
+            self.dialog.show_next(screen)
             self._shown.clear()
             self.wait(0.0)
 
     def say_gone(self, number: int) -> None:
         send(self.gateway, Settled(number))
-        self.questioner.hear()
+        self.dialog.hear()
         self.show()
 
     def wait(self, seconds: float) -> None:
         for _ in range(20):
             self.now += seconds / 20
-            self.questioner.look_at_clock()
+            self.dialog.look_at_clock()
 
     def answered(self) -> list[int]:
         try:
@@ -110,7 +110,7 @@ class Desk:
 def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     made = Desk(monkeypatch)
     yield made
-    made.questioner.stop()
+    made.dialog.stop()
     made.gateway.close()
 
 
@@ -121,10 +121,10 @@ def test_a_mouse_is_no_key(desk: Desk, row: int) -> None:
     """
     desk.ask(1)
     desk.wait(1.0)
-    desk.questioner.typed(b"\x1b[M " + chr(32 + 100).encode() + bytes((32 + row,)))
+    desk.dialog.typed(b"\x1b[M " + chr(32 + 100).encode() + bytes((32 + row,)))
     desk.wait(1.0)
     assert desk.answered() == []
-    desk.questioner.typed(b"o")
+    desk.dialog.typed(b"o")
     desk.wait(1.0)
     assert desk.answered() == [1]
 
@@ -133,7 +133,7 @@ def test_what_is_left_of_a_report_is_no_key(desk: Desk) -> None:
     """A title of the command's choice, which the terminal repeats: two reports with a letter between them."""
     desk.ask(1)
     desk.wait(1.0)
-    desk.questioner.typed(b"\x1b]lx\x07a\x1b]ly\x1b\\")
+    desk.dialog.typed(b"\x1b]lx\x07a\x1b]ly\x1b\\")
     desk.wait(1.0)
     assert desk.answered() == []
 
@@ -148,10 +148,10 @@ def test_a_key_for_a_question_that_has_just_gone_does_not_answer_the_next(desk: 
     desk.ask(2)
     desk.say_gone(1)
     desk.wait(0.7)
-    desk.questioner.typed(b"o")
+    desk.dialog.typed(b"o")
     desk.wait(0.5)
     assert desk.answered() == []
     desk.wait(1.0)
-    desk.questioner.typed(b"o")
+    desk.dialog.typed(b"o")
     desk.wait(0.5)
     assert desk.answered() == [2]

@@ -25,7 +25,7 @@ from tests.support.gateways.doors import (
     assert_verdict,
 )
 from tests.support.gateways.scene import Scene, Script
-from tests.support.jails.addresses import own_addresses
+from tests.support.jails.networks import own_addresses
 from tests.support.origins.plain import OK
 from tests.support.origins.raw import RawOrigin
 

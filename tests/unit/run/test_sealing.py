@@ -40,7 +40,8 @@ from exeat.gateway.gates.resolve import load_system_resolver
 load_system_resolver()
 """
 _RUNNER = """
-import exeat.run.main, exeat.run.lifecycle, exeat.run.viewed_files, exeat.run.asks.prompter, exeat.run.learn.file_at_end
+import exeat.run.main, exeat.run.lifecycle, exeat.run.viewed_files, exeat.run.asks.command_terminal
+import exeat.run.learn.file_at_end
 import exeat.run.learn.files, exeat.files.layers.saving, exeat.trust.places
 import exeat.jail.bodies.netns, exeat.jail.bodies.nft, exeat.jail.bodies.env
 """

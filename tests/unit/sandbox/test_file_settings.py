@@ -65,7 +65,7 @@ def test_a_reset_does_without_what_is_there(home: Path) -> None:
 
 def test_what_no_run_could_have_is_not_kept(home: Path) -> None:
     with open_sandbox("box", create=True) as folder:
-        with pytest.raises(ConfigError, match="nothing is hidden from the command"):
+        with pytest.raises(ConfigError, match="files of the host"):
             update_file_settings(folder, lambda before: added_to(before, FileSettings(mode="host", hide=("/a",))))
         assert read_file_settings(folder) is None
 

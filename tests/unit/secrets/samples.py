@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from exeat.policy import Name, Source, parse_rule
 from exeat.secrets.model import DEFAULT_WHERE, Injection, Secret, SecretSpec, ValueSource, Where
-from exeat.secrets.request.body import BodyFilter
+from exeat.secrets.stream.codings import BodyFilter
 from exeat.secrets.treatment import Treatment, treat_request
 from exeat.secrets.vault import Vault
 from exeat.wire.http1 import RequestHead, ResponseHead, parse_request_head, parse_response_head

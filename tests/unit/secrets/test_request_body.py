@@ -15,8 +15,7 @@ from exeat.errors import ProtocolError
 from exeat.gateway.limits import Memory
 from exeat.secrets.misuse import MisuseError
 from exeat.secrets.model import Where
-from exeat.secrets.request.body import BodyFilter
-from exeat.secrets.stream.codings import KNOWN
+from exeat.secrets.stream.codings import KNOWN, BodyFilter
 from exeat.secrets.treatment import Treatment
 from exeat.secrets.vault import Vault
 from tests.support.origins.packing import make_encoder

@@ -1,4 +1,4 @@
-"""Requests signed with the placeholders of an AWS key: signed anew over what is really sent, or refused."""
+"""Requests signed with the placeholders of an AWS key: signed again over what is really sent, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures made anew: AWS's published examples, what is read alike, and what is refused."""
+"""Signatures made again: AWS's published examples, what is read alike, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures made anew, against botocore, which signs the same requests with the real keys."""
+"""Signatures made again, against botocore, which signs the same requests with the real keys."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check_against_botocore(
     token: str | None = None,
     **context: object,
 ) -> Fields:
-    """Sign with placeholders, sign anew, and compare with what the real keys give. Returns what was signed anew."""
+    """Sign with placeholders, sign again, and compare with what the real keys give. Returns what was signed again."""
     plain = [*(headers or [])]
     wrong = sign_with_botocore(PLACEHOLDERS, service, method, target, plain, body, token, **context)
     right = sign_with_botocore((KEY_ID, SECRET_KEY), service, method, target, plain, body, token, **context)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import ipaddress
 import socket
 import struct
 from pathlib import Path
+
+from exeat.attack.moves import mounts
 
 _SIOCGIFCONF = 0x8912
 _IFREQ = 40  # bytes of one struct ifreq on 64-bit Linux
@@ -16,8 +19,6 @@ _ROOM = 64
 
 def own_ipv4() -> list[str]:
     """IPv4 addresses of all interfaces that are up."""
-    import fcntl  # POSIX only, and this must be importable elsewhere
-
     buffer = ctypes.create_string_buffer(_IFREQ * _ROOM)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         asked = struct.pack("iP", len(buffer), ctypes.addressof(buffer))
@@ -41,7 +42,7 @@ def own_ipv6() -> list[tuple[str, str]]:
 def pick() -> dict[str, str]:
     """One address of each kind that is ready for use: own4, own6, link6 (with its zone)."""
     chosen: dict[str, str] = {}
-    with contextlib.suppress(OSError, ImportError):
+    with contextlib.suppress(OSError):
         for address in own_ipv4():
             if not ipaddress.ip_address(address).is_link_local:
                 chosen.setdefault("own4", address)
@@ -62,17 +63,14 @@ def _ready(address: str, zone: str) -> bool:
 
 def second_paths(path: str) -> list[str]:
     """Other paths to a file, through other mounts of its file system."""
-    mounts = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        words = line.split()
-        mounts.append((words[2], Path(words[3]), Path(words[4])))
+    table = mounts()
     real = Path(path).resolve()
-    own = max((mount for mount in mounts if real.is_relative_to(mount[2])), key=lambda mount: len(mount[2].parts))
-    within = own[1] / real.relative_to(own[2])
+    own = max((mount for mount in table if real.is_relative_to(mount.point)), key=lambda each: each.point.count("/"))
+    within = Path(own.root) / real.relative_to(own.point)
     candidates = [
-        point / within.relative_to(root)
-        for device, root, point in mounts
-        if device == own[0] and within.is_relative_to(root)
+        Path(mount.point) / within.relative_to(mount.root)
+        for mount in table
+        if mount.device == own.device and within.is_relative_to(mount.root)
     ]
     found = []
     for other in candidates:

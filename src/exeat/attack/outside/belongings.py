@@ -1,4 +1,4 @@
-"""A small machine of somebody's files: a home with keys and start files in it, and the project that they work in.
+"""A small machine of a user's files: a home with keys and start files in it, and the project that they work in.
 
 It lies in a folder that the corpus has made. The project is the working directory of the command; all else is what the
 command must not change. What got there is seen by looking, from outside, for a token in the names and contents of
@@ -48,11 +48,11 @@ WAYS = (
     "replaced", "exchanged", "exchanged-there", "hardlink", "symlink", "symlink-before", "mapped", "copied", "root",
     "cwd", "dotdot", "held", "held-folder",
 )  # fmt: skip
-_PACKAGES = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+PACKAGES = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 _PLAIN = (
     ".bashrc", ".profile", ".inputrc", ".hushlogin", ".gitconfig", ".vimrc", ".ssh/authorized_keys", ".ssh/config",
     ".ssh/known_hosts", ".config/fish/config.fish", ".config/systemd/user/backup.service",
-    ".config/autostart/a.desktop", ".local/bin/tool", f"{_PACKAGES}/one.py", "guest/.profile", "../tmp/tmux-0/default",
+    ".config/autostart/a.desktop", ".local/bin/tool", f"{PACKAGES}/one.py", "guest/.profile", "../tmp/tmux-0/default",
     "project/README", f"project/{OPEN}/file", *(f"{STARTS}/{name}" for name in WAYS),
 )  # fmt: skip
 # In the project, what runs outside later of itself.
@@ -65,12 +65,9 @@ _LATER = (
     ".claude/settings.json", ".husky/pre-commit",
 )  # fmt: skip
 _CONTENT = {
-    ".git/HEAD": "ref: refs/heads/main\n",
-    ".git/modules/sub/HEAD": "ref: refs/heads/main\n",
-    ".git/config": "[core]\n\tbare = false\n",
-    ".git/modules/sub/config": "[core]\n\tbare = false\n",
-    ".git/modules/two/HEAD": "ref: refs/heads/main\n",
-    ".git/modules/two/config": "[core]\n\tbare = false\n",
+    f"{git}/{name}": content
+    for git in (".git", ".git/modules/sub", ".git/modules/two")
+    for name, content in (("HEAD", "ref: refs/heads/main\n"), ("config", "[core]\n\tbare = false\n"))
 }
 _REVISION_2 = 2  # of capabilities of files; the third has the user namespace in it
 _PADDING = "# a line of the user's own\n" * 8  # a token has room in it

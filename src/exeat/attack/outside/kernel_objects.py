@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from exeat.attack.model import Absent
-from exeat.attack.moves import number_of, syscall
+from exeat.attack.moves import syscall
 
 _MOST = 128
 _HERE = -100  # AT_FDCWD
@@ -26,7 +26,7 @@ def file_handle(path: Path | str) -> str:
     handle = ctypes.create_string_buffer(struct.pack("=I", _MOST), 8 + _MOST)
     mount = ctypes.create_string_buffer(4)
     with contextlib.suppress(OSError, Absent):
-        syscall(number_of("name_to_handle_at"), _HERE, os.fsencode(path), handle, mount, 0)
+        syscall("name_to_handle_at", _HERE, os.fsencode(path), handle, mount, 0)
         size = struct.unpack_from("=I", handle.raw)[0]
         return handle.raw[: 8 + size].hex()
     return ""
@@ -37,7 +37,7 @@ def open_handle(folder: int, digits: str) -> int:
     if not digits:
         raise Absent("this file system has no handles")
     handle = ctypes.create_string_buffer(bytes.fromhex(digits))
-    return syscall(number_of("open_by_handle_at"), folder, handle, os.O_RDONLY)
+    return syscall("open_by_handle_at", folder, handle, os.O_RDONLY)
 
 
 _SESSION = -3  # KEY_SPEC_SESSION_KEYRING
@@ -50,8 +50,8 @@ def keep_key() -> Iterator[tuple[str, str]]:
     name, secret = f"exeat-attack-{secrets.token_hex(6)}", f"key-{secrets.token_hex(12)}"
     try:
         # A keyring of our own, so that nothing is put into the one of the user's session.
-        syscall(number_of("keyctl"), _JOIN, None)
-        key = syscall(number_of("add_key"), b"user", name.encode(), secret.encode(), len(secret), _SESSION)
+        syscall("keyctl", _JOIN, None)
+        key = syscall("add_key", b"user", name.encode(), secret.encode(), len(secret), _SESSION)
     except (OSError, Absent):
         yield "", secret
         return
@@ -59,14 +59,14 @@ def keep_key() -> Iterator[tuple[str, str]]:
         yield name, secret
     finally:
         with contextlib.suppress(OSError):
-            syscall(number_of("keyctl"), _REVOKE, key)
+            syscall("keyctl", _REVOKE, key)
 
 
 def read_key(name: str) -> str:
     """What a probe does: find the key by its name and read it."""
-    key = syscall(number_of("keyctl"), _SEARCH, _SESSION, b"user", name.encode(), 0)
+    key = syscall("keyctl", _SEARCH, _SESSION, b"user", name.encode(), 0)
     buffer = ctypes.create_string_buffer(256)
-    size = syscall(number_of("keyctl"), _READ, key, buffer, len(buffer))
+    size = syscall("keyctl", _READ, key, buffer, len(buffer))
     return buffer.raw[:size].decode()
 
 
@@ -83,8 +83,7 @@ def _queue_call(name: str, *arguments: object) -> int:
         library = ctypes.CDLL("librt.so.1", use_errno=True)  # before glibc 2.34
     result = getattr(library, name)(*arguments)
     if result == -1:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise OSError(ctypes.get_errno(), name)
     return int(result)
 
 

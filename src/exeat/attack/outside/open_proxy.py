@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 
 from exeat.attack.model import Place
+from exeat.attack.moves import family_of
 
 _LIMIT = 65536
 _IDLE_S = 5.0
@@ -98,8 +99,7 @@ class OpenProxy:
 
 def _is_here(address: str) -> bool:
     """Whether an address is this machine's own: only such a one can be bound."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as sock:
+    with socket.socket(family_of(address), socket.SOCK_STREAM) as sock:
         try:
             sock.bind((address, 0))
         except OSError:

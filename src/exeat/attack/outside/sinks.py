@@ -63,9 +63,8 @@ class Sinks:
 
     def where(self, mark: str) -> list[str]:
         """The names of the targets that a mark has reached."""
-        wanted = mark.lower().encode()
         with self._changed:
-            return sorted({name for name, data in self._seen if wanted in data.lower()})
+            return self._where(mark)
 
     def wait_for(self, mark: str, timeout_s: float) -> list[str]:
         """As `where`, but with time for a mark that is under way."""

@@ -17,16 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exeat.attack.model import Place, Scene
+from exeat.attack.moves import family_of, socket_address
 from exeat.attack.outside import addresses
 from exeat.attack.outside.belongings import OPEN, Belongings
 from exeat.attack.outside.kernel_objects import file_handle, keep_key
 from exeat.attack.outside.open_proxy import OpenProxy
 from exeat.attack.outside.sinks import Sinks, nothing_there
-from exeat.attack.outside.unix_sockets import bind_unix, open_abstract, open_paths
+from exeat.attack.outside.unix_sockets import bind_unix, open_abstract, open_late, open_paths
 from exeat.attack.outside.victim import open_victim
 
 ALLOWED = "allowed.test"
-LOW = "127.66.0.1"  # loopback, but where nobody else listens on well-known ports
+LOW = "127.66.0.1"  # loopback, but where nothing else listens on well-known ports
 RESOLVER = "127.66.0.53"
 METADATA = "169.254.169.254"
 _LOW_TCP = {"ssh": 22, "smtp": 25, "http": 80, "https": 443, "dot": 853}
@@ -59,7 +60,7 @@ class Targets:
 def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
     """Open all targets; close them, and remove every file of theirs, at the end.
 
-    `shared` opens the scratch folder to everybody, for a jail that runs the probe as somebody else: rights on files are
+    `shared` opens the scratch folder to every user, for a jail that runs the probe as another one: rights on files are
     not what is tested.
     """
     with contextlib.ExitStack() as stack:
@@ -78,7 +79,7 @@ def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
         stack.callback(proxy.close)
         key_name, key_secret = stack.enter_context(keep_key())
         belongings = Belongings(folder, stack, shared=shared)
-        _open_late(sinks, folder, belongings.project / OPEN)
+        open_late(sinks, "later", folder, belongings.project / OPEN)
         sinks.start()
         victim = stack.enter_context(open_victim(python, tcp["v4"]))
         sinks.watch("victim", victim.voice)
@@ -111,14 +112,6 @@ def open_targets(python: str, *, shared: bool = False) -> Iterator[Targets]:
         yield Targets(sinks, scene, secrets, held, str(own), belongings)
 
 
-def _open_late(sinks: Sinks, folder: Path, wishes: Path) -> None:
-    """Sockets outside of the project that are bound when the command runs already, and asks for it."""
-    for run in ("control", "jailed"):
-        late = folder / f"later-{run}.sock"
-        wish = wishes / f"want-later-{run}"
-        sinks.wish(wish, lambda late=late: sinks.listen("unix later", bind_unix(str(late))))  # type: ignore[misc]
-
-
 def _internet(sinks: Sinks) -> tuple[dict[str, Place], dict[str, Place], dict[str, Place]]:
     """TCP, UDP and other transports, on every kind of address that this machine has."""
     tcp: dict[str, Place] = {}
@@ -147,10 +140,9 @@ def _internet(sinks: Sinks) -> tuple[dict[str, Place], dict[str, Place], dict[st
 
 
 def _bind(family: int, kind: int, place: Place, protocol: int = 0) -> socket.socket:
-    host, _, zone = place[0].partition("%")
     sock = socket.socket(family, kind, protocol)
     try:
-        sock.bind((host, place[1], 0, socket.if_nametoindex(zone)) if zone else place)
+        sock.bind(socket_address(place))
     except OSError:
         sock.close()
         raise
@@ -159,14 +151,14 @@ def _bind(family: int, kind: int, place: Place, protocol: int = 0) -> socket.soc
 
 def _try_tcp(sinks: Sinks, table: dict[str, Place], key: str, place: Place) -> None:
     with contextlib.suppress(OSError):
-        sock = _bind(socket.AF_INET6 if ":" in place[0] else socket.AF_INET, socket.SOCK_STREAM, place)
+        sock = _bind(family_of(place[0]), socket.SOCK_STREAM, place)
         sinks.listen(f"tcp {key}", sock)
         table[key] = (place[0], sock.getsockname()[1])
 
 
 def _try_udp(sinks: Sinks, table: dict[str, Place], key: str, place: Place) -> None:
     with contextlib.suppress(OSError):
-        sock = _bind(socket.AF_INET6 if ":" in place[0] else socket.AF_INET, socket.SOCK_DGRAM, place)
+        sock = _bind(family_of(place[0]), socket.SOCK_DGRAM, place)
         sinks.receive(f"udp {key}", sock, answer=nothing_there if key in {"dns", "dns6"} else None)
         table[key] = (place[0], sock.getsockname()[1])
 

@@ -13,7 +13,7 @@ from exeat.attack.outside.sinks import Sinks
 
 
 def bind_unix(path: str, kind: int = socket.SOCK_STREAM) -> socket.socket:
-    """A socket that everybody may connect to."""
+    """A socket that every user may connect to."""
     sock = socket.socket(socket.AF_UNIX, kind)
     try:
         sock.bind(path)
@@ -65,10 +65,15 @@ def open_paths(sinks: Sinks, folder: Path, stack: contextlib.ExitStack) -> dict[
     found["linked"] = str(folder / "second.sock")
     for second in addresses.second_paths(found["tmp"])[:1]:
         found["second"] = second
-    for run in ("control", "jailed"):
-        late = folder / f"late-{run}.sock"
-        sinks.wish(folder / f"want-late-{run}", lambda late=late: sinks.listen("unix late", bind_unix(str(late))))  # type: ignore[misc]
+    open_late(sinks, "late", folder, folder)
     return found
+
+
+def open_late(sinks: Sinks, name: str, folder: Path, wishes: Path) -> None:
+    """Sockets that are bound when the command already runs, and asks for one by a file in `wishes`."""
+    for run in ("control", "jailed"):
+        path = str(folder / f"{name}-{run}.sock")
+        sinks.wish(wishes / f"want-{name}-{run}", lambda path=path: sinks.listen(f"unix {name}", bind_unix(path)))  # type: ignore[misc]
 
 
 def open_abstract(sinks: Sinks) -> dict[str, str]:

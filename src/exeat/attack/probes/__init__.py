@@ -4,57 +4,51 @@ from __future__ import annotations
 
 from exeat.attack.model import Group, Probe
 from exeat.attack.probes import (
-    addresses,
     control_plane,
     descriptors,
+    direct,
     dns,
     families,
     files,
     files_keys,
-    files_layers,
     files_sockets,
     inside,
-    ipv6,
     kernel,
     namespaces,
     nest,
-    outlive,
     processes,
     proxy,
     raw,
-    tcp,
     terminal,
-    transports,
-    udp,
     unix_sockets,
 )
 
-# Files are one class in several modules: what is imported is entered.
-_OF_FILES = (files_keys, files_layers, files_sockets)
+# Files are one class in several modules: what is imported is added.
+_OF_FILES = (files_keys, files_sockets)
 
 GROUPS: dict[str, Group] = {
-    module.GROUP.name: module.GROUP
-    for module in (
-        inside,
-        tcp,
-        ipv6,
-        udp,
-        transports,
-        raw,
-        dns,
-        addresses,
-        proxy,
-        control_plane,
-        unix_sockets,
-        families,
-        descriptors,
-        files,
-        processes,
-        namespaces,
-        nest,
-        kernel,
-        terminal,
-        outlive,
+    group.name: group
+    for group in (
+        inside.GROUP,
+        direct.TCP,
+        direct.IPV6,
+        direct.UDP,
+        direct.TRANSPORTS,
+        raw.GROUP,
+        dns.GROUP,
+        direct.ADDRESSES,
+        proxy.GROUP,
+        control_plane.GROUP,
+        unix_sockets.GROUP,
+        families.GROUP,
+        descriptors.GROUP,
+        files.GROUP,
+        processes.GROUP,
+        namespaces.GROUP,
+        nest.GROUP,
+        kernel.GROUP,
+        terminal.GROUP,
+        processes.OUTLIVE,
     )
 }
 

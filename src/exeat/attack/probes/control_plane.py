@@ -8,12 +8,12 @@ from pathlib import Path
 
 from exeat.attack.model import BOUNDARIES, EVERYWHERE, Absent, Evidence, Group, Place, Scene, Stopped, apart
 from exeat.attack.moves import (
-    WAIT_S,
     ask,
-    at_proxy,
+    authority_of,
     connect_through,
-    family_of,
+    connected,
     proxy_of,
+    request_for,
     say_connect,
     say_socks,
     say_tcp,
@@ -29,8 +29,7 @@ def admin(scene: Scene) -> str:
 
 @GROUP.probe("E5.admin-connect", "an administration port by CONNECT")
 def admin_connect(scene: Scene) -> str:
-    host, port = scene.tcp["admin"]
-    return say_connect(scene, f"{host}:{port}")
+    return say_connect(scene, authority_of(scene.tcp["admin"]))
 
 
 @GROUP.probe("E5.admin-socks", "an administration port by SOCKS5")
@@ -42,31 +41,28 @@ def admin_socks(scene: Scene) -> str:
 @GROUP.probe("E4.loop", "CONNECT to the gateway's own port", evidence=Evidence.DEED)
 def loop(scene: Scene) -> str:
     proxy = proxy_of(scene)
-    with at_proxy(scene) as sock:
-        connect_through(sock, proxy.authority, proxy.header)
+    with connected(proxy.place) as sock:
+        connect_through(sock, authority_of(proxy.place), proxy.header)
     return "a tunnel from the gateway to itself"
 
 
 @GROUP.probe("E4.loop-nested", "through the gateway to the gateway, and from there on")
 def loop_nested(scene: Scene) -> str:
     proxy = proxy_of(scene)
-    target = f"127.0.0.1:{scene.tcp['v4'][1]}"
-    with at_proxy(scene) as sock:
-        connect_through(sock, proxy.authority, proxy.header)
-        connect_through(sock, target, proxy.header)
-        return ask(sock, f"GET /{scene.token} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+    target = scene.tcp["v4"]
+    with connected(proxy.place) as sock:
+        connect_through(sock, authority_of(proxy.place), proxy.header)
+        connect_through(sock, authority_of(target), proxy.header)
+        return ask(sock, request_for(scene, target))
 
 
 @GROUP.probe("E4.redirect-as-proxy", "proxy requests on a connection to a forbidden address", stops=BOUNDARIES)
 def redirect_as_proxy(scene: Scene) -> str:
     """Inside, any connection ends at the gateway: a door that also speaks proxy there must judge all the same."""
-    target = f"127.0.0.1:{scene.tcp['v4'][1]}"
-    place = scene.proxy if scene.proxy is not None else ("127.0.0.1", scene.tcp["v4"][1])
-    with socket.socket() as sock:
-        sock.settimeout(WAIT_S)
-        sock.connect(place)
-        connect_through(sock, target)
-        return ask(sock, f"GET /{scene.token} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+    target = scene.tcp["v4"]
+    with connected(scene.proxy or target) as sock:
+        connect_through(sock, authority_of(target))
+        return ask(sock, request_for(scene, target))
 
 
 @GROUP.probe("E4.listeners", "every port that listens inside, asked in every language", stops=frozenset({"netns"}))
@@ -75,20 +71,17 @@ def listeners(scene: Scene) -> str:
     if scene.proxy is None and not apart(scene, "net"):
         raise Absent("the ports of this network are the host's")
     places = [scene.proxy] if scene.proxy is not None else _listening()
-    target = f"127.0.0.1:{scene.tcp['v4'][1]}"
-    request = f"GET /{scene.token} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode()
+    target = scene.tcp["v4"]
     said = []
     for place in places:
         for attempt in (
-            lambda sock: connect_through(sock, target),
+            lambda sock: connect_through(sock, authority_of(target)),
             lambda sock: sock.sendall(b""),
             lambda sock: ask(sock, b"\x05\x01\x00"),
         ):
-            with socket.socket(family_of(place[0])) as sock, contextlib.suppress(OSError, Stopped):
-                sock.settimeout(WAIT_S)
-                sock.connect(place)
+            with contextlib.suppress(OSError, Stopped), connected(place) as sock:
                 attempt(sock)
-                said.append(ask(sock, request))
+                said.append(ask(sock, request_for(scene, target)))
     return f"{len(places)} ports; {said}"
 
 
@@ -111,10 +104,8 @@ def allowed_as_proxy(scene: Scene) -> str:
     else:
         found = socket.getaddrinfo(*scene.allowed, socket.AF_INET, socket.SOCK_STREAM)  # noqa: TID251
         place = (str(found[0][4][0]), int(found[0][4][1]))
-    target = f"127.0.0.1:{scene.tcp['v4'][1]}"
-    with socket.socket() as sock:
-        sock.settimeout(WAIT_S)
-        sock.connect(place)
+    target = authority_of(scene.tcp["v4"])
+    with connected(place) as sock:
         note = ask(sock, f"GET http://{target}/{scene.token} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
     if "200" not in note:
         raise Stopped(note)

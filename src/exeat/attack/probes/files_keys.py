@@ -8,13 +8,13 @@ import re
 import stat
 from pathlib import Path
 
-from exeat.attack.model import Absent, Evidence, Scene, Stopped
+from exeat.attack.model import Evidence, Scene, Stopped, need
+from exeat.attack.moves import left_open
 from exeat.attack.outside.belongings import KEYS
 from exeat.attack.outside.kernel_objects import open_handle
-from exeat.attack.probes.files import GROUP, home, listed, own, rename2, ways
+from exeat.attack.probes.files import GROUP, exchange, home, listed, own, ways
 
 _SECRET = Evidence.SECRET
-_EXCHANGE = 2
 _MOST_FILES = 20_000
 _TITLES = {
     "ssh": "an SSH key",
@@ -46,20 +46,18 @@ def read(path: str | Path) -> str:
     return found
 
 
-def _enter(key: str, title: str) -> None:
-    @GROUP.probe(f"M2.{key}", title, evidence=_SECRET)
-    def open_it(scene: Scene) -> str:
-        return read(scene.files[f"key {key}"])
+def _add(key: str) -> None:
+    GROUP.probe(f"M2.{key}", _TITLES[key], evidence=_SECRET)(lambda scene: read(scene.files[f"key {key}"]))
 
 
 for _key in KEYS:
-    _enter(_key, _TITLES[_key])
+    _add(_key)
 
 
 def _first(paths: list[str]) -> str:
     """What the first of these paths that can be read holds, as far as it looks like a key."""
     for path in paths:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
+        with contextlib.suppress(OSError):
             found = _look(Path(path))
             if found:
                 return found
@@ -70,7 +68,11 @@ def _look(path: Path) -> str:
     if not stat.S_ISREG(path.stat().st_mode):
         return ""
     with path.open("rb") as file:
-        found = re.search(rb"filekey-[0-9a-f]{24}", file.read(1 << 16))
+        return _key_in(file.read(1 << 16))
+
+
+def _key_in(data: bytes) -> str:
+    found = re.search(rb"filekey-[0-9a-f]{24}", data)
     return found.group().decode() if found else ""
 
 
@@ -103,9 +105,7 @@ def hardlink(scene: Scene) -> str:
 
 @GROUP.probe("M2.second-mount", "a key through a second mount of its folder", evidence=_SECRET)
 def second_mount(scene: Scene) -> str:
-    if "second" not in scene.files:
-        raise Absent("its file system is mounted once")
-    return read(scene.files["second"])
+    return read(need(scene.files, "second"))
 
 
 # No jail claims this: a name can be hidden, and a file has as many as were given to it.
@@ -116,12 +116,7 @@ def second_name(scene: Scene) -> str:
 
 @GROUP.probe("M2.moved", "a key moved into the project", evidence=_SECRET)
 def moved(scene: Scene) -> str:
-    path = Path(scene.files["key pypi"])
-    path.rename(own(scene, "moved"))
-    try:
-        return read(own(scene, "moved"))
-    finally:
-        own(scene, "moved").rename(path)
+    return _read_after_move(Path(scene.files["key pypi"]), own(scene, "moved"))
 
 
 @GROUP.probe("M2.folder-moved", "a key after its folder was renamed", evidence=_SECRET)
@@ -134,7 +129,7 @@ def above_moved(scene: Scene) -> str:
     return _read_after_move(home(scene, ".config"), home(scene, f"above-{scene.token}"), "gh/hosts.yml")
 
 
-def _read_after_move(old: Path, new: Path, inside: str) -> str:
+def _read_after_move(old: Path, new: Path, inside: str = "") -> str:
     old.rename(new)
     try:
         return read(new / inside)
@@ -148,11 +143,11 @@ def exchanged(scene: Scene) -> str:
     other.mkdir()
     with contextlib.suppress(FileExistsError):
         home(scene, ".kube").mkdir()
-    rename2(other, home(scene, ".kube"), _EXCHANGE)
+    exchange(other, home(scene, ".kube"))
     try:
         return read(other / "config")
     finally:
-        rename2(other, home(scene, ".kube"), _EXCHANGE)
+        exchange(other, home(scene, ".kube"))
 
 
 @GROUP.probe("M2.made-again", "a hidden folder made again, and removed again", evidence=_SECRET)
@@ -246,12 +241,11 @@ def dotdot(scene: Scene) -> str:
 
 @GROUP.probe("M2.held", "a key by a descriptor that the caller left open", evidence=_SECRET)
 def held(scene: Scene) -> str:
-    for descriptor in range(3, 256):
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                found = os.pread(descriptor, 200, 0).decode().strip()
-                if found.startswith("filekey-"):
-                    return found
+    """Read from the descriptor itself: to open it again by a path is another way."""
+    for descriptor in left_open(stat.S_ISREG):
+        with contextlib.suppress(OSError):
+            if found := _key_in(os.pread(descriptor, 200, 0)):
+                return found
     raise Stopped("no key is open")
 
 

@@ -1,30 +1,69 @@
-"""Programs outside, by what they have in folders that the command does not share: sockets, FIFOs, memory (L8)."""
+"""What is more than a file: devices, capabilities, marks of the layers (M3); sockets, FIFOs, memory outside (L8)."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import time
+import stat
 from pathlib import Path
 
-from exeat.attack.model import Absent, Scene
-from exeat.attack.moves import WAIT_S, say_unix
+from exeat.attack.model import Evidence, Scene, need
+from exeat.attack.moves import say_after_rename, say_late, say_unix, say_unix_datagram
 from exeat.attack.outside.kernel_objects import send_to_queue
-from exeat.attack.probes.files import GROUP, own
+from exeat.attack.probes.files import GROUP, home, own
 from exeat.attack.probes.unix_sockets import path_of
+
+_DEED = Evidence.DEED
+_NULL = os.makedev(1, 3)
+# Version 2, effective: CAP_NET_RAW and nothing else.
+_CAPABILITY = (0x02000001).to_bytes(4, "little") + (1 << 13).to_bytes(4, "little") + bytes(12)
+
+
+def _make_device(path: Path) -> str:
+    os.mknod(path, 0o600 | stat.S_IFCHR, _NULL)
+    os.close(os.open(path, os.O_WRONLY))
+    return "made and opened"
+
+
+@GROUP.probe("M3.device", "a device file in the home", evidence=_DEED)
+def device(scene: Scene) -> str:
+    return _make_device(home(scene, f"device-{scene.token}"))
+
+
+@GROUP.probe("M3.device-project", "a device file in the project", evidence=_DEED)
+def device_project(scene: Scene) -> str:
+    return _make_device(own(scene, "device"))
+
+
+@GROUP.probe("M3.capability", "a program in the project that has a capability (setcap)")
+def capability(scene: Scene) -> str:
+    """In a user namespace one can be set that counts in this namespace only. Outside it is seen which it is."""
+    own(scene, "program").touch()
+    os.setxattr(own(scene, "program"), "security.capability", _CAPABILITY)
+    return "set"
+
+
+@GROUP.probe("M3.trusted", "marks that only the layers' owner may set (trusted.*)", evidence=_DEED)
+def trusted(scene: Scene) -> str:
+    path = home(scene, f"trusted-{scene.token}")
+    path.mkdir()
+    os.setxattr(path, "trusted.overlay.opaque", b"y")
+    return "set"
+
+
+@GROUP.probe("M3.nosuid", "a program in the home that is someone else's by its mode (set-uid)", evidence=_DEED)
+def nosuid(scene: Scene) -> str:
+    if os.statvfs(scene.home).f_flag & os.ST_NOSUID:
+        raise PermissionError("set-uid means nothing there")
+    return "set-uid programs in the home count"
+
+
+# Programs outside, by what they have in folders that the command does not share
 
 
 @GROUP.probe("L8.late", "a socket that is bound while the command runs")
 def late(scene: Scene) -> str:
-    run = "control" if scene.outside else "jailed"
-    own(scene).joinpath(f"want-later-{run}").touch()
-    path = Path(scene.home).parents[1] / f"later-{run}.sock"
-    end = time.monotonic() + WAIT_S
-    while not path.exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    time.sleep(0.05)  # between bind() and listen()
-    return say_unix(scene, str(path))
+    return say_late(scene, own(scene), Path(scene.home).parents[1], "later")
 
 
 @GROUP.probe("L8.hardlink", "a socket linked into the project")
@@ -35,23 +74,13 @@ def hardlink(scene: Scene) -> str:
 
 @GROUP.probe("L8.moved-in", "a socket moved into the project")
 def moved(scene: Scene) -> str:
-    old, new = Path(path_of(scene, "tmp")), own(scene, "m")
-    old.rename(new)
-    try:
-        return say_unix(scene, str(new))
-    finally:
-        new.rename(old)
+    return say_after_rename(scene, path_of(scene, "tmp"), own(scene, "m"))
 
 
 @GROUP.probe("L8.moved-there", "a socket renamed where it is")
 def moved_there(scene: Scene) -> str:
-    old = Path(path_of(scene, "tmp"))
-    new = old.with_name(f"r-{scene.token}")
-    old.rename(new)
-    try:
-        return say_unix(scene, str(new))
-    finally:
-        new.rename(old)
+    path = path_of(scene, "tmp")
+    return say_after_rename(scene, path, Path(path).with_name(f"r-{scene.token}"))
 
 
 @GROUP.probe("L8.touched", "a socket after its rights were changed, so that it is copied")
@@ -70,9 +99,7 @@ def opath(scene: Scene) -> str:
 
 @GROUP.probe("L8.datagram", "a datagram socket")
 def datagram(scene: Scene) -> str:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.sendto(scene.token.encode(), scene.datagram_path)
-    return "sent"
+    return say_unix_datagram(scene, scene.datagram_path)
 
 
 @GROUP.probe("L8.fifo", "a FIFO that a program outside reads")
@@ -94,16 +121,12 @@ def fifo_both(scene: Scene) -> str:
 
 @GROUP.probe("L8.memory", "a file in shared memory (/dev/shm)")
 def memory(scene: Scene) -> str:
-    if "memory" not in scene.files:
-        raise Absent("no /dev/shm")
-    with open(scene.files["memory"], "r+b") as file:
+    with open(need(scene.files, "memory"), "r+b") as file:
         file.write(scene.token.encode())
     return "written"
 
 
 @GROUP.probe("L8.queue", "a message queue (mq_open)")
 def queue(scene: Scene) -> str:
-    if "queue" not in scene.files:
-        raise Absent("no message queues")
-    send_to_queue(scene.files["queue"], scene.token.encode())
+    send_to_queue(need(scene.files, "queue"), scene.token.encode())
     return "sent"

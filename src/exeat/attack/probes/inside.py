@@ -7,32 +7,26 @@ import socket
 import threading
 
 from exeat.attack.model import BOUNDARIES, EVERYWHERE, Evidence, Group, Scene, Stopped
-from exeat.attack.moves import WAIT_S, ask, at_proxy, connect_through, proxy_of, request_for, say_absolute
+from exeat.attack.moves import WAIT_S, ask, authority_of, connected, request_for, say_absolute, say_connect
 
 GROUP = Group("inside", "what must still work", EVERYWHERE)
 _WORKS = Evidence.WORKS
 
 
-def _authority(scene: Scene) -> str:
-    return f"{scene.allowed[0]}:{scene.allowed[1]}"
+def _by_name(scene: Scene, family: int) -> str:
+    found = socket.getaddrinfo(*scene.allowed, family, socket.SOCK_STREAM)  # noqa: TID251 - as any program does it
+    with connected((str(found[0][4][0]), scene.allowed[1])) as sock:
+        return ask(sock, request_for(scene, scene.allowed))
 
 
 @GROUP.probe("W1.allowed", "the allowed host by name, proxy variables ignored", evidence=_WORKS, stops=BOUNDARIES)
 def allowed(scene: Scene) -> str:
-    found = socket.getaddrinfo(*scene.allowed, type=socket.SOCK_STREAM)  # noqa: TID251 - as any program does it
-    with socket.socket(found[0][0], socket.SOCK_STREAM) as sock:
-        sock.settimeout(WAIT_S)
-        sock.connect(found[0][4])
-        return ask(sock, request_for(scene, scene.allowed))
+    return _by_name(scene, 0)
 
 
 @GROUP.probe("W1.allowed6", "the allowed host by its IPv6 address", evidence=_WORKS, stops=frozenset({"netns"}))
 def allowed6(scene: Scene) -> str:
-    found = socket.getaddrinfo(*scene.allowed, socket.AF_INET6, socket.SOCK_STREAM)  # noqa: TID251
-    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
-        sock.settimeout(WAIT_S)
-        sock.connect(found[0][4])
-        return ask(sock, request_for(scene, scene.allowed))
+    return _by_name(scene, socket.AF_INET6)
 
 
 _BY_PROXY = frozenset({"netns", "env"})  # the others set no proxy variables
@@ -40,14 +34,12 @@ _BY_PROXY = frozenset({"netns", "env"})  # the others set no proxy variables
 
 @GROUP.probe("W1.connect", "the allowed host by CONNECT", evidence=_WORKS, stops=_BY_PROXY)
 def by_connect(scene: Scene) -> str:
-    with at_proxy(scene) as sock:
-        connect_through(sock, _authority(scene), proxy_of(scene).header)
-        return ask(sock, request_for(scene, scene.allowed))
+    return say_connect(scene, authority_of(scene.allowed))
 
 
 @GROUP.probe("W1.absolute", "the allowed host as an HTTP proxy's client", evidence=_WORKS, stops=_BY_PROXY)
 def by_absolute(scene: Scene) -> str:
-    return say_absolute(scene, _authority(scene))
+    return say_absolute(scene, authority_of(scene.allowed))
 
 
 def _talk(family: int, host: str) -> str:
@@ -56,12 +48,10 @@ def _talk(family: int, host: str) -> str:
         listener.bind((host, 0))
         listener.listen(1)
         listener.settimeout(WAIT_S)
-        place = listener.getsockname()
+        place = (host, listener.getsockname()[1])
         child = os.fork()
         if child == 0:
-            with socket.socket(family, socket.SOCK_STREAM) as sock:
-                sock.settimeout(WAIT_S)
-                sock.connect(place)
+            with connected(place) as sock:
                 sock.sendall(b"from the other process")
             os._exit(0)
         try:
@@ -76,7 +66,7 @@ def _talk(family: int, host: str) -> str:
     return "heard each other"
 
 
-_MAY_LISTEN = frozenset({"netns", "env"})  # in the host's own network nobody may
+_MAY_LISTEN = frozenset({"netns", "env"})  # not in the host's own network
 
 
 @GROUP.probe("W2.loopback4", "two processes inside talk over 127.0.0.1", evidence=_WORKS, stops=_MAY_LISTEN)

@@ -5,10 +5,13 @@ They are opened, never used.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import struct
 
 from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Scene
-from exeat.attack.moves import number_of, syscall
+from exeat.attack.moves import syscall
+from exeat.attack.outside.kernel_objects import file_handle, open_handle
 
 GROUP = Group("kernel", "the kernel's knobs", BOUNDARIES)
 
@@ -44,25 +47,12 @@ def disk(scene: Scene) -> str:
 
 @GROUP.probe("E2.bpf", "a program in the kernel (bpf)", evidence=Evidence.DEED)
 def bpf(scene: Scene) -> str:
-    import ctypes
-    import struct
-
     attributes = ctypes.create_string_buffer(struct.pack("<4I", 2, 4, 4, 1), 72)  # an array map of one word
-    os.close(syscall(number_of("bpf"), 0, attributes, 72))
+    os.close(syscall("bpf", 0, attributes, 72))
     return "made a map"
 
 
 @GROUP.probe("E2.handle", "any file by its handle (open_by_handle_at)", evidence=Evidence.DEED)
 def handle(scene: Scene) -> str:
-    import ctypes
-    import struct
-
-    handle = ctypes.create_string_buffer(struct.pack("<I", 128), 136)
-    mount = ctypes.create_string_buffer(4)
-    calls = {"x86_64": 303, "aarch64": 264}
-    if os.uname().machine not in calls:
-        raise Absent("written for x86-64 and ARM64")
-    syscall(calls[os.uname().machine], -100, b"/etc", handle, mount, 0)
-    folder = os.open("/etc", os.O_RDONLY)
-    os.close(syscall(number_of("open_by_handle_at"), folder, handle, os.O_RDONLY))
+    os.close(open_handle(os.open("/etc", os.O_RDONLY), file_handle("/etc")))
     return "opened /etc by its handle"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import mmap
 import os
 import platform
 import shutil
@@ -15,40 +17,25 @@ import time
 from pathlib import Path
 
 from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Scene, Stopped
-from exeat.attack.moves import (
-    SYS_CLONE3,
-    SYS_FSOPEN,
-    SYS_OPEN_TREE,
-    SYS_PIDFD_OPEN,
-    libc_call,
-    say_udp,
-    syscall,
-)
+from exeat.attack.moves import mounts, say_udp, syscall
+from exeat.jail import libc
 
 GROUP = Group("namespaces", "namespaces, capabilities, the jail's rules", BOUNDARIES)
 _DEED = Evidence.DEED
-_NEWNS, _NEWUSER, _NEWNET = 0x20000, 0x10000000, 0x40000000
-_MS_BIND, _MS_REC = 0x1000, 0x4000
 
 
-@GROUP.probe("E2.unshare", "a user namespace of its own (unshare -U)", evidence=_DEED)
-def unshare(scene: Scene) -> str:
-    libc_call("unshare", _NEWUSER)
-    return "in a new user namespace, with every capability there"
-
-
-@GROUP.probe("E2.unshare-net", "a network namespace of its own (unshare -Urn)", evidence=_DEED)
-def unshare_net(scene: Scene) -> str:
-    libc_call("unshare", _NEWUSER | _NEWNET | _NEWNS)
-    return "in new namespaces"
+GROUP.deed("E2.unshare", "a user namespace of its own (unshare -U)", lambda _: libc.unshare(libc.CLONE_NEWUSER))
+GROUP.deed(
+    "E2.unshare-net",
+    "a network namespace of its own (unshare -Urn)",
+    lambda _: libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWNET | libc.CLONE_NEWNS),
+)
 
 
 @GROUP.probe("E2.clone3", "a user namespace by clone3, whose flags no filter can read", evidence=_DEED)
 def clone3(scene: Scene) -> str:
-    import ctypes
-
-    args = ctypes.create_string_buffer(struct.pack("<8Q", _NEWUSER, 0, 0, 0, signal.SIGCHLD, 0, 0, 0), 64)
-    child = syscall(SYS_CLONE3, args, 64)
+    args = ctypes.create_string_buffer(struct.pack("<8Q", libc.CLONE_NEWUSER, 0, 0, 0, signal.SIGCHLD, 0, 0, 0), 64)
+    child = syscall("clone3", args, 64)
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
@@ -57,13 +44,10 @@ def clone3(scene: Scene) -> str:
 
 @GROUP.probe("E2.i386", "a user namespace by a system call of i386 (int 0x80)", evidence=_DEED)
 def i386(scene: Scene) -> str:
-    import ctypes
-    import mmap
-
     if platform.machine() != "x86_64":
         raise Absent("only x86-64 has these")
     # push rbx; mov eax, 310 (unshare); mov ebx, CLONE_NEWUSER; int 0x80; pop rbx; ret
-    code = b"\x53\xb8" + struct.pack("<I", 310) + b"\xbb" + struct.pack("<I", _NEWUSER) + b"\xcd\x80\x5b\xc3"
+    code = b"\x53\xb8" + struct.pack("<I", 310) + b"\xbb" + struct.pack("<I", libc.CLONE_NEWUSER) + b"\xcd\x80\x5b\xc3"
     page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     page.write(code)
     where = ctypes.addressof(ctypes.c_char.from_buffer(page))
@@ -76,68 +60,60 @@ def i386(scene: Scene) -> str:
 @GROUP.probe("E2.setns", "into the network of a process outside (setns)")
 def setns(scene: Scene) -> str:
     namespace = os.open(f"/proc/{scene.victim['pid']}/ns/net", os.O_RDONLY)
-    libc_call("setns", namespace, _NEWNET)
+    libc.call("setns", namespace, libc.CLONE_NEWNET)
     return say_udp(scene, scene.udp["v4"])
 
 
 @GROUP.probe("E2.setns-pidfd", "into the network of a process outside, by pidfd")
 def setns_pidfd(scene: Scene) -> str:
-    process = syscall(SYS_PIDFD_OPEN, scene.victim["pid"], 0)
-    libc_call("setns", process, _NEWNET)
+    process = os.pidfd_open(scene.victim["pid"])
+    libc.call("setns", process, libc.CLONE_NEWNET)
     return say_udp(scene, scene.udp["v4"])
 
 
 @GROUP.probe("E2.setns-init", "into the network of the jail's first process", evidence=_DEED, scratch=True)
 def setns_init(scene: Scene) -> str:
     who = "self" if scene.outside else "1"
-    namespace = os.open(f"/proc/{who}/ns/net", os.O_RDONLY)
-    libc_call("setns", namespace, _NEWNET)
+    libc.call("setns", os.open(f"/proc/{who}/ns/net", os.O_RDONLY), libc.CLONE_NEWNET)
     return "entered"
 
 
-@GROUP.probe("E2.mount", "mounting a file system", evidence=_DEED, scratch=True)
-def mount(scene: Scene) -> str:
-    libc_call("mount", b"none", scene.folder.encode(), b"tmpfs", 0, b"size=4k")
-    return "mounted"
+def _mount_small(scene: Scene) -> None:
+    libc.mount("none", scene.folder, "tmpfs", 0, "size=4k")
 
 
-@GROUP.probe("E2.mount-bind", "bind-mounting the root elsewhere, past the masks", evidence=_DEED, scratch=True)
-def mount_bind(scene: Scene) -> str:
-    libc_call("mount", b"/", scene.folder.encode(), None, _MS_BIND | _MS_REC, None)
-    return "mounted"
-
-
-@GROUP.probe("E2.open-tree", "a copy of the mounts (open_tree)", evidence=_DEED, scratch=True)
-def open_tree(scene: Scene) -> str:
-    syscall(SYS_OPEN_TREE, -100, b"/", 1 | 0x8000)  # AT_FDCWD; OPEN_TREE_CLONE | AT_RECURSIVE
-    return "copied"
-
-
-@GROUP.probe("E2.fsopen", "a new file system (fsopen)", evidence=_DEED, scratch=True)
-def fsopen(scene: Scene) -> str:
-    syscall(SYS_FSOPEN, b"tmpfs", 0)
-    return "opened"
+GROUP.deed("E2.mount", "mounting a file system", _mount_small, scratch=True)
+GROUP.deed(
+    "E2.mount-bind",
+    "bind-mounting the root elsewhere, past the masks",
+    lambda scene: libc.mount("/", scene.folder, None, libc.MS_BIND | libc.MS_REC),
+    scratch=True,
+)
+GROUP.deed(
+    "E2.open-tree",
+    "a copy of the mounts (open_tree)",
+    lambda _: syscall("open_tree", -100, b"/", 1 | 0x8000),  # AT_FDCWD; OPEN_TREE_CLONE | AT_RECURSIVE
+    scratch=True,
+)
+GROUP.deed("E2.fsopen", "a new file system (fsopen)", lambda _: syscall("fsopen", b"tmpfs", 0), scratch=True)
 
 
 @GROUP.probe("E2.umount", "taking mounts away that hide something", evidence=_DEED, scratch=True)
 def umount(scene: Scene) -> str:
     """In the control one mount is made first. Inside, every mount is tried, the last one first."""
     if scene.outside:
-        libc_call("mount", b"none", scene.folder.encode(), b"tmpfs", 0, b"size=4k")
-        libc_call("umount2", scene.folder.encode(), 2)
+        _mount_small(scene)
+        libc.call("umount2", scene.folder, 2)
         return "taken away"
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for point in reversed(points):
+    found = mounts()
+    for mounted in reversed(found):
         with contextlib.suppress(OSError):
-            libc_call("umount2", point.encode().decode("unicode_escape").encode("latin-1"), 2)
-            return f"took {point} away"
-    raise PermissionError(f"none of {len(points)} mounts can be taken away")
+            libc.call("umount2", mounted.point, 2)
+            return f"took {mounted.point} away"
+    raise PermissionError(f"none of {len(found)} mounts can be taken away")
 
 
-@GROUP.probe("E2.chroot", "chroot, the first half of an old way out", evidence=_DEED, scratch=True)
-def chroot(scene: Scene) -> str:
-    os.chroot(scene.folder)
-    return "changed"
+GROUP.deed("E2.chroot", "chroot, the first half of an old way out", lambda scene: os.chroot(scene.folder), scratch=True)
 
 
 def _netfilter(message: int, flags: int) -> None:
@@ -159,10 +135,8 @@ def _netfilter(message: int, flags: int) -> None:
     raise Stopped("no answer to the message")
 
 
-@GROUP.probe("E2.nft-flush", "deleting all packet rules (nft flush ruleset)", evidence=_DEED, scratch=True)
-def nft_flush(scene: Scene) -> str:
-    _netfilter(2, 5)  # NFT_MSG_DELTABLE without a name: all tables
-    return "the rules are gone"
+# NFT_MSG_DELTABLE without a name: all tables
+GROUP.deed("E2.nft-flush", "deleting all packet rules (nft flush ruleset)", lambda _: _netfilter(2, 5), scratch=True)
 
 
 def _route(kind: int, body: bytes) -> None:
@@ -204,7 +178,7 @@ def capabilities(scene: Scene) -> str:
 
 @GROUP.probe("E2.new-privileges", "programs that may gain privileges (no_new_privs is off)", evidence=_DEED)
 def new_privileges(scene: Scene) -> str:
-    if libc_call("prctl", 39, 0, 0, 0, 0) != 0:  # PR_GET_NO_NEW_PRIVS
+    if libc.call("prctl", 39, 0, 0, 0, 0) != 0:  # PR_GET_NO_NEW_PRIVS
         raise PermissionError("no_new_privs is on")
     return "may gain privileges"
 
@@ -243,7 +217,8 @@ def setuid_call(scene: Scene) -> str:
     return f"is user {target}"
 
 
-@GROUP.probe("E2.ruleset-seen", "netfilter's netlink socket", evidence=_DEED)
-def netfilter_open(scene: Scene) -> str:
-    socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12).close()
-    return "opened"
+GROUP.deed(
+    "E2.ruleset-seen",
+    "netfilter's netlink socket",
+    lambda _: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12).close(),
+)

@@ -7,64 +7,36 @@ namespace inherits are locked to one another outside too.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import platform
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from exeat.attack.model import Absent, Evidence, Group, Scene, Stopped
-from exeat.attack.moves import SYS_FSOPEN, libc_call, number_of, say_udp, syscall
-from exeat.attack.outside.kernel_objects import file_handle
+from exeat.attack.moves import Mount, become_root_inside, mounts, say_udp, syscall
+from exeat.attack.outside.kernel_objects import file_handle, open_handle
+from exeat.jail import libc
 
 GROUP = Group("nest", "namespaces of its own", frozenset({"netns"}))
 _DEED = Evidence.DEED
-_NEWNS, _NEWCGROUP, _NEWUSER, _NEWPID, _NEWNET = 0x20000, 0x2000000, 0x10000000, 0x20000000, 0x40000000
-_RDONLY, _REMOUNT, _BIND, _MOVE, _REC, _PRIVATE = 1, 32, 0x1000, 0x2000, 0x4000, 0x40000
 _DETACH = 2
-_SYS_MOVE_MOUNT, _SYS_FSCONFIG, _SYS_FSMOUNT = 429, 431, 432
 _BENEATH = 0x204  # MOVE_MOUNT_BENEATH, with the source by descriptor
-_PIVOT_ROOT = {"x86_64": 155}.get(platform.machine(), 41)
-
-
-@dataclass(frozen=True, slots=True)
-class _Mount:
-    number: str
-    parent: str
-    point: str
-    options: str
-
-
-def _mounts() -> list[_Mount]:
-    found = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        words = line.split()
-        point = words[4].encode().decode("unicode_escape").encode("latin-1").decode(errors="surrogateescape")
-        found.append(_Mount(words[0], words[1], point, words[5]))
-    return found
-
-
-def _mount(source: str, target: str, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
-    words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
-    libc_call("mount", *words, flags, data.encode() if data else None)
 
 
 def _enter(scene: Scene) -> None:
     """Be root in a user namespace with mounts of its own, unless that is so already."""
     if not (scene.outside or scene.nested):
-        libc_call("unshare", _NEWUSER | _NEWNS)
+        libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWNS)
     with contextlib.suppress(OSError):
-        _mount("none", "/", None, _REC | _PRIVATE)
+        libc.mount("none", "/", None, libc.MS_REC | libc.MS_PRIVATE)
 
 
 def _folder(scene: Scene, name: str) -> str:
     """A folder on a new file system, so that nothing of this is left."""
     top = f"{scene.folder}/nest-{scene.token}"
     Path(top).mkdir(exist_ok=True)
-    _mount("none", top, "tmpfs")
+    libc.mount("none", top, "tmpfs")
     Path(top, name).mkdir(parents=True)
     return top
 
@@ -77,15 +49,15 @@ def _target(scene: Scene, name: str) -> str:
     return f"{scene.folder}/{name}"
 
 
-def _own_cover(scene: Scene) -> _Mount:
+def _own_cover(scene: Scene) -> Mount:
     """For the control: a folder with something in it, and a mount over that."""
     top = _folder(scene, "covered/below")
-    _mount("none", f"{top}/covered", "tmpfs")
-    covers = {mount.point: mount for mount in _mounts()}
+    libc.mount("none", f"{top}/covered", "tmpfs")
+    covers = {mount.point: mount for mount in mounts()}
     return covers[f"{top}/covered"]
 
 
-def _try_each(mounts: list[_Mount], act: Callable[[_Mount], None]) -> str:
+def _try_each(mounts: list[Mount], act: Callable[[Mount], None]) -> str:
     """The first that the kernel says yes to is an escape."""
     for mount in mounts:
         with contextlib.suppress(OSError):
@@ -94,22 +66,22 @@ def _try_each(mounts: list[_Mount], act: Callable[[_Mount], None]) -> str:
     raise PermissionError(f"none of {len(mounts)} mounts allows it")
 
 
-def _covers(scene: Scene) -> list[_Mount]:
+def _covers(scene: Scene) -> list[Mount]:
     """Mounts that lie on another: all but the root."""
     _enter(scene)
     if scene.outside:
         return [_own_cover(scene)]
-    return [mount for mount in reversed(_mounts()) if mount.point != "/"]
+    return [mount for mount in reversed(mounts()) if mount.point != "/"]
 
 
-def _covered(scene: Scene) -> list[_Mount]:
+def _covered(scene: Scene) -> list[Mount]:
     """Mounts that others lie on."""
     covers = _covers(scene)
     parents = {cover.parent for cover in covers}
-    return [mount for mount in _mounts() if mount.number in parents and _is_on_top(mount)]
+    return [mount for mount in mounts() if mount.number in parents and _is_on_top(mount)]
 
 
-def _is_on_top(mount: _Mount) -> bool:
+def _is_on_top(mount: Mount) -> bool:
     """Does its path lead to it, and not to something over it?"""
     with contextlib.suppress(OSError):
         descriptor = os.open(mount.point, os.O_PATH)
@@ -125,21 +97,21 @@ def umount(scene: Scene) -> str:
 
 
 def _unmount(point: str) -> None:
-    libc_call("umount2", os.fsencode(point), _DETACH)
+    libc.call("umount2", point, _DETACH)
 
 
 @GROUP.probe("M5.move", "moving a mount that hides something", evidence=_DEED, scratch=True)
 def move(scene: Scene) -> str:
     covers = _covers(scene)
     target = _target(scene, "moved")
-    return _try_each(covers, lambda mount: _mount(mount.point, target, None, _MOVE))
+    return _try_each(covers, lambda mount: libc.mount(mount.point, target, None, libc.MS_MOVE))
 
 
 @GROUP.probe("M5.bind-below", "binding a folder without the mounts in it", evidence=_DEED, scratch=True)
 def bind_below(scene: Scene) -> str:
     covered = _covered(scene)
     target = _target(scene, "bound")
-    return _try_each(covered, lambda mount: _mount(mount.point, target, None, _BIND))
+    return _try_each(covered, lambda mount: libc.mount(mount.point, target, None, libc.MS_BIND))
 
 
 @GROUP.probe("M5.overlay-below", "an overlay over a folder without the mounts in it", evidence=_DEED, scratch=True)
@@ -151,18 +123,18 @@ def overlay_below(scene: Scene) -> str:
 
 def _overlay(lower: str, target: str) -> None:
     # Two layers: with one it would have to be writable.
-    _mount("none", target, "overlay", 0, f"lowerdir={lower}:{target},userxattr")
+    libc.mount("none", target, "overlay", 0, f"lowerdir={lower}:{target},userxattr")
 
 
 @GROUP.probe("M5.beneath", "a mount beneath one that hides something", evidence=_DEED, scratch=True)
 def beneath(scene: Scene) -> str:
     covers = _covers(scene)
-    context = syscall(SYS_FSOPEN, b"tmpfs", 0)
-    syscall(_SYS_FSCONFIG, context, 6, None, None, 0)  # create
-    made = syscall(_SYS_FSMOUNT, context, 0, 0)
+    context = syscall("fsopen", b"tmpfs", 0)
+    syscall("fsconfig", context, 6, None, None, 0)  # create
+    made = syscall("fsmount", context, 0, 0)
 
-    def put(mount: _Mount) -> None:
-        syscall(_SYS_MOVE_MOUNT, made, b"", -100, os.fsencode(mount.point), _BENEATH)
+    def put(mount: Mount) -> None:
+        syscall("move_mount", made, b"", -100, mount.point, _BENEATH)
 
     try:
         return _try_each(covers, put)
@@ -177,20 +149,20 @@ def remount(scene: Scene) -> str:
     _enter(scene)
     if scene.outside:
         top = _folder(scene, "x")
-        _mount("none", f"{top}/x", "tmpfs", _RDONLY)
-    read_only = [mount for mount in _mounts() if "ro" in mount.options.split(",")]
+        libc.mount("none", f"{top}/x", "tmpfs", libc.MS_RDONLY)
+    read_only = [mount for mount in mounts() if "ro" in mount.options.split(",")]
     if scene.outside:
         read_only = read_only[-1:]
-    return _try_each(read_only, lambda mount: _mount("none", mount.point, None, _REMOUNT | _BIND))
+    return _try_each(read_only, lambda mount: libc.mount("none", mount.point, None, libc.MS_REMOUNT | libc.MS_BIND))
 
 
 def _leave_all_mounts(scene: Scene, keep: str) -> None:
     """A new root with one folder of the old in it, and all other mounts gone from this namespace."""
     top = _folder(scene, "kept")
     Path(top, "old").mkdir()
-    _mount(keep, f"{top}/kept", None, _BIND | _REC)
+    libc.mount(keep, f"{top}/kept", None, libc.MS_BIND | libc.MS_REC)
     os.chdir(top)
-    syscall(_PIVOT_ROOT, b".", b"old")
+    syscall("pivot_root", b".", b"old")
     os.chdir("/")
     _unmount("/old")
 
@@ -219,8 +191,8 @@ def rename_cover(scene: Scene) -> str:
     shared = str(Path.cwd())
     if scene.outside:
         shared = str(Path(_own_cover(scene).point).parent)
-        _nest_once_more()  # where that mount is locked, as the jail's are
-    points = [mount.point for mount in _mounts() if mount.point.startswith(f"{shared}/")]
+        become_root_inside(libc.CLONE_NEWNS)  # where that mount is locked, as the jail's are
+    points = [mount.point for mount in mounts() if mount.point.startswith(f"{shared}/")]
     holder = os.open(shared, os.O_RDONLY)
     _leave_all_mounts(scene, "/dev")
     for point in points:
@@ -231,22 +203,16 @@ def rename_cover(scene: Scene) -> str:
     raise Stopped(f"{len(points)} mounts in the shared folder, and none was renamed")
 
 
-def _nest_once_more() -> None:
-    libc_call("unshare", _NEWUSER | _NEWNS)
-    for name, text in (("setgroups", "deny"), ("uid_map", "0 0 1"), ("gid_map", "0 0 1")):
-        Path(f"/proc/self/{name}").write_text(text)
-
-
 def _open_new(scene: Scene, kind: str, namespace: int, name: str) -> str:
     """Mount a file system of the kernel's again, and open a file in it for writing."""
     _enter(scene)
-    libc_call("unshare", namespace)
+    libc.unshare(namespace)
     point = _folder(scene, "new") + "/new"
     child = os.fork()  # which is in the new process namespace, if that is the new one
     if child == 0:
         status = 1
         with contextlib.suppress(OSError):
-            _mount("none", point, kind)
+            libc.mount("none", point, kind)
             status = 2
             os.close(os.open(f"{point}/{name}", os.O_WRONLY))
             status = 0
@@ -259,19 +225,19 @@ def _open_new(scene: Scene, kind: str, namespace: int, name: str) -> str:
 
 @GROUP.probe("M5.new-proc", "a new proc, to set what the kernel starts after a crash", evidence=_DEED, scratch=True)
 def new_proc(scene: Scene) -> str:
-    return _open_new(scene, "proc", _NEWPID, "sys/kernel/core_pattern")
+    return _open_new(scene, "proc", libc.CLONE_NEWPID, "sys/kernel/core_pattern")
 
 
 @GROUP.probe("M5.new-sysfs", "a new sysfs, to set what the kernel starts for a device", evidence=_DEED, scratch=True)
 def new_sysfs(scene: Scene) -> str:
     if not Path("/sys/kernel/uevent_helper").exists():
         raise Absent("no such setting in this kernel")
-    return _open_new(scene, "sysfs", _NEWNET, "kernel/uevent_helper")
+    return _open_new(scene, "sysfs", libc.CLONE_NEWNET, "kernel/uevent_helper")
 
 
 @GROUP.probe("M5.new-cgroup", "a new cgroup2, to move or stop processes outside", evidence=_DEED, scratch=True)
 def new_cgroup(scene: Scene) -> str:
-    return _open_new(scene, "cgroup2", _NEWCGROUP, "cgroup.procs")
+    return _open_new(scene, "cgroup2", libc.CLONE_NEWCGROUP, "cgroup.procs")
 
 
 @GROUP.probe("M5.setns", "back into the namespaces that the jail is made of (setns)", evidence=_DEED, scratch=True)
@@ -282,16 +248,16 @@ def setns(scene: Scene) -> str:
     if scene.outside:  # one that is
         other = os.fork()
         if other == 0:
-            libc_call("unshare", _NEWNS | _NEWNET)
+            libc.unshare(libc.CLONE_NEWNS | libc.CLONE_NEWNET)
             os.write(writer, b"x")
             signal.pause()
         os.read(reader, 1)
     else:
         _enter(scene)
     try:
-        for name, flag in (("mnt", _NEWNS), ("net", _NEWNET)):
+        for name, flag in (("mnt", libc.CLONE_NEWNS), ("net", libc.CLONE_NEWNET)):
             with contextlib.suppress(OSError):
-                libc_call("setns", os.open(f"/proc/{other}/ns/{name}", os.O_RDONLY), flag)
+                libc.call("setns", os.open(f"/proc/{other}/ns/{name}", os.O_RDONLY), flag)
                 return f"entered {name}"
     finally:
         if scene.outside:
@@ -305,12 +271,8 @@ def handle(scene: Scene) -> str:
     _enter(scene)
     folder = f"{_folder(scene, 'x')}/x" if scene.outside else str(Path.cwd())
     wanted = file_handle(folder) if scene.outside else scene.handle
-    if not wanted:
-        raise Absent("a file system without handles")
-    buffer = ctypes.create_string_buffer(bytes.fromhex(wanted))
-    place = os.open(folder, os.O_RDONLY)
     try:
-        os.close(syscall(number_of("open_by_handle_at"), place, buffer, os.O_RDONLY | os.O_DIRECTORY))
+        os.close(open_handle(os.open(folder, os.O_RDONLY), wanted))
     except PermissionError:
         if scene.outside:
             raise Absent("this kernel lets root alone use handles") from None
@@ -322,31 +284,31 @@ def handle(scene: Scene) -> str:
 def init_root(scene: Scene) -> str:
     _enter(scene)
     target = _folder(scene, "root") + "/root"
-    _mount(f"/proc/{'self' if scene.outside else 1}/root", target, None, _BIND | _REC)
+    libc.mount(f"/proc/{'self' if scene.outside else 1}/root", target, None, libc.MS_BIND | libc.MS_REC)
     return "mounted"
+
+
+def _enter_network(scene: Scene) -> None:
+    if not scene.outside:
+        _enter(scene)
+        libc.unshare(libc.CLONE_NEWNET)
 
 
 @GROUP.probe("M5.new-network", "out of a new network, where it may do anything")
 def new_network(scene: Scene) -> str:
-    if not scene.outside:
-        _enter(scene)
-        libc_call("unshare", _NEWNET)
+    _enter_network(scene)
     return say_udp(scene, scene.udp["v4"])
 
 
 @GROUP.probe("M5.new-network-raw", "raw sockets in a new network", evidence=_DEED, scratch=True)
 def new_network_raw(scene: Scene) -> str:
-    if not scene.outside:
-        _enter(scene)
-        libc_call("unshare", _NEWNET)
+    _enter_network(scene)
     socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300).close()
     return "opened"
 
 
 @GROUP.probe("M5.netfilter", "netfilter, in a new network", evidence=_DEED, scratch=True)
 def netfilter(scene: Scene) -> str:
-    if not scene.outside:
-        _enter(scene)
-        libc_call("unshare", _NEWNET)
+    _enter_network(scene)
     socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12).close()
     return "opened"

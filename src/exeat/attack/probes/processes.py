@@ -1,4 +1,4 @@
-"""Processes outside: their environment, memory, descriptors, and signals to them (E7)."""
+"""Processes outside: their environment, memory, descriptors, signals to them (E7); and processes that stay (E9)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,12 @@ import time
 from pathlib import Path
 
 from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Scene, Stopped, apart
-from exeat.attack.moves import (
-    SYS_PIDFD_GETFD,
-    SYS_PIDFD_OPEN,
-    SYS_PIDFD_SEND_SIGNAL,
-    ask,
-    libc_call,
-    say_unix,
-    syscall,
-)
+from exeat.attack.moves import ask, mounts, say_unix, syscall
 from exeat.attack.outside.kernel_objects import read_key
+from exeat.jail import libc
 
 GROUP = Group("processes", "processes outside", BOUNDARIES)
+OUTLIVE = Group("outlive", "processes that outlive the run", BOUNDARIES)
 _SECRET = Evidence.SECRET
 _PTRACE_PEEKDATA, _PTRACE_DETACH, _PTRACE_SEIZE, _PTRACE_INTERRUPT = 2, 17, 0x4206, 0x4207
 
@@ -35,6 +29,17 @@ def _found(text: bytes) -> str:
     if at < 0:
         raise Stopped(f"{len(text)} bytes read, none of them the secret")
     return text[at : at + len("victim-") + 24].decode()
+
+
+def _first_found(paths: list[Path]) -> str:
+    """The secret in the first of these files that has it."""
+    said = []
+    for path in paths:
+        try:
+            return _found(path.read_bytes())
+        except (OSError, Stopped) as error:
+            said.append(f"{path}: {error}")
+    raise Stopped("; ".join(said) or "no such file")
 
 
 @GROUP.probe("E7.environ", "/proc/PID/environ of a process outside", evidence=_SECRET)
@@ -55,30 +60,34 @@ def vm_readv(scene: Scene) -> str:
     buffer = ctypes.create_string_buffer(size)
     ours = ctypes.create_string_buffer(struct.pack("PN", ctypes.addressof(buffer), size))
     theirs = ctypes.create_string_buffer(struct.pack("PN", scene.victim["address"], size))
-    libc_call("process_vm_readv", scene.victim["pid"], ours, 1, theirs, 1, 0)
+    libc.call("process_vm_readv", scene.victim["pid"], ours, 1, theirs, 1, 0)
     return _found(buffer.raw)
+
+
+def _hold(pid: int) -> None:
+    libc.call("ptrace", _PTRACE_SEIZE, pid, 0, 0)
+    libc.call("ptrace", _PTRACE_INTERRUPT, pid, 0, 0)
+    os.waitpid(pid, 0x40000000)  # __WALL
 
 
 @GROUP.probe("E7.ptrace", "ptrace of a process outside", evidence=_SECRET)
 def ptrace(scene: Scene) -> str:
     pid = scene.victim["pid"]
-    libc_call("ptrace", _PTRACE_SEIZE, pid, 0, 0)
-    libc_call("ptrace", _PTRACE_INTERRUPT, pid, 0, 0)
-    os.waitpid(pid, 0x40000000)  # __WALL
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.ptrace.restype = ctypes.c_long
+    _hold(pid)
+    peek = ctypes.CDLL(None).ptrace
+    peek.restype = ctypes.c_long
     words = []
     for at in range(0, scene.victim["length"] + 8, 8):
         place = ctypes.c_void_p(scene.victim["address"] + at)
-        words.append(libc.ptrace(_PTRACE_PEEKDATA, pid, place, None))
-    libc_call("ptrace", _PTRACE_DETACH, pid, 0, 0)
+        words.append(peek(_PTRACE_PEEKDATA, pid, place, None))
+    libc.call("ptrace", _PTRACE_DETACH, pid, 0, 0)
     return _found(struct.pack(f"@{len(words)}l", *words))
 
 
 @GROUP.probe("E7.pidfd-getfd", "taking a socket out of a process outside (pidfd_getfd)")
 def pidfd_getfd(scene: Scene) -> str:
-    process = syscall(SYS_PIDFD_OPEN, scene.victim["pid"], 0)
-    taken = syscall(SYS_PIDFD_GETFD, process, scene.victim["descriptor"], 0)
+    process = os.pidfd_open(scene.victim["pid"])
+    taken = syscall("pidfd_getfd", process, scene.victim["descriptor"], 0)
     with socket.socket(fileno=taken) as sock:
         return ask(sock, scene.token.encode())
 
@@ -87,10 +96,10 @@ def pidfd_getfd(scene: Scene) -> str:
 def shared_memory(scene: Scene) -> str:
     if scene.victim["shm"] < 0:
         raise Absent("no System V shared memory in this kernel")
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.shmat.restype = ctypes.c_void_p
-    libc.shmat.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
-    where = libc.shmat(scene.victim["shm"], None, 0o10000)  # read only
+    attach = ctypes.CDLL(None, use_errno=True).shmat
+    attach.restype = ctypes.c_void_p
+    attach.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+    where = attach(scene.victim["shm"], None, 0o10000)  # read only
     if where in {None, ctypes.c_void_p(-1).value}:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return _found(ctypes.string_at(where, 64))
@@ -117,8 +126,8 @@ def killpg(scene: Scene) -> str:
 
 @GROUP.probe("E7.pidfd-signal", "a signal by pidfd", mark="signal 12;")
 def pidfd_signal(scene: Scene) -> str:
-    process = syscall(SYS_PIDFD_OPEN, scene.victim["pid"], 0)
-    syscall(SYS_PIDFD_SEND_SIGNAL, process, signal.SIGUSR2, None, 0)
+    process = os.pidfd_open(scene.victim["pid"])
+    signal.pidfd_send_signal(process, signal.SIGUSR2)
     return "sent"
 
 
@@ -141,14 +150,8 @@ def proc_root(scene: Scene) -> str:
 @GROUP.probe("E7.other-proc", "a process outside by any mount of proc", evidence=_SECRET)
 def other_proc(scene: Scene) -> str:
     """A mount of proc from before the jail shows the processes of before."""
-    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    said = []
-    for folder in {words[4] for words in mounts if words[words.index("-") + 1] == "proc"}:
-        try:
-            return _found(Path(folder, str(scene.victim["pid"]), "environ").read_bytes())
-        except (OSError, Stopped) as error:
-            said.append(str(error))
-    raise Stopped("; ".join(said) or "no mount of proc")
+    folders = {mount.point for mount in mounts() if mount.kind == "proc"}
+    return _first_found([Path(folder, str(scene.victim["pid"]), "environ") for folder in folders])
 
 
 @GROUP.probe("E7.parents", "the caller's environment, by the processes that started this one", evidence=_SECRET)
@@ -160,13 +163,7 @@ def parents(scene: Scene) -> str:
     pids = [os.getppid()]
     if apart(scene, "pid"):
         pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    said = []
-    for pid in pids:
-        try:
-            return _found(Path(f"/proc/{pid}/environ").read_bytes())
-        except (OSError, Stopped) as error:
-            said.append(f"{pid}: {error}")
-    raise Stopped("; ".join(said))
+    return _first_found([Path(f"/proc/{pid}/environ") for pid in pids])
 
 
 @GROUP.probe("E7.own-group", "a signal to the caller's process group (kill 0)", mark="bystander 23;")
@@ -187,29 +184,84 @@ def _init(scene: Scene) -> int:
 @GROUP.probe("E7.init-ptrace", "ptrace of the jail's first process", evidence=Evidence.DEED)
 def init_ptrace(scene: Scene) -> str:
     pid = _init(scene)
-    libc_call("ptrace", _PTRACE_SEIZE, pid, 0, 0)
-    libc_call("ptrace", _PTRACE_INTERRUPT, pid, 0, 0)
-    os.waitpid(pid, 0x40000000)  # __WALL
-    libc_call("ptrace", _PTRACE_DETACH, pid, 0, 0)
+    _hold(pid)
+    libc.call("ptrace", _PTRACE_DETACH, pid, 0, 0)
     return f"held process {pid}"
 
 
-@GROUP.probe("E7.init-memory", "memory of the jail's first process", evidence=Evidence.DEED)
-def init_memory(scene: Scene) -> str:
-    os.close(os.open(f"/proc/{_init(scene)}/mem", os.O_RDWR))
-    return "opened"
+GROUP.deed(
+    "E7.init-memory",
+    "memory of the jail's first process",
+    lambda scene: os.close(os.open(f"/proc/{_init(scene)}/mem", os.O_RDWR)),
+)
 
 
 @GROUP.probe("E7.init-descriptors", "descriptors of the jail's first process", evidence=Evidence.DEED)
 def init_descriptors(scene: Scene) -> str:
-    process = syscall(SYS_PIDFD_OPEN, _init(scene), 0)
+    process = os.pidfd_open(_init(scene))
     taken = []
     for descriptor in range(64):
         try:
-            os.close(syscall(SYS_PIDFD_GETFD, process, descriptor, 0))
+            os.close(syscall("pidfd_getfd", process, descriptor, 0))
         except OSError as error:
             if error.errno == errno.EBADF:
                 continue
             raise
         taken.append(descriptor)
     return f"took {taken}"
+
+
+# Processes that try to outlive the run: after it nothing of it may live or send.
+#
+# Each leaves a process behind that waits for a file and then sends its token. The harness makes the file when the run
+# is over. The token is in the process's arguments, so that the harness can see which are left.
+
+# Waits a bounded time only: a probe must not become what it looks for.
+_WAITER = """
+import os, socket, sys, time
+go, host, port, token = sys.argv[1:5]
+for _ in range(500):
+    if os.path.exists(go):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.sendto(token.encode(), (host, int(port)))
+        break
+    time.sleep(0.02)
+"""
+
+
+def _leave(scene: Scene) -> None:
+    """Become the process that stays. Its output is closed: whoever reads ours must not wait for it."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    os.closerange(3, 64)
+    host, port = scene.udp["v4"]
+    go = f"{scene.folder}/go-{scene.token}"
+    os.execv(scene.python, [scene.python, "-I", "-c", _WAITER, go, host, str(port), scene.token])  # noqa: S606
+
+
+@OUTLIVE.probe("E9.child", "a child left behind")
+def child(scene: Scene) -> str:
+    if os.fork() == 0:
+        _leave(scene)
+    return "left"
+
+
+@OUTLIVE.probe("E9.daemon", "a daemon in a session of its own")
+def daemon(scene: Scene) -> str:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            _leave(scene)
+        os._exit(0)
+    return "left"
+
+
+@OUTLIVE.probe("E9.deaf", "a daemon that ignores signals")
+def deaf(scene: Scene) -> str:
+    if os.fork() == 0:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        _leave(scene)
+    return "left"

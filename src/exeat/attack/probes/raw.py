@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
 
-from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Place, Scene, need
+from exeat.attack.model import BOUNDARIES, Absent, Evidence, Group, Place, Run, Scene, need
 
 GROUP = Group("raw", "ICMP, raw and packet sockets", BOUNDARIES)
 _ETH_P_IP = 0x0800
@@ -34,22 +35,19 @@ def _udp_packet(scene: Scene, source: str, place: Place) -> bytes:
     return head[:10] + struct.pack("!H", _sum(head)) + head[12:] + udp
 
 
-@GROUP.probe("E1.ping", "ICMP echo by a raw socket")
-def ping(scene: Scene) -> str:
-    if not scene.icmp:
-        raise Absent("this user cannot listen for ICMP")
-    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as sock:
-        sock.sendto(_echo(scene), ("127.0.0.1", 0))
-    return "sent"
+def _ping(kind: int) -> Run:
+    def send(scene: Scene) -> str:
+        if not scene.icmp:
+            raise Absent("this user cannot listen for ICMP")
+        with socket.socket(socket.AF_INET, kind, socket.IPPROTO_ICMP) as sock:
+            sock.sendto(_echo(scene), ("127.0.0.1", 0))
+        return "sent"
+
+    return send
 
 
-@GROUP.probe("E1.ping-socket", "ICMP echo by a ping socket")
-def ping_socket(scene: Scene) -> str:
-    if not scene.icmp:
-        raise Absent("this user cannot listen for ICMP")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP) as sock:
-        sock.sendto(_echo(scene), ("127.0.0.1", 0))
-    return "sent"
+GROUP.probe("E1.ping", "ICMP echo by a raw socket")(_ping(socket.SOCK_RAW))
+GROUP.probe("E1.ping-socket", "ICMP echo by a ping socket")(_ping(socket.SOCK_DGRAM))
 
 
 @GROUP.probe("E2.raw-udp", "a UDP packet made by hand on a raw socket")
@@ -61,35 +59,24 @@ def raw_udp(scene: Scene) -> str:
 
 @GROUP.probe("E2.frame", "a frame on lo by a packet socket, which no packet rule sees")
 def frame(scene: Scene) -> str:
-    place = need(scene.udp, "own4", "the machine has no IPv4 address besides loopback")
+    place = need(scene.udp, "own4")
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_IP)) as sock:
         # From a test network: a frame that claims to come from this machine is dropped as a lie.
         sock.sendto(_udp_packet(scene, "198.51.100.77", place), ("lo", _ETH_P_IP, 0, 0, bytes(6)))
     return "sent"
 
 
-@GROUP.probe("E2.raw-open", "opening a raw socket", evidence=Evidence.DEED, scratch=True)
-def raw_open(scene: Scene) -> str:
-    socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()
-    return "opened"
+def _opens(id: str, title: str, family: int, protocol: int) -> None:  # noqa: A002 - it is the id
+    GROUP.deed(id, title, lambda _: socket.socket(family, socket.SOCK_RAW, protocol).close(), scratch=True)
 
 
-@GROUP.probe("E2.raw6-open", "opening a raw IPv6 socket", evidence=Evidence.DEED, scratch=True)
-def raw6_open(scene: Scene) -> str:
-    socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6).close()
-    return "opened"
-
-
-@GROUP.probe("E2.packet-open", "opening a packet socket", evidence=Evidence.DEED, scratch=True)
-def packet_open(scene: Scene) -> str:
-    socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)).close()
-    return "opened"
+_opens("E2.raw-open", "opening a raw socket", socket.AF_INET, socket.IPPROTO_ICMP)
+_opens("E2.raw6-open", "opening a raw IPv6 socket", socket.AF_INET6, socket.IPPROTO_ICMPV6)
+_opens("E2.packet-open", "opening a packet socket", socket.AF_PACKET, socket.htons(_ETH_P_ALL))
 
 
 @GROUP.probe("E2.tun", "making a tunnel device", evidence=Evidence.DEED, scratch=True)
 def tun(scene: Scene) -> str:
-    import fcntl  # POSIX only
-
     if not os.path.exists("/dev/net/tun"):  # noqa: PTH110
         raise Absent("no /dev/net/tun")
     device = os.open("/dev/net/tun", os.O_RDWR)

@@ -8,6 +8,7 @@ import signal
 import termios
 
 from exeat.attack.model import BOUNDARIES, Absent, Group, Scene
+from exeat.jail import libc
 
 GROUP = Group("terminal", "the caller's terminal", BOUNDARIES)
 
@@ -35,15 +36,9 @@ def tiocsti(scene: Scene) -> str:
 
 @GROUP.probe("E10.tiocsti-high", "the same with high bits set that a filter may compare")
 def tiocsti_high(scene: Scene) -> str:
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
     descriptor = _terminal()
     for letter in f"{scene.token}\n":
-        byte = ctypes.c_char(letter.encode())
-        request = ctypes.c_ulong((1 << 32) | termios.TIOCSTI)
-        if libc.ioctl(ctypes.c_long(descriptor), request, ctypes.byref(byte)) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        libc.call("ioctl", descriptor, (1 << 32) | termios.TIOCSTI, letter.encode())
     return "typed"
 
 

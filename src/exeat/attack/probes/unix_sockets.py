@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from pathlib import Path
 
 from exeat.attack.model import BOUNDARIES, Absent, Group, Scene
-from exeat.attack.moves import WAIT_S, ask, say_unix
+from exeat.attack.moves import ask, say_after_rename, say_late, say_unix, say_unix_datagram
 from exeat.attack.uring import Ring
 
 GROUP = Group("unix", "Unix sockets of the host", BOUNDARIES)
@@ -63,13 +62,7 @@ def hardlink(scene: Scene) -> str:
 
 @GROUP.probe("E6.unix-renamed", "a socket after renaming it from inside")
 def renamed(scene: Scene) -> str:
-    old = Path(path_of(scene, "descriptor"))
-    new = old.with_name(f"renamed-{scene.token}")
-    old.rename(new)
-    try:
-        return say_unix(scene, str(new))
-    finally:
-        new.rename(old)
+    return say_after_rename(scene, path_of(scene, "descriptor"), Path(scene.folder, f"renamed-{scene.token}"))
 
 
 @GROUP.probe("E6.unix-proc-root", "a socket by way of /proc/self/root")
@@ -93,21 +86,13 @@ def opath(scene: Scene) -> str:
 # No jail claims to stop this one: masks are laid when the jail is built.
 @GROUP.probe("E6.unix-late", "a socket that appears after the start", stops=frozenset())
 def late(scene: Scene) -> str:
-    run = "control" if scene.outside else "jailed"
-    Path(scene.folder, f"want-late-{run}").touch()
-    path = Path(scene.folder, f"late-{run}.sock")
-    end = time.monotonic() + WAIT_S
-    while not path.exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    time.sleep(0.05)  # between bind() and listen()
-    return say_unix(scene, str(path))
+    folder = Path(scene.folder)
+    return say_late(scene, folder, folder, "late")
 
 
 @GROUP.probe("E6.unix-datagram", "a datagram socket by path")
 def datagram(scene: Scene) -> str:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.sendto(scene.token.encode(), scene.datagram_path)
-    return "sent"
+    return say_unix_datagram(scene, scene.datagram_path)
 
 
 @GROUP.probe("E6.unix-sendmsg", "a datagram socket by path, with sendmsg")
@@ -129,9 +114,7 @@ def abstract_seqpacket(scene: Scene) -> str:
 
 @GROUP.probe("E6.abstract-dgram", "an abstract datagram socket")
 def abstract_dgram(scene: Scene) -> str:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.sendto(scene.token.encode(), scene.abstract["dgram"].encode())
-    return "sent"
+    return say_unix_datagram(scene, scene.abstract["dgram"].encode())
 
 
 @GROUP.probe("E6.uring-path", "io_uring connects to a socket by path, past a system call filter")

@@ -42,7 +42,7 @@ class CallerTerminal:
     """
 
     def __init__(self, descriptor: int, *, others_write: bool = False) -> None:
-        """`descriptor` is of a file that nobody else has open: it becomes one that does not wait."""
+        """`descriptor` is of a file that nothing else has open: it becomes one that does not wait."""
         os.set_blocking(descriptor, False)
         self._others_write = others_write
         self._is_drawn_on = False
@@ -65,7 +65,7 @@ class CallerTerminal:
     def take(self) -> bytes:
         """Every key as it is, if the terminal is ours just now. In the background it is not.
 
-        Gives the lines that were typed before. The rest of what was typed can still be read.
+        Returns the lines that were typed before. The rest of what was typed can still be read.
         """
         if not self._is_foreground():
             self._modes = None

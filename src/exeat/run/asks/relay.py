@@ -17,8 +17,8 @@ from collections.abc import Iterable
 
 from exeat.jail.messages import Word, receive, send
 from exeat.run.asks.caller_terminal import CallerTerminal, GoneError, Size
-from exeat.run.asks.prompt import Screen
-from exeat.run.asks.questioner import Questioner
+from exeat.run.asks.dialog import Dialog
+from exeat.run.asks.screen import Screen
 
 _PIECE = 65_536
 _MAX_WAITING = 65_536  # bytes that have been read and not been written yet
@@ -45,7 +45,7 @@ class Relay:
         self._is_dumb = is_dumb
         self._others_write = others_write
         self._to_command = bytearray()
-        self._questioner = Questioner(asking, self._terminal.waiting, self._to_command)
+        self._dialog = Dialog(asking, self._terminal.waiting, self._to_command)
         self._tail = b""  # of what the command has written
         self._is_full_screen = False
         self._missing_rows = 0
@@ -74,12 +74,12 @@ class Relay:
             self._terminal.give_back()
 
     def _step(self) -> None:
-        if self._questioner.has_next and not self._is_suspended:
+        if self._dialog.has_next and not self._is_suspended:
             self._show_next()
         poll = select.poll()
         for descriptor, mask in self._wanted():
             poll.register(descriptor, mask)
-        ready = dict(poll.poll(self._questioner.pause_ms()))
+        ready = dict(poll.poll(self._dialog.pause_ms()))
         if self._wake in ready:
             self._wake_up()
         if self._control.fileno() in ready:
@@ -88,23 +88,23 @@ class Relay:
             self._use_terminal(ready[self._terminal.descriptor])
         if self._master in ready:
             self._use_master(ready[self._master])
-        if self._questioner.descriptor in ready:
-            self._questioner.hear()
-        self._questioner.look_at_clock()
+        if self._dialog.descriptor in ready:
+            self._dialog.hear()
+        self._dialog.look_at_clock()
         self._have_drawn_again()
 
     def _wanted(self) -> Iterable[tuple[int, int]]:
         """What is read and written in this turn. Who does not keep up makes the other side wait."""
         yield self._wake, select.POLLIN
         yield self._control.fileno(), select.POLLIN
-        questioner = self._questioner
-        if questioner.descriptor >= 0:
-            yield questioner.descriptor, select.POLLIN
-        reads = self._terminal.is_taken and (questioner.is_asking or len(self._to_command) < _MAX_WAITING)
+        dialog = self._dialog
+        if dialog.descriptor >= 0:
+            yield dialog.descriptor, select.POLLIN
+        reads = self._terminal.is_taken and (dialog.is_asking or len(self._to_command) < _MAX_WAITING)
         mask = (select.POLLIN if reads else 0) | (select.POLLOUT if self._terminal.waiting else 0)
         if mask and not self._is_suspended:
             yield self._terminal.descriptor, mask
-        reads = not questioner.is_asking and not self._is_suspended and len(self._terminal.waiting) < _MAX_WAITING
+        reads = not dialog.is_asking and not self._is_suspended and len(self._terminal.waiting) < _MAX_WAITING
         mask = (select.POLLIN if reads else 0) | (select.POLLOUT if self._to_command else 0)
         if mask:
             yield self._master, mask
@@ -115,7 +115,7 @@ class Relay:
         if self._has_begun and not self._is_suspended:
             typed = self._terminal.take()
             if typed:
-                self._questioner.typed(typed)
+                self._dialog.typed(typed)
             self._pass_size()
 
     def _wake_up(self) -> None:
@@ -131,14 +131,14 @@ class Relay:
         try:
             Size(self._terminal.descriptor).put(self._master, missing_rows)
         except OSError:
-            pass  # the terminal has gone, and everybody will notice
+            pass  # the terminal has gone, which others will notice
 
     def _have_drawn_again(self) -> None:
-        """Programs draw everything anew when the size changes, and many only then.
+        """Programs draw everything again when the size changes, and many only then.
 
         So it changes when a question covers what one has drawn, and changes back after that.
         """
-        missing_rows = 1 if self._questioner.covers_drawing else 0
+        missing_rows = 1 if self._dialog.covers_drawing else 0
         if missing_rows != self._missing_rows:
             self._pass_size(missing_rows)
 
@@ -148,7 +148,7 @@ class Relay:
         if events & ~select.POLLOUT:
             data = self._terminal.read()
             if data:
-                self._questioner.typed(data)
+                self._dialog.typed(data)
 
     # The command's terminal
 
@@ -158,7 +158,7 @@ class Relay:
                 del self._to_command[: os.write(self._master, self._to_command)]
             except BlockingIOError:
                 pass
-        if events & ~select.POLLOUT and not self._questioner.is_asking:
+        if events & ~select.POLLOUT and not self._dialog.is_asking:
             self._read_master()
 
     def _read_master(self) -> bool:
@@ -171,7 +171,7 @@ class Relay:
             if error.errno != errno.EIO:
                 raise
             data = b""
-        if not data:  # nobody has the other side open any more, not even the run
+        if not data:  # nothing has the other side open any more, not even the run
             self._is_ending = True
             return False
         self._terminal.let_draw(not termios.tcgetattr(self._master)[1] & termios.OPOST)
@@ -204,9 +204,9 @@ class Relay:
             message = None
         match message:
             case Word.NO_QUESTIONS:
-                self._questioner.stop()
+                self._dialog.stop()
             case Word.ENDING | None:  # without a word: the run was killed, and the command with it
-                self._questioner.stop()
+                self._dialog.stop()
                 self._is_ending = True
             case Word.SUSPEND:
                 self._suspend()
@@ -215,8 +215,8 @@ class Relay:
                 self._take_terminal()
 
     def _suspend(self) -> None:
-        if self._questioner.is_asking:
-            self._questioner.take_back()
+        if self._dialog.is_asking:
+            self._dialog.take_back()
         self._read_all()
         self._terminal.write_out()
         self._terminal.give_back()
@@ -228,12 +228,12 @@ class Relay:
     def _show_next(self) -> None:
         """What was written and typed before a question comes before it."""
         if not self._terminal.is_taken:
-            self._questioner.announce()
+            self._dialog.announce()
             return
         self._read_all()
-        self._questioner.typed(self._terminal.read())
+        self._dialog.typed(self._terminal.read())
         if not self._is_ending:
-            self._questioner.show_next(self._screen())
+            self._dialog.show_next(self._screen())
             self._tail = b"\n"
 
     def _screen(self) -> Screen:

@@ -1,4 +1,4 @@
-"""The terminal that the command shares with its caller."""
+"""The controlling terminal of a run, which the command shares unless it gets one of its own (`command_terminal.py`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import socket
 
-    from exeat.run.asks.prompter import Prompter
+    from exeat.run.asks.command_terminal import CommandTerminal
 
 
 def is_at_hand() -> bool:
@@ -29,7 +29,7 @@ class Terminal:
 
     def __init__(self) -> None:
         self._foreground = 0
-        self._prompter: Prompter | None = None
+        self._apart: CommandTerminal | None = None
         try:
             self._descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
             self._foreground = os.tcgetpgrp(self._descriptor)
@@ -52,7 +52,7 @@ class Terminal:
     @property
     def is_shared(self) -> bool:
         """Does the command share it, and with it our process group?"""
-        return self.exists and self._prompter is None
+        return self.exists and self._apart is None
 
     def ask_here(self, asking: socket.socket | None) -> None:
         """Put the questions that come from there to the caller. From here on the command has a terminal of its own.
@@ -62,42 +62,42 @@ class Terminal:
         if asking is None:
             return
         if not self.exists:
-            asking.close()  # nobody will be asked here
+            asking.close()  # there is no one to ask here
             return
-        from exeat.run.asks.prompter import Prompter  # for those who are asked
+        from exeat.run.asks.command_terminal import CommandTerminal  # for those who are asked
 
-        self._prompter = Prompter(self._descriptor, asking)
+        self._apart = CommandTerminal(self._descriptor, asking)
 
     @property
     def own(self) -> tuple[int, int] | None:
         """The command's own terminal, if it has one: the descriptor, and the device number of the caller's."""
-        return None if self._prompter is None else (self._prompter.slave, self._prompter.device)
+        return None if self._apart is None else (self._apart.slave, self._apart.device)
 
     @property
     def watched(self) -> int:
         """Readable when the process between the two terminals has ended. -1: there is none."""
-        return -1 if self._prompter is None else self._prompter.descriptor
+        return -1 if self._apart is None else self._apart.descriptor
 
     def lose(self) -> None:
         """That process has ended before its time, and the command's terminal with it: it is told by the kernel."""
-        if self._prompter is not None:
-            self._prompter.close()
-            self._prompter = None
+        if self._apart is not None:
+            self._apart.close()
+            self._apart = None
 
     def begin(self) -> None:
         """The command is there, or goes on: keys are passed on to it from now on."""
-        if self._prompter is not None:
-            self._prompter.begin()
+        if self._apart is not None:
+            self._apart.begin()
 
     def suspend(self) -> None:
         """Stop as a job of a shell does, so that the shell sees it. Comes back when we are told to go on."""
-        if self._prompter is not None:
-            self._prompter.suspend()
+        if self._apart is not None:
+            self._apart.suspend()
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def end_questions(self) -> None:
         """The command has ended. What is written from now on is to be seen at once."""
-        if self._prompter is not None and not self._prompter.end_questions():
+        if self._apart is not None and not self._apart.end_questions():
             self.lose()
 
     def give_back(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from exeat.errors import ConfigError, ExeatError
 from exeat.gateway.gates.questions import Answer, Answerer, Question
 from exeat.gateway.gateway import Gateway
-from exeat.run.asks.asking import CONTROL, PROGRAM, TERMINAL, Panel
+from exeat.run.asks.panel import CONTROL, PROGRAM, TERMINAL, Panel
 from exeat.run.gateway_process.stored import StoredRules
 from exeat.run.learn.learning import MAX_PLACES, Learning
 from exeat.run.settings import RunSettings

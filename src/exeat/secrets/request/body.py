@@ -1,18 +1,18 @@
 """The body of a request: watched for placeholders that must not go where it goes, and changed where that was asked for.
 
-A filter takes the body in any pieces, and how it was cut never changes the result. What it gives may be empty.
+What a filter returns for a piece may be empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterator
+from typing import Final
 
 from exeat.errors import ProtocolError
 from exeat.secrets.misuse import Detector, MisuseError, describe_misuse, spell_plainly
-from exeat.secrets.model import Ledger, Secret
+from exeat.secrets.model import Ledger
 from exeat.secrets.plan import Plan
-from exeat.secrets.stream.codings import Decoder, Loan, make_decoder
+from exeat.secrets.stream.codings import BodyFilter, Decoder, make_decoder
 from exeat.secrets.stream.forms import escape_for
 from exeat.secrets.stream.lines import CONTENT_TYPE, content_coding, first_value
 from exeat.secrets.stream.replace import StreamReplacer
@@ -21,42 +21,14 @@ _PIECE: Final = 64 * 1024
 _PACKED_PIECE: Final = 4 * 1024  # of this, four megabytes may come
 
 
-class BodyFilter(Protocol):
-    """Something that a body goes through. `feed` and `finish` raise ProtocolError or MisuseError to stop the request.
-
-    `only_watches`: it changes nothing, and does with less memory than it would like to have. `close` is to be called
-    when nothing more will be fed, whatever the reason: it gives back what was borrowed.
-    """
-
-    only_watches: bool
-
-    @property
-    def unpacks(self) -> bool:
-        """May much come of little? Then it is better fed with little."""
-
-    def borrow(self, loan: Loan) -> None: ...
-
-    def feed(self, data: bytes) -> bytes: ...
-
-    def finish(self) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
 def watch_body(plan: Plan, passed: bytes) -> BodyFilter | None:
     """A filter that changes nothing; None if nothing must be kept from this place."""
-    watch = _watch(plan)
-    if watch is None:
-        return None
-    coding = content_coding(passed)
-    return _Watcher(watch, make_decoder(coding, is_request=True) if coding else None)
+    return None if plan.watched is None else _Watcher(plan, passed)
 
 
 def substitute_body(plan: Plan, passed: bytes, ledger: Ledger) -> BodyFilter:
     """A filter that puts values into a body that is not coded."""
-    content_type = first_value(passed, CONTENT_TYPE)
-    replaced = {secret.placeholder: escape_for(content_type, secret.value) for secret in plan.body}
-    return _Substituter(plan.body, replaced, ledger, _watch(plan))
+    return _Substituter(plan, first_value(passed, CONTENT_TYPE), ledger)
 
 
 def refuse_in_coded(plan: Plan, passed: bytes) -> BodyFilter:
@@ -68,7 +40,7 @@ def refuse_in_coded(plan: Plan, passed: bytes) -> BodyFilter:
     decoder = make_decoder(content_coding(passed), is_request=True)
     if decoder is None:
         raise ProtocolError("the body has a coding in which no secret can be put in", status=415)
-    return _CodedWatcher(decoder, _watch(plan), plan.body)
+    return _CodedWatcher(plan, decoder)
 
 
 def refuse_in_grpc(plan: Plan, passed: bytes) -> BodyFilter:
@@ -76,7 +48,7 @@ def refuse_in_grpc(plan: Plan, passed: bytes) -> BodyFilter:
 
     Messages that were compressed one by one are not looked into.
     """
-    return _GrpcWatcher(watch_body(plan, passed), plan.body)
+    return _GrpcWatcher(plan, passed)
 
 
 def pass_whole(through: BodyFilter, body: bytes) -> Iterator[bytes]:
@@ -92,43 +64,38 @@ class _Watch:
 
     __slots__ = ("_detector", "_secure")
 
-    def __init__(self, detector: Detector, *, secure: bool) -> None:
-        self._detector = detector
-        self._secure = secure
+    def __init__(self, plan: Plan) -> None:
+        self._detector = None if plan.watched is None else Detector(plan.watched)
+        self._secure = plan.secure
 
     def look(self, data: bytes) -> None:
         """Raises MisuseError when one is complete: what was looked at last must not be sent."""
-        names = self._detector.feed(data)
-        if names:
+        if self._detector is not None and (names := self._detector.feed(data)):
             raise MisuseError(describe_misuse(names, secure=self._secure))
 
 
-def _watch(plan: Plan) -> _Watch | None:
-    return None if plan.watched is None else _Watch(Detector(plan.watched), secure=plan.secure)
+def _wanted_in(plan: Plan) -> Detector:
+    """Finds the placeholders that would be replaced in a body of another kind."""
+    spellings = spell_plainly(plan.body)
+    assert spellings is not None, "there are secrets for the body"
+    return Detector(spellings)
 
 
-class _Watcher:
+class _Watcher(BodyFilter):
     """Passes a body on as it is. One that is coded is decoded to be looked at.
 
     What has a coding that we do not know, or is not what its coding says, is looked at as it is and passed, and so is
     what there is no memory to decode: all that could go unseen is a string that is worth nothing.
     """
 
-    __slots__ = ("_decoder", "_watch")
+    __slots__ = ("_watch",)
 
     only_watches = True
 
-    def __init__(self, watch: _Watch, decoder: Decoder | None) -> None:
-        self._watch = watch
-        self._decoder = decoder
-
-    @property
-    def unpacks(self) -> bool:
-        return self._decoder is not None
-
-    def borrow(self, loan: Loan) -> None:
-        if self._decoder is not None:
-            self._decoder.borrow(loan)
+    def __init__(self, plan: Plan, passed: bytes) -> None:
+        coding = content_coding(passed) if plan.watched is not None else b""
+        super().__init__(make_decoder(coding, is_request=True) if coding else None)
+        self._watch = _Watch(plan)
 
     def feed(self, data: bytes) -> bytes:
         if self._decoder is not None:
@@ -145,69 +112,39 @@ class _Watcher:
         return b""
 
     def close(self) -> None:
-        if self._decoder is not None:
-            self._decoder.close()
-            self._decoder = None
+        super().close()
+        self._decoder = None
 
 
-class _GrpcWatcher:
-    __slots__ = ("_detector", "_inner")
+class _GrpcWatcher(_Watcher):
+    __slots__ = ("_wanted",)
 
-    only_watches = True
-
-    def __init__(self, inner: BodyFilter | None, secrets: Sequence[Secret]) -> None:
-        spellings = spell_plainly(secrets)
-        assert spellings is not None, "there are secrets for the body"
-        self._detector = Detector(spellings)
-        self._inner = inner
-
-    @property
-    def unpacks(self) -> bool:
-        return self._inner is not None and self._inner.unpacks
-
-    def borrow(self, loan: Loan) -> None:
-        if self._inner is not None:
-            self._inner.borrow(loan)
+    def __init__(self, plan: Plan, passed: bytes) -> None:
+        super().__init__(plan, passed)
+        self._wanted = _wanted_in(plan)
 
     def feed(self, data: bytes) -> bytes:
-        if self._detector.seen(data):
+        if self._wanted.seen(data):
             raise ProtocolError("no secret can be put into a gRPC message", status=415)
-        return data if self._inner is None else self._inner.feed(data)
-
-    def finish(self) -> bytes:
-        return b""
-
-    def close(self) -> None:
-        if self._inner is not None:
-            self._inner.close()
+        return super().feed(data)
 
 
-class _Substituter:
+class _Substituter(BodyFilter):
     """Puts values into a body that is not coded."""
 
     __slots__ = ("_counted", "_ledger", "_replacer", "_secrets", "_watch")
 
-    only_watches = False
-    unpacks = False
-
-    def __init__(
-        self, secrets: Sequence[Secret], replaced: dict[bytes, bytes], ledger: Ledger, watch: _Watch | None
-    ) -> None:
-        self._secrets = {secret.placeholder: secret for secret in secrets}
+    def __init__(self, plan: Plan, content_type: bytes, ledger: Ledger) -> None:
+        super().__init__()
+        self._secrets = {secret.placeholder: secret for secret in plan.body}
+        replaced = {secret.placeholder: escape_for(content_type, secret.value) for secret in plan.body}
         self._replacer = StreamReplacer(replaced, max_hits=max(1, ledger.left))
         self._ledger = ledger
-        self._watch = watch
+        self._watch = _Watch(plan)
         self._counted: dict[bytes, int] = {}
 
-    def borrow(self, loan: Loan) -> None:
-        """It holds next to nothing."""
-
-    def close(self) -> None:
-        """It has borrowed nothing."""
-
     def feed(self, data: bytes) -> bytes:
-        if self._watch is not None:
-            self._watch.look(data)
+        self._watch.look(data)
         return self._noted(self._replacer.feed(data))
 
     def finish(self) -> bytes:
@@ -225,34 +162,20 @@ class _Substituter:
         return data
 
 
-class _CodedWatcher:
+class _CodedWatcher(BodyFilter):
     """Unpacks a body to look at it, and passes it on as it came."""
 
-    __slots__ = ("_decoder", "_detector", "_watch")
+    __slots__ = ("_pieces", "_wanted", "_watch")
 
-    only_watches = False
-    unpacks = True
-
-    def __init__(self, decoder: Decoder, watch: _Watch | None, secrets: Sequence[Secret]) -> None:
-        spellings = spell_plainly(secrets)
-        assert spellings is not None, "there are secrets for the body"
-        self._detector = Detector(spellings)
-        self._decoder = decoder
-        self._watch = watch
-
-    def borrow(self, loan: Loan) -> None:
-        self._decoder.borrow(loan)
+    def __init__(self, plan: Plan, decoder: Decoder) -> None:
+        super().__init__(decoder)
+        self._pieces = decoder.pieces
+        self._wanted = _wanted_in(plan)
+        self._watch = _Watch(plan)
 
     def feed(self, data: bytes) -> bytes:
-        for plain in self._decoder.pieces(data):
-            if self._detector.seen(plain):
+        for plain in self._pieces(data):
+            if self._wanted.seen(plain):
                 raise ProtocolError("no secret can be put into a compressed body: send it uncompressed", status=415)
-            if self._watch is not None:
-                self._watch.look(plain)
+            self._watch.look(plain)
         return data
-
-    def finish(self) -> bytes:
-        return self._decoder.finish()
-
-    def close(self) -> None:
-        self._decoder.close()

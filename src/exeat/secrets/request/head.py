@@ -6,6 +6,7 @@ import base64
 import binascii
 import re
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from exeat.secrets.misuse import Misuse, describe_misuse
 from exeat.secrets.model import Ledger
@@ -14,7 +15,6 @@ from exeat.secrets.stream.lines import change_lines
 from exeat.wire.fields import Headers
 from exeat.wire.http1 import RequestHead
 
-_ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _BASIC: Final = re.compile(rb"authorization:[ \t]*+basic[ \t]++([0-9A-Za-z+/]++={0,2})[ \t]*+", re.IGNORECASE)
 _HAS_BASIC: Final = re.compile(rb"\r\nauthorization:[ \t]*+basic[ \t]", re.IGNORECASE)
 # What a program accepts: codings of the body, of gRPC messages, of WebSocket messages.
@@ -29,20 +29,17 @@ def find_misuse(plan: Plan, head: RequestHead, path: bytes, authority: bytes) ->
         return None
     text = b"%b\r\n%b%b" % (path, authority, head.passed)
     if b"%" in path:
-        text = _ESCAPE.sub(_unescape, path) + b"\r\n" + text
-    names = plan.misused.found_in(text)
-    return describe_misuse(names, secure=plan.secure) if names else None
+        text = unquote_to_bytes(path) + b"\r\n" + text
+    return _misuse_in(plan, text)
 
 
 def find_misuse_in_trailers(plan: Plan, trailers: Headers) -> Misuse | None:
-    if plan.misused is None:
-        return None
-    names = plan.misused.found_in(b"\r\n".join([b"%b:%b" % trailer for trailer in trailers]))
+    return _misuse_in(plan, b"\r\n".join([b"%b:%b" % trailer for trailer in trailers]))
+
+
+def _misuse_in(plan: Plan, text: bytes) -> Misuse | None:
+    names = plan.misused.found_in(text) if plan.misused is not None else None
     return describe_misuse(names, secure=plan.secure) if names else None
-
-
-def _unescape(found: re.Match[bytes]) -> bytes:
-    return bytes((int(found[1], 16),))
 
 
 def treat_path(plan: Plan, target: bytes, ledger: Ledger) -> bytes:
@@ -56,7 +53,7 @@ def treat_path(plan: Plan, target: bytes, ledger: Ledger) -> bytes:
 
 
 def treat_lines(plan: Plan, passed: bytes, ledger: Ledger, *, signed: bool) -> bytes:
-    """The header lines to send. `signed`: Authorization is made anew by others, and left as it is here."""
+    """The header lines to send. `signed`: Authorization is signed again elsewhere, and left as it is here."""
     has_basic = plan.basic is not None and _HAS_BASIC.search(passed) is not None
     if has_basic or (plan.headers is not None and plan.headers.is_in(passed)):
         passed = change_lines(passed, lambda line: _treat_line(plan, line, ledger, signed))

@@ -20,7 +20,7 @@ _AUTHORIZATION: Final = line_named(b"authorization")
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature that has to be made anew, with the secrets for it."""
+    """A signature that has to be made again, with the secrets for it."""
 
     signed: SignedWith
     key_id: Secret
@@ -44,7 +44,7 @@ class Signature:
 
 
 def find_signature(plan: Plan, passed: bytes, path: bytes) -> Signature | None:
-    """The signature of a key whose id may go to this place. Raises ProtocolError for one that cannot be made anew."""
+    """The signature of a key whose id may go to this place. Raises ProtocolError for one that cannot be made again."""
     query = path.partition(b"?")[2]
     if query and is_presigned(query) in plan.aws:
         raise ProtocolError("a URL signed with the placeholder of an AWS key cannot be signed again", status=403)

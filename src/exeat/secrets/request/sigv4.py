@@ -1,4 +1,4 @@
-"""AWS Signature Version 4, made anew: a request that was signed with placeholders gets the signature of the real keys.
+"""AWS Signature Version 4, made again: a request that was signed with placeholders gets the signature of the real keys.
 
 AWS keys never go over the wire, so there is nothing in the request to put a value in place of: what the program
 signed has to be signed again, over the request as it will be sent. The program's choice of region, service, time and
@@ -57,7 +57,7 @@ class SignedWith:
 
 
 def is_signed(authorization: bytes) -> bool:
-    """Tell whether this is a signature of the AWS4 family, one that cannot be made anew included."""
+    """Tell whether this is a signature of the AWS4 family, one that cannot be made again included."""
     return _SCHEME.match(authorization.strip()) is not None
 
 
@@ -88,9 +88,9 @@ def parse_authorization(value: bytes) -> SignedWith:
 
 
 def payload_hash(headers: Fields) -> bytes | None:
-    """Give what the request says of its body's hash. None: nothing is said, so the body has to be hashed.
+    """Return what the request says of its body's hash. None: nothing is said, so the body has to be hashed.
 
-    A body with a signature in each of its chunks is refused: they would all have to be made anew.
+    A body with a signature in each of its chunks is refused: they would all have to be made again.
     """
     values = [value.strip() for name, value in headers if name.lower() == b"x-amz-content-sha256"]
     if not values:
@@ -105,7 +105,7 @@ def payload_hash(headers: Fields) -> bytes | None:
 
 
 def is_presigned(query: bytes) -> bytes | None:
-    """Give the key id of a signature that stands in the query, or None if there is no such signature.
+    """Return the key id of a signature that stands in the query, or None if there is no such signature.
 
     Names are compared without regard to case: one that AWS would not know is better reported than overlooked.
     """
@@ -132,9 +132,9 @@ def resign(
     key_id: bytes,
     secret_key: bytes,
 ) -> bytes:
-    """Sign a request as it will be sent, and give its new `Authorization`.
+    """Sign a request as it will be sent, and return its new `Authorization`.
 
-    `target` is the path and query. `payload_hash` is what the function of that name gave, or the body's SHA-256 in
+    `target` is the path and query. `payload_hash` is what the function of that name returned, or the body's SHA-256 in
     lower-case hexadecimal digits. Anything that is changed in the request afterwards makes the signature void.
     """
     if not _KEY_ID.fullmatch(key_id) or not _SECRET_KEY.fullmatch(secret_key):
@@ -206,7 +206,7 @@ def _canonical_values(headers: Fields, names: tuple[bytes, ...]) -> dict[bytes, 
 
 
 def _time_of(headers: Fields, date: bytes) -> bytes:
-    """Give the time of the request, which has to be of the scope's day."""
+    """Return the time of the request, which has to be of the scope's day."""
     for wanted in (b"x-amz-date", b"date"):
         values = [value.strip() for name, value in headers if name.lower() == wanted]
         if len(values) > 1:

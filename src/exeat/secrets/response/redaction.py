@@ -8,12 +8,13 @@ After a change of protocols nothing may be changed any more: there the stream is
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from exeat.errors import ProtocolError
 from exeat.secrets.model import Secret
-from exeat.secrets.stream.codings import Decoder, Loan, make_decoder
+from exeat.secrets.stream.codings import BodyFilter, Decoder, make_decoder
 from exeat.secrets.stream.forms import reflected_forms
 from exeat.secrets.stream.lines import (
     CONTENT_ENCODING,
@@ -30,6 +31,7 @@ from exeat.wire.fields import Headers
 from exeat.wire.http1 import ResponseHead
 
 _GRPC_ENCODING = line_named(b"grpc-encoding")
+_PLAIN = (b"", b"identity")
 
 
 def _told_values(secret: Secret) -> dict[bytes, None]:
@@ -102,37 +104,18 @@ class Redaction:
 Current = Callable[[], Redaction | None]
 
 
-class ResponseFilter:
-    """The body of one response. Secrets that are given out while it is under way are taken from the rest of it.
+class ResponseFilter(BodyFilter):
+    """The body of one response. Secrets that are given out while it is under way are taken from the rest of it."""
 
-    `close` is to be called when nothing more will be fed, whatever the reason: it gives back what was borrowed.
-    """
-
-    __slots__ = ("_current", "_decoder", "_fitted", "_messages", "_redaction", "_replacer")
-
-    only_watches = False
+    __slots__ = ("_current", "_fitted", "_messages", "_redaction", "_replacer")
 
     def __init__(self, current: Current, decoder: Decoder | None, *, fitted: bool, messages: bool = False) -> None:
-        self._messages = _MessageEnds() if messages else None
+        super().__init__(decoder)
+        self._messages = MessageEnds() if messages else None
         self._current = current
-        self._decoder = decoder
         self._fitted = fitted
         self._redaction: Redaction | None = None
         self._replacer: StreamReplacer | None = None
-
-    @property
-    def unpacks(self) -> bool:
-        """May much come of little? Then it is better taken in pieces."""
-        return self._decoder is not None
-
-    def borrow(self, loan: Loan) -> None:
-        """Take no more memory than can be had there."""
-        if self._decoder is not None:
-            self._decoder.borrow(loan)
-
-    def close(self) -> None:
-        if self._decoder is not None:
-            self._decoder.close()
 
     def feed(self, data: bytes) -> bytes:
         return self._clean(data if self._decoder is None else self._decoder.feed(data))
@@ -164,35 +147,6 @@ class ResponseFilter:
         return replacer.feed(data[:end]) + replacer.finish() + replacer.feed(data[end:])
 
 
-class _MessageEnds:
-    """Where the messages of a gRPC body end. No value lies across two unbroken: there is a zero between them."""
-
-    __slots__ = ("_head", "_is_lost", "_left")
-
-    def __init__(self) -> None:
-        self._head = b""
-        self._left = 0
-        self._is_lost = False  # it is something else
-
-    def feed(self, data: bytes) -> int:
-        """How many of these bytes there are up to the last end of a message among them; 0 if there is none."""
-        at = end = 0
-        while at < len(data) and not self._is_lost:
-            if self._left:
-                step = min(self._left, len(data) - at)
-                self._left -= step
-            else:
-                step = min(5 - len(self._head), len(data) - at)
-                self._head += data[at : at + step]
-                self._is_lost = self._head[0] not in (0, 1, 0x80)
-                if len(self._head) == 5:
-                    self._left, self._head = int.from_bytes(self._head[1:], "big"), b""
-            at += step
-            if not (self._left or self._head or self._is_lost):
-                end = at
-        return end
-
-
 def begin_response(current: Current, head: ResponseHead) -> tuple[ResponseHead, ResponseFilter | None]:
     """The head to send, and the filter for the body if there is a body to look through. For places with secrets.
 
@@ -211,7 +165,8 @@ def begin_response(current: Current, head: ResponseHead) -> tuple[ResponseHead, 
         return head, None
     coding = content_coding(head.passed)
     grpc = is_grpc(head.passed)
-    decoder = _decoder_for(head, coding) if coding else None
+    # A part of a coded body cannot be decoded.
+    decoder = make_decoder(coding) if coding and head.status != 206 else None
     if (coding and decoder is None) or (grpc and first_value(head.passed, _GRPC_ENCODING) not in _PLAIN):
         # Whether or not anything has been given out: what is refused must not depend on what else is going on.
         raise ProtocolError("response in a coding that cannot be searched for secrets", status=502)
@@ -220,14 +175,6 @@ def begin_response(current: Current, head: ResponseHead) -> tuple[ResponseHead, 
         passed = without(without(head.passed, CONTENT_ENCODING), CONTENT_LENGTH)
         head = head._replace(passed=passed, length=None, chunked=True)
     return head, ResponseFilter(current, decoder, fitted=fitted, messages=grpc)
-
-
-_PLAIN = (b"", b"identity")
-
-
-def _decoder_for(head: ResponseHead, coding: bytes) -> Decoder | None:
-    """A part of a coded body cannot be decoded."""
-    return None if head.status == 206 else make_decoder(coding)
 
 
 _LONGEST_HEAD: Final = 14  # bytes of a frame
@@ -275,17 +222,19 @@ class LeakGuard:
         return rest
 
 
-class FrameEnds:
-    """Where the frames of a WebSocket end (RFC 6455 5.2). It only counts: what is no WebSocket is no error here."""
+class _UnitEnds:
+    """Where the units of a stream end of which each says in its head how long it is. It only counts: what is no such
+    stream is no error here.
+    """
 
     __slots__ = ("_head", "_left")
 
     def __init__(self) -> None:
-        self._head = b""  # of a frame whose head is not complete
+        self._head = b""  # of a unit whose head is not complete
         self._left = 0  # bytes of payload still to come
 
     def feed(self, data: bytes) -> int:
-        """How many of these bytes there are up to the last end of a frame among them; 0 if there is none."""
+        """How many of these bytes there are up to the last end of a unit among them; 0 if there is none."""
         at = end = 0
         size = len(data)
         while at < size:
@@ -300,17 +249,39 @@ class FrameEnds:
         return end
 
     def _take_head(self, data: bytes) -> int:
-        """Read a head, or as much of it as there is. Gives how many of these bytes are of it."""
-        head = (self._head + data)[:_LONGEST_HEAD]
-        before = len(self._head)
-        size = 2
-        if len(head) >= size:
-            masked, length = divmod(head[1], 0x80)
-            counted = {126: 2, 127: 8}.get(length, 0)
-            size += counted + 4 * masked
-            if len(head) >= size:
-                self._left = int.from_bytes(head[2 : 2 + counted], "big") if counted else length
-                self._head = b""
-                return size - before
-        self._head = head
-        return len(head) - before
+        """Read a head, or as much of it as there is. Returns how many of these bytes are of it."""
+        head, before = self._head + data, len(self._head)
+        size, left = self._measure(head)
+        if len(head) < size:
+            self._head = head
+            return len(data)
+        self._head, self._left = b"", left
+        return size - before
+
+    def _measure(self, head: bytes) -> tuple[int, int]:
+        """The length of the head, as far as that is known by now, and of the payload once the head is complete."""
+        raise NotImplementedError
+
+
+class MessageEnds(_UnitEnds):
+    """The messages of a gRPC body. No value lies across two unbroken: there is a zero between them."""
+
+    __slots__ = ()
+
+    def _measure(self, head: bytes) -> tuple[int, int]:
+        if head[0] not in (0, 1, 0x80):
+            return 1, sys.maxsize  # it is something else, of which no end is known
+        return 5, int.from_bytes(head[1:5], "big")
+
+
+class FrameEnds(_UnitEnds):
+    """The frames of a WebSocket (RFC 6455 5.2)."""
+
+    __slots__ = ()
+
+    def _measure(self, head: bytes) -> tuple[int, int]:
+        if len(head) < 2:
+            return 2, 0
+        masked, length = divmod(head[1], 0x80)
+        counted = {126: 2, 127: 8}.get(length, 0)
+        return 2 + counted + 4 * masked, int.from_bytes(head[2 : 2 + counted], "big") if counted else length

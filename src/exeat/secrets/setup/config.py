@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 from exeat.errors import ConfigError
 from exeat.policy import Rule, Source
@@ -26,7 +26,6 @@ MAX_SECRETS: Final = 500  # of one file
 MAX_VALUE: Final = 64 * 1024  # bytes
 
 Locate = Callable[..., Source]  # as exeat.policy.positions.Places: (*path, key=False, offset=0)
-_Choice = TypeVar("_Choice")
 
 _TIMEOUT_S: Final = 30.0
 _SOURCES: Final = ("value", "env", "file", "command")
@@ -71,7 +70,7 @@ def parse_secrets(text: str, filename: str) -> tuple[SecretSpec, ...]:
 
 
 def parse_secrets_table(table: Mapping[str, object], where: Locate) -> tuple[SecretSpec, ...]:
-    """Read NAME -> settings. `where` gives the place of what stands under a path in this table."""
+    """Read NAME -> settings. `where` returns the place of what stands under a path in this table."""
     if len(table) > MAX_SECRETS:
         raise ConfigError(f"more than {MAX_SECRETS} secrets", where=str(where()), expected="fewer")
     return tuple(_Reader(name, settings, where).read() for name, settings in table.items())
@@ -101,7 +100,7 @@ class _Reader:
 
     def __init__(self, name: str, settings: object, where: Locate) -> None:
         self._where = where
-        self._path: tuple[str, ...] = (name,)
+        self._name = name
         self._label = ""
         if not _NAME.fullmatch(name):
             self._fail("not a name for a secret", "letters, digits and _, as for a variable: GITHUB_TOKEN", key=True)
@@ -110,7 +109,6 @@ class _Reader:
         self._label = f"{name}: "
         if not isinstance(settings, dict):
             self._fail(f"it is {kind(settings)}", f"a table: {_EXAMPLE}")
-        self._name = name
         self._settings: dict[str, object] = settings
 
     def read(self) -> SecretSpec:
@@ -130,7 +128,7 @@ class _Reader:
             shape=shape,
             inject=inject,
             where=self._parts(may_be_none=inject is not None),
-            refuse_wrong_host=self._choice("on_wrong_host", {"refuse": True, "pass": False}, default=True),
+            refuse_wrong_host=self._refuse_wrong_host(),
             aws_key_id=self._aws_key_id(),
         )
 
@@ -272,14 +270,14 @@ class _Reader:
             self._fail("aws_key_id is not the name of another secret", 'such as "AWS_ACCESS_KEY_ID"', "aws_key_id")
         return name
 
-    def _choice(self, key: str, choices: Mapping[str, _Choice], *, default: _Choice) -> _Choice:
-        if key not in self._settings:
-            return default
-        expected = " or ".join(f'"{each}"' for each in choices)
-        text = self._text(key, expected)
-        if text not in choices:
-            self._fail(f"{key} is something else", expected, key)
-        return choices[text]
+    def _refuse_wrong_host(self) -> bool:
+        if "on_wrong_host" not in self._settings:
+            return True
+        expected = '"refuse" or "pass"'
+        text = self._text("on_wrong_host", expected)
+        if text not in ("refuse", "pass"):
+            self._fail("on_wrong_host is something else", expected, "on_wrong_host")
+        return text == "refuse"
 
     def _text(self, key: str, expected: str) -> str:
         value = self._settings[key]
@@ -297,7 +295,7 @@ class _Reader:
         return value
 
     def _fail(self, public: str, expected: str, *path: str | int, key: bool = False, offset: int = 0) -> NoReturn:
-        place = self._where(*self._path, *path, key=key, offset=offset)
+        place = self._where(self._name, *path, key=key, offset=offset)
         raise ConfigError(f"{self._label}{public}", where=str(place), expected=expected)
 
 

@@ -87,7 +87,7 @@ def _uuid() -> bytes:
 
 
 def _web_token(name: str) -> bytes:
-    """A token that a client can take apart. Its signature is random, so nobody accepts it."""
+    """A token that a client can take apart. Its signature is random, so no server accepts it."""
     claims = {"sub": name, "iat": 0, "exp": _FAR_OFF, "jti": os.urandom(16).hex()}
     parts = (_json({"alg": "HS256", "typ": "JWT"}), _json(claims), os.urandom(32))
     return b".".join([b2a_base64(part, newline=False).rstrip(b"=").translate(_URL_SAFE) for part in parts])

@@ -47,7 +47,7 @@ def check_placeholders(specs: Mapping[str, SecretSpec], placeholders: Mapping[st
 
 
 def check_hidden(spec: SecretSpec, value: bytes, placeholders: Mapping[str, bytes]) -> None:
-    """Refuse a value that a placeholder gives away, and one that would itself be replaced."""
+    """Refuse a value that a placeholder shows, and one that would itself be replaced."""
     for name, placeholder in placeholders.items():
         whose = "its placeholder" if name == spec.name else f"the placeholder of {name}"
         if value == placeholder:

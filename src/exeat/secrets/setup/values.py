@@ -1,4 +1,4 @@
-"""Fetches the values: from files, variables and commands. What a command or a file gave is never shown.
+"""Fetches the values: from files, variables and commands. What a command printed or a file holds is never shown.
 
 Everything is loaded when this module is: the gateway renews values after it has given up loading code.
 """

@@ -1,8 +1,8 @@
 """Content codings: a body must be read to find a value in it.
 
-A decoder takes what a stranger sends. It never gives out more than a bounded multiple of what came in, and a body
+A decoder takes what a stranger sends. It never returns more than a bounded multiple of what came in, and a body
 that is malformed, cut off or goes on behind its end is refused, not passed on as far as it could be read. What it
-must remember of what it gave, its window, is borrowed from a memory that all decoders share.
+must remember of what it returned, its window, is borrowed from a memory that all decoders share.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from exeat.errors import ProtocolError
 from exeat.secrets.stream.unpacking import STEP, UNPACKERS, Unpacker, brotli_library, zstd_library
 
 KNOWN: Final = (b"gzip", b"deflate", b"br", b"zstd")
-_MAX_CHAIN: Final = 3  # RFC 9110 sets no limit; nobody uses more than one
+_MAX_CHAIN: Final = 3  # RFC 9110 sets no limit; in practice there is one
 
 # A body is a bomb when all of it exceeds both of these. Deflate packs 1,030 to 1 at best, real text 30 to 1.
 _MAX_UNPACKED: Final = 16 << 20
@@ -52,21 +52,21 @@ class Loan(Protocol):
     """A share of a memory that has an end."""
 
     def grow_to(self, size: int) -> bool:
-        """Have so much of it in all. False: it cannot be had."""
+        """Have so much of it in all. False: there is not that much."""
 
     def close(self) -> None:
-        """Give all of it back."""
+        """Return all of it."""
 
 
 class NoMemoryError(ProtocolError):
-    """Too much is being unpacked at the same time. Nobody has done anything wrong."""
+    """Too much is being unpacked at the same time. Neither side has done anything wrong."""
 
     def __init__(self) -> None:
         super().__init__("too many compressed bodies are being unpacked at the same time", status=503)
 
 
 class Decoder:
-    """Unpacks one body. Every split of it gives the same bytes."""
+    """Unpacks one body. Every split of it makes the same bytes."""
 
     __slots__ = ("_given", "_is_closed", "_is_request", "_loan", "_received", "_unpackers")
 
@@ -79,11 +79,11 @@ class Decoder:
         self._is_closed = False
 
     def borrow(self, loan: Loan) -> None:
-        """Take no more memory than can be had there. To be called before anything is unpacked."""
+        """Take no more memory than there is. To be called before anything is unpacked."""
         self._loan = loan
 
     def close(self) -> None:
-        """Give the memory back. Nothing can be unpacked any more."""
+        """Return the memory. Nothing can be unpacked any more."""
         self._is_closed = True
         self._unpackers = []
         self._given = []
@@ -147,7 +147,7 @@ class Decoder:
             raise NoMemoryError
 
     def finish(self) -> bytes:
-        """Nothing is left to give. ProtocolError: the body was cut off. No byte at all is an empty body."""
+        """Nothing is left to return. ProtocolError: the body was cut off. No byte at all is an empty body."""
         if not all(unpacker.is_complete() for unpacker in self._unpackers):
             raise self._malformed("compressed body that was cut off", "")
         return b""
@@ -163,3 +163,39 @@ class Decoder:
 
     def _malformed(self, public: str, detail: str) -> ProtocolError:
         return ProtocolError(public, status=400 if self._is_request else 502, detail=detail)
+
+
+class BodyFilter:
+    """Something that a body goes through, in any pieces: how it was cut never changes the result.
+
+    `feed` and `finish` raise ProtocolError or MisuseError to stop the message. `only_watches`: it changes nothing, and
+    does with less memory than it would like to have. `close` is to be called when nothing more will be fed, whatever
+    the reason: it returns what was borrowed.
+    """
+
+    __slots__ = ("_decoder",)
+
+    only_watches = False
+
+    def __init__(self, decoder: Decoder | None = None) -> None:
+        self._decoder = decoder
+
+    @property
+    def unpacks(self) -> bool:
+        """May much come of little? Then it is better fed with little."""
+        return self._decoder is not None
+
+    def borrow(self, loan: Loan) -> None:
+        """Take no more memory than there is."""
+        if self._decoder is not None:
+            self._decoder.borrow(loan)
+
+    def feed(self, data: bytes) -> bytes:
+        raise NotImplementedError
+
+    def finish(self) -> bytes:
+        return b"" if self._decoder is None else self._decoder.finish()
+
+    def close(self) -> None:
+        if self._decoder is not None:
+            self._decoder.close()

@@ -16,7 +16,7 @@ Table = dict[int, str]
 Write = Callable[[str], str]
 
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._")
-# Reserved in a URL, or once was: some encode it and some do not. All else but _PLAIN is encoded by everybody.
+# Reserved in a URL, or once was: some encode it and some do not. All else but _PLAIN is always encoded.
 _PERCENT_OPEN: Final = frozenset("!#$&'()*+,/:;=?@[]~")
 # What encoders leave of these: RFC 3986's strictest, a path, encodeURIComponent, encodeURI, HTML forms, Java's and
 # PHP's, JavaScript's escape, Go's path segment, RFC 3986's, its path, its query, Spring's parameter of a query.

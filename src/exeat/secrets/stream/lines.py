@@ -1,6 +1,6 @@
 """The header lines of a head, as the parsers pass them on: `\\r\\nName: value` once for each, and no end.
 
-They are looked at and changed as bytes, line by line, so that what nobody touches stays as it was sent.
+They are looked at and changed as bytes, line by line, so that what is not changed stays as it was sent.
 """
 
 from __future__ import annotations

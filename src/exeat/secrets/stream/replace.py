@@ -54,7 +54,7 @@ class ReplacementTable(Patterns):
 
 
 class StreamReplacer:
-    """One stream in which byte strings are replaced. Every split of it gives the same output.
+    """One stream in which byte strings are replaced. Every split of it makes the same output.
 
     `hits` says how often each pattern was found so far. `max_hits` limits their sum; 0 is no limit.
     """

@@ -5,13 +5,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-if TYPE_CHECKING:
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd
+from typing import Any, Final
 
 STEP: Final = 256 << 10  # unpacked at a time
 _BLOCK: Final = 16 << 10  # fed at a time: zlib copies what it leaves over, for every member
@@ -37,39 +31,38 @@ class _GarbageError(Exception):
     """Something follows the end."""
 
 
-class Unpacker(Protocol):
-    """One coding. `unpack` gives pieces of a bounded size; `broken` is what it raises.
+class Unpacker:
+    """One coding. `unpack` yields pieces of a bounded size; `broken` is what it raises.
 
     `memory`: how much of its window may have been filled so far, where that is more than a little.
     """
 
-    members: int
-    memory: int
-    broken: tuple[type[Exception], ...]
-
-    def unpack(self, data: bytes) -> Iterator[bytes]: ...
-
-    def is_complete(self) -> bool: ...
-
-
-class _Gzip:
-    """RFC 1952: one member after the other."""
-
+    members = 1
     memory = 0
     broken: tuple[type[Exception], ...] = (zlib.error,)
 
+    def unpack(self, data: bytes) -> Iterator[bytes]:
+        raise NotImplementedError
+
+    def is_complete(self) -> bool:
+        raise NotImplementedError
+
+
+class _InMembers(Unpacker):
+    """One member, or frame, after the other, each of which is a stream with an end."""
+
     def __init__(self) -> None:
         self.members = 0
-        self._stream: zlib._Decompress | None = None
+        self._stream: Any = None
 
     def unpack(self, data: bytes) -> Iterator[bytes]:
         for block in _blocks(data):
             rest = block
             while rest:
                 if self._stream is None:
-                    self._stream = zlib.decompressobj(31)
+                    self._stream = self._begin()
                     self.members += 1
-                yield from _inflate(self._stream, rest)
+                yield from self._take(rest)
                 rest = self._stream.unused_data
                 if self._stream.eof:
                     self._stream = None
@@ -77,13 +70,27 @@ class _Gzip:
     def is_complete(self) -> bool:
         return self._stream is None
 
+    def _begin(self) -> Any:
+        raise NotImplementedError
 
-class _Deflate:
+    def _take(self, data: bytes) -> Iterator[bytes]:
+        raise NotImplementedError
+
+
+class _Gzip(_InMembers):
+    """RFC 1952."""
+
+    def _begin(self) -> Any:
+        return zlib.decompressobj(31)
+
+    def _take(self, data: bytes) -> Iterator[bytes]:
+        return _inflate(self._stream, data)
+
+
+class _Deflate(Unpacker):
     """RFC 1950 as the standard says, RFC 1951 as some servers send it: the first two bytes tell."""
 
-    members = 1
-    memory = 0
-    broken: tuple[type[Exception], ...] = (zlib.error, _GarbageError)
+    broken = (zlib.error, _GarbageError)
 
     def __init__(self) -> None:
         self._start = b""
@@ -122,16 +129,13 @@ def _inflate(stream: zlib._Decompress, data: bytes) -> Iterator[bytes]:
             return
 
 
-class _Brotli:
+class _Brotli(Unpacker):
     """RFC 7932. The library itself refuses bytes behind the end. Its limit is kept to within a factor of two."""
 
-    members = 1
-
     def __init__(self) -> None:
-        self.memory = 0
         self._window = 0
         library = brotli_library()
-        self.broken: tuple[type[Exception], ...] = (library.error,)
+        self.broken = (library.error,)
         self._stream = library.Decompressor()
         self._is_begun = False
 
@@ -146,7 +150,7 @@ class _Brotli:
             part = self._stream.process(block, output_buffer_limit=STEP)
             # It may keep output back even when it asks for more input: only an empty answer means that this was all.
             while part or not self._stream.can_accept_more_data():
-                # It fills its window as far as it can before it gives anything: when it has more, there is no telling.
+                # It fills its window as far as it can before it returns anything: with more to come it may be full.
                 filled = self.memory + len(part) if len(part) < STEP else self._window
                 self.memory = max(self.memory, min(filled, self._window))
                 yield part
@@ -165,39 +169,27 @@ def _brotli_window(first: int) -> int:
     return 1 << (8 + (first >> 4 & 7) if first >> 4 & 7 else 17)
 
 
-class _Zstandard:
-    """RFC 8878: one frame after the other, skippable ones among them."""
+class _Zstandard(_InMembers):
+    """RFC 8878. Some frames are skippable."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._library = zstd_library()
-        self.broken: tuple[type[Exception], ...] = (self._library.ZstdError,)
-        self.members = 0
-        self.memory = 0
-        self._stream: zstd.ZstdDecompressor | None = None
+        self.broken = (self._library.ZstdError,)
 
-    def unpack(self, data: bytes) -> Iterator[bytes]:
-        for block in _blocks(data):
-            rest = block
-            while rest:
-                stream = self._stream or self._next_frame()
-                yield self._noted(stream.decompress(rest, STEP))
-                while not stream.eof and not stream.needs_input:
-                    yield self._noted(stream.decompress(b"", STEP))
-                rest = stream.unused_data
-                self._stream = None if stream.eof else stream
+    def _begin(self) -> Any:
+        options = {self._library.DecompressionParameter.window_log_max: _ZSTD_WINDOW}
+        return self._library.ZstdDecompressor(options=options)
+
+    def _take(self, data: bytes) -> Iterator[bytes]:
+        stream = self._stream
+        yield self._noted(stream.decompress(data, STEP))
+        while not stream.eof and not stream.needs_input:
+            yield self._noted(stream.decompress(b"", STEP))
 
     def _noted(self, part: bytes) -> bytes:
         self.memory = min(self.memory + len(part), 1 << _ZSTD_WINDOW)
         return part
-
-    def _next_frame(self) -> zstd.ZstdDecompressor:
-        self.members += 1
-        options = {self._library.DecompressionParameter.window_log_max: _ZSTD_WINDOW}
-        made: zstd.ZstdDecompressor = self._library.ZstdDecompressor(options=options)
-        return made
-
-    def is_complete(self) -> bool:
-        return self._stream is None
 
 
 UNPACKERS: Final[dict[bytes, Callable[[], Unpacker]]] = {

@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_looked_at_is_an_error(project: Path, monkeypatc
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(project_guard, "find_protected", refuse)
-    with pytest.raises(ConfigError, match="cannot be found"):
+    with pytest.raises(ConfigError, match="cannot find what to protect"):
         guard_projects([str(project)], [str(project)], (), "")
 
 

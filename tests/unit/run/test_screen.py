@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exeat.jail.messages import Asked
-from exeat.run.asks.prompt import (
+from exeat.run.asks.screen import (
     Key,
     Screen,
     answered_line,

@@ -30,7 +30,7 @@ _LOOK_S = 0.002
 _MASTERS = os.makedev(5, 2)  # of pseudo terminals, on Linux
 
 
-class Prompter:
+class CommandTerminal:
     """The run's side. From here to `close`, the run's own streams go through the command's terminal as well."""
 
     def __init__(self, terminal: int, asking: socket.socket) -> None:
@@ -54,7 +54,7 @@ class Prompter:
         self._swapped: list[tuple[int, int]] = []
         try:
             if not self._wait_for(Word.READY, _READY_S):
-                raise ExeatError("--ask: there is no one to ask here", detail="the process that asks could not start")
+                raise ExeatError("--ask: the process that shows questions could not start")
             self._swap_streams()
         except BaseException:
             self.close()
@@ -113,7 +113,7 @@ class Prompter:
         self._control.close()
 
     def _reap(self) -> int:
-        """Wait for the process. Gives its status, which is not 0 if it could not do its work to the end."""
+        """Wait for the process. Returns its status, which is not 0 if it could not do its work to the end."""
         deadline = time.monotonic() + _END_S
         while time.monotonic() < deadline:
             ended, status = os.waitpid(self._pid, os.WNOHANG)

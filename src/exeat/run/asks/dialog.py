@@ -2,8 +2,8 @@
 
 Nothing that is typed before a question can be seen is an answer, and no answer reaches the command. For what looks like
 an answer and is not, there are three moments: a while after a question has appeared, and after everything else that was
-typed, keys are thrown away; a key has to stay alone; and who was about to answer a question that has just gone types to
-nobody.
+typed, keys are thrown away; a key has to stay alone; and what is typed just after a question has gone reaches neither
+the command nor the next question.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 from exeat.errors import ExeatError
 from exeat.jail.messages import Answered, Asked, Settled, receive, send
-from exeat.run.asks.prompt import (
+from exeat.run.asks.screen import (
     Key,
     Screen,
     answered_line,
@@ -47,7 +47,7 @@ class _OnScreen:
         self.settle_by = 0.0  # the answer is on its way
 
 
-class Questioner:
+class Dialog:
     """`shown` and `to_command` are where bytes for the caller's terminal and for the command go."""
 
     def __init__(self, channel: socket.socket, shown: bytearray, to_command: bytearray) -> None:
@@ -133,7 +133,7 @@ class Questioner:
             self._waiting.insert(0, (asked.question, asked.until))
 
     def stop(self) -> None:
-        """There is nobody to answer to any more."""
+        """Nothing takes an answer any more."""
         if self._asked is not None:
             self._close(f"exeat: {place_of(self._asked.question)}: no longer needed")
         self._waiting.clear()
@@ -158,7 +158,7 @@ class Questioner:
         reports, keys = split_reports(data)
         self._to_command += reports
         if asked is not None and keys:
-            # What stands beside a report is the rest of one that is not known here, and no key.
+            # What stands next to a report is the rest of one that is not known here, and no key.
             self._typed_at(asked, data if reports else keys, now)
         elif is_control(keys):
             self._to_command += keys

@@ -39,7 +39,7 @@ class Panel:
         self._loop = asyncio.get_running_loop()
 
     def listen(self, channel: socket.socket, by: str) -> None:
-        """Tell somebody of every question, and hear the answers. The socket is ours from here on."""
+        """Send every question there, and hear the answers. The socket is ours from here on."""
         channel.setblocking(False)
         self._channel, self._by = channel, by
         self._loop.add_reader(channel.fileno(), self._hear)
@@ -51,7 +51,7 @@ class Panel:
             self._channel = None
 
     async def ask(self, question: Question) -> Answer:
-        """For the gateway. Cancelled when the time is over or nobody waits any more."""
+        """For the gateway. Cancelled when the time is over or nothing waits for the answer any more."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._open[question.number] = _Open(question, self._loop.time() + self._wait_s, future)
         can_store = self._store is not None
@@ -68,7 +68,7 @@ class Panel:
         return [(each.question, max(each.until - now, 0.0)) for each in self._open.values()]
 
     def answer(self, number: int, *, allow: bool, always: bool, by: str) -> str:
-        """Settle a question. Gives a sentence on what came of it. Raises ExeatError if it is settled already."""
+        """Settle a question. Returns a sentence on what came of it. Raises ExeatError if it is settled already."""
         found = self._open.get(number)
         if found is None or found.answer.done():
             raise ExeatError("this question is no longer open")

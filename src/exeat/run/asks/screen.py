@@ -124,10 +124,10 @@ class Screen:
     """How text of ours gets between the command's, and off the screen again, where the command draws on all of it.
 
     - a plain program: on lines of their own; one stays, which says what came of it. If others write there too, all
-      stay: nobody knows where theirs are.
+      stay: there is no telling where theirs are.
     - a program that edits a line or draws at the end of the screen (its terminal is in raw mode): below the cursor;
       taken away afterwards, and the cursor is back where it was.
-    - a program that has the whole screen: on the last lines; it has to draw them anew afterwards.
+    - a program that has the whole screen: on the last lines; it has to draw them again afterwards.
     - a terminal that cannot move its cursor: as plain text.
     """
 
@@ -153,7 +153,7 @@ class Screen:
 
     @property
     def leaves_holes(self) -> bool:
-        """Is there something of the command's that it has to draw anew?"""
+        """Is there something of the command's that it has to draw again?"""
         return self._is_full
 
     def open(self, lines: list[str]) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from exeat.errors import ConfigError, ExeatError
 from exeat.gateway.gates.questions import Answer, Question
 from exeat.jail.messages import Answered, Asked, Message, Settled, open_channel, receive, send
-from exeat.run.asks.asking import Panel
+from exeat.run.asks.panel import Panel
 
 QUESTION = Question(3, "a.test", 443, "a.test", inside=False)
 

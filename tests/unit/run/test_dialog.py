@@ -7,46 +7,46 @@ from collections.abc import Iterator
 import pytest
 
 from exeat.jail.messages import Answered, Asked, Message, Settled, open_channel, receive, send
-from exeat.run.asks.prompt import Screen
-from exeat.run.asks.questioner import Questioner
+from exeat.run.asks.dialog import Dialog
+from exeat.run.asks.screen import Screen
 
 
 class Desk:
-    """A questioner, its clock, the gateway's end, and whoever types."""
+    """A dialog, its clock, the gateway's end, and whoever types."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        monkeypatch.setattr("exeat.run.asks.questioner.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("exeat.run.asks.dialog.time.monotonic", lambda: self.now)
         self.gateway, theirs = open_channel()
         self.gateway.setblocking(False)
         self.shown, self.command = bytearray(), bytearray()
-        self.questioner = Questioner(theirs, self.shown, self.command)
+        self.dialog = Dialog(theirs, self.shown, self.command)
 
     def close(self) -> None:
-        self.questioner.stop()
+        self.dialog.stop()
         self.gateway.close()
 
     def say(self, message: Message) -> None:
         send(self.gateway, message)
-        self.questioner.hear()
+        self.dialog.hear()
 
     def ask(self, number: int = 1, *, can_store: bool = True, wait_s: float = 30.0) -> None:
         self.say(Asked(number, f"h{number}.test", 443, "r", False, wait_s, can_store))
 
     def show(self) -> None:
         """The next question goes to the terminal, which takes it at once."""
-        assert self.questioner.has_next
-        self.questioner.show_next(Screen(columns=80, rows=24, is_dumb=True, is_raw=False, is_full=False, is_fresh=True))
+        assert self.dialog.has_next
+        self.dialog.show_next(Screen(columns=80, rows=24, is_dumb=True, is_raw=False, is_full=False, is_fresh=True))
         self.shown.clear()
-        self.questioner.look_at_clock()
+        self.dialog.look_at_clock()
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.questioner.look_at_clock()
+        self.dialog.look_at_clock()
 
     def type(self, *keys: bytes, every_s: float = 0.0) -> None:
         for key in keys:
-            self.questioner.typed(key)
+            self.dialog.typed(key)
             self.wait(every_s)
 
     def answers(self) -> list[tuple[int, bool, bool]]:
@@ -82,7 +82,7 @@ def test_a_key_alone_after_a_while_is_an_answer(desk: Desk) -> None:
     desk.wait(0.3)
     assert desk.answers() == [(1, True, False)]
     desk.say(Settled(1))
-    assert not desk.questioner.is_asking
+    assert not desk.dialog.is_asking
     assert b"h1.test:443 is allowed for this run" in desk.shown
     assert desk.command == b""
 
@@ -105,7 +105,7 @@ def test_enter_after_the_key_is_no_more_than_haste(desk: Desk) -> None:
 def test_a_question_that_is_not_on_the_screen_yet_hears_nothing(desk: Desk) -> None:
     """The terminal takes nothing, for example."""
     desk.ask()
-    desk.questioner.show_next(Screen(columns=80, rows=24, is_dumb=True, is_raw=False, is_full=False, is_fresh=True))
+    desk.dialog.show_next(Screen(columns=80, rows=24, is_dumb=True, is_raw=False, is_full=False, is_fresh=True))
     assert desk.shown
     desk.wait(10.0)
     desk.type(b"o", every_s=1.0)
@@ -192,7 +192,7 @@ def test_ctrl_z_is_no_answer(desk: Desk) -> None:
     desk.type(b"\x1a", every_s=0.3)
     assert desk.command == b"\x1a"
     assert desk.answers() == []
-    desk.questioner.take_back()
+    desk.dialog.take_back()
     desk.show()  # again
     desk.wait(0.6)
     desk.type(b"n", every_s=0.3)
@@ -216,7 +216,7 @@ def test_an_answer_that_is_not_taken(desk: Desk) -> None:
     desk.wait(0.6)
     desk.type(b"a", every_s=0.3)
     desk.wait(2.1)
-    desk.questioner.show_next(Screen(columns=80, rows=24, is_dumb=True, is_raw=False, is_full=False, is_fresh=True))
+    desk.dialog.show_next(Screen(columns=80, rows=24, is_dumb=True, is_raw=False, is_full=False, is_fresh=True))
     assert b"could not be kept" in desk.shown
     desk.shown.clear()
     desk.wait(0.1)
@@ -224,7 +224,7 @@ def test_an_answer_that_is_not_taken(desk: Desk) -> None:
     desk.type(b"o", every_s=0.3)
     desk.wait(2.1)
     assert b"has not taken the answer" in desk.shown
-    assert not desk.questioner.has_next
+    assert not desk.dialog.has_next
     assert desk.answers() == [(1, True, True), (1, True, False)]
 
 
@@ -247,10 +247,10 @@ def test_when_the_gateway_has_gone_there_are_no_questions(desk: Desk) -> None:
     desk.ask(2)
     desk.show()
     desk.gateway.close()
-    desk.questioner.hear()
-    assert not desk.questioner.is_asking
-    assert not desk.questioner.has_next
-    assert desk.questioner.descriptor == -1
+    desk.dialog.hear()
+    assert not desk.dialog.is_asking
+    assert not desk.dialog.has_next
+    assert desk.dialog.descriptor == -1
     desk.wait(1.1)
     desk.type(b"o")
     assert desk.command == b"o"
@@ -258,6 +258,6 @@ def test_when_the_gateway_has_gone_there_are_no_questions(desk: Desk) -> None:
 
 def test_in_the_background_a_question_is_announced_once(desk: Desk) -> None:
     desk.ask(1)
-    desk.questioner.announce()
-    desk.questioner.announce()
+    desk.dialog.announce()
+    desk.dialog.announce()
     assert desk.shown.count(b"allow h1.test:443?  Bring this job to the foreground (fg)") == 1
