@@ -268,7 +268,7 @@ class TunnelThreat:
         scene.settle()
         mark = scene.mark()
         with way.open_raw(scene) as conn:
-            with suppress(ConnectionError):
+            with suppress(OSError):  # it may be cut already
                 conn.sendall(data)
                 conn.shutdown(socket.SHUT_WR)
             answer = read_all(conn)
