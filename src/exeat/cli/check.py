@@ -134,7 +134,7 @@ def _as_lines(explanation: Explanation) -> list[str]:
 def _as_dict(explanation: Explanation) -> dict[str, object]:
     decision = explanation.decision
     return {
-        "verdict": decision.verdict.value,
+        "verdict": "allow" if decision.allowed else "deny",
         "reason": decision.reason.value,
         "target": explanation.target,
         "host": explanation.host,

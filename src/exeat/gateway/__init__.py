@@ -1,0 +1,1 @@
+"""The gateway: accept, door, gates, flow, record."""

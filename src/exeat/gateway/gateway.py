@@ -112,7 +112,7 @@ class Gateway:
         self._drop_log: DropLog | None = None
         self._servers: list[asyncio.Server] = []
         self._loop: asyncio.AbstractEventLoop
-        self._nobody: asyncio.Event | None = None  # while stopping: set when no connection is left
+        self._emptied: asyncio.Event | None = None  # while stopping: set when no connection is left
         self._count = 0
         self._rejections_recorded = 0
         self._sweeper: asyncio.Task[None] | None = None
@@ -145,13 +145,13 @@ class Gateway:
         self._sweeper = self._loop.create_task(self._sweep())
 
     async def _listen(self) -> None:
-        wheres: list[dict[str, object]] = [
+        binds: list[dict[str, object]] = [
             {"host": self._host, "port": self._port, "reuse_port": self._reuse_port or None}
         ]
         if self._listeners is not None:
-            wheres = [{"sock": each} for each in self._listeners]
+            binds = [{"sock": each} for each in self._listeners]
         try:
-            for where in wheres:
+            for where in binds:
                 server: asyncio.Server = await self._loop.create_server(self._make_channel, backlog=4096, **where)  # type: ignore[call-overload]
                 self._servers.append(server)
                 self.addresses += [listening.getsockname()[:2] for listening in server.sockets]
@@ -227,11 +227,11 @@ class Gateway:
 
     async def _wait_for_sessions(self, limit_s: float) -> None:
         """Until all connections are gone, their last bytes taken."""
-        self._nobody = asyncio.Event()
+        self._emptied = asyncio.Event()
         if self.state.sessions:
             try:
                 async with asyncio.timeout(limit_s):
-                    await self._nobody.wait()
+                    await self._emptied.wait()
             except TimeoutError:
                 pass
 
@@ -279,8 +279,8 @@ class Gateway:
     def _forget(self, session: Session) -> None:
         self.state.sessions.discard(session)
         self.state.counters.open_connections -= 1
-        if self._nobody is not None and not self.state.sessions:
-            self._nobody.set()
+        if self._emptied is not None and not self.state.sessions:
+            self._emptied.set()
 
     async def _sweep(self) -> None:
         """One timer for all connections. Ten thousand of them cost about a millisecond a second."""

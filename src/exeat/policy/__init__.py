@@ -4,7 +4,6 @@ from exeat.policy.address import AddressClass, classify
 from exeat.policy.decide import (
     Decision,
     Target,
-    Verdict,
     asks_whether_own,
     decide,
     is_exempt,
@@ -48,7 +47,6 @@ __all__ = [
     "Scope",
     "Source",
     "Target",
-    "Verdict",
     "asks_whether_own",
     "build_policy",
     "canonical_host",

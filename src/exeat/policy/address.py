@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_network
 from typing import Final
 
 from exeat.errors import ConfigError
@@ -174,20 +174,17 @@ def holds_no_public(network: Network) -> bool:
     0.0.0.0/0 contains 10.0.0.0/8, but who writes it means the internet.
     """
     shift = network.max_prefixlen - network.prefixlen
-    return _covered(int(network.network_address) >> shift, shift, _table()[network.version])
+    value = int(network.network_address) >> shift
+    return any(wider >= shift and value >> (wider - shift) == base for wider, base in _inside_space(network.version))
 
 
-def _covered(value: int, shift: int, blocks: tuple[tuple[int, int, AddressClass], ...]) -> bool:
-    inside = []
-    for block_shift, block_value, kind in blocks:
-        if block_shift >= shift and value >> (block_shift - shift) == block_value:
-            return True
-        if block_shift < shift and block_value >> (shift - block_shift) == value:
-            inside.append((block_shift, block_value, kind))
-    if not inside:
-        return False
-    rest = tuple(inside)
-    return _covered(value << 1, shift - 1, rest) and _covered(value << 1 | 1, shift - 1, rest)
+@lru_cache(maxsize=2)
+def _inside_space(version: int) -> tuple[tuple[int, int], ...]:
+    """The blocks of a family, neighbours joined: a network that they cover together lies in one of these."""
+    blocks = (ip_network(text) for text, _ in _BLOCKS if (":" in text) == (version == 6))
+    joined = collapse_addresses(blocks)  # type: ignore[type-var]  # all of one family
+    shifts = ((block.max_prefixlen - block.prefixlen, block) for block in joined)
+    return tuple((shift, int(block.network_address) >> shift) for shift, block in shifts)
 
 
 _TEXT: Final = re.compile(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import chain
 
 from exeat.policy.address import AddressClass, classify, declared, holds_no_public
@@ -17,12 +16,6 @@ from exeat.policy.path import is_canonical_path, path_matches
 from exeat.policy.policy import IP, Policy, address_forms
 from exeat.policy.rule import WEB_PORTS, Ports, Rule, Scope
 from exeat.reasons import PolicyReason, Reason
-
-
-class Verdict(StrEnum):
-    ALLOW = "allow"
-    DENY = "deny"
-
 
 # How far a rule got before it failed to fit: the rule that got furthest sets the reason.
 _PROGRESS = {
@@ -58,15 +51,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict. `rule` is the one that gave it, or for a near miss the one that came closest."""
+    """A verdict. `rule` is the one that decided, or for a near miss the one that came closest."""
 
-    verdict: Verdict
     rule: Rule | None
     reason: PolicyReason
 
     @property
     def allowed(self) -> bool:
-        return self.verdict is Verdict.ALLOW
+        return self.reason is Reason.ALLOWED
 
     @property
     def rule_text(self) -> str:
@@ -86,15 +78,15 @@ def decide(policy: Policy, target: Target) -> Decision:
         fit = _fit(rule, target)
         if fit is Reason.ALLOWED:
             if not rule.implied:
-                return denial or Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
+                return denial or Decision(rule, Reason.ALLOWED)
             implied = implied or rule
             continue
         covered = covered or not (rule.implied or fit is Reason.PORT_NOT_LISTED)
         if near is None or _PROGRESS[fit] > _PROGRESS[reason]:
             near, reason = rule, fit
     if implied is not None and not covered:
-        return denial or Decision(Verdict.ALLOW, implied, Reason.ALLOWED)
-    return Decision(Verdict.DENY, near, reason)
+        return denial or Decision(implied, Reason.ALLOWED)
+    return Decision(near, reason)
 
 
 def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *, own: bool) -> Decision:
@@ -127,9 +119,9 @@ def judge_address(policy: Policy, decision: Decision, target: Target, ip: IP, *,
         if not rule.private or (rule.implied and not (decision.rule is not None and decision.rule.implied)):
             continue
         if _fit(rule, target) is Reason.ALLOWED:
-            return Decision(Verdict.ALLOW, rule, Reason.ALLOWED)
+            return Decision(rule, Reason.ALLOWED)
     reason: PolicyReason = Reason.OWN_ADDRESS if own and asks_whether_own(policy, ip) else Reason.PRIVATE_ADDRESS
-    return Decision(Verdict.DENY, decision.rule, reason)
+    return Decision(decision.rule, reason)
 
 
 def asks_whether_own(policy: Policy, ip: IP) -> bool:
@@ -223,10 +215,10 @@ def _denial(rules: Iterator[Rule], target: Target) -> Decision | None:
         if rule.conditional and target.method is None:
             maybe = maybe or rule
         elif _is_denied_request(rule, target):
-            return Decision(Verdict.DENY, rule, Reason.DENIED_BY_RULE)
+            return Decision(rule, Reason.DENIED_BY_RULE)
     if maybe is not None:
         # The tunnel could carry just what is denied: fail closed, and say what would help.
-        return Decision(Verdict.DENY, maybe, Reason.NEEDS_INTERCEPTION)
+        return Decision(maybe, Reason.NEEDS_INTERCEPTION)
     return None
 
 

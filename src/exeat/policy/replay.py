@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from exeat.errors import HostError
-from exeat.policy.decide import Decision, Target, Verdict, could_allow, decide, judge_address, known_addresses
+from exeat.policy.decide import Decision, Target, could_allow, decide, judge_address, known_addresses
 from exeat.policy.host import LOCALHOST, LOOPBACK, Host, Name, canonical_host
 from exeat.policy.policy import IP, Policy, address_forms
 from exeat.policy.rule import Rule
@@ -196,7 +196,7 @@ def _compared(recorded: Recorded, decision: Decision) -> Again:
     if decision.allowed == recorded.allowed:
         return _SAME
     rule = decision.rule.text if decision.rule is not None else ""
-    outcome = Outcome.ALLOWED if decision.verdict is Verdict.ALLOW else Outcome.DENIED
+    outcome = Outcome.ALLOWED if decision.allowed else Outcome.DENIED
     return Again(outcome, rule, decision.reason)
 
 

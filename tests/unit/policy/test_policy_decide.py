@@ -15,7 +15,6 @@ from exeat.policy import (
     Reason,
     Source,
     Target,
-    Verdict,
     build_policy,
     canonical_host,
     decide,
@@ -149,7 +148,7 @@ def test_special_address_is_denied_as_literal_and_as_answer(text: str) -> None:
     assert not decide(rules, target(text)).allowed
     named = target("good.test")
     answer = judge_address(rules, decide(rules, named), named, ip_address(text), own=False)
-    assert (answer.verdict, answer.reason) == (Verdict.DENY, R.PRIVATE_ADDRESS)
+    assert (answer.allowed, answer.reason) == (False, R.PRIVATE_ADDRESS)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ import pytest
 
 from exeat.policy import (
     Decision,
-    Reason,
     Source,
     Target,
-    Verdict,
     build_policy,
     canonical_host,
     decide,
@@ -72,7 +70,7 @@ def test_target_text() -> None:
 def test_every_reason_has_words(reason: PolicyReason) -> None:
     """No reason falls through, and no sentence carries a raw control character."""
     rule = parse_rule("good.test", Source("x"))
-    decision = Decision(Verdict.ALLOW if reason is Reason.ALLOWED else Verdict.DENY, rule, reason)
+    decision = Decision(rule, reason)
     sentence, change = describe(decision, Target(canonical_host("good.test"), 1, "G\nT", "/\x1b"))
     assert sentence.isprintable()
     assert change.isprintable()

@@ -1,0 +1,1 @@
+"""`exeat proxy log`: from records to rows."""

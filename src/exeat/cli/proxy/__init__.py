@@ -1,0 +1,1 @@
+"""`exeat proxy`: sandboxes that are kept."""

@@ -1,0 +1,1 @@
+"""What in a shared folder would run outside later."""

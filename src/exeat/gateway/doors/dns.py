@@ -18,7 +18,7 @@ from exeat.errors import HostError
 from exeat.gateway.doors.synthetic import SyntheticNames
 from exeat.gateway.record.records import DNS, Denials
 from exeat.gateway.state import State
-from exeat.policy import Decision, Name, Reason, Verdict, canonical_host
+from exeat.policy import Decision, Name, Reason, canonical_host
 from exeat.policy.decide import could_allow, unreachable
 from exeat.wire.dns import (
     CLASS_IN,
@@ -41,7 +41,7 @@ _log = logging.getLogger("exeat")
 TTL_S: Final = 60
 PORT: Final = 53
 _LOCALHOST: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
-_NOT_LISTED: Final = Decision(Verdict.DENY, None, Reason.NOT_LISTED)
+_NOT_LISTED: Final = Decision(None, Reason.NOT_LISTED)
 
 MAX_CONNECTIONS: Final = 64
 MAX_QUERIES: Final = 128  # of one connection

@@ -1,0 +1,1 @@
+"""What every request passes, in order, whichever door it came by."""

@@ -122,7 +122,7 @@ async def secure_upstream(state: State, access: Access, channel: Channel, offer:
 
     Where the server speaks HTTP/2 it is a stream of a connection that others may share. Raises ProtocolRefused.
     """
-    from exeat.trust.roots import handshake_reason
+    from exeat.trust.roots import handshake_reason  # loaded with the interception
 
     interception = state.interception
     assert interception is not None
@@ -157,7 +157,7 @@ async def secure_upstream(state: State, access: Access, channel: Channel, offer:
 
 def explain(error: ssl.SSLError, access: Access) -> Refusal:
     """What is wrong with a server's TLS, in words that help."""
-    from exeat.trust.roots import explain_certificate_error
+    from exeat.trust.roots import explain_certificate_error  # loaded with the interception
 
     is_certificate = isinstance(error, ssl.SSLCertVerificationError)
     kind = ProxyError.TLS_CERTIFICATE_ERROR if is_certificate else ProxyError.TLS_PROTOCOL_ERROR
@@ -182,7 +182,7 @@ def explain_break(error: Exception, access: Access, known: Refusal, channel: Cha
 
 
 def _open_http2(state: State, access: Access, channel: Channel) -> Channel:
-    from exeat.gateway.http2.back import Http2Upstream
+    from exeat.gateway.http2.back import Http2Upstream  # loaded with the interception
 
     upstream = Http2Upstream(channel, state.limits, state.counters)
     upstream.start()

@@ -67,7 +67,7 @@ def judge_addresses(
         own = asks_whether_own(state.policy, ip) and is_own_address(ip)
         judged = judge_address(state.policy, decision, target, ip, own=own)
         if judged.allowed and place.port in state.own_ports and (own or _is_here(ip)):
-            judged = Decision(judged.verdict.DENY, None, Reason.OWN_ADDRESS)  # a loop through ourselves
+            judged = Decision(None, Reason.OWN_ADDRESS)  # a loop through ourselves
         if not judged.allowed:
             return judged, ip
     state.clearances.add(place, decision.rule, addresses, now)

@@ -1,0 +1,1 @@
+"""What is on record, and what is counted."""

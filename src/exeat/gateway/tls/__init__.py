@@ -1,0 +1,1 @@
+"""TLS of our own, towards clients and servers."""

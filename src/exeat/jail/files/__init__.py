@@ -1,0 +1,1 @@
+"""The command's files, as the kernel shows them."""

@@ -1,0 +1,1 @@
+"""What the command may ask of the kernel."""

@@ -1,0 +1,1 @@
+"""The jail's network."""

@@ -1,0 +1,1 @@
+"""What runs around the command, inside: builder and init."""

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from exeat.jail import libc
 from exeat.jail.files import kernelfs, mounts
-from exeat.jail.files.shared_sockets import find_sockets
+from exeat.jail.files.mounts import find_sockets
 from exeat.jail.files.trees import usual_modes
 from exeat.jail.limits import nesting
 from exeat.jail.messages import InitStarted, Word, send

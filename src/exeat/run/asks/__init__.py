@@ -1,0 +1,1 @@
+"""Questions, and the terminal on which they are asked."""

@@ -1,0 +1,1 @@
+"""What the command sees of the machine's files."""

@@ -16,9 +16,8 @@ from exeat.files.named_paths import RealPaths, check_paths
 from exeat.jail.files.holding import Place, places_on_way
 from exeat.jail.files.kernelfs import is_device, is_terminal_of_host
 from exeat.jail.files.layering import PRIVATE, is_private
-from exeat.jail.files.mounts import View
+from exeat.jail.files.mounts import View, find_sockets
 from exeat.jail.files.mounttable import silent_mounts
-from exeat.jail.files.shared_sockets import find_sockets
 from exeat.jail.files.trees import usual_modes
 from exeat.jail.files.view import Layers
 from exeat.paths import full_path, is_below, is_in, is_socket, links_on_way, outermost, up_from

@@ -1,0 +1,1 @@
+"""What a command reached, as a policy."""

@@ -1,0 +1,1 @@
+"""Values out: what comes back."""

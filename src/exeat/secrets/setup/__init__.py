@@ -1,0 +1,1 @@
+"""What secrets there are, and where their values come from. The rest of `secrets` is pure."""

@@ -1,0 +1,1 @@
+"""Byte strings in streams: found, replaced, unpacked."""

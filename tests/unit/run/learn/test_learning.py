@@ -22,7 +22,6 @@ from exeat.policy import (
     Reason,
     Source,
     Target,
-    Verdict,
     build_policy,
     canonical_host,
     classify,
@@ -85,10 +84,10 @@ class Fake:
             "address": address if decision.allowed or decision.reason is Reason.PRIVATE_ADDRESS else "",
             "rule": decision.rule.text if decision.rule is not None else "",
             "reason": decision.reason,
-            "verdict": decision.verdict,
+            "verdict": "allow" if decision.allowed else "deny",
         }
         self.tell("decision", **fields)
-        if decision.verdict is Verdict.ALLOW:
+        if decision.allowed:
             self.tell("end", sent=1_500, received=2_000_000, **fields)
         return decision.allowed
 

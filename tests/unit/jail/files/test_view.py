@@ -86,7 +86,7 @@ def _python(uid: int) -> str:
 
 def _code(uid: int, scene: Path) -> str:
     """Where the package is; a copy for somebody who may not read it."""
-    source = Path(__file__).parents[3] / "src"
+    source = Path(__file__).parents[4] / "src"
     if uid == os.geteuid():
         return str(source)
     copy = scene.parent / "code"
