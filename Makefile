@@ -1,8 +1,5 @@
 # The two commands of the README: `make demo` and `make test`. Nothing else is needed before either.
-# The system's Python, if it will do: it is built for speed, and every user may run it, as tests that become another
-# user need. Those of pyenv and the like are often neither.
-WILL_DO := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
-PYTHON ?= $(shell /usr/bin/python3 -c '$(WILL_DO)' 2>/dev/null && echo /usr/bin/python3 || echo python3)
+PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
