@@ -18,7 +18,7 @@ _MOMENTS = (
     "enum",
     "exeat.cli.main",
     "argparse",
-    "exeat.cli.run",
+    "exeat.cli.options",
     "exeat.run.main",
     "exeat.run.gateway_process.process",
     "fork 1",

@@ -78,7 +78,7 @@ def test_a_person_is_asked(keys: str, made: bool, home: Path) -> None:
     assert run(home, "--empty", "--name", "work").status == 0
     with Terminal(environment(EXEAT_HOME=str(home)), cwd=ANYWHERE) as terminal:
         job = terminal.start(run_argv(["--name", "wrok"], RAN))
-        terminal.wait_for("exeat: there is no sandbox wrok yet (there are: work; did you mean work?).")
+        terminal.wait_for("exeat: there is no sandbox wrok (there are: work; did you mean work?).")
         terminal.wait_for("rules that exeat comes with? [y/N] ")
         terminal.type(keys)
         assert terminal.wait(job) == ("exited", 0 if made else 2)

@@ -89,7 +89,7 @@ def test_only_what_is_on_the_list_can_be_read(scene: Scene, real: Path) -> None:
 
     assert show(f"{real}/profile")["lines"][-1] == "+new"
     for path in (f"{real}/secret", f"{real}/../real/profile", "/etc/passwd", "", f"{real}"):
-        assert "no change" in show(path)["error"]
+        assert "nothing has changed" in show(path)["error"]
     act(scene, "/api/files", expect=409, sandbox="no-such")
     act(scene, "/api/files", expect=409, sandbox="../demo")
     assert ask(scene, "/api/files", method="POST", body=b'{"sandbox":"demo"}', authorization=None).status == 401

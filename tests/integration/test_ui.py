@@ -369,7 +369,8 @@ def test_allow_block_and_remove(scene: Scene) -> None:
     denial = next(line for line in listed.read_text().splitlines() if line.startswith("!in.typed.test"))
     act(scene, "/api/remove", sandbox="demo", rule=denial)
     assert "in.typed.test" not in listed.read_text()
-    assert "allows: block it" in act(scene, "/api/remove", expect=409, sandbox="demo", rule=".typed.test")["error"]
+    said = act(scene, "/api/remove", expect=409, sandbox="demo", rule=".typed.test")["error"]
+    assert "is an allow rule: block it instead" in said
     assert listed.read_text().endswith("\n.typed.test\n")
 
 

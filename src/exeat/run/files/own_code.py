@@ -34,8 +34,9 @@ class OwnCode:
             # Whole folders: it looks for a `pythonXY.zip` before its modules, and for settings next to the program.
             folders = _parts(sys.base_prefix) if is_environment else self._whole_or_parts(sys.base_prefix)
             wanted += [os.path.dirname(os.path.realpath(sys.executable)), standard, *folders]
-        if sys.base_prefix not in _SYSTEM or os.geteuid() != 0:
-            wanted.append(sys.executable)  # by this name, so that every link on the way is held
+        if sys.base_prefix not in _SYSTEM or is_environment or os.geteuid() != 0:
+            # By this name, so that every link on the way is held: that of an environment may lead through anywhere.
+            wanted.append(sys.executable)
         self.read_only = [path for path in dict.fromkeys(wanted) if path and _can_be_changed(path)]
         self.still_writable = _of_others(standard) if is_environment and standard in self.read_only else []
         environments = f"{sys.base_prefix}/envs"  # of others: conda and pyenv-virtualenv keep them there
