@@ -65,18 +65,8 @@ class Plan:
     """Made for the secrets of a run and those of them that a place may have, if it is secure."""
 
     __slots__ = (
-        "aws",
-        "basic",
-        "body",
-        "bound",
-        "headers",
-        "misused",
-        "path",
-        "query",
-        "secure",
-        "set_headers",
-        "watched",
-    )
+        "aws", "basic", "body", "bound", "headers", "misused", "path", "query", "secure", "set_headers", "watched",
+    )  # fmt: skip
 
     def __init__(self, secrets: Sequence[Secret], bound: Sequence[Secret], *, secure: bool) -> None:
         allowed = tuple(bound) if secure else ()

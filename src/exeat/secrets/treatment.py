@@ -60,20 +60,9 @@ class Treatment:
     """
 
     __slots__ = (
-        "_authority",
-        "_head",
-        "_is_searched",
-        "_ledger",
-        "_plan",
-        "_signature",
-        "_trailers_done",
-        "_vault",
-        "body",
-        "keeps_length",
-        "passed",
-        "path",
-        "whole_body",
-    )
+        "_authority", "_head", "_is_searched", "_ledger", "_plan", "_signature", "_trailers_done", "_vault", "body",
+        "keeps_length", "passed", "path", "whole_body",
+    )  # fmt: skip
 
     def __init__(
         self, vault: Vault, plan: Plan, head: RequestHead, path: bytes, authority: bytes, *, is_searched: bool

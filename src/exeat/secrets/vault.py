@@ -27,17 +27,9 @@ class Vault:
     """The secrets of one run. Its `repr` shows none of them."""
 
     __slots__ = (
-        "_by_rule",
-        "_index",
-        "_injected",
-        "_places",
-        "_plans",
-        "_redacted",
-        "_redaction",
-        "_trusted",
-        "placeholders",
-        "secrets",
-    )
+        "_by_rule", "_index", "_injected", "_places", "_plans", "_redacted", "_redaction", "_trusted",
+        "placeholders", "secrets",
+    )  # fmt: skip
 
     def __init__(self, secrets: Sequence[Secret]) -> None:
         self.secrets = tuple(secrets)

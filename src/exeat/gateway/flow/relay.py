@@ -36,6 +36,11 @@ class Look(Protocol):
 class _Pump:
     """One direction."""
 
+    __slots__ = (
+        "_budget", "_copied", "_has_end", "_is_due", "_source", "_splice", "_target", "_tunnel", "_waiting",
+        "ended", "guard", "look", "started", "watch",
+    )  # fmt: skip
+
     def __init__(self, tunnel: Tunnel, source: Channel, target: Channel, budget: Budget | None) -> None:
         self._tunnel = tunnel
         self._source = source
@@ -176,6 +181,8 @@ class _Pump:
 
 class Tunnel:
     """Two pumps. `done` resolves when both connections are gone."""
+
+    __slots__ = ("_client", "_down", "_is_broken", "_up", "_upstream", "done", "note", "seen")
 
     def __init__(self, client: Channel, upstream: Channel, budget: Budget | None) -> None:
         self._client = client

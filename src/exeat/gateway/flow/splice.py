@@ -25,6 +25,11 @@ class Splice:
     `on_end` is told how the source has ended it, `on_refused` that the target takes no more.
     """
 
+    __slots__ = (
+        "_end", "_failure", "_in_pipe", "_on_end", "_on_refused", "_pipe_in", "_pipe_out", "_reading", "_source",
+        "_source_fd", "_target", "_target_fd", "_writing", "ended", "source_done",
+    )  # fmt: skip
+
     def __init__(
         self,
         source: Channel,

@@ -26,6 +26,11 @@ OVER_BUDGET: Final = Refusal(413, "the upload budget is spent", ProxyError.HTTP_
 class Upload:
     """The receiver of the client's bytes. `chunked`: how the body is sent on."""
 
+    __slots__ = (
+        "_body", "_budget", "_chunked", "_client", "_closed", "_exchange", "_filter", "_is_due", "_treatment",
+        "_unpacks", "_upstream", "_waiting", "finished",
+    )  # fmt: skip
+
     def __init__(
         self,
         exchange: Exchange,

@@ -29,20 +29,9 @@ class Session:
     """What a door needs to serve one client. `check` is called about once a second by the gateway."""
 
     __slots__ = (
-        "_deadline",
-        "_expire",
-        "_moved",
-        "_patience",
-        "client",
-        "draining",
-        "live",
-        "number",
-        "requests",
-        "state",
-        "stop_transfer",
-        "task",
-        "upstream",
-    )
+        "_deadline", "_expire", "_moved", "_patience", "client", "draining", "live", "number", "requests", "state",
+        "stop_transfer", "task", "upstream",
+    )  # fmt: skip
 
     def __init__(
         self,

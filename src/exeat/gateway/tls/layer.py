@@ -53,6 +53,11 @@ async def secure_channel(
 class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
     """One connection's TLS. Used as a transport by its channel, and by nobody else."""
 
+    __slots__ = (
+        "_channel", "_clean", "_closing", "_error", "_incoming", "_is_behind", "_is_dear", "_object", "_outgoing",
+        "_raw", "_ready",
+    )  # fmt: skip
+
     def __init__(
         self, channel: Channel, context: ssl.SSLContext, *, server_side: bool, server_name: str | None
     ) -> None:
