@@ -24,6 +24,7 @@ from exeat.errors import StartError, log_not_opened
 
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 _LOCK_WAIT_S = 5.0
+_MAX_KEEP = 9_998  # the number of a rotated file has four digits at most
 _LOCK_RETRY_S = 0.0005
 # Another process holds the lock for some 10 us. Trying again that long is cheaper than a thread.
 _LOCK_SPINS = 20
@@ -253,8 +254,8 @@ def open_sink(target: str | None, *, max_bytes: int, keep: int, in_reach: bool =
     """The sink for `target`: None, `-` for standard output, a file, or a device or pipe as a stream."""
     if target is None:
         return Sink(new_chain("s"))
-    if max_bytes < 0 or keep < 1:
-        raise StartError("the audit log needs max_bytes of 0 or more and keep of 1 or more")
+    if max_bytes < 0 or not 1 <= keep <= _MAX_KEEP:
+        raise StartError(f"the audit log needs max_bytes of 0 or more and keep of 1 to {_MAX_KEEP}")
     try:
         if target in _STANDARD:
             return StreamSink(os.dup(_STANDARD[target]))

@@ -105,7 +105,7 @@ class Company(Protocol):
 
 
 class Jail(Protocol):
-    """One place for one command. Calls come in this order; `close` may come at any time, and more than once."""
+    """One place for one command. Calls come in this order; `end` and `close` may come at any time, more than once."""
 
     def build(self, spec: Spec) -> Built:
         """Make the place. Nothing runs in it yet. Raises JailError or ConfigError."""
@@ -115,6 +115,9 @@ class Jail(Protocol):
 
     def attend(self, company: Company) -> Ended:
         """Until the command has ended: signals in, exit status out."""
+
+    def end(self) -> None:
+        """End what runs in it. What holds it stands until `close`: something may still be served there."""
 
     def close(self) -> None:
         """End what still runs, and leave nothing behind."""

@@ -242,12 +242,13 @@ def decode(data: bytes) -> Message:
             raise ValueError
         message: Message = kind(*fields)
     except (ValueError, IndexError):
-        raise ExeatError("a process of the run said what is not understood", detail=repr(data[:40])) from None
+        raise ExeatError("a process of the run said what is not understood", detail=repr(data[:1])) from None
     return message
 
 
 def failure(step: str, error: OSError) -> Failed:
-    name = f": {os.fsdecode(error.filename)}" if error.filename else ""
+    about = error.filename  # a number, if a descriptor was meant
+    name = f": {os.fsdecode(about) if isinstance(about, bytes) else about}" if about is not None else ""
     return Failed(step, error.errno or 0, f"{error.strerror or error}{name}"[:_MAX_REASON])
 
 

@@ -70,13 +70,25 @@ def run_in_jail(settings: RunSettings, gateway: GatewayProcess, log_files: tuple
         _tell(plan, standing.files, ended, outcome, warnings, terminal)
         return Finished(ended.status, outcome, plan.files, seen)
     finally:
-        gateway.kill()  # before the jail: its rules, if they are the host's, hold until no one uses them
-        if standing is not None:
-            standing.jail.close()
-            standing.files.close()
-        terminal.give_back()
-        terminal.close()
-        signals.close()
+        try:
+            _take_down(standing, gateway)
+        finally:
+            terminal.give_back()
+            terminal.close()
+            signals.close()
+
+
+def _take_down(standing: _Standing | None, gateway: GatewayProcess) -> None:
+    """The command first, then the gateway, and then the jail: its rules hold until no one uses them."""
+    if standing is None:
+        gateway.kill()
+        return
+    try:
+        standing.jail.end()
+        gateway.kill()
+        standing.jail.close()
+    finally:
+        standing.files.close()
 
 
 def refuse_what_it_lacks(body: Body, plan: Plan) -> None:
@@ -160,15 +172,15 @@ def _open_files(hides: Hides, plan: Plan) -> CommandFiles:
 
 def _run_to_the_end(standing: _Standing, gateway: GatewayProcess, terminal: Terminal, signals: SignalSource) -> Ended:
     if number := waiting_end():  # for a command that is not there yet, and need not be
-        standing.jail.close()
+        standing.jail.end()
         return Ended(128 + number)
     try:
         terminal.begin()
         standing.jail.release()
         return standing.jail.attend(_Company(standing.files, gateway, terminal, signals))
     except BaseException:
+        standing.jail.end()
         gateway.kill()
-        standing.jail.close()
         # The command can have brought this about, with something in the project that is not to stay there.
         terminal.give_back()
         for line in standing.files.sweep():

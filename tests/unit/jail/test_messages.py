@@ -110,6 +110,7 @@ def test_control_that_message_without_the_change() -> None:
         (OSError(0, "words"), ("step", 0, "words")),
         (OSError("only words"), ("step", 0, "only words")),
         (OSError(errno.ENOENT, "x", b"/a\xff\n"), ("step", errno.ENOENT, "x: /a\udcff\n")),
+        (OSError(errno.ENOSPC, "full", 7), ("step", errno.ENOSPC, "full: 7")),  # by a call on a descriptor
     ],
 )
 def test_a_failure_arrives_as_it_was(error: OSError, expected: tuple[str, int, str]) -> None:

@@ -13,6 +13,7 @@ from exeat.errors import JailError
 from exeat.jail.jail import Built, Company, Ended, Sockets, Spec
 from exeat.jail.select import BODIES, Body
 from exeat.run import lifecycle
+from exeat.run.command_files import CommandFiles
 from exeat.run.lifecycle import Finished, concerns_command
 from exeat.run.outcome import UNKNOWN, Outcome
 from exeat.run.settings import Preparations, RunSettings
@@ -86,6 +87,9 @@ class Recorder:
         self.note("attend")
         return Ended(7)
 
+    def end(self) -> None:
+        self.note("end")
+
     def close(self) -> None:
         self.note("close")
 
@@ -118,7 +122,7 @@ STEPS = ["prepare", "build", "serve", "seal", "release", "attend"]
 def test_the_steps_of_every_run_are_the_same_and_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     assert run_recorded(monkeypatch, recorder).status == 7
-    assert recorder.calls == [*STEPS, "stop", "kill", "close"]
+    assert recorder.calls == [*STEPS, "stop", "end", "kill", "close"]
 
 
 @pytest.mark.parametrize("step", STEPS[1:])
@@ -128,7 +132,19 @@ def test_whatever_fails_the_jail_is_closed_and_nothing_follows(step: str, monkey
         run_recorded(monkeypatch, recorder)
     done = STEPS[: STEPS.index(step) + 1]
     assert recorder.calls[: len(done)] == done
-    assert set(recorder.calls[len(done) :]) == {"kill", "close"}
+    left = recorder.calls[len(done) :]
+    assert left[0] == ("close" if step == "build" else "end"), "the command is ended before all else"
+    assert left[-2:] == (["close", "kill"] if step == "build" else ["kill", "close"])
+    assert set(left) <= {"end", "kill", "close"}
+
+
+def test_a_jail_that_cannot_be_taken_down_does_not_keep_the_files_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its folders may lie what must not stay there."""
+    closed: list[str] = []
+    monkeypatch.setattr(CommandFiles, "close", lambda self: closed.append("files"))
+    with pytest.raises(JailError, match="close failed"):
+        run_recorded(monkeypatch, Recorder(fails="close"))
+    assert closed == ["files"]
 
 
 def test_rules_that_cannot_be_used_build_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ class DnsDoor:
         self._sockets: list[asyncio.DatagramTransport] = []
         self._servers: list[asyncio.Server] = []
         self._streams: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
+        self._is_closed = False
 
     # Sockets
 
@@ -84,6 +85,7 @@ class DnsDoor:
 
     async def close(self) -> None:
         """Stop answering, cut what is open, and put the last repeats on record. The journal must still be open."""
+        self._is_closed = True
         for transport in self._sockets:
             transport.close()
         for server in self._servers:
@@ -100,7 +102,7 @@ class DnsDoor:
     async def _serve_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One TCP connection."""
         task = asyncio.current_task()
-        if task is None or len(self._streams) >= MAX_CONNECTIONS:
+        if task is None or self._is_closed or len(self._streams) >= MAX_CONNECTIONS:
             writer.transport.abort()
             return
         self._streams[writer] = task

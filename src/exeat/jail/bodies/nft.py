@@ -37,9 +37,9 @@ class NftJail(NamespaceJail):
     def close(self) -> None:
         """When the gateway is gone, too: a closed socket with something left to send ends only with its peer."""
         super().close()
-        if self._fence is not None:
-            self._fence.remove()
-            self._fence = None
+        fence, self._fence = self._fence, None
+        if fence is not None:
+            fence.remove()
 
 
 def _environment(spec: Spec, uid: int) -> dict[str, str]:

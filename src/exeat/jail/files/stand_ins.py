@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from exeat.jail.files.mounttable import MountTable
-from exeat.paths import look, opened
+from exeat.paths import look, using
 
 _MAX_ENTRIES: Final = 10_000
 _COPIED_BYTES: Final = 1 << 20  # of one file
@@ -89,7 +89,7 @@ class Skeletons:
 
     def _copy_file(self, path: str, target: str) -> bool:
         """False: an empty file is at the target, for the original to be bound over. What cannot be read is empty."""
-        with opened(target, _MAKE) as made:
+        with using(os.open(target, _MAKE, 0o600)) as made:
             try:
                 source = os.open(path, _READ)
             except OSError:

@@ -32,7 +32,8 @@ def build(place: Place, control: socket.socket) -> NoReturn:
         _build(place, control)
     except BaseException as problem:
         report(control, "build", problem)
-    os._exit(1)
+    finally:
+        os._exit(1)  # whatever happens: this is a fork, and what called it is the runner's
 
 
 def _build(place: Place, control: socket.socket) -> None:

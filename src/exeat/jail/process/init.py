@@ -56,7 +56,8 @@ def live_as_init(place: Place, control: socket.socket, positions: dict[int, int]
         _Watch(command, signals, control, positions, attempts, leads_session=leads, shares_group=shares).go_on()
     except BaseException as problem:
         report(control, "init", problem)
-    os._exit(1)
+    finally:
+        os._exit(1)  # whatever happens: this is a fork, and what called it is the runner's
 
 
 def _lead_session(terminal: OwnTerminal) -> None:

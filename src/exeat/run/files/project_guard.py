@@ -154,8 +154,11 @@ class ProjectGuard:
         """Rename what is there, without following anything. False: nothing is."""
         folder, name = self._folders[os.path.dirname(path)], os.path.basename(path)
         try:
-            with unlocked(folder):
+            try:
                 end = set_aside(f"{path_of(folder)}/{name}")
+            except PermissionError:
+                with unlocked(folder):
+                    end = set_aside(f"{path_of(folder)}/{name}")
         except OSError as error:
             self._failed.append(f"{path} ({error.strerror})")
             return True

@@ -62,13 +62,14 @@ class GatewayProcess:
 
         From here on this process no longer has what its variables held of secrets.
         """
-        rules, _ = self._expect(messages.RulesRead)
+        with ClosedMemory():
+            rules, _ = self._expect(messages.RulesRead)
+            if rules.is_prepared:
+                prepared, received = self._expect(messages.Prepared)
+                scrub_environment(prepared.dropped, self._settings.environ)
         files = tuple(FileSettings._make(fields) for fields in rules.files)
         found = Preparations(rules.to_host, files, said=rules.said)
         if rules.is_prepared:
-            with ClosedMemory():
-                prepared, received = self._expect(messages.Prepared)
-                scrub_environment(prepared.dropped, self._settings.environ)
             bundle, own, java = received
             found = found.replace(
                 placeholders=dict(prepared.placeholders),
@@ -97,7 +98,8 @@ class GatewayProcess:
             pass  # it has ended, and may have said why
         finally:
             sockets.close()
-        self._expect(messages.Word)  # READY
+        if self._expect(messages.Word)[0] is not messages.Word.READY:
+            raise StartError("the gateway ended before it started")
 
     def stop(self) -> Outcome:
         """End it. Returns what was blocked and what failed; nothing if it has died before."""
