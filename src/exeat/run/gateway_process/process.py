@@ -174,7 +174,7 @@ def _live(
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that waits is dropped by this
         signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is started yet; no exception in an import
         if sys.platform == "linux":  # elsewhere the end of the control socket is all there is
             from exeat.jail import libc  # Linux only
 
@@ -187,6 +187,7 @@ def _live(
         rules = read_rules(settings, control)
         from exeat.run.gateway_process.serving import serve_run
 
+        signal.signal(signal.SIGTERM, _leave)
         serve_run(settings, rules, control, asked)
         status = 0
     except ConfigError as error:
