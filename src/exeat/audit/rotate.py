@@ -102,6 +102,11 @@ class FilePool:
         """
         descriptor = self._open_oldest()
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(descriptor)  # it may still be in use, and keeps what it has
+            raise
+        try:
             _write_first(descriptor, line)
             for number in reversed(range(1, len(self._names))):
                 self._exchange(self._names[number - 1], self._names[number])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from exeat.audit.logfile import LogFile
+from exeat.audit.rotate import FilePool
 from exeat.audit.rotation import Rotation, rotation_from
 from exeat.audit.verify import verify_files
 from exeat.errors import ConfigError
@@ -50,6 +53,25 @@ def test_it_rotates_over_the_files_that_were_there(keep: int, path: str) -> None
     assert found.ok, found.problems
     assert found.continues, "the oldest lines are gone"
     assert read(path)[-1]["number"] == 299
+
+
+def test_the_oldest_file_is_emptied_only_under_its_lock(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that has no locks to give: the log goes on where it is, and the oldest lines stay."""
+    make_spares(path, 1)
+    Path(f"{path}.1").write_text("older lines\n")
+    Path(path).touch(0o600)
+    pool = FilePool(path, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("exeat.audit.rotate.fcntl.flock", no_locks)
+        with pytest.raises(OSError, match="locks"):
+            pool.begin_next(b"first\n")
+    assert Path(f"{path}.1").read_text() == "older lines\n"
+    os.close(pool.begin_next(b"first\n"))  # the control
+    assert Path(path).read_text() == "first\n"
+
+
+def no_locks(descriptor: int, operation: int) -> None:
+    raise OSError(errno.ENOLCK, "no locks available")
 
 
 def test_the_first_rotation_keeps_everything(path: str) -> None:
