@@ -36,7 +36,7 @@ class Loaded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RuleSources:
-    """Everything that a user gave, unread. Kept so that a reload reads it all anew, or not at all."""
+    """Everything that a user gave, unread. Kept so that a reload reads it all again, or not at all."""
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class RuleSources:
                 where=str(secrets[0].written),
                 expected='intercept = "needed", or no secrets',
             )
-        # Behind all others: where rules say the same, the one that somebody wrote is kept.
+        # Behind all others: where rules say the same, the one that someone wrote is kept.
         rules += [replace(rule, implied=True) for secret in secrets for rule in secret.hosts]
         policy = build_policy(rules, hosts, networks)
         return Loaded(policy, limits, intercept, secrets, tuple(warnings), tuple(files))

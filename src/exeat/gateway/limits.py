@@ -104,7 +104,7 @@ class Memory:
 
 
 class Loan:
-    """What one body has of a memory. It is given back at the latest when nobody has the loan any more."""
+    """What one body has of a memory. It is given back at the latest when no one has the loan any more."""
 
     __slots__ = ("_memory", "size")
 

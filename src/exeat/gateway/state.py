@@ -35,7 +35,7 @@ _CLEARED_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """A host and port that somebody asked for, with what the policy says of a tunnel to it.
+    """A host and port that someone asked for, with what the policy says of a tunnel to it.
 
     Unless the policy looks at requests here, that is also what it says of every HTTP request.
     """
@@ -226,7 +226,7 @@ class State:
         interception: Interception | None = None,
     ) -> None:
         self.interception = interception
-        self.questions: Questions | None = None  # where somebody may be asked about what no rule lists
+        self.questions: Questions | None = None  # where someone may be asked about what no rule lists
         self.sessions: set[Session] = set()
         self.http2_pool = Http2Pool(limits.max_idle_upstreams)
         self.sandbox = sandbox

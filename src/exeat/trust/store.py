@@ -41,7 +41,7 @@ def java_key_store(ders: Iterable[bytes]) -> bytes:
     for number, der in enumerate(entries):
         content += struct.pack(">I", _TRUSTED_CERTIFICATE)
         content += _java_text(f"exeat-{number}")
-        content += struct.pack(">Q", 0)  # when it was added: nobody asks
+        content += struct.pack(">Q", 0)  # when it was added: no one asks
         content += _java_text("X.509")
         content += struct.pack(">I", len(der)) + der
     digest = hashlib.sha1(JAVA_PASSWORD.encode("utf-16-be") + _SALT, usedforsecurity=False)

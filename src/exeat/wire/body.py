@@ -19,11 +19,11 @@ _CHUNK_START: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[\t\x20-\x7e\x
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[\t\x20-\x7e\x80-\xff]*+)?")
 _TRAILER_LINE: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]++):[ \t]*+([\t\x20-\x7e\x80-\xff]*+)")
 _MAX_CHUNK_LINE: Final = 1024
-# Some tenths of a millisecond: so many chunks, or so many times these bytes. Nobody must cost others their turn.
+# Some tenths of a millisecond: so many chunks, or so many times these bytes. No one must cost others their turn.
 _STEPS_AT_ONCE: Final = 256
 _STEP_BYTES: Final = 512
 # What a chunk's first line may have that is no content, and how far all of them together may be over that: as Go has
-# it (CVE-2023-39326), so that nobody can make us read for nothing by extensions.
+# it (CVE-2023-39326), so that no one can make us read for nothing by extensions.
 _FRAMING_BYTES: Final = 16
 _MAX_EXCESS: Final = 16 * 1024
 _MAX_TRAILERS: Final = 16 * 1024

@@ -231,7 +231,7 @@ def read_fields(
 
 
 class KnownFields:
-    """Header lines that one gateway has read, and what it made of them, which nobody changes.
+    """Header lines that one gateway has read, and what it made of them, which no one changes.
 
     A client sends the same lines with each request to a host; only its first line changes. So they are read once:
     a head then takes 2 us instead of 6. Answers repeat less. Lines in which a credential could be are read each time.

@@ -3,7 +3,7 @@
 A head is handed over whole, up to and including its empty line, so that nothing here depends on how
 the bytes arrived. llhttp gives the grammar; on top of it every ambiguity that two HTTP readers could
 settle differently is refused (request smuggling, RFC 9112 section 11.2), never repaired. The first line
-and all framing that is sent on are written anew; of the original only judged lines are passed along.
+and all framing that is sent on are written again; of the original only judged lines are passed along.
 """
 
 from __future__ import annotations

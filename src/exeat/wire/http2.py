@@ -182,7 +182,7 @@ class MessageReader:
         return isinstance(self._decoder, UntilClose)
 
     def feed(self, data: bytes) -> list[Part]:
-        """What `data` adds to the message. What comes behind its end is dropped: nobody asked for it."""
+        """What `data` adds to the message. What comes behind its end is dropped: no one asked for it."""
         parts: list[Part] = []
         while self._decoder is None:
             data = self._partial + data

@@ -104,5 +104,5 @@ def parse_request(data: bytes) -> tuple[SocksRequest, int] | None:
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """A reply with no bound address: where we connect from is nobody's business inside."""
+    """A reply with no bound address: where we connect from is no one's business inside."""
     return bytes((VERSION, reply, 0, 1, 0, 0, 0, 0, 0, 0))

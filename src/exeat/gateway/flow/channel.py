@@ -148,7 +148,7 @@ class Channel(asyncio.Protocol):
         for data in last_bytes(self.transport):
             push = self._on_data
             if push is None or self._paused_for_peer:
-                return  # nobody is there to take it, or to take it now: it is not collected here
+                return  # no one is there to take it, or to take it now: it is not collected here
             self.received += len(data)
             push(data)
 
@@ -230,7 +230,7 @@ class Channel(asyncio.Protocol):
         self._on_lost = callback
 
     def release(self) -> None:
-        """Back to pull mode, with nobody told of anything: the next user begins afresh."""
+        """Back to pull mode, with no one told of anything: the next user begins afresh."""
         self._producer = self._on_lost = None
         self.push_to(None)
 
@@ -283,7 +283,7 @@ class Channel(asyncio.Protocol):
         self._update_reading()
 
     def hand_over(self) -> None:
-        """Read no more: somebody else does, by a descriptor of the same connection."""
+        """Read no more: someone else does, by a descriptor of the same connection."""
         self._is_handed_over = True
         self.transport.pause_reading()
 

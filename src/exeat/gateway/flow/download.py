@@ -1,4 +1,4 @@
-"""A response's body on its way to the client: decoded, cleared of secrets, and framed anew."""
+"""A response's body on its way to the client: decoded, cleared of secrets, and framed again."""
 
 from __future__ import annotations
 

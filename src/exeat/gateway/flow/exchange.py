@@ -1,6 +1,6 @@
 """One HTTP/1 request and its response, moved by callbacks once everything has been decided.
 
-Both messages are framed anew: what was read as one body by our parser is sent as one body, so no two
+Both messages are framed again: what was read as one body by our parser is sent as one body, so no two
 readers along the way can disagree on where it ends. Nothing is buffered whole; each side is paused
 while the other cannot keep up.
 """
@@ -133,7 +133,7 @@ class Exchange:
                 self._begin_upload()
         elif client.closed:
             self._on_client_lost(None)
-        # What came while nobody listened: a server may answer, or leave, as soon as it has accepted.
+        # What came while no one listened: a server may answer, or leave, as soon as it has accepted.
         if early := upstream.take():
             self._may_reuse = False  # whatever it answers, it is not this request
             self.on_data(early)
@@ -375,5 +375,5 @@ class Exchange:
     def _on_client_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
             self.note = Ending.CLIENT_LEFT
-            self.reuse_upstream = self.keep_client = False  # the rest of the answer would be somebody else's
+            self.reuse_upstream = self.keep_client = False  # the rest of the answer would be someone else's
             self._settle()

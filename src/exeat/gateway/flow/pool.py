@@ -47,7 +47,7 @@ class _Idle:
         self.since = since
 
     def on_data(self, data: bytes) -> None:
-        # An answer nobody asked for would become the answer to somebody's next request (response smuggling).
+        # An answer no one asked for would become the answer to someone's next request (response smuggling).
         self.pool.drop(self)
         self.channel.abort()
 
@@ -171,7 +171,7 @@ class Http2Pool:
         self._open[key] = upstream, route
 
     def _drop_idle(self) -> bool:
-        """Close the connection that nobody has used for longest. False: all are in use."""
+        """Close the connection that no one has used for longest. False: all are in use."""
         idle = [(upstream.idle_since, key) for key, (upstream, _) in self._open.items() if upstream.streams == 0]
         if not idle:
             return False
@@ -198,7 +198,7 @@ class Http2Pool:
         self._close_unused()
 
     def sweep(self, now: float, idle_s: float) -> None:
-        """Close what nobody has used for too long, and forget what is closed."""
+        """Close what no one has used for too long, and forget what is closed."""
         for key, (upstream, _) in list(self._open.items()):
             idle = upstream.streams == 0 and now - upstream.idle_since > idle_s
             if idle or not upstream.usable:

@@ -1,4 +1,4 @@
-"""A request on its way to the server: its head, and its body, decoded, treated, framed anew, and sent on."""
+"""A request on its way to the server: its head, and its body, decoded, treated, framed again, and sent on."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class Session:
         self.stop_transfer = stop
 
     def let_go(self, *, is_over: bool = False) -> None:
-        """The upstream is gone, or somebody else's from now on. `is_over`: and with it the transfer."""
+        """The upstream is gone, or someone else's from now on. `is_over`: and with it the transfer."""
         self.upstream = None
         if is_over:
             self.live = self.stop_transfer = None

@@ -109,7 +109,7 @@ class Http2Upstream(Link):
         return number
 
     def give_up(self, stream: _BackStream) -> None:
-        """Nobody waits for the stream any more."""
+        """No one waits for the stream any more."""
         if self.carried.get(stream.id) is not stream:
             self._unsent.discard(stream)
             self.check_idle()

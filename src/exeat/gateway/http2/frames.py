@@ -47,7 +47,7 @@ _CHATTER_PER_FRAME: Final = 4
 
 @dataclass(kw_only=True)
 class StreamMalformed(Event):
-    """A stream's message is malformed. `size`: what flow control has counted, and nobody has been given."""
+    """A stream's message is malformed. `size`: what flow control has counted, and no one has been given."""
 
     stream_id: int
     error: ProtocolError

@@ -34,7 +34,7 @@ _buffers = _Buffers()
 
 
 class TlsCutOff(ConnectionError):  # noqa: N818 - named for what happened
-    """The connection ended without TLS's own end: somebody on the way may have cut it."""
+    """The connection ended without TLS's own end: someone on the way may have cut it."""
 
 
 async def secure_channel(
@@ -51,7 +51,7 @@ async def secure_channel(
 
 
 class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
-    """One connection's TLS. Used as a transport by its channel, and by nobody else."""
+    """One connection's TLS. Used as a transport by its channel, and by no one else."""
 
     __slots__ = (
         "_channel", "_clean", "_closing", "_error", "_incoming", "_is_behind", "_is_dear", "_object", "_outgoing",
@@ -236,7 +236,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         try:
             self._object.unwrap()
         except (ssl.SSLError, ValueError):
-            pass  # the peer's own goodbye has not come yet: nobody waits for it
+            pass  # the peer's own goodbye has not come yet: no one waits for it
         self._flush()
 
     def write_eof(self) -> None:

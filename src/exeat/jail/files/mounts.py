@@ -185,7 +185,7 @@ def _own_hosts() -> str:
 
 
 def _copy_ssh_configs() -> None:
-    """Files of root belong to `nobody` in a user namespace, and ssh refuses settings of others: it gets copies."""
+    """Files of root belong to `no one` in a user namespace, and ssh refuses settings of others: it gets copies."""
     try:
         names = sorted(name for name in os.listdir(_SSH_CONFIGS) if name.endswith(".conf"))
     except OSError:
