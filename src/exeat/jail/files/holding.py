@@ -16,7 +16,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -65,7 +65,7 @@ class Holdings(NamedTuple):
         """`heap` is an empty folder, which goes out of the command's reach. It can be used again. `blank` is a file."""
         hold_read_only(self.read_only, heap, self.still_writable, reach)
         hold_hidden(self.hidden, heap, blank, reach)
-        _pin([_Way(place, reach) for place in self.pinned], heap, with_places=True)
+        _pin(_ways_to(self.pinned, reach), heap, with_places=True)
 
     def that_are_open(self, reach: Reach = _BY_PATH) -> Holdings:
         """Those where something is that is not held."""
@@ -81,14 +81,16 @@ def hold_read_only(
     """Let these be read, and not written; but for places in them, and again in those."""
     places, excepted = list(places), list(still_writable)
     inner = [place for place in places if _is_in_one_of(place, places)]  # read-only with what they are in
-    ways = [_Way(place, reach) for place in places if place not in inner]
-    writable = [_Way(place, reach) for place in excepted]
+    ways = _ways_to((place for place in places if place not in inner), reach)
+    writable = _ways_to(excepted, reach)
     for way in ways:
         if not way.is_link:
-            mount(way.place, way.place, None, MS_BIND | MS_REC)
-            read_only_below(way.what_is_seen())
+            with suppress(FileNotFoundError):  # gone, as in `_ways_to`
+                mount(way.place, way.place, None, MS_BIND | MS_REC)
+                read_only_below(way.what_is_seen())
     for way in writable:
-        mount(way.place, way.what_is_seen(), None, MS_BIND | MS_REC)
+        with suppress(FileNotFoundError):
+            mount(way.place, way.what_is_seen(), None, MS_BIND | MS_REC)
     _pin([*ways, *writable], heap)
     again = [place for place in inner if _is_in_one_of(place, excepted)]
     if again:
@@ -101,14 +103,15 @@ def _is_in_one_of(place: Place, others: Iterable[Place]) -> bool:
 
 def hold_hidden(places: Iterable[Place], heap: str, blank: str, reach: Reach = _BY_PATH) -> None:
     """Let files be seen as `blank`, and folders empty but for what is kept of them."""
-    ways = [(_Way(place, reach), place.keep) for place in places]
-    for way, kept in ways:
-        if way.is_folder:
-            _empty(way, kept)
-        elif not way.is_link:
-            mount(blank, way.place, None, MS_BIND)
-            read_only(way.what_is_seen())
-    _pin([way for way, _ in ways], heap)
+    ways = _ways_to(places, reach)
+    for way in ways:
+        with suppress(FileNotFoundError):
+            if way.is_folder:
+                _empty(way, way.keep)
+            elif not way.is_link:
+                mount(blank, way.place, None, MS_BIND)
+                read_only(way.what_is_seen())
+    _pin(ways, heap)
 
 
 def places_on_way(root: str, path: str) -> list[Place]:
@@ -125,6 +128,7 @@ class _Way:
         self._names = inside.split("/") if inside != "." else []
         if self._names[:1] == [".."]:
             raise OSError(errno.EINVAL, f"{place.path} is not in {place.root}")
+        self.keep = place.keep
         self._root = place.root
         self._reach = reach
         self._others: list[int] = []
@@ -172,6 +176,18 @@ class _Way:
         self._others.clear()
 
 
+def _ways_to(places: Iterable[Place], reach: Reach) -> list[_Way]:
+    """Others work in a shared folder too, and may remove a place after it was found. Then there is nothing to hold.
+
+    If it comes back, `hold_again` sees that it is open.
+    """
+    ways = []
+    for place in places:
+        with suppress(FileNotFoundError):
+            ways.append(_Way(place, reach))
+    return ways
+
+
 def _is_open(place: Place, reach: Reach) -> bool:
     """Is something there that can be changed? What is held lies on a read-only mount; of links it is not known."""
     try:
@@ -208,10 +224,11 @@ def _pin(ways: list[_Way], heap: str, *, with_places: bool = False) -> None:
                 continue
             seen.add((found.st_dev, found.st_ino))
             source = way.path_of(descriptor)
-            if stat.S_ISDIR(found.st_mode):
-                _heap_up(source, heap)
-            else:
-                mount(source, source, None, MS_BIND)  # on itself; a link is followed as before
+            with suppress(FileNotFoundError):
+                if stat.S_ISDIR(found.st_mode):
+                    _heap_up(source, heap)
+                else:
+                    mount(source, source, None, MS_BIND)  # on itself; a link is followed as before
         way.close()
     if seen:
         # Lies on the last of them as each lies on the one before.

@@ -91,8 +91,11 @@ class ProjectGuard:
         self._read_only = {place.path: _identity(place.path) for place in holdings.read_only}
         held = [path for place in places for path in up_from(place.path, place.root)]
         try:
-            for path in self._forbidden:
-                self._open_folder(os.path.dirname(path))
+            for path in sorted(self._forbidden):
+                try:
+                    self._open_folder(os.path.dirname(path))
+                except FileNotFoundError:  # removed since it was found, by others who work there
+                    self._forbidden.discard(path)
             self._watch = NameWatch((*held, *self._ways.links, *self._forbidden))
         except OSError as error:
             self._close_all()

@@ -298,3 +298,13 @@ def test_places_may_lie_in_one_another(scene: Scene) -> None:
         " lambda: write('tools/free/inner/file'), lambda: os.rename('tools/free/inner', 'tools/free/z'))"
     )
     assert scene.run(program) == ["Read-only file system", "done", "Read-only file system", BUSY]
+
+
+def test_what_was_removed_since_it_was_found_is_not_held_and_the_rest_is(scene: Scene) -> None:
+    """Others work in a shared folder too: a clone that fails takes its folder away again."""
+    make(scene.root / "a/b/config")
+    program = """
+Holdings(at("gone/config", "a/b/config"), at("gone/x"), at("gone/key"), at("gone")).hold(heap, blank)
+tried(lambda: write("a/b/config"), lambda: os.rename("a", "z"))
+"""
+    assert scene.run(program) == [FIXED, BUSY]
