@@ -1,0 +1,77 @@
+"""Whose things at an engine are: labels, and what a crash has left.
+
+What belongs to a run or a pool names the process it belongs to. When that process is gone, whoever comes next removes
+it. Nothing without such a label is ever touched, nor anything of another machine or container.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from exeat.engine.client import Engine
+from exeat.engine.errors import EngineError
+
+KIND: Final = "exeat.kind"
+OWNER: Final = "exeat.owner"
+
+
+def labels(kind: str, *, is_kept: bool = False) -> dict[str, str]:
+    """`is_kept`: it outlives this process on purpose."""
+    return {KIND: kind} if is_kept else {KIND: kind, OWNER: f"{_world()}.{os.getpid()}.{_started(os.getpid())}"}
+
+
+def remove_left_over(engine: Engine) -> list[str]:
+    """Containers, networks and volumes of processes that are gone. Returns what was removed."""
+    removed = []
+    only_ours = {"label": [OWNER]}
+    for container in engine.call("GET", "/containers/json", query={"all": True, "filters": only_ours}):
+        if _is_left_over(container.get("Labels") or {}):
+            removed += _remove(engine, f"/containers/{container['Id']}", {"force": True, "v": True})
+    return removed
+
+
+def remove_left_networks(engine: Engine) -> list[str]:
+    """Of runs and pools that made some. Apart from the rest: two calls that most runs need not make."""
+    removed = []
+    only_ours = {"label": [OWNER]}
+    for network in engine.call("GET", "/networks", query={"filters": only_ours}):
+        if _is_left_over(network.get("Labels") or {}):
+            removed += _remove(engine, f"/networks/{network['Id']}")
+    for volume in (engine.call("GET", "/volumes", query={"filters": only_ours}) or {}).get("Volumes") or ():
+        if _is_left_over(volume.get("Labels") or {}):
+            removed += _remove(engine, f"/volumes/{volume['Name']}")
+    return removed
+
+
+def _remove(engine: Engine, path: str, query: Mapping[str, object] | None = None) -> list[str]:
+    try:
+        engine.call("DELETE", path, query=query)
+    except EngineError:
+        return []  # another run was faster, or it is being removed
+    return [path]
+
+
+def _is_left_over(found: Mapping[str, str]) -> bool:
+    world, _, process = found.get(OWNER, "").rpartition(".")[0].rpartition(".")
+    started = found.get(OWNER, "").rpartition(".")[2]
+    if world != _world() or not process.isdigit():
+        return False
+    return _started(int(process)) != started
+
+
+def _world() -> str:
+    """This boot of this machine, and this PID namespace of it: elsewhere a pid means something else."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot = file.read().strip()
+    return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def _started(pid: int) -> str:
+    """When a process began, in ticks; "" if there is none. So that another by the same pid is not taken for it."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[19].decode("ascii")
+    except (OSError, IndexError):
+        return ""
