@@ -10,13 +10,14 @@ from typing import Final
 from exeat.errors import ConfigError
 from exeat.files.keys.hidden import HiddenPath
 from exeat.files.named_paths import refuse_hidden
-from exeat.jail.container.options import HOME, Mount
+from exeat.jail.container.options import HOME, ROOT_HOME, Mount
 from exeat.paths import full_path, is_below, is_in, is_inside, look
 
 _FORM: Final = "SRC:DST or SRC:DST:ro, both full paths"
 _KERNELS: Final = ("/proc", "/sys", "/dev")
 # Where a container has something of its own. A folder above one of these would be mounted over it, or changed by it.
-_OWN: Final = ("/run/exeat", "/tmp", HOME, "/etc/passwd", "/etc/hosts", *_KERNELS)  # noqa: S108 - in the container
+_FOR_ANY: Final = ("/tmp", HOME, ROOT_HOME)  # noqa: S108 - in the container
+_OWN: Final = ("/run/exeat", "/etc/passwd", *_KERNELS)
 
 
 def parse_mount(text: str) -> Mount:
@@ -29,8 +30,8 @@ def parse_mount(text: str) -> Mount:
     if not target.startswith("/"):
         raise ConfigError(f"{target} is not a full path in the container", where=where, expected=_FORM)
     target = "/" + os.path.normpath(target).strip("/")
-    for path in _OWN:
-        if is_below(path, target) or (path not in ("/tmp", HOME) and is_below(target, path)):  # noqa: S108
+    for path in (*_OWN, *_FOR_ANY):
+        if is_below(path, target) or (path in _OWN and is_below(target, path)):
             raise ConfigError(
                 f"{path} is the container's own", where=where, expected="another place in the container, such as /mnt"
             )

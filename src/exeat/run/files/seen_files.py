@@ -80,7 +80,7 @@ class SeenFiles:
 
 def see_files(plan: Plan) -> SeenFiles:
     """Decide it. Raises ConfigError for what cannot be had."""
-    _check_sockets_and_devices(plan.settings)
+    check_sockets_and_devices(plan.settings)
     # First of all: it makes exeat's own folder, which is to be hidden.
     with usual_modes():
         disk = DiskLayer(plan.files.layer_bytes) if plan.files.mode == "view" and needs_disk() else None
@@ -95,12 +95,12 @@ def see_files(plan: Plan) -> SeenFiles:
 def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
     settings = plan.settings
     silent = silent_mounts(PRIVATE)
-    _refuse_silent(silent, [working_directory(), *plan.files.write])
+    refuse_silent(silent, [working_directory(), *plan.files.write])
     home = user_home()
     own = own_files(plan)
     hidden = find_hidden(plan, own)
-    _refuse_own_sockets(settings.unix, hidden)
-    named = check_paths(plan.files, hidden, home=home, here=working_directory(), state=_state())
+    refuse_own_sockets(settings.unix, hidden)
+    named = check_paths(plan.files, hidden, home=home, here=working_directory(), state=state_folder())
     view = View(_choose_layers(plan, named, home), settings.unix)
     if make_own_folders(view.shared):
         hidden = find_hidden(plan, own)
@@ -131,7 +131,7 @@ def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
     return seen
 
 
-def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
+def refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
     """What is shared for real is looked through. Elsewhere such a mount can be left out."""
     for point, path in product(silent, shared):
         if is_below(point, os.path.abspath(os.path.expanduser(path))):
@@ -181,20 +181,20 @@ def _choose_layers(plan: Plan, named: RealPaths, home: str) -> Layers | None:
     return Layers(outermost(real), limit=policy.layer_bytes, own_folders=own_folders)
 
 
-def _state() -> str:
+def state_folder() -> str:
     try:
         return os.path.realpath(state_home())
     except ConfigError:
         return ""  # no home, and so no state
 
 
-def _refuse_own_sockets(paths: Iterable[str], hidden: list[HiddenPath]) -> None:
+def refuse_own_sockets(paths: Iterable[str], hidden: list[HiddenPath]) -> None:
     for path in paths:
         if is_in(os.path.realpath(path), own_paths(hidden)):
             raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
 
 
-def _check_sockets_and_devices(settings: RunSettings) -> None:
+def check_sockets_and_devices(settings: RunSettings) -> None:
     for path in settings.unix:
         if not os.path.isabs(path) or not is_socket(path):
             raise ConfigError("no such socket", where=f"--unix {path}", expected="the full path of a Unix socket")
