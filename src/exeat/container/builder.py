@@ -14,14 +14,14 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from exeat.container.images.building import ensure_built
+from exeat.container.images.building import Say, ensure_built
 from exeat.container.images.halt import Halt, in_thread
-from exeat.container.images.image import Base, hardened_order, sandbox_order
+from exeat.container.images.image import hardened_order, sandbox_order
 from exeat.container.images.package_index import PackageIndex, read_package_index
 from exeat.container.registry import Registry
 from exeat.engine.client import Engine
 from exeat.engine.find import open_engine
-from exeat.engine.images import Say, default_image, ensure_image
+from exeat.jail.container.images import find_image
 
 
 class SandboxBuilder:
@@ -58,8 +58,7 @@ class SandboxBuilder:
         index = read_package_index() if requirements else PackageIndex()
 
         def ensure(halt: Halt) -> str:
-            base_name = config.base_image or default_image()
-            base = Base.read(base_name, ensure_image(self.engine, base_name, self._say))
+            base = find_image(self.engine, config.base_image, self._say)
             build = partial(ensure_built, self.engine, name, network=self._build_network, say=self._say, halt=halt)
             hardened = build(lambda mark: hardened_order(base, requirements, index, mark))
             return build(lambda mark: sandbox_order(name, hardened, tools, mark)).tag

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from exeat.container.images.halt import Halt
 from exeat.container.images.image import BUILD, BuildOrder, Built
+from exeat.container.images.left_over import remove_build_steps
 from exeat.container.images.package_index import without_passwords
 from exeat.engine.client import Engine
-from exeat.engine.errors import BuildError, EngineError
-from exeat.engine.images import Say, find_image, remove_build_steps
+from exeat.engine.errors import BuildError, EngineError, NotFoundError
 from exeat.errors import ConfigError
 from exeat.sandbox.home import open_home
 
@@ -26,17 +26,20 @@ _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
 _NO_PYTHON: Final = ('exec: "python3"', "python3: not found", "executable file `python3` not found")
 
 
+Say = Callable[[str], None]  # one line for a person who waits
+
+
 def ensure_built(
     engine: Engine, name: str, order: Callable[[str], BuildOrder], network: str, say: Say, halt: Halt
 ) -> Built:
     """The image, built if it is not there. `name` is for people; `order` takes the mark of the build."""
     build = secrets.token_hex(8)
     wanted = order(build)
-    if found := find_image(engine, wanted.tag):
-        return Built(wanted.tag, found["Id"])
+    if digest := _find(engine, wanted.tag):
+        return Built(wanted.tag, digest)
     with _one_at_a_time(say, halt):
-        if found := find_image(engine, wanted.tag):  # another process has built it meanwhile
-            return Built(wanted.tag, found["Id"])
+        if digest := _find(engine, wanted.tag):  # another process has built it meanwhile
+            return Built(wanted.tag, digest)
         remove_build_steps(engine)
         try:
             digest = _build(engine, name, wanted, network, say, halt)
@@ -69,10 +72,18 @@ def _build(engine: Engine, name: str, order: BuildOrder, network: str, say: Say,
         if not error.status:
             raise
         log.problem = log.problem or error.public  # it refused the order itself
-    found = None if log.problem else find_image(engine, order.tag)
-    if found is None:
+    digest = "" if log.problem else _find(engine, order.tag)
+    if not digest:
         raise _failure(engine, name, log)
-    return str(found["Id"])
+    return digest
+
+
+def _find(engine: Engine, tag: str) -> str:
+    """The digest of the image; "" if it is not there."""
+    try:
+        return str(engine.call("GET", f"/images/{tag}/json")["Id"])
+    except NotFoundError:
+        return ""
 
 
 def _events(pieces: Iterator[bytes]) -> Iterator[Mapping[str, Any]]:

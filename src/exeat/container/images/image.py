@@ -14,11 +14,12 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from exeat.container.images.package_index import HERE, PackageIndex, find_pip
 from exeat.container.registry import Tool
 from exeat.engine.owner import KIND, OWNER, labels
+from exeat.jail.container.images import Image
 
 FORMAT: Final = 1  # counts with the layout of the images
 BUILD: Final = "exeat.build"
@@ -46,22 +47,6 @@ class BuildOrder:
             return whole.getvalue()
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
-    """The image to start from: its name for people, its digest, and what is set in it."""
-
-    name: str
-    digest: str
-    variables: tuple[str, ...] = ()
-    user: str = ""
-
-    @classmethod
-    def read(cls, name: str, found: Mapping[str, Any]) -> Base:
-        """From what an engine says of it."""
-        config = found.get("Config") or {}
-        return cls(name, str(found["Id"]), tuple(config.get("Env") or ()), str(config.get("User") or ""))
-
-
 class Built(NamedTuple):
     """An image that is there. Its digest depends on the engine and the time; its tag does not."""
 
@@ -69,10 +54,10 @@ class Built(NamedTuple):
     digest: str
 
 
-def hardened_order(base: Base, requirements: Sequence[str], index: PackageIndex, build: str) -> BuildOrder:
+def hardened_order(base: Image, requirements: Sequence[str], index: PackageIndex, build: str) -> BuildOrder:
     """`build` marks what is between the steps of this build, so that it can be removed."""
     prepare = _step("prepare.py")
-    checksum = _checksum(FORMAT, "hardened", base.digest, list(requirements), prepare.decode(), _ENV_RULE)
+    checksum = _checksum(FORMAT, "hardened", base.id, list(requirements), prepare.decode(), _ENV_RULE)
     has_hashes = any("--hash=" in each for each in requirements)
     settings = {
         "requirements": list(requirements),
@@ -84,7 +69,7 @@ def hardened_order(base: Base, requirements: Sequence[str], index: PackageIndex,
         sent |= index.files
         sent |= {"pip.whl": pip} if (pip := find_pip()) else {}
     dockerfile = f"""\
-FROM {_by_digest(base.digest)} AS prepared
+FROM {_by_digest(base.id)} AS prepared
 {_marked(build)}
 {"USER 0:0" if base.user else ""}
 COPY exeat-build {HERE}
@@ -172,12 +157,11 @@ def _label(values: Mapping[str, str]) -> str:
 _ENV_RULE: Final = 1  # counts with what is carried over
 
 
-def _carried_over(base: Base) -> str:
+def _carried_over(base: Image) -> str:
     """The base image's variables: Python may be in a PATH of its own. Not those of pip, which may hold passwords."""
-    pairs = dict(each.partition("=")[::2] for each in base.variables)
     kept = {
         name: value
-        for name, value in {"PATH": _USUAL_PATH, **pairs}.items()
+        for name, value in {"PATH": _USUAL_PATH, **base.variables}.items()
         if name.isidentifier() and not name.startswith("PIP_") and value.isprintable()
     }
     return "ENV " + " ".join(f"{name}={_quoted(value)}" for name, value in kept.items())
