@@ -41,7 +41,7 @@ async def start_harness(source: str, *, is_async: tuple[str, ...] = ()) -> Async
     ours, theirs = socket.socketpair()
     try:
         scratch = write_image(folder, source, is_async)
-        process = launch(folder, scratch, theirs, theirs)
+        process = launch(folder, scratch, theirs.fileno(), theirs.fileno())
         theirs.close()
         client = HarnessClient(ours)
         try:
@@ -75,9 +75,7 @@ def write_image(folder: Path, source: str, is_async: tuple[str, ...] = ()) -> Pa
     return scratch
 
 
-def launch(
-    folder: Path, scratch: Path, stdin: socket.socket | int, stdout: socket.socket | int
-) -> subprocess.Popen[bytes]:
+def launch(folder: Path, scratch: Path, stdin: int, stdout: int) -> subprocess.Popen[bytes]:
     is_root = os.getuid() == 0
     return subprocess.Popen(
         [_PYTHON, "-I", "-B", str(folder / "harness.py")],
