@@ -15,7 +15,7 @@ from exeat.engine.errors import ConflictError, EngineError, NotFoundError
 from exeat.engine.owner import labels
 from exeat.errors import JailError
 from exeat.jail import messages
-from exeat.jail.container.options import MEMORY, PIDS, Mount
+from exeat.jail.container.options import HOST_NAME, MEMORY, PIDS, Mount
 from exeat.jail.jail import Sockets
 from exeat.values import Value
 
@@ -131,6 +131,7 @@ def _creation(spec: CellSpec, token: str, *, keep_id: bool) -> dict[str, Any]:
         "Env": [f"{name}={value}" for name, value in spec.environ.items()],
         "WorkingDir": spec.cwd,
         "User": spec.user,
+        "Hostname": HOST_NAME,
         "Labels": labels(spec.kind),
         "Healthcheck": {"Test": ["NONE"]},  # it would start programs before the network stands
         "HostConfig": {
