@@ -76,10 +76,9 @@ class Stock:
         """One that is ready. Raises NoSandboxError, PoolClosedError. Each needs its `give_up`."""
         if self._is_closed:
             raise PoolClosedError("the pool is closed")
-        if self._ready:
-            taken = self._ready.popleft()
-        else:
-            taken = await self._wait(limit_s)
+        while self._ready and self._ready[0].has_ended():
+            self._on_lost(self._ready[0])  # and the event loop has not come to it yet
+        taken = self._ready.popleft() if self._ready else await self._wait(limit_s)
         taken.unwatch()
         self._claimed += 1
         self.fill()
@@ -124,7 +123,7 @@ class Stock:
 
     def fill(self) -> None:
         """Have those made that are missing."""
-        while not self._is_closed and len(self._workers) < min(self._max_workers, self._missing() - self._making):
+        while not self._is_closed and len(self._workers) < min(self._max_workers, self._missing()):
             worker = asyncio.get_running_loop().create_task(self._work(), name=f"exeat pool {self.name}")
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)

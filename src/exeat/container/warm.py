@@ -6,6 +6,7 @@ All of one name are identical. What makes one somebody's is bound when it is cla
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -82,6 +83,9 @@ class WarmSandbox:
         self._on_lost = on_lost
         self._watched = self.made.control.fileno()
         self._loop.add_reader(self._watched, self._lose)
+
+    def has_ended(self) -> bool:
+        return self.is_lost or bool(select.select([self.made.control], [], [], 0)[0])
 
     def unwatch(self) -> None:
         if self._watched >= 0:

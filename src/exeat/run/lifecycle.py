@@ -55,7 +55,7 @@ def run_in_jail(settings: RunSettings, gateway: GatewayProcess, log_files: tuple
     terminal, signals = Terminal(), SignalSource()
     standing: _Standing | None = None
     try:
-        terminal.ask_here(gateway.asking)
+        terminal.ask_here(gateway.asking, apart=bodies[0].own_terminal)
         standing = _build_first(bodies, jail, plan, terminal)
         began = time.time()
         # Nothing starts that could not be put on record, or judged by code that is not in memory yet.
@@ -139,6 +139,7 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
                     settings.proxy_env,
                     prepared.placeholders,
                     settings.name,
+                    not body.own_environment,
                 ),
                 has_terminal=terminal.exists,
                 terminal=OwnTerminal(*terminal.own) if terminal.own is not None else None,
@@ -148,6 +149,8 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
                 to_host=prepared.to_host,
                 trust=prepared.trust,
                 nest=plan.files.nest,
+                container=settings.container,
+                mounts=files.mounts,
             )
         )
         files.begin(built)
@@ -166,6 +169,10 @@ def _open_files(hides: Hides, plan: Plan) -> CommandFiles:
             return ViewedFiles(plan)
         case Hides.BY_PATH:
             return FilesByPath(plan)
+        case Hides.BY_IMAGE:
+            from exeat.run.container_files import ContainerFiles  # for containers
+
+            return ContainerFiles(plan)
         case Hides.NOTHING:
             return CommandFiles(plan)
 
