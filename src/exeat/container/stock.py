@@ -11,13 +11,14 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from exeat.container.warm import WarmSandbox
 from exeat.errors import ExeatError
 
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
+_TRIES: Final = 3
 
 
 class PoolClosedError(ExeatError, RuntimeError):
@@ -36,6 +37,7 @@ class StockStats:
     ready: int = 0
     making: int = 0
     claimed: int = 0
+    ending: int = 0  # of claims that are over
     waiting: int = 0  # claims
     made: int = 0
     lost: int = 0  # warm ones that ended without having been claimed
@@ -66,19 +68,21 @@ class Stock:
         self._workers: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._is_closed = False
-        self._making = self._claimed = self._made = self._lost = self._failed = 0
+        self._making = self._claimed = self._ending = self._made = self._lost = self._failed = 0
         self._failed_in_row = 0
         self._last_error: Exception | None = None
 
     # Claims
 
     async def take(self, limit_s: float) -> WarmSandbox:
-        """One that is ready. Raises NoSandboxError, PoolClosedError. Each needs its `give_up`."""
+        """One that is ready. Raises NoSandboxError, PoolClosedError. Each needs `end_claim`, then `forget`."""
         if self._is_closed:
             raise PoolClosedError("the pool is closed")
         while self._ready and self._ready[0].has_ended():
             self._on_lost(self._ready[0])  # and the event loop has not come to it yet
-        taken = self._ready.popleft() if self._ready else await self._wait(limit_s)
+        if not self._ready:
+            return await self._wait(limit_s)
+        taken = self._ready.popleft()
         taken.unwatch()
         self._claimed += 1
         self.fill()
@@ -103,6 +107,7 @@ class Stock:
         if waiter in self._waiting:
             self._waiting.remove(waiter)
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            self._claimed -= 1
             self._put(waiter.result())
 
     def _explain(self, limit_s: float) -> NoSandboxError:
@@ -113,9 +118,14 @@ class Stock:
             f"no sandbox {self.name!r} was ready within {limit_s:g} s{why}", detail=getattr(error, "detail", "")
         )
 
-    def give_up(self) -> None:
-        """A claim is over, and its container gone."""
+    def end_claim(self) -> None:
+        """A claim is over; its container is still there."""
         self._claimed -= 1
+        self._ending += 1
+
+    def forget(self) -> None:
+        """The container of a claim is gone."""
+        self._ending -= 1
         self._tell()
         self.fill()
 
@@ -126,37 +136,40 @@ class Stock:
         while not self._is_closed and len(self._workers) < min(self._max_workers, self._missing()):
             worker = asyncio.get_running_loop().create_task(self._work(), name=f"exeat pool {self.name}")
             self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            worker.add_done_callback(self._workers.discard)  # one that was cancelled before it began
 
     def _missing(self) -> int:
         """How many are to be made, those included that are being made."""
-        there = len(self._ready) + self._claimed
+        there = len(self._ready) + self._claimed + self._ending
         return min(self.size + len(self._waiting) - len(self._ready), self._most - there)
 
     async def _work(self) -> None:
-        while self._missing() > self._making:
-            async with self._places:
-                if self._missing() <= self._making:
-                    return
-                self._making += 1
-                try:
-                    made = await self._make()
-                except (ExeatError, OSError) as error:
-                    self._note_failure(error)
-                else:
-                    self._made += 1
-                    self._failed_in_row, self._last_error = 0, None
-                    self._put(made)
-                finally:
-                    self._making -= 1
-                    self._tell()
-            if self._failed_in_row:
-                await asyncio.sleep(self._pause())
+        try:
+            while self._missing() > self._making:
+                async with self._places:
+                    if self._missing() > self._making:
+                        await self._make_one()
+                if self._failed_in_row:
+                    await asyncio.sleep(self._pause())
+        finally:
+            # At once: whoever calls `fill` next has to know that this one does nothing more.
+            self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    def _note_failure(self, error: Exception) -> None:
-        self._failed += 1
-        self._failed_in_row += 1
-        self._last_error = error
+    async def _make_one(self) -> None:
+        self._making += 1
+        try:
+            made = await self._make()
+        except (ExeatError, OSError) as error:
+            self._failed += 1
+            self._failed_in_row += 1
+            self._last_error = error
+        else:
+            self._made += 1
+            self._failed_in_row, self._last_error = 0, None
+            self._put(made)
+        finally:
+            self._making -= 1
+            self._tell()
 
     def _pause(self) -> float:
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._failed_in_row - 1, 10))
@@ -170,6 +183,7 @@ class Stock:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
+                self._claimed += 1
                 waiter.set_result(warm)
                 return
         self._ready.append(warm)
@@ -219,12 +233,10 @@ class Stock:
             ready=len(self._ready),
             making=self._making,
             claimed=self._claimed,
+            ending=self._ending,
             waiting=len(self._waiting),
             made=self._made,
             lost=self._lost,
             failed=self._failed,
             last_error=str(error) if error is not None else "",
         )
-
-
-_TRIES: Final = 3

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from exeat.container.threads import Threads
+from exeat.engine.errors import NotFoundError
 from exeat.jail.jail import Sockets
 from exeat.jail.messages import HostPorts
 
 if TYPE_CHECKING:
     from exeat.container.harness.client import CallResult
 
-READY_S: Final = 30.0
+_READY_S: Final = 30.0
 
 
 class Harness(Protocol):
@@ -50,18 +51,19 @@ class Made(Protocol):
 
 
 class Maker(Protocol):
-    """How sandboxes are made. Its methods block, and may be called by several threads."""
+    """How sandboxes are made."""
 
-    def prepare(self, name: str) -> None:
+    async def prepare(self, name: str) -> None:
         """Have what is needed to make them: an image. Raises ExeatError."""
 
     def make(self, name: str) -> Made:
-        """Raises ExeatError, with nothing left behind."""
+        """Blocks, and is called by several threads. Raises ExeatError, with nothing left behind."""
 
     def places_on_host(self, name: str) -> tuple[HostPorts, ...]:
         """Loopback places that mean the host's for sandboxes of this name."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Blocks. No sandbox is left by then."""
 
 
 class WarmSandbox:
@@ -85,7 +87,9 @@ class WarmSandbox:
         self._loop.add_reader(self._watched, self._lose)
 
     def has_ended(self) -> bool:
-        return self.is_lost or bool(select.select([self.made.control], [], [], 0)[0])
+        poller = select.poll()
+        poller.register(self.made.control, select.POLLIN)
+        return self.is_lost or bool(poller.poll(0))
 
     def unwatch(self) -> None:
         if self._watched >= 0:
@@ -99,6 +103,11 @@ class WarmSandbox:
         if self._on_lost is not None:
             self._on_lost(self)
 
+    def hand_over(self) -> Sockets:
+        """Its network, for the one who serves it from here on, and closes it."""
+        sockets, self.made.sockets = self.made.sockets, Sockets([], [], [], [])
+        return sockets
+
     def throw_away(self) -> asyncio.Task[None]:
         """Begin its end. It goes on if nothing waits for it."""
         if self._disposal is None:
@@ -107,15 +116,24 @@ class WarmSandbox:
         return self._disposal
 
     async def _end(self) -> None:
-        self.made.sockets.close()  # first: from here on the container has no network
+        self.made.sockets.close()
         try:
             await self.harness.aclose()
         finally:
             await self._threads.start(self.made.close)
 
 
-async def make_warm(name: str, maker: Maker, threads: Threads, ready_s: float = READY_S) -> WarmSandbox:
-    """Raises ExeatError. Whatever happens, what was begun ends as a sandbox or not at all."""
+async def make_warm(name: str, maker: Maker, threads: Threads) -> WarmSandbox:
+    """Raises ExeatError. An image that was removed meanwhile is made again."""
+    try:
+        return await _make_once(name, maker, threads)
+    except NotFoundError:
+        await maker.prepare(name)
+        return await _make_once(name, maker, threads)
+
+
+async def _make_once(name: str, maker: Maker, threads: Threads) -> WarmSandbox:
+    """Whatever happens, what was begun ends as a sandbox or not at all."""
     job = threads.start(lambda: maker.make(name))
     try:
         made = await asyncio.shield(job)
@@ -125,10 +143,10 @@ async def make_warm(name: str, maker: Maker, threads: Threads, ready_s: float = 
     harness: Harness | None = None
     try:
         harness = made.open_harness()
-        await harness.ready(ready_s)
+        await harness.ready(_READY_S)
         return WarmSandbox(name, made, harness, threads)
     except BaseException as error:
-        if hasattr(error, "add_note") and (said := made.why_silent()):
+        if said := made.why_silent():
             error.add_note(said)
         made.sockets.close()
         if harness is not None:
