@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from exeat.container import stock
-from exeat.container.pool import SandboxPool
-from exeat.container.stock import NoSandboxError, PoolClosedError
+from exeat.container.pool import stock
+from exeat.container.pool.sandbox_pool import SandboxPool
+from exeat.container.pool.stock import NoSandboxError, PoolClosedError
 from exeat.engine.errors import EngineError, NotFoundError
 from exeat.errors import ConfigError, ExeatError
 from tests.support.pools.fakes import FakeMaker, builder_of
@@ -266,7 +266,7 @@ def test_a_claim_that_is_over_calls_nothing(run: Run) -> None:
 def test_closing_ends_claims_that_wait_and_engines_that_hang_do_not_hold_it_up(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("exeat.container.pool._END_S", 0.05)
+    monkeypatch.setattr("exeat.container.pool.sandbox_pool._END_S", 0.05)
 
     async def main() -> None:
         maker = FakeMaker()
@@ -279,7 +279,7 @@ def test_closing_ends_claims_that_wait_and_engines_that_hang_do_not_hold_it_up(
         with pytest.raises(PoolClosedError):
             await waiting
         maker.gate.set()
-        while not maker.made or maker.left:  # what the engine comes up with later is ended as well
+        while not maker.made or maker.left:  # noqa: ASYNC110 - what comes later is ended as well, in a thread
             await asyncio.sleep(0.001)
 
     run(main())

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
-from exeat.container.warm import WarmSandbox
+from exeat.container.pool.warm import WarmSandbox
 from exeat.errors import ExeatError
 
 _FIRST_PAUSE_S: Final = 0.2

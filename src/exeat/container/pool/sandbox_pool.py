@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final, Self
 from exeat.audit.batch import EventStream
 from exeat.audit.journal import Journal, open_journal
 from exeat.audit.record import encode_event
-from exeat.container.binding import PoolTrust, Rules, SecretSettings, Terms, bind, read_terms
-from exeat.container.claim import ClaimedSandbox
-from exeat.container.stock import PoolClosedError, Stock, StockStats
-from exeat.container.threads import Threads
-from exeat.container.warm import Maker, WarmSandbox, make_warm
+from exeat.container.pool.binding import PoolTrust, Rules, SecretSettings, Terms, bind, read_terms
+from exeat.container.pool.claim import ClaimedSandbox
+from exeat.container.pool.stock import PoolClosedError, Stock, StockStats
+from exeat.container.pool.threads import Threads
+from exeat.container.pool.warm import Maker, WarmSandbox, make_warm
 from exeat.errors import ConfigError
 from exeat.gateway.limits import Limits
 from exeat.gateway.process import raise_descriptor_limit
@@ -89,6 +89,7 @@ class SandboxPool:
             for name in self._sizes:
                 await maker.prepare(name)
             await self._journal.commit(encode_event("start", pool=",".join(self._sizes), jail="container"))
+            self._load_trust()  # 200 ms, while containers are made
             places = asyncio.Semaphore(self._at_once)
             for name, size in self._sizes.items():
                 make = partial(make_warm, name, maker, self._threads)
@@ -103,7 +104,7 @@ class SandboxPool:
             raise
 
     def _make_containers(self) -> Maker:
-        from exeat.container.made import ContainerMaker  # with an engine
+        from exeat.container.pool.made import ContainerMaker  # with an engine
 
         return ContainerMaker(self._builder)
 
@@ -201,9 +202,13 @@ class SandboxPool:
     async def _shared_trust(self, terms: Terms) -> PoolTrust | None:
         if not terms.looks_inside:
             return None
+        return await asyncio.shield(self._load_trust())
+
+    def _load_trust(self) -> asyncio.Future[PoolTrust]:
+        """Begun once; again if it has failed. Roots that cannot be read concern those who look inside, no one else."""
         if self._trust is None or (self._trust.done() and self._trust.exception() is not None):
             self._trust = self._threads.start(partial(PoolTrust, self._upstream_ca))
-        return await asyncio.shield(self._trust)
+        return self._trust
 
     # What a caller sees
 

@@ -6,7 +6,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-from exeat.container.warm import Harness
+from exeat.container.pool.warm import Harness
 from exeat.engine.owner import remove_left_over
 from exeat.errors import ExeatError
 from exeat.jail.container.cell import Cell, CellSpec

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from exeat.audit.journal import Journal
 from exeat.audit.record import encode_event
-from exeat.container.binding import Binding
-from exeat.container.stock import PoolClosedError
-from exeat.container.warm import WarmSandbox
+from exeat.container.pool.binding import Binding
+from exeat.container.pool.stock import PoolClosedError
+from exeat.container.pool.warm import WarmSandbox
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.jail.jail import Sockets

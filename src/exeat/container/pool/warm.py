@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from exeat.container.threads import Threads
+from exeat.container.pool.threads import Threads
 from exeat.engine.errors import NotFoundError
 from exeat.jail.jail import Sockets
 from exeat.jail.messages import HostPorts
