@@ -85,7 +85,8 @@ class SandboxPool:
         self._journal = open_journal(self._audit)
         raise_descriptor_limit()  # a sandbox has ten
         try:
-            maker = self._maker = self._maker or await self._threads.start(self._make_containers)
+            maker: Maker = self._maker or await self._threads.start(self._make_containers)
+            self._maker = maker
             for name in self._sizes:
                 await maker.prepare(name)
             await self._journal.commit(encode_event("start", pool=",".join(self._sizes), jail="container"))

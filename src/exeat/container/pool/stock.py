@@ -172,7 +172,7 @@ class Stock:
             self._tell()
 
     def _pause(self) -> float:
-        longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._failed_in_row - 1, 10))
+        longest: float = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._failed_in_row - 1, 10))
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that pools do not try in step
 
     def _put(self, warm: WarmSandbox) -> None:

@@ -38,7 +38,10 @@ class Made(Protocol):
     """A container that was made, adopted and started. Blocking; used by one thread at a time."""
 
     sockets: Sockets  # of its network; whoever serves them closes them
-    control: socket.socket  # readable when the container ends
+
+    @property
+    def control(self) -> socket.socket:
+        """Readable when the container ends."""
 
     def open_harness(self) -> Harness:
         """To be called in the event loop, once."""
