@@ -85,7 +85,7 @@ class SandboxPool:
         self._journal = open_journal(self._audit)
         raise_descriptor_limit()  # a sandbox has ten
         try:
-            maker: Maker = self._maker or await self._threads.start(self._make_containers)
+            maker = self._maker if self._maker is not None else await self._threads.start(self._make_containers)
             self._maker = maker
             for name in self._sizes:
                 await maker.prepare(name)
