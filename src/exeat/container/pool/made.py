@@ -6,6 +6,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
+from exeat.container.images.image import ENTRYPOINT
 from exeat.container.pool.warm import Harness
 from exeat.engine.owner import remove_left_over
 from exeat.errors import ExeatError
@@ -19,7 +20,6 @@ from exeat.sources import make_policy
 if TYPE_CHECKING:
     from exeat.container.builder import SandboxBuilder
 
-HARNESS: Final = ("python3", "-I", "-B", "/exeat/harness.py")
 _MAX_SAID: Final = 4_096
 
 
@@ -54,7 +54,7 @@ class ContainerMaker:
         limits = self._builder.registry.sandbox(name).limits
         return CellSpec(
             image=self._images[name],
-            argv=list(HARNESS),
+            argv=list(ENTRYPOINT),
             memory=limits.memory_bytes,
             cpus=limits.cpus,
             pids=limits.pids,
