@@ -130,7 +130,7 @@ class FakeMaker:
 
 def builder_of(*rules: str, names: tuple[str, ...] = ("default",)) -> Any:
     """A builder whose registry has these sandboxes, all with the same NetworkPolicy."""
-    limits = SimpleNamespace(call_s=60.0, call_memory_bytes=1 << 28, output_bytes=1 << 20)
+    limits = SimpleNamespace(call_s=60.0, call_memory_bytes=1 << 28, output_bytes=1 << 20, tmp_bytes=1 << 26)
     config = SimpleNamespace(network=SimpleNamespace(rules=lambda: rules), limits=limits)
 
     def sandbox(name: str) -> Any:

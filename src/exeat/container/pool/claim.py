@@ -18,7 +18,7 @@ from exeat.policy import Policy
 from exeat.run.gateway_process.renewing import Renewals
 
 if TYPE_CHECKING:
-    from exeat.container.harness.client import CallResult
+    from exeat.container.harness.outcome import CallResult, Stream
     from exeat.container.sandbox_config import SandboxLimits
 
 JAIL = "container"
@@ -86,7 +86,7 @@ class ClaimedSandbox:
         timeout_s: float | None = None,
         memory_bytes: int | None = None,
         output_bytes: int | None = None,
-        on_output: Callable[[str, bytes], None] | None = None,
+        on_output: Callable[[Stream, str], None] | None = None,
     ) -> CallResult:
         """The same with limits for this call. `on_output` is told what the tool writes, as it does."""
         if self._is_over:
@@ -97,6 +97,8 @@ class ClaimedSandbox:
             timeout_s=timeout_s or self._spent.call_s,
             memory_bytes=memory_bytes or self._spent.call_memory_bytes,
             output_bytes=output_bytes or self._spent.output_bytes,
+            result_bytes=output_bytes or self._spent.output_bytes,
+            file_bytes=self._spent.tmp_bytes,
             on_output=on_output,
         )
 

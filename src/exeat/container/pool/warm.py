@@ -17,7 +17,7 @@ from exeat.jail.jail import Sockets
 from exeat.jail.messages import HostPorts
 
 if TYPE_CHECKING:
-    from exeat.container.harness.client import CallResult
+    from exeat.container.harness.outcome import CallResult, Stream
 
 _READY_S: Final = 30.0
 
@@ -29,7 +29,18 @@ class Harness(Protocol):
 
     async def bind(self, variables: Mapping[str, str], files: Mapping[str, bytes]) -> None: ...
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], **limits: Any) -> CallResult: ...
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        memory_bytes: int,
+        output_bytes: int,
+        result_bytes: int,
+        file_bytes: int,
+        on_output: Callable[[Stream, str], None] | None,
+    ) -> CallResult: ...
 
     async def aclose(self) -> None: ...
 

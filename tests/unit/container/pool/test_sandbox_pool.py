@@ -237,7 +237,7 @@ def test_what_cannot_be_used_is_refused_before_a_sandbox_is_taken(run: Run) -> N
                 {"secrets": {"TOKEN": {"env": "EXEAT_TEST_NOT_SET", "hosts": ["api.test"]}}},
             ):
                 with pytest.raises(ConfigError) as caught:
-                    async with pool.claim("default", **terms):  # type: ignore[arg-type]
+                    async with pool.claim("default", **terms):
                         pass
                 assert "sekrit" not in str(caught.value)
             with pytest.raises(ValueError, match="no sandbox 'other'"):
