@@ -131,7 +131,7 @@ class Engine:
             raise
         if answer.status >= 300:
             with closing(answer):
-                raise _refusal(answer.status, answer.read(), method, path)
+                raise _refusal(answer.status, answer.read() if method != "HEAD" else b"", method, path)
         return answer
 
     def _connect(self, timeout_s: float | None) -> socket.socket:
