@@ -86,7 +86,7 @@ class _Unstarted:
         return self._follow(path, _MOST_LINKS)
 
     def _follow(self, path: str, left: int) -> str:
-        path = os.path.normpath(path)
+        path = "/" + os.path.normpath(path).strip("/")
         if path not in self._real:
             above, name = os.path.split(path)
             folder = self._follow(above, left)
