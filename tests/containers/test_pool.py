@@ -189,7 +189,7 @@ def test_a_pool_outlives_a_restart_of_its_engine(engines: Engines, monkeypatch: 
                 assert (await claimed.call("echo", text="found")).value == "found"
             await pool.filled()
             assert not before & {each["Id"] for each in engine.containers("exeat.kind=pool")}
-            assert pool.stats()["default"].lost >= 2
+            assert pool.stats()["default"].lost >= 1
         assert not engine.containers("exeat.kind=pool")
 
     asyncio.run(main())
