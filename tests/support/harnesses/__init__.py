@@ -11,16 +11,17 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from exeat.container.harness import harness
 from exeat.container.harness.client import HarnessClient
 
 # No one else's, whatever a tool sends to all processes of its user. And there: a Python that this user may start.
-_OWN_USER = 2_000_000 + os.getpid()
+OWN_USER = 2_000_000 + os.getpid()
 _PYTHON = "/usr/bin/python3" if os.getuid() == 0 else os.path.realpath(sys.executable)
 
 
@@ -34,13 +35,18 @@ class Started:
 
 
 @asynccontextmanager
-async def start_harness(source: str, *, is_async: tuple[str, ...] = ()) -> AsyncIterator[Started]:
-    """A harness whose tools are the functions of `source`. Root runs it as another user, with no privilege."""
+async def start_harness(
+    source: str, *, is_async: tuple[str, ...] = (), changed: Mapping[str, str] = MappingProxyType({})
+) -> AsyncIterator[Started]:
+    """A harness whose tools are the functions of `source`. Root runs it as another user, with no privilege.
+
+    `changed`: lines of the harness that are others here, so that it finds another kernel, or waits less.
+    """
     folder = Path(tempfile.mkdtemp(prefix="harness-"))
     process: subprocess.Popen[bytes] | None = None
     ours, theirs = socket.socketpair()
     try:
-        scratch = write_image(folder, source, is_async)
+        scratch = write_image(folder, source, is_async, changed)
         process = launch(folder, scratch, theirs.fileno(), theirs.fileno())
         theirs.close()
         client = HarnessClient(ours)
@@ -57,21 +63,27 @@ async def start_harness(source: str, *, is_async: tuple[str, ...] = ()) -> Async
         await asyncio.to_thread(_remove, folder)
 
 
-def write_image(folder: Path, source: str, is_async: tuple[str, ...] = ()) -> Path:
+def write_image(
+    folder: Path, source: str, is_async: tuple[str, ...] = (), changed: Mapping[str, str] = MappingProxyType({})
+) -> Path:
     """What an image has: harness, tools, manifest. The folder for what the harness writes."""
     tools, scratch = folder / "tools", folder / "scratch"
     tools.mkdir()
     scratch.mkdir()
     text = textwrap.dedent(source)
     (tools / "tool.py").write_text(text)
-    shutil.copy(harness.__file__, folder / "harness.py")
+    code = Path(harness.__file__).read_text()
+    for line, other in changed.items():
+        assert code.count(line) == 1
+        code = code.replace(line, other)
+    (folder / "harness.py").write_text(code)
     names = [line.split("def ")[1].split("(")[0] for line in text.splitlines() if line.startswith(("def ", "async "))]
     entries = {name: {"file": "tool.py", "function": name, "is_async": name in is_async} for name in names}
     (tools / "manifest.json").write_text(json.dumps({"version": 1, "tools": entries}))
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     if os.getuid() == 0:
-        os.chown(scratch, _OWN_USER, _OWN_USER)
+        os.chown(scratch, OWN_USER, OWN_USER)
     return scratch
 
 
@@ -83,8 +95,8 @@ def launch(folder: Path, scratch: Path, stdin: int, stdout: int) -> subprocess.P
         stdout=stdout,
         env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "TMPDIR": str(scratch)},
         cwd="/",
-        user=_OWN_USER if is_root else None,
-        group=_OWN_USER if is_root else None,
+        user=OWN_USER if is_root else None,
+        group=OWN_USER if is_root else None,
         extra_groups=[] if is_root else None,
     )
 
