@@ -21,6 +21,8 @@ from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOT, PODMAN_ROOTLESS
 from tests.support.engines.session import Engines
 from tests.support.origins.plain import Origin
 from tests.support.pools import tenants
+from tests.support.programs import give_up
+from tests.support.runs.running import PYTHON
 from tests.support.runs.secret_runs import authority, tls_echo
 from tests.unit.audit.log_files import read
 
@@ -48,8 +50,10 @@ class Scene:
     def start(self, **more: object) -> subprocess.Popen[str]:
         self._settings.write_text(json.dumps(self.settings | more))
         self.engine.give(self._settings.parent)
-        argv = [*self.engine.before, sys.executable, "-B", "-m", "tests.support.pools.tenants", str(self._settings)]
+        python = _python_of(self.engine)
+        argv = [*self.engine.before, python, "-B", "-m", "tests.support.pools.tenants", str(self._settings)]
         env = {"PATH": os.environ["PATH"], "HOME": str(self._settings.parent), **self.engine.variables}
+        env["PYTHONPATH"] = ":".join(sys.path)
         return subprocess.Popen(argv, cwd=_REPOSITORY, env=env, stdout=subprocess.PIPE, text=True)
 
     def left_at_the_engine(self) -> list[str]:
@@ -58,6 +62,19 @@ class Scene:
         while (left := self.engine.containers("exeat.kind=pool")) and time.monotonic() < deadline:
             time.sleep(0.05)
         return [each["Id"] for each in left]
+
+
+def _python_of(engine: Base) -> str:
+    """One that can start itself again as whoever has the engine: ours may be in a folder of root's own."""
+    try_it = "import cryptography, os, sys; os.execv(sys.executable, [sys.executable, '-c', ''])"
+    env = os.environ | {"PYTHONPATH": ":".join(sys.path)}
+    for python in (sys.executable, PYTHON):
+        done = subprocess.run([*engine.before, python, "-c", try_it], env=env, capture_output=True, check=False)
+        if done.returncode == 0:
+            break
+    else:
+        give_up(f"{engine.name}: its user cannot run a Python that has what exeat needs")
+    return python
 
 
 @contextmanager
