@@ -17,8 +17,11 @@ from typing import Any
 import pytest
 
 from exeat.audit.verify import verify_files
+from exeat.engine.client import Engine
+from exeat.engine.owner import remove_left_over
 from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOT, PODMAN_ROOTLESS, Base, Way
 from tests.support.engines.session import Engines
+from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import Origin
 from tests.support.pools import tenants
 from tests.support.programs import give_up
@@ -55,6 +58,9 @@ class Scene:
         env = {"PATH": os.environ["PATH"], "HOME": str(self._settings.parent), **self.engine.variables}
         env["PYTHONPATH"] = ":".join(sys.path)
         return subprocess.Popen(argv, cwd=_REPOSITORY, env=env, stdout=subprocess.PIPE, text=True)
+
+    def running(self) -> set[str]:
+        return {each["Id"] for each in self.engine.containers("exeat.kind=pool") if each["State"] == "running"}
 
     def left_at_the_engine(self) -> list[str]:
         """Names of the pool's containers; those that are ending have a while."""
@@ -177,12 +183,17 @@ def test_the_log_says_whose_every_request_was(visited: tuple[Scene, dict[str, An
 
 
 @pytest.mark.parametrize("way", [DOCKER_ROOT, PODMAN_ROOTLESS], ids=lambda way: way.name)
-def test_a_program_that_is_killed_leaves_no_container(engines: Engines, way: Way) -> None:
+def test_the_containers_of_a_program_that_is_killed_end_and_are_removed(engines: Engines, way: Way) -> None:
+    """By the engine as soon as they end, where it does that without the program; else by the next pool or run."""
     with scene(engines.get(way)) as made, made.start(waits=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
-        assert made.engine.containers("exeat.kind=pool")  # the control
+        pool = {each["Id"] for each in made.engine.containers("exeat.kind=pool")}
+        assert pool
+        assert pool <= made.running()  # the control
         program.kill()
+        wait_until(lambda: not pool & made.running(), "the containers to end")
+        remove_left_over(Engine(str(made.engine.socket), made.engine.kind))
         assert made.left_at_the_engine() == []
 
 
