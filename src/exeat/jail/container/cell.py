@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -24,8 +23,6 @@ INIT: Final = "/run/exeat/init"
 _TMP_BYTES: Final = 1 << 30
 _READY_S: Final = 30.0
 _REMOVED_S: Final = 30.0
-_TRIES: Final = 10
-_TRY_AGAIN_S: Final = 0.05
 _SAFE_TMPFS: Final = "rw,nosuid,nodev,exec"
 _MACHINES: Final = ("x86_64", "aarch64")
 
@@ -113,19 +110,12 @@ class Cell:
 
     def _remove(self) -> None:
         """The engine removes it by itself when it has ended; if it never started, or does not end, we do."""
-        for left in reversed(range(_TRIES)):
-            try:
-                self.engine.raw("DELETE", f"/containers/{self.id}?force=true&v=true")
-                break
-            except NotFoundError:
-                return
-            except ConflictError:
-                break  # it is being removed
-            except EngineError as error:
-                # Podman says 500 if the container ends while it is being ended, and leaves it there.
-                if not error.status or not left:
-                    raise
-                time.sleep(_TRY_AGAIN_S)
+        try:
+            self.engine.raw("DELETE", f"/containers/{self.id}?force=true&v=true")
+        except NotFoundError:
+            return
+        except ConflictError:
+            pass  # it is being removed
         try:
             self.engine.raw("POST", f"/containers/{self.id}/wait?condition=removed", timeout_s=_REMOVED_S)
         except EngineError:
