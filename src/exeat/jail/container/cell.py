@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from exeat.engine.client import Engine
-from exeat.engine.errors import ConflictError, EngineError, NotFoundError
+from exeat.engine.errors import EngineError, NotFoundError
 from exeat.engine.owner import labels
 from exeat.errors import JailError
 from exeat.jail import messages
@@ -23,6 +24,7 @@ INIT: Final = "/run/exeat/init"
 _TMP_BYTES: Final = 1 << 30
 _READY_S: Final = 30.0
 _REMOVED_S: Final = 30.0
+_LOOK_S: Final = 0.01
 _SAFE_TMPFS: Final = "rw,nosuid,nodev,exec"
 _MACHINES: Final = ("x86_64", "aarch64")
 
@@ -55,7 +57,8 @@ class Cell:
 
     def create(self, spec: CellSpec) -> None:
         """Raises EngineError."""
-        body = _creation(spec, self.token, keep_id=self.engine.kind == "podman" and self.engine.is_rootless)
+        is_podman = self.engine.kind == "podman"
+        body = _creation(spec, self.token, for_podman=is_podman, keep_id=is_podman and self.engine.is_rootless)
         self.id = self.engine.call("POST", "/containers/create", body=body)["Id"]
 
     def start(self) -> None:
@@ -108,22 +111,25 @@ class Cell:
 
     def _remove(self) -> None:
         """The engine removes it by itself when it has ended; if it never started, or does not end, we do."""
-        try:
-            self.engine.raw("DELETE", f"/containers/{self.id}?force=true&v=true")
-        except NotFoundError:
-            return
-        except ConflictError:
-            pass  # it is being removed
-        try:
-            self.engine.raw("POST", f"/containers/{self.id}/wait?condition=removed", timeout_s=_REMOVED_S)
-        except EngineError:
-            pass  # it is gone, or the engine is: the next run looks again
+        deadline = time.monotonic() + _REMOVED_S
+        while time.monotonic() < deadline:  # what is left then, the next run removes
+            try:
+                self.engine.raw("DELETE", f"/containers/{self.id}?force=true&v=true")
+            except NotFoundError:
+                return
+            except EngineError as error:
+                if not error.status:
+                    return  # the engine is gone
+                time.sleep(_LOOK_S)  # it is being removed, or is about to end
+            else:
+                return
 
 
-def _creation(spec: CellSpec, token: str, *, keep_id: bool) -> dict[str, Any]:
+def _creation(spec: CellSpec, token: str, *, for_podman: bool, keep_id: bool) -> dict[str, Any]:
     tmpfs = f"{_SAFE_TMPFS},size={_TMP_BYTES}"
     uid = spec.user.partition(":")[0]
-    owner = f",uid={uid},mode=0700" if uid.isdigit() else ",mode=1777"
+    # Podman cannot give a tmpfs to a user. There is no one in there but the command.
+    owner = f",uid={uid},mode=0700" if uid.isdigit() and not for_podman else ",mode=1777"
     return {
         "Image": spec.image,
         "Entrypoint": [INIT],
