@@ -16,7 +16,7 @@ from exeat.engine.errors import EngineError, NotFoundError
 from exeat.engine.owner import labels
 from exeat.errors import JailError
 from exeat.jail import messages
-from exeat.jail.container.options import MEMORY, PIDS, Mount
+from exeat.jail.container.options import HOST_NAME, MEMORY, PIDS, Mount
 from exeat.jail.jail import Sockets
 from exeat.values import Value
 
@@ -58,7 +58,7 @@ class Cell:
     def create(self, spec: CellSpec) -> None:
         """Raises EngineError."""
         is_podman = self.engine.kind == "podman"
-        body = _creation(spec, self.token, for_podman=is_podman, keep_id=is_podman and self.engine.is_rootless)
+        body = _creation(spec, self.token, is_podman=is_podman, keep_id=is_podman and self.engine.is_rootless)
         self.id = self.engine.call("POST", "/containers/create", body=body)["Id"]
 
     def start(self) -> None:
@@ -125,11 +125,12 @@ class Cell:
                 return
 
 
-def _creation(spec: CellSpec, token: str, *, for_podman: bool, keep_id: bool) -> dict[str, Any]:
+def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> dict[str, Any]:
     tmpfs = f"{_SAFE_TMPFS},size={_TMP_BYTES}"
     uid = spec.user.partition(":")[0]
-    # Podman cannot give a tmpfs to a user. There is no one in there but the command.
-    owner = f",uid={uid},mode=0700" if uid.isdigit() and not for_podman else ",mode=1777"
+    owner = ",mode=1777"  # Podman takes no uid here
+    if uid.isdigit() and not is_podman:
+        owner = f",uid={uid},mode=0700"
     return {
         "Image": spec.image,
         "Entrypoint": [INIT],
@@ -137,6 +138,7 @@ def _creation(spec: CellSpec, token: str, *, for_podman: bool, keep_id: bool) ->
         "Env": [f"{name}={value}" for name, value in spec.environ.items()],
         "WorkingDir": spec.cwd,
         "User": spec.user,
+        "Hostname": HOST_NAME,
         "Labels": labels(spec.kind),
         "Healthcheck": {"Test": ["NONE"]},  # it would start programs before the network stands
         "HostConfig": {
