@@ -15,9 +15,11 @@ from exeat.jail.container.cell import Cell, CellSpec
 from exeat.jail.container.furnishing import furnish
 from exeat.jail.container.image_files import ImageFiles
 from exeat.jail.container.images import Image, find_image
+from exeat.jail.container.limits import check_limits
 from exeat.jail.container.mounted import open_mounts
 from exeat.jail.container.options import ContainerOptions, Mount
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
+from exeat.jail.container.ways import Name
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
 from exeat.trust.places import trust_variables
@@ -42,6 +44,8 @@ class ContainerJail:
         engine = open_engine(options.engine)
         remove_left_over(engine)
         image = find_image(engine, options.image, _show)
+        if told := check_limits(engine, options):
+            _show(told)
         cell = self._cell = Cell(engine)
         user = options.user or f"{os.geteuid()}:{os.getegid()}"
         own = furnish(spec, options, user, ImageFiles(engine, image, spec.memory)) if spec.folder else ()
@@ -49,6 +53,8 @@ class ContainerJail:
         cell.start()
         sockets = cell.adopt(spec.to_host)
         assert cell.control is not None
+        if cell.way.own is not None and cell.way.name is Name.HELPER:
+            return Built(sockets)  # its pid means another process here
         return Built(sockets, None, cell.pid, open_mounts(cell.pid, cell.control))
 
     def release(self) -> None:

@@ -17,6 +17,8 @@ from exeat.engine.owner import labels
 from exeat.errors import JailError
 from exeat.jail import messages
 from exeat.jail.container.options import HOST_NAME, MEMORY, PIDS, Mount
+from exeat.jail.container.stage import Stage
+from exeat.jail.container.ways import Name, Way, find_way
 from exeat.jail.jail import Sockets
 from exeat.values import Value
 
@@ -48,8 +50,12 @@ class CellSpec(Value):
 class Cell:
     """`create`, `start`, `adopt`, `release`, in this order; `close` at any time, more than once."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, way: Way | None = None) -> None:
+        """`way`: into its network; found by itself if it is not said."""
         self.engine = engine
+        self._way = way
+        self._spec: CellSpec | None = None
+        self._stage: Stage | None = None
         self.id = ""
         self.pid = 0  # of its process 1, as the engine counts
         self.control: socket.socket | None = None
@@ -57,9 +63,31 @@ class Cell:
 
     def create(self, spec: CellSpec) -> None:
         """Raises EngineError."""
+        self._spec = spec
         is_podman = self.engine.kind == "podman"
         body = _creation(spec, self.token, is_podman=is_podman, keep_id=is_podman and self.engine.is_rootless)
+        if self.way.own is not None:
+            self._stage = stage = Stage(self.engine, self.way.own, spec.image)
+            mounts = self._mounts(spec)
+            stage.put((each.source, each.read_only) for each in (*mounts, Mount(find_program("door"), "", True)))
+            body["HostConfig"]["Mounts"] = [_mount(stage.translate(each)) for each in mounts]
+        else:
+            body["HostConfig"]["Mounts"] = [_mount(each) for each in self._mounts(spec)]
+        if self.way.name is Name.HELPER:
+            from exeat.jail.container.door import settings  # for those without another way
+
+            body["HostConfig"]["Sysctls"] = settings()
         self.id = self.engine.call("POST", "/containers/create", body=body)["Id"]
+
+    @property
+    def way(self) -> Way:
+        """Raises EngineError."""
+        if self._way is None:
+            self._way = find_way(self.engine)
+        return self._way
+
+    def _mounts(self, spec: CellSpec) -> tuple[Mount, ...]:
+        return (Mount(find_program("init"), INIT, True), *spec.mounts)
 
     def start(self) -> None:
         """Process 1 runs, and waits. Raises EngineError."""
@@ -72,11 +100,25 @@ class Cell:
 
     def adopt(self, to_host: Sequence[messages.HostPorts] = ()) -> Sockets:
         """Make its network the jail's. Raises JailError if there is no way in."""
-        from exeat.jail.container.adopt import enter  # not for those who have others do it (pools)
+        if self.way.name is Name.HELPER:
+            self.control, sockets = self._adopt_by_helper(to_host)
+        else:
+            from exeat.jail.container.adopt import enter  # not for those who have others do it (pools)
 
-        self.control, sockets = enter(self.pid, self.token, to_host)
+            self.control, sockets = enter(self.pid, self.token, to_host)
         self.hear_ready()
         return sockets
+
+    def _adopt_by_helper(self, to_host: Sequence[messages.HostPorts]) -> tuple[socket.socket, Sockets]:
+        from exeat.jail.container.door import Neighbour, enter_by_helper  # for those without another way
+
+        assert self._spec is not None
+        program, own = find_program("door"), self.way.own
+        if self._stage is not None:
+            program = self._stage.path(program)
+        has_users = self.engine.kind == "podman" and self.engine.is_rootless
+        neighbour = Neighbour(self.id, self._spec.image, self.token, program, has_users, own.id if own else "")
+        return enter_by_helper(self.engine, neighbour, to_host)
 
     def hear_ready(self) -> None:
         assert self.control is not None
@@ -108,6 +150,8 @@ class Cell:
         if self.id:
             self._remove()
             self.id = ""
+        if self._stage is not None:
+            self._stage.close()
 
     def _remove(self) -> None:
         """The engine removes it by itself when it has ended; if it never started, or does not end, we do."""
@@ -148,7 +192,6 @@ def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> 
             "SecurityOpt": ["no-new-privileges"],
             "ReadonlyRootfs": True,
             "Tmpfs": {"/tmp": f"{tmpfs},mode=1777", spec.home: tmpfs + owner},  # noqa: S108 - in the container
-            "Mounts": [_mount(each) for each in (Mount(find_init(), INIT, True), *spec.mounts)],
             "Memory": spec.memory,
             "MemorySwap": spec.memory,
             "NanoCpus": int(spec.cpus * 1e9),
@@ -171,9 +214,9 @@ def _mount(mount: Mount) -> dict[str, Any]:
     }
 
 
-def find_init() -> str:
-    """Our process 1 for this machine. Raises JailError."""
+def find_program(name: str) -> str:
+    """One of ours that run in containers, for this machine. Raises JailError."""
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise JailError("containers are not supported on this kind of machine", detail=machine)
-    return os.path.join(os.path.dirname(__file__), f"init-{machine}")
+    return os.path.join(os.path.dirname(__file__), f"{name}-{machine}")
