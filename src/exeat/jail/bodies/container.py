@@ -18,8 +18,8 @@ from exeat.jail.container.images import Image, find_image
 from exeat.jail.container.limits import check_limits
 from exeat.jail.container.mounted import open_mounts
 from exeat.jail.container.options import ContainerOptions, Mount
-from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.container.ways import Name
+from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
 from exeat.trust.places import trust_variables
