@@ -16,7 +16,7 @@ from exeat.engine.errors import EngineError, NotFoundError
 from exeat.engine.owner import labels
 from exeat.errors import JailError
 from exeat.jail import messages
-from exeat.jail.container.options import HOST_NAME, MEMORY, PIDS, Mount
+from exeat.jail.container.options import HOST_NAME, MEMORY, PIDS, Mount, as_body
 from exeat.jail.container.stage import Stage
 from exeat.jail.container.ways import Name, Way, find_way
 from exeat.jail.jail import Sockets
@@ -69,10 +69,10 @@ class Cell:
         if self.way.own is not None:
             self._stage = stage = Stage(self.engine, self.way.own, spec.image)
             mounts = self._mounts(spec)
-            stage.put((each.source, each.read_only) for each in (*mounts, Mount(find_program("door"), "", True)))
-            body["HostConfig"]["Mounts"] = [_mount(stage.translate(each)) for each in mounts]
+            stage.put((*mounts, Mount(find_program("door"), "", True)))
+            body["HostConfig"]["Mounts"] = [stage.as_body(each) for each in mounts]
         else:
-            body["HostConfig"]["Mounts"] = [_mount(each) for each in self._mounts(spec)]
+            body["HostConfig"]["Mounts"] = [as_body(each) for each in self._mounts(spec)]
         if self.way.name is Name.HELPER:
             from exeat.jail.container.door import settings  # for those without another way
 
@@ -110,12 +110,12 @@ class Cell:
         return sockets
 
     def _adopt_by_helper(self, to_host: Sequence[messages.HostPorts]) -> tuple[socket.socket, Sockets]:
-        from exeat.jail.container.door import Neighbour, enter_by_helper  # for those without another way
+        from exeat.jail.container.door import PROGRAM, Neighbour, enter_by_helper  # for those without another way
 
         assert self._spec is not None
-        program, own = find_program("door"), self.way.own
-        if self._stage is not None:
-            program = self._stage.path(program)
+        own = self.way.own
+        door = Mount(find_program("door"), PROGRAM, True)
+        program = self._stage.as_body(door) if self._stage is not None else as_body(door)
         has_users = self.engine.kind == "podman" and self.engine.is_rootless
         neighbour = Neighbour(self.id, self._spec.image, self.token, program, has_users, own.id if own else "")
         return enter_by_helper(self.engine, neighbour, to_host)
@@ -200,17 +200,6 @@ def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> 
             "IpcMode": "private",
             **({"UsernsMode": "keep-id"} if keep_id else {}),
         },
-    }
-
-
-def _mount(mount: Mount) -> dict[str, Any]:
-    # Propagation: what is mounted on the machine later does not turn up in the container.
-    return {
-        "Type": "bind",
-        "Source": mount.source,
-        "Target": mount.target,
-        "ReadOnly": mount.read_only,
-        "BindOptions": {"Propagation": "rprivate"},
     }
 
 

@@ -46,7 +46,7 @@ class Neighbour(Value):
     id: str
     image: str
     token: str
-    program: str  # a path of the engine's machine
+    program: dict[str, Any]  # its mount
     shared_users: bool = False  # it has a user namespace, and the helper needs the same
     own_container: str = ""  # that we are in ourselves: the helper finds our files by our process
 
@@ -195,7 +195,7 @@ def settings() -> dict[str, str]:
 
 
 def _creation(neighbour: Neighbour, entrance: _Entrance) -> dict[str, Any]:
-    mounts = [{"Type": "bind", "Source": neighbour.program, "Target": PROGRAM, "ReadOnly": True}]
+    mounts = [neighbour.program]
     rights = ["NET_ADMIN", "NET_BIND_SERVICE"]
     if neighbour.own_container:
         rights.append("SYS_PTRACE")  # to go by our process

@@ -11,13 +11,13 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from exeat.engine.client import Engine
 from exeat.engine.errors import EngineError, NotFoundError
 from exeat.engine.owner import labels
 from exeat.errors import ConfigError
-from exeat.jail.container.options import Mount
+from exeat.jail.container.options import Mount, as_body
 from exeat.jail.container.own_container import OwnContainer
 
 _POINT: Final = "/exeat"
@@ -25,7 +25,7 @@ _MAX_COPIED: Final = 16 << 20
 
 
 class Stage:
-    """`put` what is to be mounted, then `translate` mounts; `close` at any time."""
+    """`put` what is to be mounted, then `as_body`; `close` at any time."""
 
     def __init__(self, engine: Engine, own: OwnContainer, image: str) -> None:
         self._engine = engine
@@ -35,22 +35,21 @@ class Stage:
         self._folder = ""  # of the volume, on the engine's machine
         self._names: dict[str, str] = {}  # what was copied: our path, its name in the volume
 
-    def put(self, sources: Iterable[tuple[str, bool]]) -> None:
-        """Paths of ours, and whether they are read-only. Raises ConfigError for what cannot be had there."""
-        for path, read_only in sources:
+    def put(self, mounts: Iterable[Mount]) -> None:
+        """Raises ConfigError for what cannot be had there."""
+        for path, _, read_only in mounts:
             if path not in self._names and not self._own.translate(path, read_only=read_only):
                 _refuse_copy(path, read_only)
                 self._names[path] = str(len(self._names))
         self._copy(self._as_tar())
 
-    def translate(self, mount: Mount) -> Mount:
-        return Mount(self.path(mount.source, read_only=mount.read_only), mount.target, mount.read_only)
-
-    def path(self, source: str, *, read_only: bool = True) -> str:
-        """On the engine's machine."""
-        if source in self._names:
-            return f"{self._folder}/{self._names[source]}"
-        return self._own.translate(source, read_only=read_only)
+    def as_body(self, mount: Mount) -> dict[str, Any]:
+        """For the engine, with the path on its machine."""
+        if name := self._names.get(mount.source):
+            # Docker refuses the usual propagation for what is in its own folders.
+            return as_body(Mount(f"{self._folder}/{name}", mount.target, True), "rslave")
+        there = self._own.translate(mount.source, read_only=mount.read_only)
+        return as_body(Mount(there, mount.target, mount.read_only))
 
     def _as_tar(self) -> bytes:
         whole = io.BytesIO()
