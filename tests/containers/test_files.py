@@ -1,4 +1,4 @@
-"""What a container sees of files: the project, and in it nothing that decides about the command or runs outside later."""
+"""What a container sees of files: the project, and in it nothing that decides about it or runs outside later."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ class CellSpec(Value):
     memory: int = MEMORY
     cpus: float = 0.0
     pids: int = PIDS
+    tmp_bytes: int = _TMP_BYTES  # of /tmp and of the home, each
     kind: str = "run"
 
 
@@ -170,7 +171,7 @@ class Cell:
 
 
 def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> dict[str, Any]:
-    tmpfs = f"{_SAFE_TMPFS},size={_TMP_BYTES}"
+    tmpfs = f"{_SAFE_TMPFS},size={spec.tmp_bytes}"
     uid = spec.user.partition(":")[0]
     owner = ",mode=1777"  # Podman takes no uid here
     if uid.isdigit() and not is_podman:
