@@ -7,7 +7,7 @@ import signal
 import sys
 
 from exeat.engine.find import open_engine
-from exeat.engine.owner import remove_left_over
+from exeat.engine.owner import remove_left_networks, remove_left_over
 from exeat.errors import JailError
 from exeat.jail import messages
 from exeat.jail.attending import attend, how_it_ended
@@ -47,6 +47,8 @@ class ContainerJail:
         if told := check_limits(engine, options):
             _show(told)
         cell = self._cell = Cell(engine)
+        if cell.way.own is not None:
+            remove_left_networks(engine)  # and volumes, which no other way needs
         user = options.user or f"{os.geteuid()}:{os.getegid()}"
         own = furnish(spec, options, user, ImageFiles(engine, image, spec.memory)) if spec.folder else ()
         cell.create(_cell_spec(spec, options, image, user, (*spec.mounts, *own)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from exeat.engine.client import Engine
@@ -22,6 +22,7 @@ from exeat.jail.container.ways import Name, Way, find_way
 from exeat.jail.jail import Sockets
 from exeat.values import Value
 
+Enter = Callable[[int, str, Sequence[messages.HostPorts]], tuple[socket.socket, Sockets]]
 INIT: Final = "/run/exeat/init"
 _TMP_BYTES: Final = 1 << 30
 _READY_S: Final = 30.0
@@ -68,6 +69,7 @@ class Cell:
         is_podman = self.engine.kind == "podman"
         body = _creation(spec, self.token, is_podman=is_podman, keep_id=is_podman and self.engine.is_rootless)
         if self.way.own is not None:
+            body["Labels"] = labels(spec.kind, inside=self.way.own.id)
             self._stage = stage = Stage(self.engine, self.way.own, spec.image)
             mounts = self._mounts(spec)
             stage.put((*mounts, Mount(find_program("door"), "", True)))
@@ -99,13 +101,16 @@ class Cell:
         found: dict[str, Any] = self.engine.call("GET", f"/containers/{self.id}/json")
         return found
 
-    def adopt(self, to_host: Sequence[messages.HostPorts] = ()) -> Sockets:
-        """Make its network the jail's. Raises JailError if there is no way in."""
+    def adopt(self, to_host: Sequence[messages.HostPorts] = (), enter: Enter | None = None) -> Sockets:
+        """Make its network the jail's. Raises JailError if there is no way in.
+
+        `enter` is as `adopt.enter`, for those who cannot fork: programs with threads.
+        """
         if self.way.name is Name.HELPER:
             self.control, sockets = self._adopt_by_helper(to_host)
         else:
-            from exeat.jail.container.adopt import enter  # not for those who have others do it (pools)
-
+            if enter is None:
+                from exeat.jail.container.adopt import enter  # not for those who have others do it (pools)
             self.control, sockets = enter(self.pid, self.token, to_host)
         self.hear_ready()
         return sockets

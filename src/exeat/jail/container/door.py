@@ -208,7 +208,7 @@ def _creation(neighbour: Neighbour, entrance: _Entrance) -> dict[str, Any]:
         "Env": [f"EXEAT_DOOR={entrance.path}", f"EXEAT_DOOR_KEY={entrance.key}"],
         "WorkingDir": "/",
         "User": "0:0",
-        "Labels": labels("helper"),
+        "Labels": labels("helper", inside=neighbour.own_container),
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             "NetworkMode": f"container:{neighbour.id}",

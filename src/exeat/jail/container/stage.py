@@ -71,12 +71,12 @@ class Stage:
 
     def _copy(self, tar: bytes) -> None:
         engine = self._engine
-        made = engine.call("POST", "/volumes/create", body={"Labels": labels("volume")})
+        made = engine.call("POST", "/volumes/create", body={"Labels": labels("volume", inside=self._own.id)})
         self._volume, self._folder = made["Name"], made["Mountpoint"]
         body = {
             "Image": self._image,
             "Entrypoint": ["/never-started"],
-            "Labels": labels("helper"),
+            "Labels": labels("helper", inside=self._own.id),
             "HostConfig": {
                 "NetworkMode": "none",
                 "Mounts": [{"Type": "volume", "Source": self._volume, "Target": _POINT}],
