@@ -108,10 +108,12 @@ class Cell:
         """
         if self.way.name is Name.HELPER:
             self.control, sockets = self._adopt_by_helper(to_host)
-        else:
-            if enter is None:
-                from exeat.jail.container.adopt import enter  # not for those who have others do it (pools)
+        elif enter is not None:
             self.control, sockets = enter(self.pid, self.token, to_host)
+        else:
+            from exeat.jail.container import adopt  # not for those who have others do it (pools)
+
+            self.control, sockets = adopt.enter(self.pid, self.token, to_host)
         self.hear_ready()
         return sockets
 
