@@ -119,7 +119,7 @@ class Engine:
         timeout_s: float | None = CALL_S,
     ) -> Answer:
         """Send it and read the head of the answer. Raises EngineError if that says no."""
-        connection = self._connect(timeout_s)
+        connection = self.connect(timeout_s)
         try:
             _send(connection, method, _target(path, query), body, data, headers or {})
             answer = Answer(connection)
@@ -134,7 +134,8 @@ class Engine:
                 raise _refusal(answer.status, answer.read() if method != "HEAD" else b"", method, path)
         return answer
 
-    def _connect(self, timeout_s: float | None) -> socket.socket:
+    def connect(self, timeout_s: float | None = CALL_S) -> socket.socket:
+        """A connection on which nothing is said yet. Raises EngineError."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.settimeout(timeout_s)
         try:
