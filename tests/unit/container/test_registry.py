@@ -75,7 +75,7 @@ def test_a_text_is_not_taken_for_a_list_of_its_letters() -> None:
         SandboxConfig("default", dependencies="requests")
     with pytest.raises(ConfigError, match="dependencies is 'requests'"):
         Registry().tool(dependencies="requests")
-    with pytest.raises(ConfigError, match="allowed_hosts is 'good.test'"):
+    with pytest.raises(ConfigError, match=r"allowed_hosts is 'good\.test'"):
         NetworkPolicy(allowed_hosts="good.test")
 
 
@@ -104,8 +104,9 @@ def test_a_network_policy_is_rules_that_exeat_reads() -> None:
 
 @pytest.mark.parametrize(
     ("hosts", "ports"),
-    [(["bad host"], []), (["!good.test"], []), (["good.test methods=GET"], []), (["good.test"], [0]), (["good.test"], [70_000]),
-     (["good.test"], [True]), (["good.test"], ["443"]), ([], [443]), (["*"], ["x"])],
+    [(["bad host"], []), (["!good.test"], []), (["good.test methods=GET"], []),
+     (["good.test"], [0]), (["good.test"], [70_000]), (["good.test"], [True]),
+     (["good.test"], ["443"]), ([], [443]), (["*"], ["x"])],
 )  # fmt: skip
 def test_a_policy_that_says_something_else_is_refused(hosts: Any, ports: Any) -> None:
     with pytest.raises(ConfigError):

@@ -20,8 +20,7 @@ except ImportError:
 shelf = Registry()
 mark = shelf.tool
 PASSWORD = "not for sandboxes"
-LIMIT = 3
-SPACE = " "  # noqa: E702
+LIMIT, SPACE = 3, " "
 TABLE = {"limit": LIMIT}
 TABLE |= {"more": 1}
 
@@ -44,14 +43,14 @@ def _unused() -> str:
 @shelf.tool(sandbox="default", dependencies=["exgreet==1.0"])
 def uses_much(text: str, price: Decimal | None = None) -> dict[str, Any]:
     """Names that are local here are not those of the module."""
-    PASSWORD = text
-    return j.loads(f'{{"a": "{PASSWORD}{Box().open()}", "toml": {j.dumps(tomllib is not None)}}}')
+    PASSWORD = text  # noqa: N806
+    return {"is": j.loads(f'{{"a": "{PASSWORD}{Box().open()}", "toml": {j.dumps(tomllib is not None)}}}')}
 
 
 @mark
 @functools.lru_cache(maxsize=2)
 def calls_a_tool(path: str) -> str:
-    return os.path.basename(path) + str(plain(1))
+    return os.path.normpath(path) + str(plain(1))
 
 
 @shelf.tool()

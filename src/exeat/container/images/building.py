@@ -62,12 +62,11 @@ def _build(engine: Engine, name: str, order: BuildOrder, network: str, say: Say,
     log = _Log(say)
     headers = {"Content-Type": "application/x-tar"}
     try:
-        with (
-            contextlib.closing(engine.request("POST", "/build", query, None, order.context(), headers, None)) as answer,
-            halt.over(answer.connection),
-        ):
-            for event in _events(answer.pieces()):
-                log.add(event)
+        with halt.watching() as watch:
+            answer = engine.request("POST", "/build", query, None, order.context(), headers, None, watch)
+            with contextlib.closing(answer):
+                for event in _events(answer.pieces()):
+                    log.add(event)
     except EngineError as error:
         if not error.status:
             raise

@@ -25,7 +25,7 @@ def test_what_is_there_is_good_and_what_need_not_be_there_too(tmp_path: Path) ->
 
 def test_what_is_missing_is_named_and_nothing_is_run(tmp_path: Path) -> None:
     folder = _write(tmp_path, a="import exeat_missing.x\nraise SystemError\n", b="from other_missing import y\n")
-    with pytest.raises(SystemExit, match="(?s)tool a imports exeat_missing, .*tool b imports other_missing,"):
+    with pytest.raises(SystemExit, match=r"(?s)tool a imports exeat_missing, .*tool b imports other_missing,"):
         check_tools.main(folder)
 
 

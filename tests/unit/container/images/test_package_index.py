@@ -20,7 +20,9 @@ def test_without_settings_packages_come_from_where_pip_looks_by_itself() -> None
 
 def test_variables_win_over_files_and_install_over_global(tmp_path: Path) -> None:
     conf = tmp_path / "pip.conf"
-    conf.write_text("[global]\nindex-url = https://a.test/\ntrusted_host = x.test\n[install]\nindex-url = https://b.test/\n")
+    conf.write_text(
+        "[global]\nindex-url = https://a.test/\ntrusted_host = x.test\n[install]\nindex-url = https://b.test/\n"
+    )
     given = {"PIP_CONFIG_FILE": str(conf), "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
     assert read_package_index(given).environment["PIP_INDEX_URL"] == "https://b.test/"
     assert read_package_index(given).environment["PIP_TRUSTED_HOST"] == "x.test"

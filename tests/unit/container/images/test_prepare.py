@@ -12,7 +12,8 @@ from exeat.container.images.steps import prepare
 
 _PROGRAMS = (
     "usr/bin/curl", "usr/bin/wget", "bin/nc", "bin/nc.openbsd", "usr/bin/ncat", "usr/bin/gcc", "usr/bin/gcc-12",
-    "usr/bin/x86_64-linux-gnu-gcc-12", "usr/bin/x86_64-linux-gnu-as", "usr/bin/make", "usr/bin/git", "usr/bin/git-shell",
+    "usr/bin/x86_64-linux-gnu-gcc-12", "usr/bin/x86_64-linux-gnu-as", "usr/bin/make", "usr/bin/git",
+    "usr/bin/git-shell",
     "usr/bin/ssh", "usr/bin/ssh-keygen", "usr/bin/apt", "usr/bin/apt-get", "usr/bin/dpkg", "usr/bin/dpkg-deb",
     "usr/local/bin/pip", "usr/local/bin/pip3.12", "bin/busybox", "sbin/apk", "opt/tool/bin/cmake",
 )  # fmt: skip
@@ -65,8 +66,9 @@ def test_nothing_runs_with_the_rights_of_another(tmp_path: Path) -> None:
 
 
 def test_caches_and_what_belongs_to_installers_go_and_the_list_of_packages_stays(tmp_path: Path) -> None:
-    gone = ("var/cache/apt/pkgcache.bin", "var/lib/apt/lists/x", "root/.cache/pip/x", "tmp/x", "usr/lib/apt/methods/http",
-            "usr/lib/gcc/x86_64-linux-gnu/12/cc1", "lib/python3/ensurepip/_bundled/pip.whl")  # fmt: skip
+    gone = ("var/cache/apt/pkgcache.bin", "var/lib/apt/lists/x", "root/.cache/pip/x", "tmp/x",
+            "usr/lib/apt/methods/http", "usr/lib/gcc/x86_64-linux-gnu/12/cc1",
+            "lib/python3/ensurepip/_bundled/pip.whl")  # fmt: skip
     for name in (*gone, "var/lib/dpkg/status"):
         _put(tmp_path, name, 0o644)
     prepare.take_away(str(tmp_path), [str(tmp_path / "lib/python3/ensurepip"), str(tmp_path / "never/there")])
