@@ -108,7 +108,7 @@ def test_a_build_that_ends_without_an_image_is_a_failed_one(at: tuple[ScriptedEn
         _ensure(engine)
 
 
-@pytest.mark.threat("T-IMAGE-SECRETS")
+@pytest.mark.threat("T-O2")
 def test_passwords_are_not_in_the_log_nor_in_the_progress(
     at: tuple[ScriptedEngine, Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

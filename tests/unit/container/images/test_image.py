@@ -85,7 +85,7 @@ def test_the_manifest_says_where_each_tool_is() -> None:
     assert tools == {"add": {"file": "add.py", "function": "add", "is_async": False}}
 
 
-@pytest.mark.threat("T-IMAGE-TOOLS")
+@pytest.mark.threat("T-O1")
 def test_the_image_is_made_of_nothing_but_a_copy() -> None:
     """So that no layer of the base is in it."""
     lines = _hardened().dockerfile.splitlines()
@@ -95,7 +95,7 @@ def test_the_image_is_made_of_nothing_but_a_copy() -> None:
     assert "USER sandbox" in last
 
 
-@pytest.mark.threat("T-IMAGE-SECRETS")
+@pytest.mark.threat("T-O2")
 def test_passwords_for_the_index_are_in_no_instruction_and_only_in_a_file_of_the_first_stage() -> None:
     secret = {"PIP_INDEX_URL": "https://me:hunter2@index.test/simple"}
     order = _hardened(needed=("a",), index=PackageIndex(environment=secret))

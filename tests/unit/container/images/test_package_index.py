@@ -81,7 +81,7 @@ def test_a_file_of_settings_that_is_not_one_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) in str(caught.value)
 
 
-@pytest.mark.threat("T-IMAGE-SECRETS")
+@pytest.mark.threat("T-O2")
 def test_passwords_are_in_no_log_and_no_repr() -> None:
     index = read_package_index({**_NONE, "PIP_INDEX_URL": "https://me:hunter2@index.test/simple"})
     assert "hunter2" in index.environment["PIP_INDEX_URL"]  # the control: pip has it

@@ -31,7 +31,7 @@ def _put(root: Path, name: str, mode: int = 0o755) -> Path:
     return path
 
 
-@pytest.mark.threat("T-IMAGE-TOOLS")
+@pytest.mark.threat("T-O1")
 def test_programs_that_fetch_compile_or_install_are_taken_away_wherever_they_are(tmp_path: Path) -> None:
     for name in (*_PROGRAMS, *_KEPT):
         _put(tmp_path, name)
@@ -40,7 +40,7 @@ def test_programs_that_fetch_compile_or_install_are_taken_away_wherever_they_are
     assert [name for name in _KEPT if not (tmp_path / name).exists()] == []
 
 
-@pytest.mark.threat("T-IMAGE-TOOLS")
+@pytest.mark.threat("T-O1")
 def test_links_to_them_go_too_and_modules_of_the_same_name_stay(tmp_path: Path) -> None:
     link = tmp_path / "etc/alternatives/nc"
     link.parent.mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_links_to_them_go_too_and_modules_of_the_same_name_stay(tmp_path: Path) 
     assert (tmp_path / "usr/lib/python3/dist-packages/thing/make").exists()
 
 
-@pytest.mark.threat("T-IMAGE-TOOLS")
+@pytest.mark.threat("T-O1")
 def test_nothing_runs_with_the_rights_of_another(tmp_path: Path) -> None:
     _put(tmp_path, "usr/bin/su", 0o4755)
     _put(tmp_path, "usr/bin/expiry", 0o2755)
