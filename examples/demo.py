@@ -85,7 +85,7 @@ def run_agent(home: Path, image: str = "") -> tuple[str, list[dict[str, Any]]]:
     }
     python, agent = sys.executable, str(AGENT)
     if image:
-        python, agent = "python3", shutil.copy(AGENT, project)
+        python, agent = "python3", shutil.copy(AGENT, str(project))
     program = [python, agent, str(port), str(tls_port), str(os.getpid())]
     printed = ""
     with subprocess.Popen(
