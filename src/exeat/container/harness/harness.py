@@ -609,7 +609,8 @@ class Harness:
                 call.end("result")
         else:
             params = {"id": call.number, "stream": call.pipes[pipe]}
-            self.send({"method": "output", "params": params}, data[: call.room])
+            if call.room:
+                self.send({"method": "output", "params": params}, data[: call.room])
             if len(data) > call.room:
                 call.end("output")
             call.room = max(0, call.room - len(data))

@@ -74,6 +74,7 @@ def test_an_answer_is_taken() -> None:
         _frame({"method": "output", "params": {"id": 1, "stream": "stdin"}}, b"x"),
         _frame({"method": "output", "params": {"id": 1, "stream": "stdout"}}, b"x" * 101),
         _frame({"method": "output", "params": {"id": 1, "stream": "stdout"}}, b"x" * 51) * 2,
+        _frame({"method": "output", "params": {"id": 1, "stream": "stdout"}}),
         _frame({"method": "call", "params": {}}),
         struct.pack(">II", 2**32 - 1, 10) + b"x" * 100_000,
     ],
