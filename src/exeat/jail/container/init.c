@@ -7,7 +7,10 @@
    right one. That connection is all that it listens to afterwards. When it ends, so does init, and with init, by the
    kernel, everything in the container: a run that is killed leaves nothing running.
 
-   The messages are those of exeat/jail/messages.py, which also has their form. `make init` builds it. */
+   The messages are those of exeat/jail/messages.py, which also has their form. `scripts/build-init` builds it. */
+
+/* Which text a built file was made of: a test compares. */
+__attribute__((used)) static const char MADE_OF[] = "init.c " SOURCE;
 
 typedef long word;
 typedef unsigned long size;
@@ -15,7 +18,7 @@ typedef unsigned long size;
 enum { EXIT_LOST = 1, EXIT_NOT_FOUND = 127, EXIT_NOT_RUN = 126 };
 enum { ENOENT_ = 2, EINTR_ = 4, EACCES_ = 13, ENOTDIR_ = 20 };
 enum { SIGINT_ = 2, SIGKILL_ = 9, SIGCHLD_ = 17, SIGCONT_ = 18, SIGSTOP_ = 19, SIGTSTP_ = 20, SIGTTIN_ = 21, SIGTTOU_ = 22 };
-enum { WAIT_MS = 60000, MAX_PACKET = 256, MAX_PATH = 4096 };
+enum { WAIT_MS = 60000, MAX_PACKET = 256, MAX_PATH = 4096, MAX_RIGHTS = 4, MOST_REAPED = 64 };
 
 #if defined(__x86_64__)
 enum {
@@ -74,7 +77,7 @@ struct address { unsigned short family; char path[108]; };
 struct wait { int descriptor; short events, found; };
 struct span { void *start; size length; };
 struct message { void *name; unsigned name_length; struct span *spans; size count; void *control; size control_length; int flags; };
-struct rights { size length; int level, kind; int descriptors[4]; };
+struct rights { size length; int level, kind; int descriptors[MAX_RIGHTS]; };
 struct action { void *handler; unsigned long flags; void *restorer; unsigned long mask; };
 
 static const char DEFAULT_PATH[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -163,6 +166,13 @@ static word receive(int control, char *bytes, struct rights *rights) {
     return count;
 }
 
+static size count_of(const struct rights *rights) {
+    size head = sizeof(size) + 2 * sizeof(int), count;
+    if (rights->length < head || rights->level != SOL_SOCKET_ || rights->kind != SCM_RIGHTS_) return 0;
+    count = (rights->length - head) / sizeof(int);
+    return count < MAX_RIGHTS ? count : MAX_RIGHTS;
+}
+
 /* "Gi2:15" -> 15; 0 for anything else */
 static int signal_in(const char *bytes, word count) {
     int number = 0;
@@ -172,6 +182,19 @@ static int signal_in(const char *bytes, word count) {
         number = number * 10 + (bytes[i] - '0');
     }
     return number <= 64 ? number : 0;
+}
+
+/* Descriptors */
+
+/* What an engine left open by mistake would be the command's way out of the container (CVE-2024-21626). And if it opened
+   no standard streams, what we open next must not be taken for one. */
+static void settle_descriptors(void) {
+    word last;
+    CALL3(NR_close_range, 3, ~0u, 0);
+    do last = CALL3(NR_socket, AF_UNIX_, SOCK_SEQPACKET_ | CLOEXEC_, 0);
+    while (last >= 0 && last < 3);
+    if (last < 0) leave(EXIT_LOST);
+    CALL1(NR_close, last);
 }
 
 /* The one connection */
@@ -263,11 +286,12 @@ static void become_command(int control, const int *streams, int terminal, char *
     leave(error == ENOENT_ ? EXIT_NOT_FOUND : EXIT_NOT_RUN);
 }
 
-static void reap(int control, int command) {
-    for (;;) {
+/* A few at a time: processes that come and go without end must not keep us from the connection. Are there more? */
+static int reap(int control, int command) {
+    for (int reaped = 0; reaped < MOST_REAPED; reaped++) {
         int status;
         int pid = (int)CALL4(NR_wait4, -1, &status, WNOHANG_ | WUNTRACED_, 0);
-        if (pid <= 0) return;
+        if (pid <= 0) return 0;
         if (pid != command) continue;
         if ((status & 0xff) == 0x7f) { /* the run stops with it, and nothing may go on meanwhile */
             CALL2(NR_kill, -1, SIGSTOP_);
@@ -277,6 +301,7 @@ static void reap(int control, int command) {
             leave(0);
         }
     }
+    return 1;
 }
 
 static void pass(int command, int terminal, int number) {
@@ -284,24 +309,27 @@ static void pass(int command, int terminal, int number) {
     else CALL2(NR_kill, terminal >= 0 && number == SIGTSTP_ ? -command : command, number);
 }
 
+/* Whatever else there is to do, the connection is looked at in every turn. Who is flooded with other signals is not told
+   of SIGCHLD, so that any of them makes us look. */
 static void watch(int control, int signals, int command, int terminal) {
     struct wait waits[2] = {{control, POLLIN_, 0}, {signals, POLLIN_, 0}};
+    struct { word seconds, nanoseconds; } at_once;
     char bytes[MAX_PACKET];
+    int has_more = 0;
     for (;;) {
-        if (call(NR_ppoll, (word)waits, 2, 0, 0, 8, 0) < 0) continue;
-        if (waits[1].found) {
-            if (CALL3(NR_read, signals, bytes, 128) == 128) {
-                int number = *(int *)bytes;
-                if (number == SIGCHLD_) reap(control, command);
-                else pass(command, terminal, number);
-            }
-        }
+        at_once.seconds = at_once.nanoseconds = 0;
+        if (call(NR_ppoll, (word)waits, 2, has_more ? (word)&at_once : 0, 0, 8, 0) < 0) continue;
         if (waits[0].found) {
             word count = receive(control, bytes, 0);
             if (count <= 0) leave(EXIT_LOST);
             int number = signal_in(bytes, count);
             if (number) pass(command, terminal, number);
         }
+        if (waits[1].found && CALL3(NR_read, signals, bytes, 128) == 128) {
+            int number = *(int *)bytes;
+            if (number != SIGCHLD_) pass(command, terminal, number);
+        }
+        if (waits[1].found || has_more) has_more = reap(control, command);
     }
 }
 
@@ -314,13 +342,15 @@ __attribute__((used)) void live(word *stack) {
     unsigned long all = ~0ul;
     if (argc < 3) leave(EXIT_NOT_RUN);
     CALL2(NR_prctl, PR_SET_DUMPABLE_, 0); /* the command is the same user: it must not get at the connection */
+    settle_descriptors();
     CALL4(NR_rt_sigprocmask, SIG_SETMASK_, &all, 0, 8);
     int signals = (int)CALL4(NR_signalfd4, -1, &all, 8, CLOEXEC_);
+    if (signals < 0) leave(EXIT_LOST);
     int control = wait_for_runner(argv[1]);
     struct packet ready = {{'r'}, 1};
     tell(control, &ready);
     if (receive(control, bytes, &rights) != 1 || bytes[0] != 'g') leave(EXIT_LOST);
-    size count = rights.length < 16 ? 0 : (rights.length - 16) / sizeof(int);
+    size count = count_of(&rights);
     if (count < 3) leave(EXIT_LOST);
     int terminal = count > 3 ? rights.descriptors[3] : -1;
     memset(&ignore, 0, sizeof ignore);
