@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError
 
 if TYPE_CHECKING:
-    from exeat.jail.container.options import ContainerOptions, Mount
+    from exeat.jail.container.options import ContainerOptions
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LEAST_MEMORY = 16 << 20
@@ -50,7 +49,8 @@ def container_options(options: argparse.Namespace) -> ContainerOptions | None:
         if named:
             raise ConfigError("it is about a container", where=next(iter(named)), expected="--container as well")
         return None
-    from exeat.jail.container.options import MEMORY, PIDS, ContainerOptions  # for containers
+    from exeat.files.named_mounts import parse_mount  # for containers
+    from exeat.jail.container.options import MEMORY, PIDS, ContainerOptions
 
     if options.cpus is not None and not 0 < options.cpus <= 4096:
         raise ConfigError("not a number of CPUs", where=f"--cpus {options.cpus:g}", expected="more than 0, such as 1.5")
@@ -59,7 +59,7 @@ def container_options(options: argparse.Namespace) -> ContainerOptions | None:
     return ContainerOptions(
         options.container or "",
         options.engine or "",
-        tuple(_parse_mount(text) for text in options.mount),
+        tuple(map(parse_mount, options.mount)),
         _parse_size(options.memory) if options.memory is not None else MEMORY,
         options.cpus or 0.0,
         options.pids or PIDS,
@@ -73,15 +73,3 @@ def _parse_size(text: str) -> int:
     if size < _LEAST_MEMORY:
         raise ConfigError("not a size, or too small", where=f"--memory {text}", expected="such as 512m or 2g")
     return size
-
-
-def _parse_mount(text: str) -> Mount:
-    from exeat.jail.container.options import Mount  # for containers
-
-    source, colon, rest = text.partition(":")
-    target, _, mode = rest.partition(":")
-    if not colon or not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
-        raise ConfigError("not a mount", where=f"--mount {text}", expected="SRC:DST or SRC:DST:ro; DST begins with /")
-    if not os.path.exists(source):
-        raise ConfigError("there is no such file or folder", where=f"--mount {text}", expected="one of this machine")
-    return Mount(os.path.realpath(source), os.path.normpath(target), mode == "ro")

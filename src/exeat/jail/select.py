@@ -55,7 +55,7 @@ BODIES: Final = {
         Body("netns", "linux", Hides.BY_MOUNTS, by_itself=True, hides_sockets=True, nests=True),
         Body("nft", "linux", Hides.BY_MOUNTS, by_itself=True, hides_sockets=True, needs_root=True),
         Body("seatbelt", "darwin", Hides.BY_PATH, by_itself=True, hides_sockets=True),
-        Body("container", "linux", Hides.BY_IMAGE, own_environment=True, own_terminal=True),
+        Body("container", "linux", Hides.BY_IMAGE, hides_sockets=True, own_environment=True, own_terminal=True),
         Body("env", needs_variables=True, warning=_NOT_A_BOUNDARY),
     )
 }

@@ -101,7 +101,11 @@ def refuse_what_it_lacks(body: Body, plan: Plan) -> None:
         raise ConfigError(f"{kind} hides no sockets", where="--unix", expected=f"{without}--unix")
     if body.needs_variables and not settings.proxy_env:
         raise ConfigError(f"{kind} is nothing but these variables", where="--no-proxy-env", expected="another jail")
-    if body.hides is not Hides.BY_MOUNTS:
+    if body.hides is Hides.BY_IMAGE:
+        from exeat.run.container_files import refuse_what_containers_lack  # for containers
+
+        refuse_what_containers_lack(plan)
+    elif body.hides is not Hides.BY_MOUNTS:
         if settings.devices:
             raise ConfigError(f"{kind} hides no devices", where="--device", expected=f"{without}--device")
         for said in (*settings.files, *plan.prepared.files):

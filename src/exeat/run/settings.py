@@ -78,7 +78,9 @@ class RunSettings(Value):
     @property
     def hides_by_mounts(self) -> bool:
         """Then only what is there before the command starts is hidden for certain."""
-        return sys.platform == "linux" and (self.jail == AUTO or BODIES[self.jail].hides is Hides.BY_MOUNTS)
+        return sys.platform == "linux" and (
+            self.jail == AUTO or BODIES[self.jail].hides in (Hides.BY_MOUNTS, Hides.BY_IMAGE)
+        )
 
     @property
     def spare_logs(self) -> int:

@@ -111,7 +111,7 @@ def test_a_layer_on_disk_that_is_too_deep_to_be_measured_is_full(tmp_path: Path)
         os.close(before)
     os.close(here)
     assert on_disk._takes_more(top, "upper", 1 << 30)
-    on_disk._remove(top, "upper")
+    run_folder._remove(top, "upper")
 
 
 def test_folders_in_a_layer_on_disk_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Final
 
 from exeat.engine.find import open_engine
 from exeat.engine.owner import remove_left_over
@@ -14,11 +13,10 @@ from exeat.jail import messages
 from exeat.jail.attending import attend, how_it_ended
 from exeat.jail.container.cell import Cell, CellSpec
 from exeat.jail.container.images import Image, find_image
+from exeat.jail.container.mounted import open_mounts
 from exeat.jail.container.options import ContainerOptions
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
-
-_HOME: Final = "/home/sandbox"
 
 
 class ContainerJail:
@@ -44,7 +42,8 @@ class ContainerJail:
         cell.create(_cell_spec(spec, options, image))
         cell.start()
         sockets = cell.adopt(spec.to_host)
-        return Built(sockets, None, cell.pid)
+        assert cell.control is not None
+        return Built(sockets, None, cell.pid, open_mounts(cell.pid, cell.control))
 
     def release(self) -> None:
         terminal = [self._terminal] if self._terminal >= 0 else []
@@ -100,7 +99,7 @@ class ContainerJail:
 
 def _cell_spec(spec: Spec, options: ContainerOptions, image: Image) -> CellSpec:
     user = options.user or f"{os.geteuid()}:{os.getegid()}"
-    home = _HOME if user.partition(":")[0] != "0" else "/root"
+    home = options.home
     environ = spec.variables.build(proxy_url=f"http://127.0.0.1:{GATEWAY_PORT}", own_loopback=True)
     environ.setdefault("HOME", home)
     if spec.terminal is not None:

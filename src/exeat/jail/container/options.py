@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from exeat.values import Value
 
 MEMORY: Final = 4 << 30
 PIDS: Final = 1_024
+HOME: Final = "/home/sandbox"
+ROOT_HOME: Final = "/root"
 
 
 class Mount(Value):
@@ -28,3 +31,8 @@ class ContainerOptions(Value):
     cpus: float = 0.0  # 0: all of them
     pids: int = PIDS
     user: str = ""  # "": the caller
+
+    @property
+    def home(self) -> str:
+        """Of its user, in the container."""
+        return ROOT_HOME if (self.user or str(os.geteuid())).partition(":")[0] in ("0", "root") else HOME

@@ -1,0 +1,185 @@
+"""The gateway as an image, made of the exeat that runs here. It is built only when it is missing.
+
+It is the sidecar (`exeat serve`), and the image of the short-lived containers that exeat needs for itself: exeat can be
+imported by the base's own Python, in isolated mode, whatever the base has installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from importlib.util import MAGIC_NUMBER
+from typing import Any, Final
+
+from exeat.container.gateway_setup import REFUSED
+from exeat.container.installed import Installed, InstalledFile, as_tar, compiled_modules
+from exeat.engine.client import Engine
+from exeat.engine.errors import BuildError, ConflictError, EngineError, NotFoundError
+from exeat.engine.owner import labels
+from exeat.errors import ConfigError
+
+BASE_VARIABLE: Final = "EXEAT_GATEWAY_BASE"
+NAME: Final = "exeat-gateway"
+PORT: Final = 8888
+ADMIN: Final = "127.0.0.1:8889"  # for the health check, which runs inside
+USER: Final = 65532  # no user of the base, and no name is needed for it
+_FOLDER: Final = "/opt/exeat"
+_DOCKERFILE: Final = """\
+FROM {base}
+USER 0:0
+COPY exeat {folder}
+RUN ["python3", "-I", "-B", "{folder}/exeat/container/gateway_setup.py", "{folder}", "{abi}", "{magic}"]
+USER {user}:{user}
+RUN ["python3", "-I", "-B", "-c", "import {modules}"]
+WORKDIR /
+ENV PROXY_PORT={port} EXEAT_BIND=0.0.0.0 EXEAT_ADMIN={admin}
+EXPOSE {port}
+HEALTHCHECK --interval=30s --timeout=5s --start-period=10s CMD ["python3", "-I", "-m", "exeat.serve.health"]
+ENTRYPOINT ["python3", "-I", "-m", "exeat"]
+CMD ["serve"]
+"""
+
+Progress = Callable[[str], None]
+
+
+def ensure_gateway_image(engine: Engine, base: str = "", progress: Progress | None = None) -> str:
+    """The image's name, with a tag over all that is in it. Raises ConfigError, EngineError or BuildError."""
+    base = base or default_base()
+    installed = Installed()
+    base_id = _ensure_base(engine, base, progress)
+    content = hashlib.sha256(f"{base_id}\n{_DOCKERFILE}\n{installed.digest()}".encode()).hexdigest()
+    tag = f"{NAME}:{content[:16]}"
+    if _image_id(engine, tag):
+        return tag
+    try:
+        built = _build(engine, _context(installed, base), progress)
+    except BuildError as error:
+        raise _explain(error, base) from None
+    return _name_it(engine, built, tag)
+
+
+def default_base() -> str:
+    """A slim image with the Python that runs here."""
+    return os.environ.get(BASE_VARIABLE) or f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
+
+
+def _image_id(engine: Engine, name: str) -> str:
+    try:
+        return str(engine.call("GET", f"/images/{name}/json")["Id"])
+    except NotFoundError:
+        return ""
+
+
+def _ensure_base(engine: Engine, base: str, progress: Progress | None) -> str:
+    found = _image_id(engine, base)
+    if not found:
+        name, tag = split_tag(base) if "@" not in base else (base, None)
+        query = {"fromImage": name, "tag": tag}
+        try:
+            _follow(engine.stream("POST", "/images/create", query=query), progress, f"the base image {base}")
+        except (BuildError, EngineError) as error:
+            if isinstance(error, EngineError) and not error.status:
+                raise
+            raise _no_base(base, str(error.public)) from None
+        found = _image_id(engine, base)
+    return found
+
+
+def _no_base(base: str, why: str) -> EngineError:
+    return EngineError(
+        f"the base image {base} is not there and could not be fetched",
+        detail=why,
+        fix=f"--base IMAGE or {BASE_VARIABLE}: one that the engine has, or can reach",
+    )
+
+
+def _context(installed: Installed, base: str) -> bytes:
+    files = installed.files()
+    dockerfile = _DOCKERFILE.format(
+        base=base,
+        folder=_FOLDER,
+        abi=sysconfig.get_config_var("EXT_SUFFIX"),
+        magic=MAGIC_NUMBER.hex(),
+        modules=", ".join(["exeat.cli.main", *compiled_modules(files)]),
+        user=USER,
+        port=PORT,
+        admin=ADMIN,
+    )
+    packages = [InstalledFile(f"exeat/{name}", content) for name, content in files]
+    return as_tar([InstalledFile("Dockerfile", dockerfile.encode()), *packages])
+
+
+def _build(engine: Engine, context: bytes, progress: Progress | None) -> str:
+    """The built image's id. Nothing is fetched while it is built: it has no network."""
+    query: dict[str, object] = {
+        "networkmode": "none",
+        "labels": labels("image", is_kept=True),
+        "rm": True,
+        "forcerm": True,
+    }
+    if engine.kind == "podman":
+        query["layers"] = False  # one commit instead of one for each step, which takes it 2 s each
+    lines = engine.stream("POST", "/build", query=query, data=context, headers={"Content-Type": "application/x-tar"})
+    return _follow(lines, progress, "the gateway image")
+
+
+def _explain(error: BuildError, base: str) -> ConfigError | BuildError:
+    """The base does not fit, which is the caller's choice; or the build has failed."""
+    why = next((line for line in error.log.splitlines() if line.startswith(REFUSED)), "").removeprefix(REFUSED)
+    if not why and "python3" in error.public and "not found" in error.public:
+        why = "it has no python3"
+    if not why:
+        return error
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return ConfigError(
+        f"the gateway cannot be built on {base}: {why}",
+        expected=f"a base with Python {version} for the same system, such as python:{version}-slim",
+    )
+
+
+def _follow(lines: Iterable[Mapping[str, Any]], progress: Progress | None, what: str) -> str:
+    """Read a build or a pull to its end; returns the id of what was built, if that is said."""
+    log: list[str] = []
+    built = ""
+    for line in lines:
+        text = str(line.get("stream") or line.get("status") or "").rstrip()
+        if text:
+            log.append(text)
+            if progress is not None:
+                progress(text)
+        built = (line.get("aux") or {}).get("ID") or built
+        if text.startswith("Successfully built "):
+            built = built or text.rpartition(" ")[2]
+        if "error" in line:
+            raise BuildError(f"{what} could not be made: {line['error']}", log="\n".join(log[-200:]))
+    return built
+
+
+def _name_it(engine: Engine, built: str, tag: str) -> str:
+    """Whoever was first gives the name; another build of the same is not left behind without one."""
+    if not built:
+        raise BuildError("the engine did not say which image it has built")
+    known = _image_id(engine, tag)
+    if known and known != built:
+        try:
+            engine.call("DELETE", f"/images/{built}")
+        except (NotFoundError, ConflictError):
+            pass
+        return tag
+    also_name(engine, built, tag)
+    return tag
+
+
+def also_name(engine: Engine, image: str, name: str) -> None:
+    """Name an image, besides the names that it has."""
+    repository, version = split_tag(name)
+    engine.call("POST", f"/images/{image}/tag", query={"repo": repository, "tag": version})
+
+
+def split_tag(name: str) -> tuple[str, str]:
+    """`NAME:TAG`, where a colon before the last slash is that of a port."""
+    repository, colon, tag = name.rpartition(":")
+    return (repository, tag) if colon and "/" not in tag else (name, "latest")

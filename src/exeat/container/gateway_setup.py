@@ -1,0 +1,35 @@
+"""What the base of a gateway image runs while that is built. Needs nothing but Python.
+
+    python3 -I gateway_setup.py FOLDER ABI MAGIC
+
+The packages in FOLDER were compiled for ABI. A Python that cannot load them is refused; any other learns where they are
+and has them compiled: with a read-only root it could not keep what it compiles itself.
+"""
+
+import compileall
+import importlib.util
+import py_compile
+import site
+import sys
+import sysconfig
+from pathlib import Path
+
+REFUSED = "exeat: "  # begins the line that says why
+
+
+def main(folder: str, abi: str, magic: str) -> None:
+    found = sysconfig.get_config_var("EXT_SUFFIX")
+    if (found, importlib.util.MAGIC_NUMBER.hex()) != (abi, magic):
+        version = sys.version.split()[0]
+        sys.exit(f"{REFUSED}it has Python {version} ({found}), and exeat here is compiled for {abi}")
+    path = Path(site.getsitepackages()[0], "exeat.pth")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Before the base's own packages: an old one of these must not be taken instead.
+    path.write_text(f"import sys; sys.path.insert(0, {folder!r})\n")
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    if not compileall.compile_dir(folder, quiet=1, invalidation_mode=mode):
+        sys.exit(f"{REFUSED}its Python cannot compile exeat")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
