@@ -15,6 +15,7 @@ from exeat.jail.container.cell import Cell, CellSpec
 from exeat.jail.container.images import Image, find_image
 from exeat.jail.container.mounted import open_mounts
 from exeat.jail.container.options import ContainerOptions
+from exeat.jail.container.streams import Streams
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
 
@@ -22,6 +23,7 @@ from exeat.jail.net.network import GATEWAY_PORT
 class ContainerJail:
     def __init__(self) -> None:
         self._cell: Cell | None = None
+        self._streams: Streams | None = None
         self._program = ""
         self._terminal = -1
         self._not_started: messages.ExecFailed | None = None
@@ -35,6 +37,7 @@ class ContainerJail:
         options = spec.container or ContainerOptions()
         self._program = spec.argv[0]
         self._terminal = spec.terminal.descriptor if spec.terminal is not None else -1
+        self._streams = Streams(spec.hidden)
         engine = open_engine(options.engine)
         remove_left_over(engine)
         image = find_image(engine, options.image, _show)
@@ -47,7 +50,8 @@ class ContainerJail:
 
     def release(self) -> None:
         terminal = [self._terminal] if self._terminal >= 0 else []
-        self._standing.release([0, 1, 2, *terminal])
+        assert self._streams is not None
+        self._standing.release([*self._streams.descriptors, *terminal])
 
     def attend(self, company: Company) -> Ended:
         assert self._standing.control is not None
@@ -95,6 +99,9 @@ class ContainerJail:
     def close(self) -> None:
         if self._cell is not None:
             self._cell.close()
+        if self._streams is not None:
+            self._streams.close()
+            self._streams = None
 
 
 def _cell_spec(spec: Spec, options: ContainerOptions, image: Image) -> CellSpec:
