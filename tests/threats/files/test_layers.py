@@ -17,6 +17,7 @@ from exeat.files.layers.saving import save_layer
 from exeat.files.layers.showing import rows_of
 from exeat.files.layers.upper import count_changes
 from exeat.jail.files import mounts
+from exeat.sandbox import run_folder
 from exeat.sandbox.folder import open_sandbox
 from tests.support.fixtures.layers import Machine
 
