@@ -55,7 +55,8 @@ class Cell:
 
     def create(self, spec: CellSpec) -> None:
         """Raises EngineError."""
-        body = _creation(spec, self.token, keep_id=self.engine.kind == "podman" and self.engine.is_rootless)
+        is_podman = self.engine.kind == "podman"
+        body = _creation(spec, self.token, is_podman=is_podman, keep_id=is_podman and self.engine.is_rootless)
         self.id = self.engine.call("POST", "/containers/create", body=body)["Id"]
 
     def start(self) -> None:
@@ -120,10 +121,12 @@ class Cell:
             pass  # it is gone, or the engine is: the next run looks again
 
 
-def _creation(spec: CellSpec, token: str, *, keep_id: bool) -> dict[str, Any]:
+def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> dict[str, Any]:
     tmpfs = f"{_SAFE_TMPFS},size={_TMP_BYTES}"
     uid = spec.user.partition(":")[0]
-    owner = f",uid={uid},mode=0700" if uid.isdigit() else ",mode=1777"
+    owner = ",mode=1777"  # Podman takes no uid here
+    if uid.isdigit() and not is_podman:
+        owner = f",uid={uid},mode=0700"
     return {
         "Image": spec.image,
         "Entrypoint": [INIT],
