@@ -16,6 +16,7 @@ from exeat.jail.container.images import Image, find_image
 from exeat.jail.container.mounted import open_mounts
 from exeat.jail.container.options import ContainerOptions
 from exeat.jail.container.streams import Streams
+from exeat.jail.explain import explain_failure
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
 
@@ -82,6 +83,9 @@ class ContainerJail:
                     return message
                 case messages.ExecFailed():
                     self._not_started = message
+                case messages.Failed():
+                    self.end()
+                    raise explain_failure(*message)
                 case messages.Exited(status):
                     return how_it_ended(self._program, status, self._not_started)
                 case None:

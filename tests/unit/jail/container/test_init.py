@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,8 +18,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from exeat.jail import container
-from exeat.jail.messages import ExecFailed, Exited, Stopped
-from tests.support.jails.init_process import LEAKED, InitProcess, start_init
+from exeat.jail.messages import ExecFailed, Exited, Failed, Stopped
+from tests.support.jails.init_process import LEAKED, InitProcess, filter_file, start_init
 from tests.support.programs import need
 
 _FOLDER = Path(container.__file__).parent
@@ -35,16 +36,10 @@ def _native() -> tuple[str, ...]:
     return (str(_FOLDER / f"init-{machine}"),)
 
 
-@pytest.fixture(params=_MACHINES)
-def init(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """Each of the two that are shipped; the one that is not for this machine in an emulator, if there is one."""
-    program = str(_FOLDER / f"init-{request.param}")
-    if os.uname().machine == request.param:
-        return (program,)
-    found = [path for path in map(shutil.which, _EMULATORS if request.param == "aarch64" else ()) if path]
-    if not found:
-        pytest.skip(f"nothing here runs a program for {request.param}")
-    return (found[0], program)
+@pytest.fixture
+def init() -> tuple[str, ...]:
+    """The one for this machine."""
+    return _native()
 
 
 @contextlib.contextmanager
@@ -182,8 +177,6 @@ def test_a_terminal_is_the_commands_own() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGUSR1, 64])
 def test_signals_are_passed_to_the_command(init: tuple[str, ...], number: int) -> None:
-    if len(init) > 1 and number == 64:
-        pytest.skip("the emulator keeps this signal for itself")
     with _running(init, "sh", "-c", "echo up; exec sleep 1000") as (process, reader):
         assert os.read(reader, 10) == b"up\n"
         process.pass_signal(number)
@@ -380,17 +373,48 @@ _PACKETS = st.one_of(st.sampled_from([b"g", b"gg", b"r", b"Gi1:9", b"\0"]), st.b
 @pytest.mark.threat("T-F7")
 @settings(max_examples=60)
 @given(packet=_PACKETS, count=st.integers(0, 12))
-def test_only_a_word_with_three_descriptors_starts_the_command(packet: bytes, count: int) -> None:
+def test_only_a_word_with_streams_and_a_filter_starts_the_command(packet: bytes, count: int) -> None:
     reader, writer = os.pipe()
     with start_init(_native(), "echo", "started") as process:
-        process.send(packet, [writer] * count)
+        with filter_file() as program:
+            process.send(packet, [writer, writer, writer, program, *[writer] * 8][:count])
         os.close(writer)
         with open(reader) as file:
             written = file.read()
-        starts = packet == b"g" and count >= 3
+        starts = packet == b"g" and count >= 4
         assert written == ("started\n" if starts else "")
         assert process.hear() == (Exited(0) if starts else None)
         assert process.status() == (0 if starts else _LOST)
+
+
+@pytest.mark.threat("T-F7")
+@settings(max_examples=30)
+@given(code=st.one_of(st.binary(max_size=64), st.integers(0, 5000).map(lambda count: bytes(8 * count))))
+def test_without_a_filter_that_the_kernel_takes_nothing_is_started(code: bytes) -> None:
+    reader, writer = os.pipe()
+    with start_init(_native(), "echo", "started") as process:
+        with filter_file(code) as program:
+            process.send(b"g", [writer, writer, writer, program])
+        os.close(writer)
+        with open(reader) as file:
+            assert file.read() == ""
+        said = process.hear()
+        if code and len(code) % 8 == 0:
+            assert isinstance(said, Failed)
+            assert (said.step, process.hear()) == ("filter", Exited(126 << 8))
+        else:
+            assert said is None
+            assert process.status() == _LOST
+
+
+@pytest.mark.threat("T-F7")
+def test_the_command_is_under_the_filter_of_every_jail() -> None:
+    """Whatever the engine's own allows. The control is this process."""
+    script = (
+        "import socket\ntry: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)\nexcept OSError: print('refused')"
+    )
+    socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12).close()
+    assert _output(_native(), *_python(script))[0] == "refused\n"
 
 
 def _no_signal(packet: bytes) -> bool:
@@ -420,6 +444,20 @@ def test_what_is_no_signal_is_passed_over(packets: list[tuple[bytes, int]]) -> N
         process.pass_signal(signal.SIGUSR2)
         assert process.hear() == Exited(signal.SIGUSR2)
         assert process.status() == 0
+
+
+def test_the_one_for_another_machine_does_the_same_in_an_emulator() -> None:
+    """It listens, receives, starts a process, reaps and tells. Emulators know no filters; without one it refuses."""
+    if os.uname().machine != "x86_64":
+        pytest.skip("there is no emulator for the other one here")
+    found = [path for path in map(shutil.which, _EMULATORS) if path]
+    if not found:
+        pytest.skip(f"not installed: {' or '.join(_EMULATORS)}")
+    with _running((found[0], str(_FOLDER / "init-aarch64")), "echo", "started") as (process, reader):
+        failed = process.hear()
+        assert isinstance(failed, Failed)
+        assert (failed.step, process.hear()) == ("filter", Exited(126 << 8))
+        assert (process.status(), os.read(reader, 10)) == (0, b"")
 
 
 def test_who_says_nothing_and_leaves_has_started_nothing(init: tuple[str, ...]) -> None:
