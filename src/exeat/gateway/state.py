@@ -11,7 +11,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Final
 
-from exeat.audit.journal import Journal
+from exeat.audit.share import Log
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
 from exeat.gateway.limits import BodyMemory, Budgets, Limits
@@ -219,7 +219,7 @@ class State:
         sandbox: str,
         jail: str,
         limits: Limits,
-        journal: Journal,
+        journal: Log,
         resolver: Resolver,
         credentials: Credentials | None,
         names: SyntheticNames | None = None,

@@ -13,24 +13,12 @@ from typing import NoReturn
 
 from exeat.jail import libc, messages
 from exeat.jail.container.adopt import connect
-from exeat.jail.limits.seccomp import build_filter
-from exeat.trust.unnamed_file import file_in_memory
 from tests.support.programs import give_up
 
 _NAMESPACES = libc.CLONE_NEWUSER | libc.CLONE_NEWNET | libc.CLONE_NEWPID
 _USER = 1000  # no root in there: the command must have no capabilities
 LEAKED = 17  # a descriptor of the root folder, which an engine forgot to close
 _PATH = {"PATH": "/usr/bin:/bin"}
-
-
-@contextlib.contextmanager
-def filter_file(code: bytes | None = None) -> Iterator[int]:
-    """A descriptor of a file that holds a system call filter."""
-    program = file_in_memory(build_filter(os.uname().machine) if code is None else code)
-    try:
-        yield program
-    finally:
-        os.close(program)
 
 
 @dataclass(slots=True)
@@ -43,9 +31,7 @@ class InitProcess:
     _status: int = -1
 
     def release(self, *descriptors: int) -> None:
-        """With the filter of every jail after the three streams."""
-        with filter_file() as program:
-            messages.send(self.control, messages.Word.GO, (*descriptors[:3], program, *descriptors[3:]))
+        messages.send(self.control, messages.Word.GO, descriptors)
 
     def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
         socket.send_fds(self.control, [packet], list(descriptors))

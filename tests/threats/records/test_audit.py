@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from exeat.audit.journal import Journal
 from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial, socks_request
 from tests.support.fixtures.gateways import StartScene, StartServing
 from tests.support.gateways.doors import ALL, OUTER, Door, Verdict, ask
@@ -453,6 +454,7 @@ def test_without_a_log_nothing_goes_out(start_scene: StartScene) -> None:
         def write(self, lines: list[str], *, wait: bool) -> list[bytes]:
             raise OSError(28, "No space left on device")
 
+    assert isinstance(full, Journal)
     real = full._sink
     full._sink = Full()  # type: ignore[assignment]
     try:

@@ -15,10 +15,8 @@ from exeat.engine.errors import ConflictError, EngineError, NotFoundError
 from exeat.engine.owner import labels
 from exeat.errors import JailError
 from exeat.jail import messages
-from exeat.jail.container.options import MEMORY, PIDS, Mount
+from exeat.jail.container.options import HOST_NAME, MEMORY, PIDS, Mount
 from exeat.jail.jail import Sockets
-from exeat.jail.limits.seccomp import build_filter
-from exeat.trust.unnamed_file import file_in_memory
 from exeat.values import Value
 
 INIT: Final = "/run/exeat/init"
@@ -42,6 +40,7 @@ class CellSpec(Value):
     memory: int = MEMORY
     cpus: float = 0.0
     pids: int = PIDS
+    tmp_bytes: int = _TMP_BYTES  # of /tmp and of the home, each
     kind: str = "run"
 
 
@@ -90,18 +89,12 @@ class Cell:
         self.control.settimeout(None)
 
     def release(self, descriptors: Sequence[int]) -> None:
-        """Start the command, with these as standard input, output and error, and perhaps a terminal.
-
-        It is under the system call filter of every jail, besides that of the engine, which may be an old one.
-        """
+        """Start the command, with these as standard input, output and error, and perhaps a terminal."""
         assert self.control is not None
-        program = file_in_memory(build_filter(os.uname().machine))
         try:
-            messages.send(self.control, messages.Word.GO, [*descriptors[:3], program, *descriptors[3:]])
+            messages.send(self.control, messages.Word.GO, descriptors)
         except ConnectionError:
             raise JailError("the container ended before the command could start") from None
-        finally:
-            os.close(program)
 
     def end(self) -> None:
         """End everything in it: process 1 ends when its connection does."""
@@ -130,7 +123,7 @@ class Cell:
 
 
 def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> dict[str, Any]:
-    tmpfs = f"{_SAFE_TMPFS},size={_TMP_BYTES}"
+    tmpfs = f"{_SAFE_TMPFS},size={spec.tmp_bytes}"
     uid = spec.user.partition(":")[0]
     owner = ",mode=1777"  # Podman takes no uid here
     if uid.isdigit() and not is_podman:
@@ -142,6 +135,7 @@ def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> 
         "Env": [f"{name}={value}" for name, value in spec.environ.items()],
         "WorkingDir": spec.cwd,
         "User": spec.user,
+        "Hostname": HOST_NAME,
         "Labels": labels(spec.kind),
         "Healthcheck": {"Test": ["NONE"]},  # it would start programs before the network stands
         "HostConfig": {
