@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from exeat.container.harness import harness
 from exeat.container.harness.client import HarnessClient
+from exeat.container.harness.shipped import read_harness
 
 
 def _has_user(uid: int) -> bool:
@@ -85,7 +85,7 @@ def write_image(
     scratch.mkdir()
     text = textwrap.dedent(source)
     (tools / "tool.py").write_text(text)
-    code = Path(harness.__file__).read_text()
+    code = read_harness().decode()
     for line, other in changed.items():
         assert code.count(line) == 1
         code = code.replace(line, other)
