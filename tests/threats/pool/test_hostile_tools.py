@@ -46,6 +46,12 @@ def descriptors():
             pass  # the one that listed them
     return found
 
+def descriptors_of_a_program(numbers: list[int]):
+    return [
+        subprocess.run(["test", "-e", f"/proc/self/fd/{number}"], close_fds=False).returncode == 0
+        for number in numbers
+    ]
+
 def frame(head, blob=b""):
     text = json.dumps(head).encode()
     return struct.pack(">II", 4 + len(text) + len(blob), len(text)) + text + blob
@@ -240,6 +246,9 @@ def test_the_protocol_is_not_among_a_tools_descriptors() -> None:
     async def test(started: Started) -> None:
         found = (await started.client.call("descriptors", {})).value
         assert found == {"0": "/dev/null", "1": "pipe", "2": "pipe", "3": "pipe"}
+        numbers = [*range(10)]
+        found = (await started.client.call("descriptors_of_a_program", {"numbers": numbers})).value
+        assert found == [number < 3 for number in numbers]
 
     _attack(test)
 
