@@ -7,7 +7,7 @@ import signal
 import sys
 
 from exeat.engine.find import open_engine
-from exeat.engine.owner import remove_left_over
+from exeat.engine.owner import remove_left_networks, remove_left_over
 from exeat.errors import JailError
 from exeat.jail import messages
 from exeat.jail.attending import attend, how_it_ended
@@ -16,8 +16,10 @@ from exeat.jail.container.furnishing import Furnishing, furnish, reaches_mounts
 from exeat.jail.container.image_files import ImageFiles
 from exeat.jail.container.images import Image, find_image
 from exeat.jail.container.inside import furnish_inside
+from exeat.jail.container.limits import check_limits
 from exeat.jail.container.mounted import open_mounts
 from exeat.jail.container.options import ContainerOptions, Mount
+from exeat.jail.container.ways import Name
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
@@ -43,7 +45,11 @@ class ContainerJail:
         engine = open_engine(options.engine)
         remove_left_over(engine)
         image = find_image(engine, options.image, _show)
+        if told := check_limits(engine, options):
+            _show(told)
         cell = self._cell = Cell(engine)
+        if cell.way.own is not None:
+            remove_left_networks(engine)  # and volumes, which no other way needs
         user = options.user or f"{os.geteuid()}:{os.getegid()}"
         looked_up = None if reaches_mounts(engine) else ImageFiles(engine, image, spec.memory)
         own = furnish(spec, options, user, looked_up) if spec.folder else Furnishing()
@@ -52,6 +58,8 @@ class ContainerJail:
         cell.start()
         sockets = cell.adopt(spec.to_host)
         assert cell.control is not None
+        if cell.way.own is not None and cell.way.name is Name.HELPER:
+            return Built(sockets)  # its pid means another process here
         namespaces = open_mounts(cell.pid, cell.control)
         if own.wanted is not None:
             furnish_inside(namespaces, own.wanted.replace(environ=image.variables | dict(made.environ)))
