@@ -51,7 +51,7 @@ class ContainerJail:
         if cell.way.own is not None:
             remove_left_networks(engine)  # and volumes, which no other way needs
         user = options.user or f"{os.geteuid()}:{os.getegid()}"
-        looked_up = None if reaches_mounts(engine) else ImageFiles(engine, image, spec.memory)
+        looked_up = None if reaches_mounts(cell.way) else ImageFiles(engine, image, spec.memory)
         own = furnish(spec, options, user, looked_up) if spec.folder else Furnishing()
         made = _cell_spec(spec, options, image, user, (*spec.mounts, *own.mounts))
         cell.create(made)
