@@ -19,7 +19,9 @@ from exeat.jail.container.inside import furnish_inside
 from exeat.jail.container.limits import check_limits
 from exeat.jail.container.mounted import open_mounts
 from exeat.jail.container.options import ContainerOptions, Mount
+from exeat.jail.container.streams import Streams
 from exeat.jail.container.ways import Name
+from exeat.jail.explain import explain_failure
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
@@ -29,6 +31,7 @@ from exeat.trust.places import trust_variables
 class ContainerJail:
     def __init__(self) -> None:
         self._cell: Cell | None = None
+        self._streams: Streams | None = None
         self._program = ""
         self._terminal = -1
         self._not_started: messages.ExecFailed | None = None
@@ -42,6 +45,7 @@ class ContainerJail:
         options = spec.container or ContainerOptions()
         self._program = spec.argv[0]
         self._terminal = spec.terminal.descriptor if spec.terminal is not None else -1
+        self._streams = Streams(spec.hidden)
         engine = open_engine(options.engine)
         remove_left_over(engine)
         image = find_image(engine, options.image, _show)
@@ -67,7 +71,8 @@ class ContainerJail:
 
     def release(self) -> None:
         terminal = [self._terminal] if self._terminal >= 0 else []
-        self._standing.release([0, 1, 2, *terminal])
+        assert self._streams is not None
+        self._standing.release([*self._streams.descriptors, *terminal])
 
     def attend(self, company: Company) -> Ended:
         assert self._standing.control is not None
@@ -98,6 +103,9 @@ class ContainerJail:
                     return message
                 case messages.ExecFailed():
                     self._not_started = message
+                case messages.Failed():
+                    self.end()
+                    raise explain_failure(*message)
                 case messages.Exited(status):
                     return how_it_ended(self._program, status, self._not_started)
                 case None:
@@ -115,6 +123,9 @@ class ContainerJail:
     def close(self) -> None:
         if self._cell is not None:
             self._cell.close()
+        if self._streams is not None:
+            self._streams.close()
+            self._streams = None
 
 
 def _cell_spec(spec: Spec, options: ContainerOptions, image: Image, user: str, mounts: tuple[Mount, ...]) -> CellSpec:
