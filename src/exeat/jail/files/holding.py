@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from exeat.jail.files.kernelfs import read_only, read_only_below
 from exeat.jail.files.trees import HANDLE
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, call, mount
+from exeat.jail.limits.late_code import load_no_more_code
 from exeat.jail.limits.privileges import hide_memory
 from exeat.paths import is_inside, links_on_way, using
 
@@ -278,6 +279,7 @@ def hold_again(
         said = b"?"
         try:
             descriptors = os.open("/proc/self/fd", os.O_PATH | os.O_CLOEXEC)  # in the jail's /proc we are not
+            load_no_more_code()
             for namespace in namespaces:
                 call("setns", namespace, 0)
             os.fchdir(descriptors)
