@@ -83,7 +83,8 @@ class ContainerFiles(CommandFiles):
         plan, settings = self.plan, self.plan.settings
         check_sockets_and_devices(settings)
         silent = silent_mounts(PRIVATE)
-        refuse_silent(silent, [working_directory(), *plan.files.write])
+        named_mounts = settings.container.mounts if settings.container is not None else ()
+        refuse_silent(silent, [working_directory(), *plan.files.write, *(mount.source for mount in named_mounts)])
         home, own = user_home(), own_files(plan)
         self._hidden = find_hidden(plan, own)
         refuse_own_sockets(settings.unix, self._hidden)
