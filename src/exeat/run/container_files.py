@@ -145,8 +145,11 @@ class ContainerFiles(CommandFiles):
         if any(holdings):
             self._guard = ProjectGuard(holdings, built.namespaces, PINS, BLANK, self._mounts.inside)
             self.descriptor = self._guard.descriptor
-            if built.namespaces:
+            if built.namespaces and links:  # all else the engine's mounts hold
                 self._guard.hold()
+        else:
+            for descriptor in built.namespaces:
+                os.close(descriptor)
         places = [(place.root, place.path) for place in holdings.second_names]
         places += [] if built.namespaces else links
         self._copies = HeldPlaces(places) if places else None
