@@ -23,7 +23,7 @@ _LOCK: Final = "images.lock"
 _AGAIN_S: Final = 0.1
 _MAX_LOG: Final = 1 << 20
 _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
-_NO_PYTHON: Final = ('exec: "python3"', r'exec: \"python3\"', "executable file `python3` not found")  # runc, crun
+_NO_PYTHON: Final = ('exec: "python3"', r"exec: \"python3\"", "executable file `python3` not found")  # runc, crun
 
 
 Say = Callable[[str], None]  # one line for a person who waits
