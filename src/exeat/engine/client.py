@@ -123,7 +123,7 @@ class Engine:
 
         `opened` gets the connection before anything is sent, for those who may want to break it off.
         """
-        connection = self._connect(timeout_s)
+        connection = self.connect(timeout_s)
         try:
             if opened is not None:
                 opened(connection)
@@ -140,7 +140,8 @@ class Engine:
                 raise _refusal(answer.status, answer.read() if method != "HEAD" else b"", method, path)
         return answer
 
-    def _connect(self, timeout_s: float | None) -> socket.socket:
+    def connect(self, timeout_s: float | None = CALL_S) -> socket.socket:
+        """A connection on which nothing is said yet. Raises EngineError."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.settimeout(timeout_s)
         try:

@@ -137,7 +137,8 @@ class ContainerFiles(CommandFiles):
                 raise ConfigError("is not in the container", where=f"--show {text}", expected=expected)
 
     def begin(self, built: Built) -> None:
-        refuse_other_mounts(built.init, self.mounts)
+        if built.init:  # else no one here sees the container's processes
+            refuse_other_mounts(built.init, self.mounts)
         holdings = self._holdings
         links = [(place.root, place.path) for place in self._mounts.links]
         if any(holdings):

@@ -84,8 +84,7 @@ class MadeContainer:
         cell = self._cell
         cell.create(spec)
         cell.start()
-        cell.control, self.sockets = entrance.enter(cell.pid, cell.token, to_host)
-        cell.hear_ready()
+        self.sockets = cell.adopt(to_host, entrance.enter)
         self._said, complaints = os.pipe2(os.O_CLOEXEC)
         self._talk, theirs = socket.socketpair()
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import JailError
-from exeat.jail.container.cell import find_init
+from exeat.jail.container.cell import find_program
 from exeat.jail.container.entrance import Entrance
 from exeat.jail.messages import Word, receive
 from tests.support.programs import find
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.thorough
 def init_waiting(token: str) -> Iterator[int]:
     """Our process 1 in an empty network, as an engine starts it."""
     own = [] if os.geteuid() == 0 else ["--map-root-user"]
-    argv = [find("unshare"), *own, "--net", find_init(), token, find("sleep"), "100"]
+    argv = [find("unshare"), *own, "--net", find_program("init"), token, find("sleep"), "100"]
     before = Path("/proc/self/ns/net").stat().st_ino
     with subprocess.Popen(argv) as process:
         try:
