@@ -19,7 +19,7 @@ import pytest
 from exeat.audit.verify import verify_files
 from exeat.engine.client import Engine
 from exeat.engine.owner import remove_left_over
-from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOT, PODMAN_ROOTLESS, Base, Way
+from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOTLESS, WAYS, Base, Way
 from tests.support.engines.session import Engines
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import Origin
@@ -95,7 +95,7 @@ def scene(engine: Base) -> Iterator[Scene]:
             bob.close()
 
 
-@pytest.fixture(scope="module", params=[DOCKER_ROOT, PODMAN_ROOT, PODMAN_ROOTLESS], ids=lambda way: way.name)
+@pytest.fixture(scope="module", params=WAYS, ids=lambda way: way.name)
 def visited(engines: Engines, request: pytest.FixtureRequest) -> Iterator[tuple[Scene, dict[str, Any]]]:
     with scene(engines.get(request.param)) as made:
         program = made.start()
