@@ -104,7 +104,7 @@ def visited(engines: Engines, request: pytest.FixtureRequest) -> Iterator[tuple[
         yield made, json.loads(said)
 
 
-@pytest.mark.threat("T-K16")
+@pytest.mark.threat("T-N20")
 def test_what_is_one_tenants_is_out_of_reach_for_the_other(visited: tuple[Scene, dict[str, Any]]) -> None:
     made, seen = visited
     at_ann = [head.decode() for head in made.ann.heads]
@@ -126,7 +126,7 @@ def test_what_is_one_tenants_is_out_of_reach_for_the_other(visited: tuple[Scene,
     assert not set(seen["ann.abstract"]) & set(seen["bob.abstract"])
 
 
-@pytest.mark.threat("T-K17")
+@pytest.mark.threat("T-N21")
 def test_a_stolen_placeholder_is_worthless_and_no_value_is_in_a_container(
     visited: tuple[Scene, dict[str, Any]],
 ) -> None:
@@ -150,7 +150,7 @@ def test_a_stolen_placeholder_is_worthless_and_no_value_is_in_a_container(
         assert made.values[name] not in json.dumps(seen)
 
 
-@pytest.mark.threat("T-K18")
+@pytest.mark.threat("T-N22")
 def test_a_sandbox_is_used_once_and_leaves_nothing(visited: tuple[Scene, dict[str, Any]]) -> None:
     made, seen = visited
     assert seen["left"]
