@@ -46,7 +46,8 @@ CHUNK = 64 << 10
 MAX_ERROR = 256 << 10  # what is read of an exception, with its traceback
 ENDING_S = 5.0  # how long the processes of a call may take to die; then the sandbox is lost
 IDLE_S = 0.005  # without anything to do, before a pair of processes is made for the next call
-SWEEP_S = 60.0  # how long a call's folder may take to be removed
+SWEEP_FIRST_S = 1.0  # how long a call's folder may take to be removed before the call is answered
+SWEEP_S = 60.0  # and how long after
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _LANDLOCK_CREATE, _LANDLOCK_RESTRICT = 444, 446
@@ -56,6 +57,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def prctl(option: int, value: int) -> None:
     if _libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
         raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+def limit(kind: int, value: int) -> None:
+    """For this process and its children, for good."""
+    hard = resource.getrlimit(kind)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
 
 
 def has_scopes() -> bool:
@@ -178,14 +186,11 @@ def be_worker(tools: dict[str, Tool], folder: str, scoped: bool) -> typing.NoRet
         _touch()
         order, arguments = _receive_order()
         tool = tools[order["tool"]]
-        for kind, limit in (
-            (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_FSIZE, order["file_bytes"]),
-            # Of private writable memory. RLIMIT_AS would also count what is only reserved, and V8, Go and Java
-            # reserve far more than they use.
-            (resource.RLIMIT_DATA, order["memory_bytes"]),
-        ):
-            resource.setrlimit(kind, (limit, limit))
+        limit(resource.RLIMIT_CORE, 0)
+        limit(resource.RLIMIT_FSIZE, order["file_bytes"])
+        # Of private writable memory. RLIMIT_AS would also count what is only reserved, and V8, Go and Java reserve far
+        # more than they use.
+        limit(resource.RLIMIT_DATA, order["memory_bytes"])
         os.environ.update(order["variables"], TMPDIR=folder, PWD=folder)
         sys.argv = [tool.path]
         gc.enable()
@@ -272,8 +277,11 @@ def be_supervisor(tools: dict[str, Tool], folder: str, scoped: bool, ends: list[
             be_worker(tools, folder, scoped)
         for number in (1, 2, 3, 5):
             os.dup2(0, number)
-        os.write(4, b"%d\n" % _attend(worker, awake))
-        sweep(folder, time.monotonic() + SWEEP_S)
+        status = _attend(worker, awake)
+        is_swept = sweep(folder, time.monotonic() + SWEEP_FIRST_S)
+        os.write(4, b"%d\n" % status)
+        if not is_swept:
+            sweep(folder, time.monotonic() + SWEEP_S)
     except OSError as error:
         os.write(4, b"! %d\n" % (error.errno or 0))
     finally:
@@ -328,32 +336,35 @@ def _kill_children() -> None:
             pass
 
 
-def sweep(folder: str, until: float) -> None:
-    """Remove a folder and what is in it. No recursion: a tool may have made a very deep one. Changes directory."""
-    os.chdir(folder)
-    names: list[str] = []
-    pending = [_empty_of_files()]
-    while time.monotonic() < until:
-        if pending[-1]:
-            name = pending[-1].pop()
-            os.chmod(name, 0o700)
-            os.chdir(name)
-            names.append(name)
-            pending.append(_empty_of_files())
-        else:
-            pending.pop()
-            os.chdir("..")
-            if not pending:
-                os.rmdir(folder)
-                return
-            os.rmdir(names.pop())
+def sweep(folder: str, until: float) -> bool:
+    """Remove a folder and what is in it. False if that took too long, or another call of the sandbox interferes."""
+    try:
+        os.chmod(folder, 0o700)
+        os.chdir(folder)
+        names = [folder]
+        pending = [_empty_of_files(until)]
+        while pending:  # no recursion: a tool may have made a very deep one
+            if pending[-1]:
+                names.append(pending[-1].pop())
+                os.chmod(names[-1], 0o700)
+                os.chdir(names[-1])
+                pending.append(_empty_of_files(until))
+            else:
+                pending.pop()
+                os.chdir("..")
+                os.rmdir(names.pop())
+    except OSError:
+        return False
+    return True
 
 
-def _empty_of_files() -> list[str]:
+def _empty_of_files(until: float) -> list[str]:
     """Remove the files of the current folder. The folders that are in it."""
     folders = []
     with os.scandir(".") as entries:
         for entry in entries:
+            if time.monotonic() > until:
+                raise TimeoutError
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.name)
             else:
@@ -432,6 +443,10 @@ class Call:
             self.deadline = time.monotonic() + 2 * ENDING_S
             self.control.shutdown(socket.SHUT_WR)
 
+    def is_outcome_too_large(self) -> bool:
+        most = MAX_ERROR if self.outcome.startswith((b"E", b"A")) else self.result_bytes
+        return len(self.outcome) - 1 > most
+
     def close_pipes(self) -> None:
         for end in self.pipes:
             os.close(end)
@@ -462,7 +477,10 @@ class Harness:
         while True:
             ready = self._poll()
             if not ready and self.spare is None and len(self.calls) < MAX_CALLS:
-                self.spare = self._prepare()
+                try:
+                    self.spare = self._prepare()
+                except OSError:
+                    pass  # no room for another process: a call may have all of it
             for descriptor, event in ready:
                 if descriptor == self.sink and event & select.POLLOUT:
                     self._write()
@@ -569,7 +587,11 @@ class Harness:
             self._refuse(number, "busy", f"{MAX_CALLS} calls run in this sandbox")
         else:
             call, self.spare = self.spare or self._prepare(), None
-            call.start(number, params, self.variables, arguments)
+            try:
+                call.start(number, params, self.variables, arguments)
+            except OSError:
+                call.is_over = True  # answered by the refusal; its processes end when they see that no order comes
+                raise
 
     def _pass_on(self, call: Call, pipe: int) -> bool:
         """Read once from one of the pipes of a call. False if there is nothing in it, or it is at its end."""
@@ -583,16 +605,15 @@ class Harness:
             return False
         if call.pipes[pipe] == "outcome":
             call.outcome += data
-            is_error = call.outcome.startswith((b"E", b"A"))
-            if len(call.outcome) - 1 > (MAX_ERROR if is_error else call.result_bytes):
+            if call.is_outcome_too_large():
                 call.end("result")
-            return not call.ended_for
-        params = {"id": call.number, "stream": call.pipes[pipe]}
-        self.send({"method": "output", "params": params}, data[: call.room])
-        if len(data) > call.room:
-            call.end("output")
-        call.room = max(0, call.room - len(data))
-        return not call.ended_for
+        else:
+            params = {"id": call.number, "stream": call.pipes[pipe]}
+            self.send({"method": "output", "params": params}, data[: call.room])
+            if len(data) > call.room:
+                call.end("output")
+            call.room = max(0, call.room - len(data))
+        return call.ended_for not in ("output", "result")
 
     def _hear_supervisor(self, call: Call) -> None:
         said = call.control.recv(64)
@@ -602,11 +623,12 @@ class Harness:
             os.waitpid(call.supervisor, 0)
             call.close()
             self.calls.remove(call)
-        elif not call.number:
-            raise SystemExit("a process that waited for its call is gone")
+        elif call is self.spare:
+            self.spare = None  # another call ended it, or there was no room for its processes
+            call.is_over = True
         elif not call.is_over:
             for pipe in list(call.pipes):
-                while not call.ended_for and self._pass_on(call, pipe):
+                while self._pass_on(call, pipe):
                     pass
             call.is_over = True
             call.close_pipes()
@@ -615,6 +637,8 @@ class Harness:
     def _answer(self, call: Call, said: bytes) -> None:
         number = call.number
         status = int(said) if said[:1] != b"!" else 0
+        if call.ended_for == "timeout" and os.WIFEXITED(status) and call.outcome and not call.is_outcome_too_large():
+            call.ended_for = ""  # it had come to its end by itself
         if call.ended_for:
             self._refuse(number, call.ended_for)
         elif said[:1] == b"!":
@@ -664,7 +688,7 @@ def main(folder: str) -> None:
         os.close(sink)
     os.set_blocking(source, False)
     os.set_blocking(sink if not same else source, False)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, MAX_DESCRIPTORS))
+    limit(resource.RLIMIT_NOFILE, MAX_DESCRIPTORS)
     os.stat("/proc/thread-self/children")  # without it (CONFIG_PROC_CHILDREN) what a call leaves cannot be found
     tools = read_tools(folder)
     if any(tool.is_async for tool in tools.values()):

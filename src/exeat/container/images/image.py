@@ -94,7 +94,7 @@ WORKDIR /home/sandbox
 
 def sandbox_order(name: str, hardened: Built, tools: Sequence[Tool], build: str) -> BuildOrder:
     """The harness and the tools on top of the hardened image."""
-    harness = files("exeat.container.harness").joinpath("harness.py").read_bytes()
+    harness = read_harness()
     check = _step("check_tools.py")
     sources = {f"{tool.name}.py": tool.source for tool in tools}
     manifest = {
@@ -124,6 +124,11 @@ ENTRYPOINT {json.dumps(ENTRYPOINT)}
         dockerfile=dockerfile,
         files={**sent, "exeat/harness.py": harness, "check_tools.py": check},
     )
+
+
+def read_harness() -> bytes:
+    """What runs in every sandbox. Its text has its version in it."""
+    return files("exeat.container.harness").joinpath("harness.py").read_bytes()
 
 
 def _by_digest(digest: str) -> str:

@@ -4,6 +4,8 @@
 typedef long word;
 typedef unsigned long size;
 
+/* Which text a built file was made of: a test compares. */
+__attribute__((used)) static const char MADE_OF[] = "made of " SOURCE;
 
 #if defined(__x86_64__)
 enum {

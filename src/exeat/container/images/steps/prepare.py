@@ -43,6 +43,7 @@ FOLDERS = (
     "/usr/lib/gcc", "/usr/libexec/gcc", "/usr/share/gcc", "/usr/lib/git-core", "/usr/libexec/git-core",
     "/usr/share/git-core", "/usr/lib/openssh", "/usr/libexec/openssh", "/etc/ssh", "/usr/share/python-wheels",
     "/usr/share/bash-completion", "/usr/share/doc", "/usr/share/man", "/usr/share/info", "/usr/share/lintian",
+    "/usr/share/locale", "/usr/include",
     "/var/cache", "/var/log", "/var/tmp", "/tmp", "/root", "/etc/apk/cache", "/var/lib/dnf", "/var/lib/yum",
 )  # fmt: skip
 EMPTY_FOLDERS = {"/tmp": 0o1777, "/var/tmp": 0o1777, "/var/cache": 0o755, "/var/log": 0o755, "/root": 0o700}
