@@ -6,15 +6,14 @@ engine makes no networks, a network namespace stands for the container of the cl
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.cpu import cpu_s
-from bench.jail import LOOPBACK, OTHER, REDIRECTED_OTHER, _gateway_meter, plan, serve_command
+from bench.jail import LOOPBACK, REDIRECTED_OTHER, _gateway_meter, plan, serve_command
 from bench.load import Load, Sample, Way, build, measure
 from bench.origin import LOCAL
 from bench.peers import Peer, Squid, Tinyproxy
@@ -99,12 +98,12 @@ def through_sidecar(peer: Peer, load: Load) -> Sample:
 
 
 def measure_network(image: str, effort: Effort, results: Results) -> None:
-    ways = [(LOOPBACK, over_loopback), (CONTAINER, partial(through_container, image=image))]
+    ways: list[tuple[str, Callable[[Load], Sample]]] = [
+        (LOOPBACK, over_loopback),
+        (CONTAINER, partial(through_container, image=image)),
+    ]
     ways += [(f"{peer.name}, as a sidecar", partial(through_sidecar, peer)) for peer in SIDECARS]
     for number in range(effort.more_rounds):
         for row in ROWS:
             for name, work in rotated(ways, number):
-                results.take(row.name, name, partial(work, replace(effort.load(row))))
-
-
-__all__ = ["CONTAINER", "OTHER", "ROWS", "measure_network"]
+                results.take(row.name, name, partial(work, effort.load(row)))

@@ -137,9 +137,8 @@ def section(argv: list[str], results: Results, found: Pooled | None, engine: str
             lines += [*row_table(results, row, dict.fromkeys(peers)), ""]
     if any(name == row.name for row in ROWS for name, _ in results.samples):
         lines += [
-            "A sidecar is squid or tinyproxy at the other end of a cable, with a client that is told of it by variables;"
-            " a network",
-            "namespace stands for the client's container. What such a client does without the proxy is not held up by it.",
+            "A sidecar is squid or tinyproxy at the other end of a cable, and a client that variables tell of it.",
+            "A network namespace stands for the client's container. Nothing stops a client that ignores the variables.",
             "",
         ]
     lines += [f"- {row}, {peer}: {reason}" for (row, peer), reason in results.failures.items()]
