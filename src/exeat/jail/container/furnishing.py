@@ -13,18 +13,12 @@ from exeat.jail.container.accounts import with_account
 from exeat.jail.container.image_files import ImageFiles
 from exeat.jail.container.inside import ASIDE, JAVA, OWN, Furniture
 from exeat.jail.container.options import ContainerOptions, Mount
-from exeat.jail.container.ways import Name, Way
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Spec
 from exeat.paths import is_in
 from exeat.values import Value
 
 _CHUNK: Final = 1 << 20
-
-
-def reaches_mounts(way: Way) -> bool:
-    """Will there be a way into the container's mounts? Not from a container: its files and processes are others."""
-    return way.own is None and way.name in (Name.ROOT, Name.USER_NAMESPACE)
 
 
 class Furnishing(Value):
