@@ -121,7 +121,7 @@ def try_all_signals():
 def test_process_1_is_out_of_reach(work: Work) -> None:
     said = _tries(work, _OF_INIT)
     own = {name: what for name, what in said.items() if name.startswith("own_")}
-    assert own.pop("own_descriptor") in (
+    assert own.pop("own_descriptor") in ("done", "EPERM")  # some engines refuse it to all: test_init.py has the control
         "done",
         "EPERM",
     )  # older engines refuse it to all; test_init.py has the control
@@ -286,10 +286,10 @@ def test_exeat_can_always_end_it(what: str, docker_work: Work, tmp_path: Path) -
     with Running(
         tmp_path, *options, command=[*_PYTHON, script], env=docker_work.environ, cwd=docker_work.project
     ) as run:
-        wait_until(ready.exists)
-        run.child.send_signal(signal.SIGKILL if what == "processes" else signal.SIGTERM)
-        run.child.wait()
-    wait_until(lambda: {each["Id"] for each in docker_work.engine.containers()} <= before)
+        wait_until(ready.exists, "the command")
+        run.process.send_signal(signal.SIGKILL if what == "processes" else signal.SIGTERM)
+        run.wait()
+    wait_until(lambda: {each["Id"] for each in docker_work.engine.containers()} <= before, "the end of its container")
     assert docker_work.inside("true").status == 0  # and the next one starts
 
 
@@ -333,12 +333,12 @@ def test_it_sees_nothing_of_the_machine_and_others_see_no_secret(docker_work: Wo
         env=environment,
         cwd=docker_work.project,
     ) as run:
-        wait_until(lambda: bool(base.containers("exeat.kind=run")))
+        wait_until(lambda: bool(base.containers("exeat.kind=run")), "its container")
         inspected = json.dumps([base.ask("GET", f"/containers/{each['Id']}/json") for each in base.containers()])
         held.touch()
-        run.child.wait()
+        run.wait()
         seen = run.out
-    assert run.child.returncode == 0, run.errors
+    assert run.process.returncode == 0, run.errors
     for text in (seen, inspected):
         assert "the-real-value" not in text
         assert "not-for-the-command" not in text
