@@ -148,8 +148,9 @@ def test_what_would_be_missing_in_the_sandbox_is_said_here(tmp_path: Any, text: 
 
 
 def test_what_only_a_type_checker_imports_may_be_anywhere(tmp_path: Any) -> None:
-    text = "from __future__ import annotations\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .x import A\n"
-    tool = _tool_of(tmp_path, "checked", f"{text}\ndef tool(a: A) -> A:\n    return a\n")
+    imports = "from __future__ import annotations\nfrom typing import TYPE_CHECKING\n"
+    text = f"{imports}if TYPE_CHECKING:\n    from .x import A\n\ndef tool(a: A) -> A:\n    return a\n"
+    tool = _tool_of(tmp_path, "checked", text)
     names: dict[str, Any] = {}
     exec(tool.source, names)
     assert names["tool"](1) == 1
