@@ -258,7 +258,7 @@ def test_the_helper_is_used_by_who_may_only_use_the_socket(engines: Engines) -> 
             try:
                 assert work.inside("true").status == 0
                 assert watching.stdout is not None
-                seen = []
+                seen: list[str] = []
                 while not seen or not seen[-1].startswith("destroy"):
                     seen.append(watching.stdout.readline())
             finally:

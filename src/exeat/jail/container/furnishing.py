@@ -26,7 +26,6 @@ _NAMES: Final = {
     "hostname": f"{HOST_NAME}\n".encode(),
 }
 _CHUNK: Final = 1 << 20
-_FIRST_PIDS: Final = 0xEFFFFFFC  # the number that the kernel has for the machine's own (PROC_PID_INIT_INO)
 
 
 class Furnishing(Value):
