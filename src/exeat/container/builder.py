@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from exeat.container.images.building import Say, ensure_built
 from exeat.container.images.halt import Halt, in_thread
-from exeat.container.images.image import hardened_order, sandbox_order
+from exeat.container.images.image import BuildOrder, hardened_order, hardened_tag, sandbox_order
 from exeat.container.images.package_index import PackageIndex, read_package_index
 from exeat.container.registry import Registry
 from exeat.engine.client import Engine
 from exeat.engine.find import open_engine
-from exeat.jail.container.images import find_image
+from exeat.jail.container.images import Image, find_image
 
 _PING_S: Final = 30.0
 
@@ -57,7 +57,6 @@ class SandboxBuilder:
         config = self.registry.sandbox(name)
         requirements = self.registry.dependencies(name)
         tools = self.registry.tools(name)
-        index = read_package_index() if requirements else PackageIndex()
 
         def ensure(halt: Halt) -> str:
             def say(line: str) -> None:
@@ -66,8 +65,9 @@ class SandboxBuilder:
 
             base = find_image(self.engine, config.base_image, say)
             build = partial(ensure_built, self.engine, name, network=self._build_network, say=say, halt=halt)
-            hardened = build(lambda mark: hardened_order(base, requirements, index, mark))
-            return build(lambda mark: sandbox_order(name, hardened, tools, mark)).tag
+            hardened = build(hardened_tag(base, requirements), partial(_order_hardened, base, requirements))
+            order = partial(sandbox_order, name, hardened, tools)
+            return build(order("").tag, order).tag
 
         return await in_thread(ensure)
 
@@ -81,6 +81,11 @@ class SandboxBuilder:
         """The gateway as a sidecar, with the rules of every sandbox that is not isolated."""
         sidecar = import_module("exeat.container.sidecar")
         return await in_thread(lambda _: sidecar.ensure_proxy(self.engine, self.registry, network_name))
+
+
+def _order_hardened(base: Image, requirements: tuple[str, ...], mark: str) -> BuildOrder:
+    index = read_package_index() if requirements else PackageIndex()
+    return hardened_order(base, requirements, index, mark)
 
 
 def _say_on_terminal(line: str) -> None:
