@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Final, NamedTuple
 
+from exeat.container.harness.shipped import read_harness
 from exeat.container.images.package_index import HERE, PackageIndex, find_pip
 from exeat.container.registry import Tool
 from exeat.engine.owner import KIND, OWNER, labels
@@ -124,11 +125,6 @@ ENTRYPOINT {json.dumps(ENTRYPOINT)}
         dockerfile=dockerfile,
         files={**sent, "exeat/harness.py": harness, "check_tools.py": check},
     )
-
-
-def read_harness() -> bytes:
-    """What runs in every sandbox. Its text has its version in it."""
-    return files("exeat.container.harness").joinpath("harness.py").read_bytes()
 
 
 def _by_digest(digest: str) -> str:

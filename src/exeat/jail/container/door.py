@@ -33,6 +33,7 @@ PROGRAM: Final = "/run/exeat/door"
 _FOLDER: Final = "/run/exeat/socket"
 _MEMORY: Final = 64 << 20
 _CONNECT_S: Final = 30.0
+_GREETING_S: Final = 1.0  # it is sent at once; whoever says nothing keeps others waiting
 _ANSWER_S: Final = 10.0
 _LOOK_S: Final = 0.25
 _MAX_KEY: Final = 100
@@ -122,13 +123,14 @@ class _Entrance:
         )
 
     def _greet(self, channel: socket.socket) -> socket.socket | None:
-        channel.settimeout(_ANSWER_S)
+        channel.settimeout(_GREETING_S)
         try:
             said, descriptors, _, _ = socket.recv_fds(channel, _MAX_KEY, 1)
         except OSError:
             return None
         received = [socket.socket(fileno=each) for each in descriptors]
         if received and hmac.compare_digest(said, self.key.encode()):
+            channel.settimeout(_ANSWER_S)
             return received[0]
         for each in received:
             each.close()
