@@ -11,13 +11,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.clients.terminal import Terminal
-from tests.support.engines.base import Base
+from tests.support.engines.base import DOCKER_GROUP, PODMAN_ROOTLESS, Base
 from tests.support.engines.boxed import Boxed, boxed, python
 from tests.support.fixtures.gateways import StartOrigin
 from tests.support.fixtures.programs import StartWeb
 from tests.support.origins.web import hello
 from tests.support.runs.running import hosts
 from tests.support.runs.secret_runs import HOST, Hoard, tls_echo
+
+# Streams, terminals and lists are passed by exeat, not by the engine: two ways that differ in everything are enough.
+SOME = pytest.mark.parametrize("engine", [DOCKER_GROUP, PODMAN_ROOTLESS], ids=lambda way: way.name, indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +170,7 @@ def test_it_is_hardened_and_gets_no_variable_that_was_not_named(box: Boxed) -> N
     box.wait_gone(running.process.pid)
 
 
+@SOME
 def test_how_the_command_ends_is_how_exeat_ends(box: Boxed) -> None:
     (box.work / "no-program").write_text("text")
     box.base.give(box.work / "no-program")
@@ -191,6 +195,7 @@ os.write(1, b"end\\n")
 """
 
 
+@SOME
 def test_input_and_output_are_the_callers_own(box: Boxed) -> None:
     """More than a pipe holds, to both, and an end of input."""
     text = "".join(f"line {number}\n" for number in range(40_000))
@@ -240,6 +245,7 @@ sys.exit(5)
 """
 
 
+@SOME
 def test_on_a_terminal_it_has_its_keys_and_size(box: Boxed) -> None:
     with Terminal(box.environment(TERM="dumb"), cwd=str(box.work)) as terminal:
         job = box.on(terminal, command=python(LISTEN))
@@ -255,6 +261,7 @@ def test_on_a_terminal_it_has_its_keys_and_size(box: Boxed) -> None:
         assert terminal.wait(job) == ("exited", 5), terminal.text
 
 
+@SOME
 def test_a_sandbox_by_name_learns_asks_and_keeps_its_rules(box: Boxed, start_web: StartWeb) -> None:
     web = start_web(hello, "http")
     url = f"http://good.test:{web.port}/"

@@ -5,14 +5,9 @@ Engines are asked, and nothing is started in them. One that does not answer cost
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exeat.errors import JailError
@@ -22,23 +17,7 @@ if TYPE_CHECKING:
 
 ASK_S = 3.0  # for an answer of the engine
 WAIT_S = 8.0  # for everything; Podman's service may have to be started
-_CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
-
-
-class WayIn(StrEnum):
-    """How the network of a container becomes the jail's. The first that works is used."""
-
-    ROOT = "root"
-    USER_NAMESPACE = "user namespace"
-    HELPER = "helper container"
-    NONE = ""
-
-
-_WAYS = {
-    WayIn.ROOT: "exeat enters the network of a container itself",
-    WayIn.USER_NAMESPACE: "the containers are yours, so exeat enters their network without root",
-    WayIn.HELPER: "a short-lived container makes the network, because only the engine may enter it",
-}
+_ELSEWHERE = "run exeat where the engine is; or put a sidecar between containers and the network: exeat image gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +31,9 @@ class EngineLine:
     version: str = ""
     where: str = ""
     rootless: bool = False
-    way: WayIn = WayIn.NONE
+    way: str = ""
     image: str = ""  # the default one; "": it is not there and would be pulled
+    notes: tuple[str, ...] = ()  # what a run has to do without
 
     def to_texts(self) -> list[str]:
         """What a person wants to know, a sentence each."""
@@ -61,8 +41,7 @@ class EngineLine:
             return [self.why, *([f"to get it: {self.fix}"] if self.fix else [])]
         rootless = ", rootless" if self.rootless else ""
         where = self.where or "without a socket: exeat starts its service for each run"
-        way = f"way in: {self.way}; {_WAYS[self.way]}"
-        return [f"version {self.version}{rootless}, {where}", way, *([self.why] if self.why else [])]
+        return [f"version {self.version}{rootless}, {where}", *([self.why] if self.why else []), *self.notes]
 
 
 def examine_engines(kinds: Sequence[str] = ("docker", "podman")) -> tuple[EngineLine, ...]:
@@ -95,57 +74,28 @@ def _examine(kind: str) -> EngineLine:
 
 
 def _describe(engine: Engine, kind: str) -> EngineLine:
-    info = engine.call("GET", "/info", timeout_s=ASK_S)
-    rootless = bool(info.get("Rootless")) or any("rootless" in each for each in info.get("SecurityOptions") or ())
+    from exeat.jail.container.limits import check_limits
+    from exeat.jail.container.options import ContainerOptions
+    from exeat.jail.container.ways import Name, find_way
+
+    info = engine.info(ASK_S)
+    way = find_way(engine)
     image = _default_image(engine)
+    notes = [check_limits(engine, ContainerOptions())]
+    if not image:
+        notes.append(f"the image {_default_name()} is not there: the first run pulls it; another one: EXEAT_IMAGE=NAME")
     return EngineLine(
         kind,
-        True,
-        "" if image else f"the image {_default_name()} is not there; the first run pulls it, or name one: EXEAT_IMAGE",
+        way.name is not Name.SIDECAR,
+        f"way in: {way.name}; {way.why}",
+        _ELSEWHERE if way.name is Name.SIDECAR else "",
         version=str(info.get("ServerVersion", "")),
         where="" if engine.is_for_us else engine.where,
-        rootless=rootless,
-        way=find_way(engine.where, rootless=rootless),
+        rootless=engine.is_rootless,
+        way=str(way.name),
         image=image,
+        notes=tuple(filter(None, notes)),
     )
-
-
-def find_way(where: str, *, rootless: bool) -> WayIn:
-    """By who is at the other end of the socket: exeat enters only the containers whose processes it sees."""
-    pid, uid = _peer(where)
-    if pid == 0 or _is_elsewhere(pid):
-        return WayIn.HELPER  # exeat is in a container that has the engine's socket
-    if os.geteuid() == 0 and _has_rights():
-        return WayIn.ROOT
-    if rootless and uid == os.geteuid():
-        return WayIn.USER_NAMESPACE
-    return WayIn.HELPER
-
-
-def _peer(where: str) -> tuple[int, int]:
-    """The process that listens there, 0 if it is none that can be seen from here, and its user."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(ASK_S)
-        connection.connect(where)
-        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid
-
-
-def _is_elsewhere(pid: int) -> bool:
-    """Has it another PID namespace? Only its owner may ask; for others the engine's own answer will have to do."""
-    try:
-        return not Path(f"/proc/{pid}/ns/pid").samefile("/proc/self/ns/pid")
-    except OSError:
-        return False
-
-
-def _has_rights() -> bool:
-    """Root without these is root by name."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            rights = int(line.split()[1], 16)
-            return bool(rights >> _CAP_NET_ADMIN & 1 and rights >> _CAP_SYS_ADMIN & 1)
-    return False
 
 
 def _default_name() -> str:
