@@ -19,7 +19,7 @@ import pytest
 from exeat.audit.verify import verify_files
 from exeat.engine.client import Engine
 from exeat.engine.owner import remove_left_over
-from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOT, PODMAN_ROOTLESS, Base, Way
+from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOTLESS, WAYS, Base, Way
 from tests.support.engines.session import Engines
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import Origin
@@ -95,7 +95,7 @@ def scene(engine: Base) -> Iterator[Scene]:
             bob.close()
 
 
-@pytest.fixture(scope="module", params=[DOCKER_ROOT, PODMAN_ROOT, PODMAN_ROOTLESS], ids=lambda way: way.name)
+@pytest.fixture(scope="module", params=WAYS, ids=lambda way: way.name)
 def visited(engines: Engines, request: pytest.FixtureRequest) -> Iterator[tuple[Scene, dict[str, Any]]]:
     with scene(engines.get(request.param)) as made:
         program = made.start()
@@ -104,7 +104,7 @@ def visited(engines: Engines, request: pytest.FixtureRequest) -> Iterator[tuple[
         yield made, json.loads(said)
 
 
-@pytest.mark.threat("T-K16")
+@pytest.mark.threat("T-N20")
 def test_what_is_one_tenants_is_out_of_reach_for_the_other(visited: tuple[Scene, dict[str, Any]]) -> None:
     made, seen = visited
     at_ann = [head.decode() for head in made.ann.heads]
@@ -126,7 +126,7 @@ def test_what_is_one_tenants_is_out_of_reach_for_the_other(visited: tuple[Scene,
     assert not set(seen["ann.abstract"]) & set(seen["bob.abstract"])
 
 
-@pytest.mark.threat("T-K17")
+@pytest.mark.threat("T-N21")
 def test_a_stolen_placeholder_is_worthless_and_no_value_is_in_a_container(
     visited: tuple[Scene, dict[str, Any]],
 ) -> None:
@@ -150,7 +150,7 @@ def test_a_stolen_placeholder_is_worthless_and_no_value_is_in_a_container(
         assert made.values[name] not in json.dumps(seen)
 
 
-@pytest.mark.threat("T-K18")
+@pytest.mark.threat("T-N22")
 def test_a_sandbox_is_used_once_and_leaves_nothing(visited: tuple[Scene, dict[str, Any]]) -> None:
     made, seen = visited
     assert seen["left"]

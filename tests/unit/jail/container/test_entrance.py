@@ -84,5 +84,14 @@ def test_it_has_nothing_of_the_program_and_ends_with_it(monkeypatch: pytest.Monk
         entrance.enter(os.getpid(), "exeat-test-none", ())
     entrance.close()
     assert not Path(f"/proc/{pid}").exists()
-    with pytest.raises(JailError, match="is gone"):
+    with pytest.raises(JailError, match="does not answer"):
         entrance.enter(os.getpid(), "exeat-test-none", ())
+
+
+def test_one_that_was_killed_is_replaced(entrance: Entrance) -> None:
+    first = entrance._pid
+    os.kill(first, signal.SIGKILL)
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(JailError, match="cannot be entered"):  # that is its answer: this is our own network
+        entrance.enter(os.getpid(), "exeat-test-none", ())
+    assert entrance._pid != first
