@@ -33,6 +33,10 @@ _LOOK = """
 import importlib.util, json, os, pwd, ssl, sys
 sys.path.append("/exeat/tools")
 import greet
+import exeat_greeting, http.client
+def is_compiled(module):
+    with open(module.__cached__, "rb") as file:
+        return int.from_bytes(file.read(16)[8:12], "little") == int(os.stat(module.__file__).st_mtime)
 print(json.dumps({
     "user": pwd.getpwuid(os.getuid()).pw_name,
     "uid": os.getuid(),
@@ -40,6 +44,7 @@ print(json.dumps({
     "greeting": greet.greet("you"),
     "authorities": len(ssl.create_default_context().get_ca_certs()) > 10,
     "pip": [name for name in ("pip", "ensurepip") if importlib.util.find_spec(name)],
+    "compiled": is_compiled(exeat_greeting) and is_compiled(http.client),
     "mark": os.environ.get("MARK"),
     "kept": os.path.exists("/etc/exeat-of-base"),
     "left": [path for path in ("/exeat-build", "/add.py") if os.path.exists(path)],
@@ -160,6 +165,7 @@ def test_the_image_runs_as_its_own_user_with_its_packages_and_tools(built: Built
         "greeting": '["hello you", "hello you"]',
         "authorities": True,
         "pip": [],
+        "compiled": True,
         "mark": "of-base",
         "kept": True,
         "left": ["/add.py"],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.engines.base import Base
+from tests.support.engines.base import PODMAN_ROOTLESS, Base
 from tests.support.engines.runs import Work, at_work
 from tests.support.fixtures.gateways import StartOrigin
 from tests.support.runs.secret_runs import HOST, authority, tls_echo
@@ -66,5 +68,35 @@ def test_names_and_accounts_are_the_containers_own(work: Work) -> None:
     assert given.isdisjoint(names.split())
     assert os.uname().nodename not in names.split()
     name = "root" if work.engine.uid is None else "sandbox"
+    if work.engine.way is PODMAN_ROOTLESS:  # which adds a line of its own, with the caller's name
+        name = account.split()[0]
+        assert name not in ("root", "nobody")
     home = "/root" if work.engine.uid is None else "/home/sandbox"
     assert account.split() == [name, home, "writable", name]
+
+
+# The module that makes Java's key store asks for this one late, and Python looks for it where the container has files.
+_PLANTED = "open({!r}, 'w').write('ran outside')\nraise ImportError\n"
+
+
+@pytest.mark.threat("T-L11")
+@pytest.mark.parametrize("options", [(), ("--intercept", "all", "--allow", "example.com")], ids=["plain", "trust"])
+def test_no_code_of_the_image_runs_in_exeat(docker: Base, options: tuple[str, ...]) -> None:
+    """What goes into the container's mounts, as root, finds another library there than its own."""
+    with at_work(docker) as work:
+        evil, planted = work.home / "library", work.project / "planted"
+        (evil / "encodings").mkdir(parents=True)
+        library = Path(os.__file__).parent
+        names = [path.relative_to(library) for path in (*library.glob("*.py"), *library.glob("encodings/*.py"))]
+        for name in names:
+            (evil / name).write_text(_PLANTED.format(str(planted)))
+        done = work.inside("true", options=(*options, "--mount", f"{evil}:{library}:ro"))
+        assert done.status == 0, done.stderr
+        assert not planted.exists()
+        control = subprocess.run(
+            [sys.executable, "-I", "-c", f"import sys; sys.path[:] = [{str(evil)!r}]; import this"],
+            capture_output=True,
+            check=False,
+        )
+        assert control.returncode == 1
+        assert planted.exists()

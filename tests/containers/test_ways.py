@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
+import httptools
 import pytest
 
 from tests.support.engines.base import DOCKER_GROUP, DOCKER_ROOT, PODMAN_ROOTLESS, Base
@@ -177,7 +177,7 @@ def _from_inside(base: Base, work: Path, script: str, *, before: str = "") -> Fi
     """Run a script in a container of this engine that has its socket and exeat, with `work` as /srv/work."""
     if sys.version_info[:2] != (3, 11):
         give_up("exeat's parts in the container are for its Python 3.11")
-    packages = sysconfig.get_path("platlib")
+    packages = Path(httptools.__file__).parents[1]
     binds = [f"{base.socket}:/var/run/docker.sock", f"{_SOURCE}:/srv/source:ro", f"{packages}:{packages}:ro"]
     env = [f"PYTHONPATH=/opt/exeat:{packages}", "PYTHONDONTWRITEBYTECODE=1", "PATH=/usr/bin:/bin"]
     # A copy, so that our program is in this container only.
@@ -206,20 +206,24 @@ def test_from_inside_a_container_with_the_engines_socket(engines: Engines) -> No
     with at_work(base) as work:
         work.write("work/project/look.py", _LOOK)
         work.write("work/project/mine", "of the machine")
+        work.write("work/project/secrets.toml", '[TOKEN]\nenv = "TOKEN"\nhosts = ["api.test"]\n')
         run = f"python3 -m exeat run --container {base.image}"
         script = f"""
             {run} -- sh -c 'cat mine; echo; echo made > new; python3 -I look.py'
-            {run} --secret KEY=env:PATH@api.test -- sh -c 'test -s "$SSL_CERT_FILE" && echo trusts' || true
+            export TOKEN=the-value
+            {run} --secrets secrets.toml -- sh -c 'test -s "$SSL_CERT_FILE" && echo trusts; echo $TOKEN'
             mkdir /root/here; cd /root/here; {run} --write . -- true || echo refused $?
         """
         done = _from_inside(base, work.project, script)
         assert done.status == 0, done
-        content, looked, *rest = done.stdout.splitlines()
+        content, looked, trust, token, refused = done.stdout.splitlines()
         assert content == "of the machine"
         assert (work.project / "new").read_text() == "made\n"
         said = json.loads(looked)
         assert all("is not allowed" in said[host] for host in ("192.0.2.1", "2001:db8::1", "10.9.8.7")), said
-        assert rest[-1].startswith("refused")
+        assert trust == "trusts"
+        assert token not in ("", "the-value")
+        assert refused.startswith("refused")
         assert "is in this container only" in done.stderr
         assert not [each for each in _volumes(base) if "exeat.inside" in each["Labels"]]
 
@@ -254,7 +258,7 @@ def test_the_helper_is_used_by_who_may_only_use_the_socket(engines: Engines) -> 
             try:
                 assert work.inside("true").status == 0
                 assert watching.stdout is not None
-                seen = []
+                seen: list[str] = []
                 while not seen or not seen[-1].startswith("destroy"):
                     seen.append(watching.stdout.readline())
             finally:

@@ -218,7 +218,7 @@ def test_an_engine_that_cannot_be_asked_is_a_runtime_error_with_what_to_do(
         raise find.explain_no_socket("/var/run/docker.sock", OSError(number, "x"))
 
     monkeypatch.setattr(find, "is_in_container", lambda: in_container)
-    monkeypatch.setattr(Engine, "_connect", connect)
+    monkeypatch.setattr(Engine, "connect", connect)
     with pytest.raises(RuntimeError) as caught:
         SandboxBuilder(_registry(), Engine("/var/run/docker.sock", "docker"))
     assert fix in str(caught.value)

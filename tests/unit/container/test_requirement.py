@@ -36,6 +36,7 @@ def test_spaces_around_it_are_nothing() -> None:
     assert check_requirement(f"  requests==1   {_HASH} ") == f"requests==1 {_HASH}"
 
 
+@pytest.mark.threat("T-O3")
 @pytest.mark.parametrize(
     ("text", "why"),
     [

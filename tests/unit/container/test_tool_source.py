@@ -31,6 +31,7 @@ def test_names_that_it_uses_come_along_over_several_steps() -> None:
     assert source.startswith("from __future__ import annotations\n")
 
 
+@pytest.mark.threat("T-O4")
 def test_what_it_does_not_use_stays_here() -> None:
     source, names = _shipped("uses_much")
     assert {"PASSWORD", "_unused", "os", "functools", "Registry", "shelf", "plain"}.isdisjoint(names)

@@ -12,7 +12,7 @@ from exeat.errors import JailError
 from exeat.jail import messages
 from exeat.jail.attending import attend, how_it_ended
 from exeat.jail.container.cell import Cell, CellSpec
-from exeat.jail.container.furnishing import Furnishing, furnish, reaches_mounts
+from exeat.jail.container.furnishing import Furnishing, furnish
 from exeat.jail.container.image_files import ImageFiles
 from exeat.jail.container.images import Image, find_image
 from exeat.jail.container.inside import furnish_inside
@@ -20,7 +20,6 @@ from exeat.jail.container.limits import check_limits
 from exeat.jail.container.mounted import open_mounts
 from exeat.jail.container.options import ContainerOptions, Mount
 from exeat.jail.container.streams import Streams
-from exeat.jail.container.ways import Name
 from exeat.jail.explain import explain_failure
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
@@ -55,15 +54,15 @@ class ContainerJail:
         if cell.way.own is not None:
             remove_left_networks(engine)  # and volumes, which no other way needs
         user = options.user or f"{os.geteuid()}:{os.getegid()}"
-        looked_up = None if reaches_mounts(engine) else ImageFiles(engine, image, spec.memory)
+        looked_up = None if cell.way.leads_to_mounts else ImageFiles(engine, image, spec.memory)
         own = furnish(spec, options, user, looked_up) if spec.folder else Furnishing()
         made = _cell_spec(spec, options, image, user, (*spec.mounts, *own.mounts))
         cell.create(made)
         cell.start()
         sockets = cell.adopt(spec.to_host)
         assert cell.control is not None
-        if cell.way.own is not None and cell.way.name is Name.HELPER:
-            return Built(sockets)  # its pid means another process here
+        if not cell.way.sees_processes:
+            return Built(sockets)
         namespaces = open_mounts(cell.pid, cell.control)
         if own.wanted is not None:
             furnish_inside(namespaces, own.wanted.replace(environ=image.variables | dict(made.environ)))

@@ -65,6 +65,12 @@ class Cell:
 
     def create(self, spec: CellSpec) -> None:
         """Raises EngineError."""
+        if self.way.name is Name.SIDECAR:
+            raise EngineError(
+                "there is no way into the network of this engine's containers",
+                detail=self.way.why,
+                fix="run exeat on the engine's machine; or a sidecar: exeat image gateway, and docs/containers.md",
+            )
         self._spec = spec
         is_podman = self.engine.kind == "podman"
         body = _creation(spec, self.token, is_podman=is_podman, keep_id=is_podman and self.engine.is_rootless)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from exeat.engine.client import Engine
-from exeat.engine.find import is_in_container
 from exeat.jail.container.accounts import with_account
 from exeat.jail.container.image_files import ImageFiles
 from exeat.jail.container.inside import ASIDE, JAVA, OWN, Furniture
@@ -28,18 +26,6 @@ _NAMES: Final = {
     "hostname": f"{HOST_NAME}\n".encode(),
 }
 _CHUNK: Final = 1 << 20
-_FIRST_PIDS: Final = 0xEFFFFFFC  # the number that the kernel has for the machine's own (PROC_PID_INIT_INO)
-
-
-def reaches_mounts(engine: Engine) -> bool:
-    """Will there be a way into its containers' mounts? Then as root, or as who owns the engine's user namespace.
-
-    Only where the engine's process numbers are ours.
-    """
-    if is_in_container() or os.stat("/proc/self/ns/pid").st_ino != _FIRST_PIDS:
-        return False
-    own = os.geteuid()
-    return own == 0 or (os.stat(engine.where).st_uid == own and engine.is_rootless)
 
 
 class Furnishing(Value):

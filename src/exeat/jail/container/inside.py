@@ -16,6 +16,7 @@ from exeat.jail.files.kernelfs import read_only
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.files.truststore import cover_stores, put_over
 from exeat.jail.libc import MS_NODEV, MS_NOEXEC, MS_NOSUID, call, mount
+from exeat.jail.limits.late_code import load_no_more_code
 from exeat.jail.limits.privileges import hide_memory
 from exeat.paths import using
 from exeat.trust.places import BUNDLES
@@ -68,6 +69,8 @@ def furnish_inside(namespaces: Sequence[int], wanted: Furniture) -> None:
 def _furnish(namespaces: Sequence[int], wanted: Furniture) -> None:
     names = [*OWN, *(("ca-bundle.pem", "cacerts") if wanted.subject_hash else ())]
     files = {name: os.open(f"{wanted.folder}/{name}", os.O_RDWR | os.O_CLOEXEC) for name in names}
+    java_key_store(())  # loads a codec
+    load_no_more_code()  # from here on every path is the image's
     for namespace in namespaces:
         call("setns", namespace, 0)
     hide_memory()  # what it can do is more than others of our user may
@@ -83,8 +86,7 @@ def _furnish(namespaces: Sequence[int], wanted: Furniture) -> None:
 
 def _trust(files: Mapping[str, int], wanted: Furniture) -> None:
     pem = os.pread(files["ca-bundle.pem"], _MOST_BYTES, 0)
-    system = next((path for path in BUNDLES if os.path.isfile(path)), "")
-    pem = joined(pem, _read(system) if system else b"")
+    pem = joined(pem, next(filter(None, map(_read, BUNDLES)), b""))
     _write(files["ca-bundle.pem"], pem)
     _write(files["cacerts"], java_key_store(certificates_of(pem)))
     mount("exeat", ASIDE, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755,size=4m")
@@ -95,7 +97,9 @@ def _trust(files: Mapping[str, int], wanted: Furniture) -> None:
 
 
 def _read(path: str) -> bytes:
-    """b"" if that is no file, or too large."""
+    """b"" if that is no file, or too large. An image can have devices anywhere, and this process may open them."""
+    if not os.path.isfile(path):
+        return b""
     with suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         content = file.read(_MOST_BYTES + 1)
         return content if len(content) <= _MOST_BYTES else b""

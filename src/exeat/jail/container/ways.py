@@ -27,11 +27,17 @@ class Name(StrEnum):
 
 
 class Way(Value):
-    """`why` is for a person. `own`: exeat is in a container of this engine, which sees other paths and processes."""
+    """`why` is for a person. `own`: exeat is in a container of this engine, which sees other paths."""
 
     name: Name
     why: str
     own: OwnContainer | None = None
+    sees_processes: bool = True  # are the engine's process numbers ours?
+
+    @property
+    def leads_to_mounts(self) -> bool:
+        """Who enters the network itself can enter all else of the container."""
+        return self.name in (Name.ROOT, Name.USER_NAMESPACE)
 
 
 def find_way(engine: Engine) -> Way:
@@ -45,8 +51,8 @@ def find_way(engine: Engine) -> Way:
     if pid and uid == os.geteuid() and engine.is_rootless:
         why = f"{engine.kind} is your own, and so is the user namespace of its containers"
         return Way(Name.USER_NAMESPACE, why, own)
-    whose = "exeat is in a container itself" if own is not None else "the engine is root's, and you may talk to it"
-    return Way(Name.HELPER, f"{whose}: a short-lived container does it", own)
+    whose = "the engine is root's, and you may talk to it" if pid else "the engine's processes cannot be seen from here"
+    return Way(Name.HELPER, f"{whose}: a short-lived container makes the network", own, bool(pid))
 
 
 def _ask_peer(engine: Engine) -> tuple[int, int]:
@@ -56,12 +62,20 @@ def _ask_peer(engine: Engine) -> tuple[int, int]:
         pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     finally:
         connection.close()
-    return pid, uid
+    return 0 if _is_elsewhere(pid) else pid, uid
+
+
+def _is_elsewhere(pid: int) -> bool:
+    """Has it another PID namespace? Only root or its owner may ask."""
+    try:
+        return not os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid")
+    except OSError:
+        return False
 
 
 def _why_elsewhere(engine: Engine, pid: int) -> str:
     """A socket can be forwarded. Then the engine's containers run under another kernel."""
-    if not pid:
+    if not pid and is_in_container():
         return "the engine is not one of this machine, or does not know the container that exeat is in"
     try:
         with open(f"/proc/{pid}/comm") as file:
@@ -69,8 +83,8 @@ def _why_elsewhere(engine: Engine, pid: int) -> str:
                 return ""
     except OSError:
         pass
-    info = engine.info()
-    if info.get("KernelVersion") != os.uname().release or info.get("Name") != os.uname().nodename:
+    info, here = engine.info(), os.uname()
+    if info.get("KernelVersion", here.release) != here.release or info.get("Name", here.nodename) != here.nodename:
         return f"the engine runs on another machine ({info.get('Name')})"
     return ""
 

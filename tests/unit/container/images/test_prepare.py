@@ -103,6 +103,15 @@ def test_an_image_without_users_gets_one(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "etc/passwd").read_text() == "sandbox:x:10001:10001::/home/sandbox:/usr/sbin/nologin\n"
 
 
+def test_modules_are_compiled_if_they_are_not_yet(tmp_path: Path) -> None:
+    for name in ("a.py", "package/b.py", "site-packages/c.py", "test/d.py"):
+        _put(tmp_path, name, 0o644).write_text("x = 1\n")
+    _put(tmp_path, "broken.py", 0o644).write_text("def f(:\n")  # some of the standard library are, on purpose
+    prepare.compile_modules(str(tmp_path))
+    made = {path.name.partition(".")[0] for path in tmp_path.rglob("*.pyc")}
+    assert made == {"a", "b"}
+
+
 def test_the_pip_that_this_python_has_is_found_where_the_image_has_its_own(tmp_path: Path) -> None:
     import pip
 
