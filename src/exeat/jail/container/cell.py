@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
 Enter = Callable[[int, str, Sequence[messages.HostPorts]], tuple[socket.socket, Sockets]]
 INIT: Final = "/run/exeat/init"
+_ETC: Final = f"{os.path.dirname(os.path.abspath(__file__))}/etc"
 _TMP_BYTES: Final = 1 << 30
 _READY_S: Final = 30.0
 _SAFE_TMPFS: Final = "rw,nosuid,nodev,exec"
 _MACHINES: Final = ("x86_64", "aarch64")
+# With SELinux a container reads nothing that is mounted unless it has other labels, for good and for everyone. To
+# change those of a project is not ours.
+_LABELS: Final = ("label=disable",) if os.path.exists("/sys/fs/selinux/enforce") else ()
 
 
 class CellSpec(Value):
@@ -103,7 +107,14 @@ class Cell:
         return self.engine.kind == "podman" and self.engine.is_rootless and self.way.own is None
 
     def _mounts(self, spec: CellSpec) -> tuple[Mount, ...]:
-        return (Mount(find_program("init"), INIT, True), *spec.mounts)
+        """With files of ours: engines fill in resolv.conf and hosts from the machine's, its resolvers and names."""
+        named = {mount.target for mount in spec.mounts}
+        ours = (Mount(f"{_ETC}/{name}", f"/etc/{name}", True) for name in ("resolv.conf", "hosts", "hostname"))
+        return (
+            Mount(find_program("init"), INIT, True),
+            *(each for each in ours if each.target not in named),
+            *spec.mounts,
+        )
 
     def start(self) -> None:
         """Process 1 runs, and waits. Raises EngineError."""
@@ -197,7 +208,7 @@ def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> 
             "NetworkMode": "none",
             "AutoRemove": True,
             "CapDrop": ["ALL"],
-            "SecurityOpt": ["no-new-privileges"],
+            "SecurityOpt": ["no-new-privileges", *_LABELS],
             "ReadonlyRootfs": True,
             "Tmpfs": {"/tmp": f"{tmpfs},mode=1777", spec.home: tmpfs + owner},  # noqa: S108 - in the container
             "Memory": spec.memory,
