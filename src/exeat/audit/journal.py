@@ -38,6 +38,11 @@ def open_journal(
     return Journal(open_sink(target, max_bytes=max_bytes, keep=keep, in_reach=in_reach))
 
 
+def policy_suffix(digest: str) -> str:
+    """What every line ends with."""
+    return f',"policy":{json.dumps(digest)}'
+
+
 class Journal:
     """Collects lines and writes those of one loop tick together. Use from one event loop's thread.
 
@@ -73,7 +78,7 @@ class Journal:
     @policy.setter
     def policy(self, digest: str) -> None:
         self._policy = digest
-        self._suffix = f',"policy":{json.dumps(digest)}'
+        self._suffix = policy_suffix(digest)
         self._sink.suffix = self._suffix
 
     @property
@@ -91,16 +96,19 @@ class Journal:
         """Lines that wait to be written."""
         return len(self._queue.lines) + len(self._backlog)
 
-    def append(self, body: str) -> None:
-        """Queue a line without waiting for it: a denial, an end. Never raises; a loss is counted."""
+    def append(self, body: str, suffix: str = "") -> None:
+        """Queue a line without waiting for it: a denial, an end. Never raises; a loss is counted.
+
+        `suffix`: of another policy than that in force here, which a share of this journal has.
+        """
         if self._closed or self._queue.full:
             self._lose(1)
             return
-        self._queue.add(body + self._suffix)
+        self._queue.add(body + (suffix or self._suffix))
         if not self._scheduled:
             self._schedule()
 
-    def commit(self, body: str) -> asyncio.Future[None]:
+    def commit(self, body: str, suffix: str = "") -> asyncio.Future[None]:
         """Queue a decision. Done when its bytes are in the kernel; AuditError means: refuse the request.
 
         Each caller gets a future of its own (0.2 us): cancelling a task cancels the future that it waits
@@ -115,7 +123,7 @@ class Journal:
             self._gap_refused += 1
             refuse(waiter, self._why_not())
             return waiter
-        self._queue.add_commit(body + self._suffix, waiter)
+        self._queue.add_commit(body + (suffix or self._suffix), waiter)
         if not self._scheduled:
             self._schedule()
         return waiter

@@ -18,7 +18,9 @@ from exeat.audit.batch import EventStream
 from exeat.audit.journal import open_journal
 from exeat.audit.record import encode_event
 from exeat.audit.rotation import Rotation
+from exeat.audit.shared import JournalShare
 from exeat.errors import AuditError, StartError
+from exeat.gateway.credentials import Credentials, Login
 from exeat.gateway.doors.connection import serve_connection
 from exeat.gateway.doors.dns import DnsDoor
 from exeat.gateway.doors.dropped import DropLog
@@ -30,7 +32,7 @@ from exeat.gateway.gates.session import Session
 from exeat.gateway.limits import Limits
 from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.record.counters import Counters
-from exeat.gateway.state import Credentials, State
+from exeat.gateway.state import State
 from exeat.policy import Policy, Rule
 from exeat.reasons import Ending, ProxyError
 from exeat.wire.http1 import encode_reply
@@ -62,12 +64,12 @@ class Gateway:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        audit: str | None = None,
+        audit: str | JournalShare | None = None,
         audit_rotation: Rotation | None = None,
         limits: Limits | None = None,
         sandbox: str = "",
         jail: str = "",
-        credentials: tuple[str, str] | None = None,
+        credentials: tuple[str, str] | Login | None = None,
         lookup: Lookup | None = None,
         reuse_port: bool = False,
         listeners: Sequence[socket.socket] | None = None,
@@ -91,7 +93,7 @@ class Gateway:
             jail=jail,
             limits=limits,
             resolver=Resolver(limits.dns_s, lookup),
-            credentials=Credentials(*credentials) if credentials else None,
+            credentials=Credentials(*credentials) if isinstance(credentials, tuple) else credentials,
             names=SyntheticNames(time.monotonic) if redirected else None,
             interception=interception,
         )
@@ -125,7 +127,8 @@ class Gateway:
     async def start(self) -> None:
         """Listen. A port that cannot be had is an error: there is no running without the gateway."""
         self._loop = asyncio.get_running_loop()
-        journal = open_journal(self._audit, **self._audit_rotation._asdict())
+        audit = self._audit
+        journal = audit if isinstance(audit, JournalShare) else open_journal(audit, **self._audit_rotation._asdict())
         state = self._state = self._make_state(journal=journal)
         if self._ask is not None:
             from exeat.gateway.gates.questions import Questions  # for those who ask
@@ -247,9 +250,10 @@ class Gateway:
     # Connections
 
     def _make_channel(self) -> Channel:
-        return Channel(self._loop, self._on_connection)
+        return Channel(self._loop, self.serve)
 
-    def _on_connection(self, channel: Channel) -> None:
+    def serve(self, channel: Channel) -> None:
+        """Serve a connection, from our own listeners or accepted elsewhere."""
         counters, limits = self.state.counters, self.state.limits
         counters.connections += 1
         destination = find_destination(channel.transport) if self.state.names is not None else None
@@ -342,7 +346,8 @@ class Gateway:
     @property
     def url(self) -> str:
         """Where the gateway listens, for a client that takes a proxy URL; with credentials if it wants some."""
-        return proxy_url(*self._address, self.state.credentials)
+        login = self.state.credentials
+        return proxy_url(*self._address, login if isinstance(login, Credentials) else None)
 
     def environ(self) -> dict[str, str]:
         """Proxy variables for a child."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from exeat.audit.journal import Journal
 from exeat.audit.record import Record
+from exeat.audit.shared import JournalShare
 from exeat.errors import AuditError, ProtocolError
 from exeat.gateway.record.counters import Counters, is_failure
 from exeat.policy import Decision
@@ -25,7 +26,7 @@ _MAX_RECENT: Final = 1_024
 class Records:
     """The records of one gateway."""
 
-    def __init__(self, journal: Journal, counters: Counters, sandbox: str, jail: str) -> None:
+    def __init__(self, journal: Journal | JournalShare, counters: Counters, sandbox: str, jail: str) -> None:
         self.journal = journal
         self.counters = counters
         self.sandbox = sandbox
@@ -99,10 +100,17 @@ class AccessRecord(Record):
         """Where it was meant to go is not known."""
         self._deny(Reason.UNKNOWN_ADDRESS, 403, why)
 
-    def lacks_credentials(self) -> None:
+    def lacks_credentials(self, note: str = "") -> None:
         """The client did not say who it is, or said it wrong. It has asked for no place yet."""
-        self.verdict, self.reason, self.status = "deny", Reason.CREDENTIALS, 407
-        self.book.counters.decided("deny", Reason.CREDENTIALS, "")
+        self._refuse_client(Reason.CREDENTIALS, 407, note)
+
+    def is_of_stranger(self, address: str) -> None:
+        """Its address is that of no client."""
+        self._refuse_client(Reason.UNKNOWN_CLIENT, 403, f"from {address}")
+
+    def _refuse_client(self, reason: Reason, status: int, note: str) -> None:
+        self.verdict, self.reason, self.status, self.note = "deny", reason, status, note
+        self.book.counters.decided("deny", reason, "")
         self.book.journal.append(self.encode("decision"))
 
     def denied_inside(self, reason: Reason, decision: Decision | None = None, note: str | None = None) -> None:
