@@ -13,6 +13,7 @@ from tests.support.own_network import take_own_network
 from tests.support.starting import start_alike, take_late_imports
 
 pytest_plugins = [
+    "tests.support.fixtures.engines",
     "tests.support.fixtures.gateways",
     "tests.support.fixtures.layers",
     "tests.support.fixtures.programs",

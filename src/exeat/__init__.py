@@ -14,8 +14,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from exeat.audit.batch import EventStream
+    from exeat.container.builder import SandboxBuilder
+    from exeat.container.registry import Registry, UnknownSandboxError, registry
+    from exeat.container.sandbox_config import NetworkPolicy, SandboxConfig, SandboxLimits
     from exeat.embed.finished import Finished, ManagerClosedError, RunLostError, RunTimeoutError
     from exeat.embed.sandbox_manager import SandboxManager
+    from exeat.engine.errors import BuildError, EngineError
     from exeat.errors import AuditError, ConfigError, ExeatError, HostError, JailError, StartError
     from exeat.gateway.gates.questions import Question
     from exeat.gateway.gateway import Gateway
@@ -25,8 +29,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AuditError": "exeat.errors",
+    "BuildError": "exeat.engine.errors",
     "ConfigError": "exeat.errors",
     "Decision": "exeat.policy",
+    "EngineError": "exeat.engine.errors",
     "EventStream": "exeat.audit.batch",
     "ExeatError": "exeat.errors",
     "Finished": "exeat.embed.finished",
@@ -35,22 +41,31 @@ _HOMES = {
     "JailError": "exeat.errors",
     "Limits": "exeat.gateway.limits",
     "ManagerClosedError": "exeat.embed.finished",
+    "NetworkPolicy": "exeat.container.sandbox_config",
     "Policy": "exeat.policy",
     "Question": "exeat.gateway.gates.questions",
+    "Registry": "exeat.container.registry",
     "RunLostError": "exeat.embed.finished",
     "RunTimeoutError": "exeat.embed.finished",
+    "SandboxBuilder": "exeat.container.builder",
+    "SandboxConfig": "exeat.container.sandbox_config",
+    "SandboxLimits": "exeat.container.sandbox_config",
     "SandboxManager": "exeat.embed.sandbox_manager",
     "StartError": "exeat.errors",
     "Target": "exeat.policy",
+    "UnknownSandboxError": "exeat.container.registry",
     "canonical_host": "exeat.policy",
     "decide": "exeat.policy",
     "make_policy": "exeat.sources",
+    "registry": "exeat.container.registry",
 }
 
 __all__ = [
     "AuditError",
+    "BuildError",
     "ConfigError",
     "Decision",
+    "EngineError",
     "EventStream",
     "ExeatError",
     "Finished",
@@ -59,17 +74,24 @@ __all__ = [
     "JailError",
     "Limits",
     "ManagerClosedError",
+    "NetworkPolicy",
     "Policy",
     "Question",
+    "Registry",
     "RunLostError",
     "RunTimeoutError",
+    "SandboxBuilder",
+    "SandboxConfig",
+    "SandboxLimits",
     "SandboxManager",
     "StartError",
     "Target",
+    "UnknownSandboxError",
     "__version__",
     "canonical_host",
     "decide",
     "make_policy",
+    "registry",
 ]
 
 

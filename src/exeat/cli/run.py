@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP, rotation_from
+from exeat.cli.containers import add_container_options, container_options
 from exeat.cli.options import add_file_options, add_policy_options, add_repeatable, file_settings, given_rules
 from exeat.errors import ConfigError
 from exeat.file_policy import combine
@@ -73,11 +74,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--jail",
         choices=JAILS,
         default="auto",
-        help="netns: namespaces, no root needed; nft: packet rules, root; seatbelt: macOS; env: variables only, not a "
-        "boundary (default: netns, else nft if root; seatbelt on macOS)",
+        help="netns: namespaces, no root needed; nft: packet rules, root; container: as --container; seatbelt: macOS; "
+        "env: variables only, not a boundary (default: netns, else nft if root; seatbelt on macOS)",
     )
     add_repeatable(jail, "--unix", metavar="PATH", help="leave this Unix socket of the host reachable")
     add_repeatable(jail, "--device", metavar="PATH", help="show this device of the host's /dev as well")
+    add_container_options(parser)
     rest = parser.add_argument_group("environment and output")
     rest.add_argument("--audit", metavar="FILE", help="write every decision there; - is stdout")
     add_repeatable(rest, "--env", metavar="NAME[=VALUE]", help="set a variable, or keep it with --clean-env")
@@ -104,7 +106,8 @@ def run_command(options: argparse.Namespace) -> int:
             argv,
             given_rules(options),
             upstream_ca=tuple(options.upstream_ca),
-            jail=options.jail,
+            jail=_jail(options),
+            container=container_options(options),
             audit=folder.audit_path if folder is not None else options.audit,
             audit_rotation=rotation_from(os.environ, keep=DEFAULT_KEEP if folder is not None else RUN_KEEP),
             env=tuple(options.env),
@@ -126,6 +129,18 @@ def run_command(options: argparse.Namespace) -> int:
             on_summary=getattr(options, "on_summary", None),
         )
     )
+
+
+def _jail(options: argparse.Namespace) -> str:
+    if options.container is None:
+        return str(options.jail)
+    if options.jail not in ("auto", "container"):
+        raise ConfigError(
+            "a container is a jail of its own",
+            where=f"--jail {options.jail}",
+            expected="--container or --jail, not both",
+        )
+    return "container"
 
 
 def _asks(options: argparse.Namespace) -> bool:

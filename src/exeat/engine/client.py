@@ -158,7 +158,7 @@ class Answer:
     def _feed(self) -> bool:
         data = self.connection.recv(_CHUNK)
         if not data:
-            if not self._has_head:
+            if not self._has_head or self.headers.keys() & {"content-length", "transfer-encoding"}:
                 raise ConnectionError("it has closed the connection")
             self._is_whole = True
             return False

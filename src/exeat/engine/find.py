@@ -13,6 +13,9 @@ from exeat.engine.errors import EngineError
 KINDS: Final = ("docker", "podman")
 # What a container made by Docker or Podman has in its root.
 _SIGNS_OF_CONTAINER: Final = ("/.dockerenv", "/run/.containerenv")
+_OF_ENGINES: Final = (
+    "/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock", "/run/crio/crio.sock",
+)  # fmt: skip
 _REMOTE: Final = ("tcp://", "ssh://", "http://", "https://", "npipe://", "fd://")
 
 
@@ -61,6 +64,17 @@ def _usual_sockets(kind: str) -> list[str]:
     if kind == "docker":
         return [f"{own}/docker.sock", "/var/run/docker.sock"]
     return [f"{own}/podman/podman.sock", *(["/run/podman/podman.sock"] if os.geteuid() == 0 else [])]
+
+
+def every_socket() -> list[str]:
+    """Where engines may listen on this machine, whichever is used. Who gets at one is out of any jail."""
+    named = [os.environ.get(name, "") for name in ("DOCKER_HOST", "CONTAINER_HOST")]
+    return [
+        *(value.removeprefix("unix://") for value in named if value.startswith("unix://")),
+        *_usual_sockets("docker"),
+        *_usual_sockets("podman"),
+        *_OF_ENGINES,
+    ]
 
 
 def _is_socket(path: str) -> bool:

@@ -27,7 +27,7 @@ def remove_left_over(engine: Engine) -> list[str]:
     removed = []
     only_ours = {"label": [OWNER]}
     for container in engine.call("GET", "/containers/json", query={"all": True, "filters": only_ours}):
-        if _is_left_over(container.get("Labels") or {}):
+        if is_left_over(container.get("Labels") or {}):
             removed += _remove(engine, f"/containers/{container['Id']}", {"force": True, "v": True})
     return removed
 
@@ -37,10 +37,10 @@ def remove_left_networks(engine: Engine) -> list[str]:
     removed = []
     only_ours = {"label": [OWNER]}
     for network in engine.call("GET", "/networks", query={"filters": only_ours}):
-        if _is_left_over(network.get("Labels") or {}):
+        if is_left_over(network.get("Labels") or {}):
             removed += _remove(engine, f"/networks/{network['Id']}")
     for volume in (engine.call("GET", "/volumes", query={"filters": only_ours}) or {}).get("Volumes") or ():
-        if _is_left_over(volume.get("Labels") or {}):
+        if is_left_over(volume.get("Labels") or {}):
             removed += _remove(engine, f"/volumes/{volume['Name']}")
     return removed
 
@@ -53,7 +53,8 @@ def _remove(engine: Engine, path: str, query: Mapping[str, object] | None = None
     return [path]
 
 
-def _is_left_over(found: Mapping[str, str]) -> bool:
+def is_left_over(found: Mapping[str, str]) -> bool:
+    """Whether these labels name a process of this machine that is gone."""
     world, _, process = found.get(OWNER, "").rpartition(".")[0].rpartition(".")
     started = found.get(OWNER, "").rpartition(".")[2]
     if world != _world() or not process.isdigit():

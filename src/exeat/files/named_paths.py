@@ -37,13 +37,13 @@ def check_paths(
     read_only = {_existing("--read-only", text, home): text for text in policy.read_only}
     for path, text in write.items():
         _refuse_unwritable(path, f"--write {text}", state)
-        _refuse_hidden(path, f"--write {text}", hidden)
+        refuse_hidden(path, f"--write {text}", hidden)
         for above, other in read_only.items():
             if is_below(path, above):
                 raise ConfigError(f"is in what --read-only {other} protects", where=f"--write {text}")
     for path, text in read_only.items():
-        _refuse_hidden(path, f"--read-only {text}", hidden)
-    _refuse_hidden(os.path.realpath(here), "the working directory", hidden)
+        refuse_hidden(path, f"--read-only {text}", hidden)
+    refuse_hidden(os.path.realpath(here), "the working directory", hidden)
     return RealPaths(tuple(write), tuple(read_only))
 
 
@@ -81,7 +81,7 @@ def _refuse_unwritable(path: str, where: str, state: str) -> None:
         raise ConfigError("is not writable for you", where=where, expected="a file of yours")
 
 
-def _refuse_hidden(path: str, where: str, hidden: list[HiddenPath]) -> None:
+def refuse_hidden(path: str, where: str, hidden: list[HiddenPath]) -> None:
     for entry in hidden:
         if is_below(path, entry.path) and not _is_kept(path, entry):
             raise ConfigError(

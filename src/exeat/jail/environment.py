@@ -38,6 +38,7 @@ class Variables(Value):
     names_proxy: bool = True
     placeholders: Mapping[str, str] = {}
     sandbox: str = ""  # the name of the one that the command runs in
+    passes_on: bool = True  # what was inherited is the command's, too; otherwise only what is wanted of it
 
     def build(
         self,
@@ -49,7 +50,8 @@ class Variables(Value):
     ) -> dict[str, str]:
         """`proxy_url` None: the jail leads everything to the gateway anyway. Raises ConfigError."""
         kept = set(kept_sockets)
-        values = {name: text for name, text in self.inherited.items() if _is_passed_on(name, text, self.clean, kept)}
+        inherited = self.inherited if self.passes_on else {}
+        values = {name: text for name, text in inherited.items() if _is_passed_on(name, text, self.clean, kept)}
         for name in (*_PROXY_NAMES, "NO_PROXY"):
             values.pop(name, None)
             values.pop(name.lower(), None)

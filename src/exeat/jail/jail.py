@@ -13,6 +13,7 @@ from exeat.values import Value
 if TYPE_CHECKING:
     import socket
 
+    from exeat.jail.container.options import ContainerOptions, Mount
     from exeat.jail.environment import Variables
     from exeat.jail.files.mounts import View
     from exeat.jail.messages import HostPorts
@@ -40,6 +41,8 @@ class Spec(Value):
     to_host: tuple[HostPorts, ...] = ()  # loopback places that mean the host's, not the jail's own
     trust: TrustFiles | None = None  # certificates for the command
     nest: bool = False  # may the command make user namespaces?
+    container: ContainerOptions | None = None
+    mounts: tuple[Mount, ...] = ()  # for a body whose files are an image's
 
 
 class Sockets(Value):

@@ -24,6 +24,7 @@ class Hides(Enum):
 
     BY_MOUNTS = "the command has a view of its own"
     BY_PATH = "exeat's own files are refused by their names"
+    BY_IMAGE = "the command has an image's files, and what is mounted there"
     NOTHING = "the command has the files of its caller"
 
 
@@ -38,6 +39,8 @@ class Body(Value):
     hides_sockets: bool = False  # Unix sockets of the host, but for those that are named
     needs_variables: bool = False  # it is nothing without those that name the proxy
     nests: bool = False  # the command may make user namespaces
+    own_environment: bool = False  # no variable of the host but those that are named
+    own_terminal: bool = False  # the command cannot share the caller's
     warning: str = ""
 
 
@@ -52,6 +55,7 @@ BODIES: Final = {
         Body("netns", "linux", Hides.BY_MOUNTS, by_itself=True, hides_sockets=True, nests=True),
         Body("nft", "linux", Hides.BY_MOUNTS, by_itself=True, hides_sockets=True, needs_root=True),
         Body("seatbelt", "darwin", Hides.BY_PATH, by_itself=True, hides_sockets=True),
+        Body("container", "linux", Hides.BY_IMAGE, hides_sockets=True, own_environment=True, own_terminal=True),
         Body("env", needs_variables=True, warning=_NOT_A_BOUNDARY),
     )
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from exeat.run.settings import FilesSeen, Plan
 
 if TYPE_CHECKING:
+    from exeat.jail.container.options import Mount
     from exeat.jail.files.mounts import View
     from exeat.jail.jail import Built
 
@@ -20,6 +21,7 @@ class CommandFiles:
     cwd = ""  # the caller's
     view: View | None = None
     hidden: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()  # for a jail whose files are an image's
     descriptor = -1  # readable when `attend` has something to do
     look_every_ms: float | None = None  # how often `why_end` wants to be asked
     said = ""  # after `end_layer`: what became of it

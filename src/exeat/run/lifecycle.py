@@ -55,7 +55,7 @@ def run_in_jail(settings: RunSettings, gateway: GatewayProcess, log_files: tuple
     terminal, signals = Terminal(), SignalSource()
     standing: _Standing | None = None
     try:
-        terminal.ask_here(gateway.asking)
+        terminal.ask_here(gateway.asking, apart=bodies[0].own_terminal)
         standing = _build_first(bodies, jail, plan, terminal)
         began = time.time()
         # Nothing starts that could not be put on record, or judged by code that is not in memory yet.
@@ -101,7 +101,11 @@ def refuse_what_it_lacks(body: Body, plan: Plan) -> None:
         raise ConfigError(f"{kind} hides no sockets", where="--unix", expected=f"{without}--unix")
     if body.needs_variables and not settings.proxy_env:
         raise ConfigError(f"{kind} is nothing but these variables", where="--no-proxy-env", expected="another jail")
-    if body.hides is not Hides.BY_MOUNTS:
+    if body.hides is Hides.BY_IMAGE:
+        from exeat.run.container_files import refuse_what_containers_lack  # for containers
+
+        refuse_what_containers_lack(plan)
+    elif body.hides is not Hides.BY_MOUNTS:
         if settings.devices:
             raise ConfigError(f"{kind} hides no devices", where="--device", expected=f"{without}--device")
         for said in (*settings.files, *plan.prepared.files):
@@ -139,6 +143,7 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
                     settings.proxy_env,
                     prepared.placeholders,
                     settings.name,
+                    not body.own_environment,
                 ),
                 has_terminal=terminal.exists,
                 terminal=OwnTerminal(*terminal.own) if terminal.own is not None else None,
@@ -148,6 +153,8 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
                 to_host=prepared.to_host,
                 trust=prepared.trust,
                 nest=plan.files.nest,
+                container=settings.container,
+                mounts=files.mounts,
             )
         )
         files.begin(built)
@@ -166,6 +173,10 @@ def _open_files(hides: Hides, plan: Plan) -> CommandFiles:
             return ViewedFiles(plan)
         case Hides.BY_PATH:
             return FilesByPath(plan)
+        case Hides.BY_IMAGE:
+            from exeat.run.container_files import ContainerFiles  # for containers
+
+            return ContainerFiles(plan)
         case Hides.NOTHING:
             return CommandFiles(plan)
 

@@ -12,6 +12,7 @@ from exeat.jail.select import AUTO, BODIES, Hides
 from exeat.values import Value
 
 if TYPE_CHECKING:
+    from exeat.jail.container.options import ContainerOptions
     from exeat.jail.messages import HostPorts
     from exeat.sandbox.folder import SandboxFolder
     from exeat.trust.unnamed_file import TrustFiles
@@ -44,6 +45,7 @@ class RunSettings(Value):
     rules: GivenRules = GivenRules()
     upstream_ca: tuple[str, ...] = ()
     jail: str = AUTO
+    container: ContainerOptions | None = None
     audit: str | None = None
     audit_rotation: Rotation = DEFAULT_ROTATION
     env: tuple[str, ...] = ()
@@ -76,7 +78,9 @@ class RunSettings(Value):
     @property
     def hides_by_mounts(self) -> bool:
         """Then only what is there before the command starts is hidden for certain."""
-        return sys.platform == "linux" and (self.jail == AUTO or BODIES[self.jail].hides is Hides.BY_MOUNTS)
+        return sys.platform == "linux" and (
+            self.jail == AUTO or BODIES[self.jail].hides in (Hides.BY_MOUNTS, Hides.BY_IMAGE)
+        )
 
     @property
     def spare_logs(self) -> int:

@@ -44,6 +44,7 @@ import exeat.run.main, exeat.run.lifecycle, exeat.run.viewed_files, exeat.run.as
 import exeat.run.learn.file_at_end
 import exeat.run.learn.files, exeat.files.layers.saving, exeat.trust.places
 import exeat.jail.bodies.netns, exeat.jail.bodies.nft, exeat.jail.bodies.env
+import exeat.jail.bodies.container, exeat.jail.container.adopt, exeat.run.container_files
 """
 _INIT = "import exeat.jail.process.builder, exeat.jail.files.truststore, exeat.jail.limits.own_user"
 _LISTS = """
@@ -92,6 +93,7 @@ _BEFORE = {
     "exeat.jail.limits.own_user: grp", "exeat.jail.limits.own_user: pwd",
     "exeat.jail.files.mounts: exeat.jail.files.truststore", "exeat.jail.process.builder: exeat.jail.files.truststore",
     "exeat.run.files.seen_files: exeat.files.layers.folding",
+    "exeat.engine.client: urllib.parse", "exeat.engine.find: exeat.engine.own_service",
     "exeat.run.gateway_process.process: exeat.run.gateway_process.rules",
     "exeat.run.gateway_process.process: exeat.run.gateway_process.serving",
 }  # fmt: skip

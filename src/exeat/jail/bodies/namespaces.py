@@ -12,7 +12,7 @@ from exeat.jail.attending import attend, how_it_ended
 from exeat.jail.explain import explain_failure
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE, View
 from exeat.jail.jail import Company, Ended, Jail, Sockets, Spec
-from exeat.jail.net.network import DNS_PORT
+from exeat.jail.net.received import sort_out
 from exeat.jail.process.builder import build
 from exeat.jail.process.place import Place
 
@@ -76,7 +76,7 @@ class NamespaceJail:
             message, received = messages.receive(self._channel, _MAX_DESCRIPTORS)
             match message:
                 case messages.Word.SOCKETS:
-                    _sort_out(received, sockets)
+                    sort_out(received, sockets)
                 case messages.InitStarted(pid, count):
                     self._init = pid
                     self.namespaces = tuple(received[:count])
@@ -182,17 +182,3 @@ def try_out(jail: Jail) -> None:
 
 def _explain(message: messages.Message | None, public: str, detail: str) -> JailError:
     return explain_failure(*message) if isinstance(message, messages.Failed) else JailError(public, detail=detail)
-
-
-def _sort_out(received: list[int], sockets: Sockets) -> None:
-    """Descriptors as sockets again, told apart by what they are: it survives any change of their order."""
-    for number in received:
-        each = socket.socket(fileno=number)
-        if each.family == socket.AF_NETLINK:
-            sockets.dropped.append(each)
-        elif each.type == socket.SOCK_DGRAM:
-            sockets.dns_udp.append(each)
-        elif each.getsockname()[1] == DNS_PORT:
-            sockets.dns_tcp.append(each)
-        else:
-            sockets.tcp.append(each)

@@ -246,7 +246,12 @@ def _heap_up(source: str, heap: str) -> None:
 
 
 def hold_again(
-    holdings: Holdings, roots: Mapping[str, os.stat_result], namespaces: Sequence[int], heap: str, blank: str
+    holdings: Holdings,
+    roots: Mapping[str, os.stat_result],
+    namespaces: Sequence[int],
+    heap: str,
+    blank: str,
+    inside: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Hold what is not held, in the jail of these namespaces: of users, if it has one, and of mounts.
 
@@ -254,8 +259,11 @@ def hold_again(
     read-only.
 
     `roots` are the shared folders as they are outside: the command can put another folder before its own, and that
-    must not be taken for it. `heap` and `blank` are as for the builder. Returns what went wrong.
+    must not be taken for it. `heap` and `blank` are as for the builder. `inside`: roots that have another path there.
+    Returns what went wrong.
     """
+    if not namespaces:
+        return "there is no way into the jail's mounts"
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -266,7 +274,7 @@ def hold_again(
                 call("setns", namespace, 0)
             os.fchdir(descriptors)
             hide_memory()  # what it can do is more than others of our user may
-            _hold_in_jail(holdings, roots, heap, blank)
+            _hold_in_jail(holdings, roots, heap, blank, inside)
             said = b""
         except BaseException as error:  # whatever it is, it must not run on in the caller's frames
             said = os.fsencode(str(error))[:512] or b"?"
@@ -280,10 +288,12 @@ def hold_again(
     return os.fsdecode(said) or (f"status {status}" if status else "")
 
 
-def _hold_in_jail(holdings: Holdings, roots: Mapping[str, os.stat_result], heap: str, blank: str) -> None:
+def _hold_in_jail(
+    holdings: Holdings, roots: Mapping[str, os.stat_result], heap: str, blank: str, inside: Mapping[str, str]
+) -> None:
     opened = {}
     for root, known in roots.items():
-        opened[root] = os.open(root, HANDLE)
+        opened[root] = os.open(inside.get(root, root), HANDLE)
         if not os.path.samestat(os.fstat(opened[root]), known):
             raise OSError(f"{root} is no longer at its place in the jail")
     reach = Reach(".", opened)

@@ -30,6 +30,7 @@ class Terminal:
     def __init__(self) -> None:
         self._foreground = 0
         self._apart: CommandTerminal | None = None
+        self._never_asks: socket.socket | None = None  # its other end is open for as long as this is
         try:
             self._descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
             self._foreground = os.tcgetpgrp(self._descriptor)
@@ -54,16 +55,22 @@ class Terminal:
         """Does the command share it, and with it our process group?"""
         return self.exists and self._apart is None
 
-    def ask_here(self, asking: socket.socket | None) -> None:
+    def ask_here(self, asking: socket.socket | None, *, apart: bool = False) -> None:
         """Put the questions that come from there to the caller. From here on the command has a terminal of its own.
 
-        To be called when the signals are blocked and before the jail is built. Raises ExeatError.
+        `apart`: it gets one even if there is nothing to ask, because it cannot share ours. To be called when the
+        signals are blocked and before the jail is built. Raises ExeatError.
         """
-        if asking is None:
-            return
         if not self.exists:
-            asking.close()  # there is no one to ask here
+            if asking is not None:
+                asking.close()  # there is no one to ask here
             return
+        if asking is None:
+            if not (apart and self.is_ours):
+                return
+            from exeat.jail.messages import open_channel
+
+            self._never_asks, asking = open_channel()
         from exeat.run.asks.command_terminal import CommandTerminal  # for those who are asked
 
         self._apart = CommandTerminal(self._descriptor, asking)
@@ -114,6 +121,8 @@ class Terminal:
     def close(self) -> None:
         """To be called when no process of the command's is left. Waits until everything is written."""
         self.lose()
+        if self._never_asks is not None:
+            self._never_asks.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

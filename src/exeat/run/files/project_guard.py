@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Final
 
 from exeat.errors import ConfigError, JailError
@@ -72,11 +73,21 @@ def _look_at(project: str, writable: Collection[str], home: str) -> Protected:
 class ProjectGuard:
     """`descriptor` becomes readable when there is something to attend to."""
 
-    def __init__(self, holdings: Holdings, namespaces: Sequence[int], heap: str, blank: str) -> None:
-        """`namespaces` are the jail's, which are closed here; `heap` and `blank` are in it. Raises JailError."""
+    def __init__(
+        self,
+        holdings: Holdings,
+        namespaces: Sequence[int],
+        heap: str,
+        blank: str,
+        inside: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`namespaces` are the jail's, which are closed here; `heap` and `blank` are in it. Raises JailError.
+
+        `inside`: shared folders that have another path there.
+        """
         self._holdings = holdings
         self._namespaces = list(namespaces)
-        self._own = heap, blank
+        self._own = heap, blank, inside
         self._forbidden = {*holdings.absent, *holdings.fatal}
         self._fatal = holdings.fatal
         self._is_swept = False
@@ -127,6 +138,11 @@ class ProjectGuard:
             self._follow()
         if is_open and (why := hold_again(self._holdings, self._roots, self._namespaces, *self._own)):
             raise JailError("a file was replaced while the command ran, and can no longer be protected", detail=why)
+
+    def hold(self) -> None:
+        """What the mounts that the jail was made with do not. A JailError if that cannot be done."""
+        if why := hold_again(self._holdings, self._roots, self._namespaces, *self._own):
+            raise JailError("what is protected in the project cannot be held", detail=why)
 
     def _follow(self) -> None:
         """A link may lead to another file now."""

@@ -9,29 +9,28 @@ from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, StartError
 from exeat.files.homes import home_directories, note_on_working_directory, why_not_shared
-from exeat.files.keys.hidden import OWN_FILES, HiddenPath, later_paths
+from exeat.files.keys.hidden import HiddenPath, later_paths
 from exeat.files.keys.masking import build_mask
 from exeat.files.layers.on_disk import LOOK_EVERY_S, DiskLayer, needs_disk
 from exeat.files.named_paths import RealPaths, check_paths
-from exeat.jail.files.holding import Place, places_on_way
+from exeat.jail.files.holding import Place
 from exeat.jail.files.kernelfs import is_device, is_terminal_of_host
 from exeat.jail.files.layering import PRIVATE, is_private
 from exeat.jail.files.mounts import View, find_sockets
 from exeat.jail.files.mounttable import silent_mounts
 from exeat.jail.files.trees import usual_modes
 from exeat.jail.files.view import Layers
-from exeat.paths import full_path, is_below, is_in, is_socket, links_on_way, outermost, up_from
+from exeat.paths import is_below, is_in, is_socket, outermost
 from exeat.run.files.hidden_files import (
     find_hidden,
     make_own_folders,
     own_files,
-    own_folders,
     refuse_second_names,
     user_home,
     working_directory,
 )
 from exeat.run.files.own_code import OwnCode
-from exeat.run.files.project_guard import guard_projects, note_on_repository
+from exeat.run.files.shared_places import hide, hold_ways, own_paths, protect
 from exeat.run.nesting import refuse_covers
 from exeat.run.outcome import say
 from exeat.run.settings import Plan, RunSettings
@@ -81,7 +80,7 @@ class SeenFiles:
 
 def see_files(plan: Plan) -> SeenFiles:
     """Decide it. Raises ConfigError for what cannot be had."""
-    _check_sockets_and_devices(plan.settings)
+    check_sockets_and_devices(plan.settings)
     # First of all: it makes exeat's own folder, which is to be hidden.
     with usual_modes():
         disk = DiskLayer(plan.files.layer_bytes) if plan.files.mode == "view" and needs_disk() else None
@@ -96,20 +95,20 @@ def see_files(plan: Plan) -> SeenFiles:
 def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
     settings = plan.settings
     silent = silent_mounts(PRIVATE)
-    _refuse_silent(silent, [working_directory(), *plan.files.write])
+    refuse_silent(silent, [working_directory(), *plan.files.write])
     home = user_home()
     own = own_files(plan)
     hidden = find_hidden(plan, own)
-    _refuse_own_sockets(settings.unix, hidden)
-    named = check_paths(plan.files, hidden, home=home, here=working_directory(), state=_state())
+    refuse_own_sockets(settings.unix, hidden)
+    named = check_paths(plan.files, hidden, home=home, here=working_directory(), state=state_folder())
     view = View(_choose_layers(plan, named, home), settings.unix)
     if make_own_folders(view.shared):
         hidden = find_hidden(plan, own)
-    notes = _protect(view, plan, named, home)
-    _hide(view, hidden, later_paths(home, hidden, plan.files))
-    _hold_ways(view, own)
+    notes = protect(view, plan, home, (Place("/", path) for path in named.read_only))
+    hide(view, hidden, later_paths(home, hidden, plan.files))
+    hold_ways(view, own)
     if view.layers is not None:
-        refuse_second_names(place.path for place in view.holdings.hidden if place.path in _own(hidden))
+        refuse_second_names(place.path for place in view.holdings.hidden if place.path in own_paths(hidden))
     if plan.files.nest:
         covered = [place.path for place in view.holdings.hidden]
         sockets = [path for path in find_sockets(view.shared, silent) if path not in settings.unix]
@@ -132,7 +131,7 @@ def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
     return seen
 
 
-def _refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
+def refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
     """What is shared for real is looked through. Elsewhere such a mount can be left out."""
     for point, path in product(silent, shared):
         if is_below(point, os.path.abspath(os.path.expanduser(path))):
@@ -182,80 +181,20 @@ def _choose_layers(plan: Plan, named: RealPaths, home: str) -> Layers | None:
     return Layers(outermost(real), limit=policy.layer_bytes, own_folders=own_folders)
 
 
-def _state() -> str:
+def state_folder() -> str:
     try:
         return os.path.realpath(state_home())
     except ConfigError:
         return ""  # no home, and so no state
 
 
-def _hide(view: View, hidden: list[HiddenPath], later: list[HiddenPath]) -> None:
-    """Where there are layers, by a mask; where it is shared for real, by a cover. `later`: what is not there yet."""
-    view.not_there = [entry.path for entry in hidden]
-    covered = []
-    for entry in hidden:
-        keep = tuple(name for name in entry.keep if f"{entry.path}/{name}" not in view.not_there)
-        covered += [place._replace(keep=keep) for place in _in_shared(view, [entry.path])]
-    paths = {place.path for place in covered}
-    # What lies in a folder that is covered is not there any more, so nothing can be put over it.
-    outer = tuple(place for place in covered if paths.isdisjoint(up_from(os.path.dirname(place.path))))
-    view.holdings = view.holdings._replace(hidden=outer)
-    if view.layers is not None:
-        masked = [entry for entry in hidden if entry.path not in paths and not is_private(entry.path)]
-
-        def fill(mask: int, mark: str) -> list[str]:
-            return build_mask(mask, [*masked, *later], opaque_xattr=mark)
-
-        view.layers.fill_mask = fill
-
-
-def _own(hidden: list[HiddenPath]) -> set[str]:
-    return {entry.path for entry in hidden if entry.why == OWN_FILES}
-
-
-def _protect(view: View, plan: Plan, named: RealPaths, home: str) -> list[str]:
-    """What must not be changed in folders that are shared for real, and what the policy says. Returns notes."""
-    code = OwnCode(home, working_directory())
-    notes: list[str] = []
-    if view.layers is not None:
-        writable = [full_path(path, home) for path in plan.files.write]
-        folders = [root for root in view.shared if os.path.isdir(root)]
-        view.holdings, notes = guard_projects(folders, view.shared, writable, home)
-        notes.append(note_on_repository(working_directory(), view.shared))
-    own = [*code.read_only, *(path for path in plan.settings.upstream_ca if os.path.isfile(path))]
-    places = (
-        *view.holdings.read_only,
-        *(place for path in own for root in view.shared for place in places_on_way(root, os.path.abspath(path))),
-        *(Place("/", path) for path in named.read_only),
-    )
-    writable_places = (*view.holdings.still_writable, *_in_shared(view, code.still_writable))
-    view.holdings = view.holdings._replace(read_only=tuple(dict.fromkeys(places)), still_writable=writable_places)
-    return [note for note in notes if note]
-
-
-def _hold_ways(view: View, own: Iterable[str]) -> None:
-    """What decides about the command is found where it was named: a link on the way must not be turned."""
-    ways = {name: on_way for name in own if (on_way := links_on_way(name))}
-    links = dict.fromkeys(link for each in ways.values() for link in each)
-    lasting = [place.path for place in _in_shared(view, map(os.path.realpath, own_folders()))]
-    view.holdings = view.holdings._replace(
-        pinned=(*view.holdings.pinned, *_in_shared(view, links)),
-        followed=tuple(ways),
-        lasting=tuple(path for path in lasting if os.path.isdir(path)),
-    )
-
-
-def _in_shared(view: View, paths: Iterable[str]) -> list[Place]:
-    return [Place(root, path) for path in paths for root in view.shared if is_below(path, root)]
-
-
-def _refuse_own_sockets(paths: Iterable[str], hidden: list[HiddenPath]) -> None:
+def refuse_own_sockets(paths: Iterable[str], hidden: list[HiddenPath]) -> None:
     for path in paths:
-        if is_in(os.path.realpath(path), _own(hidden)):
+        if is_in(os.path.realpath(path), own_paths(hidden)):
             raise ConfigError("this is exeat's own", where=f"--unix {path}", expected="a socket of another program")
 
 
-def _check_sockets_and_devices(settings: RunSettings) -> None:
+def check_sockets_and_devices(settings: RunSettings) -> None:
     for path in settings.unix:
         if not os.path.isabs(path) or not is_socket(path):
             raise ConfigError("no such socket", where=f"--unix {path}", expected="the full path of a Unix socket")

@@ -1,0 +1,1 @@
+"""How the image of a sandbox is made."""

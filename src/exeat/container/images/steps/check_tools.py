@@ -1,0 +1,51 @@
+"""Say before the first call that a tool's imports are not in the image. Nothing of a tool is run for it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+from importlib.util import find_spec
+
+TOOLS = "/exeat/tools"
+
+
+def main(folder: str = TOOLS) -> None:
+    with open(os.path.join(folder, "manifest.json")) as file:
+        tools = json.load(file)["tools"]
+    problems = [line for name in sorted(tools) for line in check(name, os.path.join(folder, tools[name]["file"]))]
+    if problems:
+        sys.exit("\n".join(problems))
+
+
+def check(name: str, path: str) -> list[str]:
+    try:
+        missing = [module for module in imported(path) if not is_there(module)]
+    except SyntaxError as error:
+        version = ".".join(str(part) for part in sys.version_info[:2])
+        return [f"exeat: the tool {name} is not written for Python {version} of the base image: {error}"]
+    return [
+        f"exeat: the tool {name} imports {module}, which is neither in Python nor in the sandbox's dependencies"
+        for module in missing
+    ]
+
+
+def imported(path: str) -> list[str]:
+    """The modules that must be there: those below `if` and `try` need not."""
+    with open(path, encoding="utf-8") as file:
+        tree = ast.parse(file.read(), path)
+    found = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module}
+    return sorted({name.partition(".")[0] for name in found})
+
+
+def is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return module in sys.modules
+
+
+if __name__ == "__main__":
+    main()

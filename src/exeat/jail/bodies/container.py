@@ -1,0 +1,134 @@
+"""A container of Docker or Podman whose network is the jail's. Its files are those of an image, and what is mounted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from exeat.engine.find import open_engine
+from exeat.engine.owner import remove_left_over
+from exeat.errors import JailError
+from exeat.jail import messages
+from exeat.jail.attending import attend, how_it_ended
+from exeat.jail.container.cell import Cell, CellSpec
+from exeat.jail.container.images import Image, find_image
+from exeat.jail.container.mounted import open_mounts
+from exeat.jail.container.options import ContainerOptions
+from exeat.jail.jail import Built, Company, Ended, Examination, Spec
+from exeat.jail.net.network import GATEWAY_PORT
+
+
+class ContainerJail:
+    def __init__(self) -> None:
+        self._cell: Cell | None = None
+        self._program = ""
+        self._terminal = -1
+        self._not_started: messages.ExecFailed | None = None
+
+    @property
+    def _standing(self) -> Cell:
+        assert self._cell is not None
+        return self._cell
+
+    def build(self, spec: Spec) -> Built:
+        options = spec.container or ContainerOptions()
+        self._program = spec.argv[0]
+        self._terminal = spec.terminal.descriptor if spec.terminal is not None else -1
+        engine = open_engine(options.engine)
+        remove_left_over(engine)
+        image = find_image(engine, options.image, _show)
+        cell = self._cell = Cell(engine)
+        cell.create(_cell_spec(spec, options, image))
+        cell.start()
+        sockets = cell.adopt(spec.to_host)
+        assert cell.control is not None
+        return Built(sockets, None, cell.pid, open_mounts(cell.pid, cell.control))
+
+    def release(self) -> None:
+        terminal = [self._terminal] if self._terminal >= 0 else []
+        self._standing.release([0, 1, 2, *terminal])
+
+    def attend(self, company: Company) -> Ended:
+        assert self._standing.control is not None
+        self._standing.control.setblocking(False)
+        return attend(self, company)
+
+    @property
+    def news(self) -> int:
+        assert self._standing.control is not None
+        return self._standing.control.fileno()
+
+    def pass_signal(self, number: int) -> None:
+        assert self._standing.control is not None
+        try:
+            messages.send(self._standing.control, messages.PassSignal(number))
+        except OSError:
+            pass  # it has ended; the news is on its way
+
+    def receive(self) -> messages.Stopped | Ended | None:
+        assert self._standing.control is not None
+        while True:
+            try:
+                message, _ = messages.receive(self._standing.control)
+            except BlockingIOError:
+                return None
+            match message:
+                case messages.Stopped():
+                    return message
+                case messages.ExecFailed():
+                    self._not_started = message
+                case messages.Exited(status):
+                    return how_it_ended(self._program, status, self._not_started)
+                case None:
+                    self.end()
+                    why = "the container was ended from outside, or for want of memory (--memory)"
+                    return Ended(128 + signal.SIGKILL, why)
+                case _:
+                    self.end()
+                    raise JailError("the container has failed", detail="its init said what is not expected")
+
+    def end(self) -> None:
+        if self._cell is not None:
+            self._cell.end()
+
+    def close(self) -> None:
+        if self._cell is not None:
+            self._cell.close()
+
+
+def _cell_spec(spec: Spec, options: ContainerOptions, image: Image) -> CellSpec:
+    user = options.user or f"{os.geteuid()}:{os.getegid()}"
+    home = options.home
+    environ = spec.variables.build(proxy_url=f"http://127.0.0.1:{GATEWAY_PORT}", own_loopback=True)
+    environ.setdefault("HOME", home)
+    if spec.terminal is not None:
+        environ.setdefault("TERM", spec.variables.inherited.get("TERM") or "xterm")
+    return CellSpec(
+        image.id,
+        spec.argv,
+        environ,
+        spec.cwd,
+        user,
+        home,
+        spec.mounts,
+        options.memory,
+        options.cpus,
+        options.pids,
+    )
+
+
+def _show(text: str) -> None:
+    """Progress of what takes long, for a person who waits."""
+    sys.stderr.write(f"exeat: {text}\n")
+    sys.stderr.flush()
+
+
+def open_jail() -> ContainerJail:
+    return ContainerJail()
+
+
+def examine() -> Examination:
+    engine = open_engine()
+    info = engine.info()
+    return Examination(True, f"{engine.kind} {info.get('ServerVersion', '')}, {engine.where}")

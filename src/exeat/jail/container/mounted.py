@@ -1,0 +1,78 @@
+"""A container's mounts, seen from outside when nothing runs in it but our process 1: are they those that were meant?
+
+An engine finds files by their paths, as root, and follows links. A command of another run that shares a folder could
+have put a link there since the mounts were chosen, to a file that neither it nor this command may read.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterable
+
+from exeat.errors import JailError
+from exeat.jail.container.options import Mount
+from exeat.jail.files.mounttable import Mount as TableLine
+from exeat.jail.files.mounttable import MountTable, parse_mount
+from exeat.paths import is_below
+
+_PEER = struct.Struct("iII")
+
+
+def open_mounts(pid: int, control: socket.socket) -> tuple[int, ...]:
+    """Descriptors of the namespaces to go through to process 1's mounts: of users, if it is another, and of mounts.
+
+    Nothing if there is no way from here. `control` is the connection to process 1: its pid may be another's by now.
+    """
+    if _PEER.unpack(control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0] != pid:
+        return ()
+    opened = []
+    try:
+        opened.append(os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
+        if os.path.samestat(os.fstat(opened[0]), os.stat("/proc/self/ns/user")):
+            os.close(opened.pop())
+            if os.geteuid() != 0:
+                return ()
+        opened.append(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        for descriptor in opened:
+            os.close(descriptor)
+        return ()
+    return tuple(opened)
+
+
+def refuse_other_mounts(pid: int, mounts: Iterable[Mount]) -> None:
+    """Raises JailError if one of them is not there, or shows something else than its source, or can be written."""
+    ours = MountTable().mounts
+    try:
+        with open(f"/proc/{pid}/mountinfo", "rb") as table:
+            lines = [os.fsdecode(line) for line in table.read().split(b"\n") if line]
+    except OSError as error:
+        raise JailError("the container's mounts cannot be looked at", detail=str(error)) from None
+    theirs = {}
+    for line in lines:
+        found = parse_mount(line)  # of several at one place the last is seen
+        theirs[found.point] = found.device, found.root, line.split(" ", 6)[5].split(",")
+    for mount in mounts:
+        device, root, options = theirs.get(mount.target, ("", "", []))
+        if (device, root) not in _origins(mount.source, ours):
+            raise JailError(
+                f"the container has something else at {mount.target} than was meant",
+                detail=f"{mount.source} is {root or 'not mounted'} there",
+                fix="is another program at work in this folder, or is the engine on another machine, or is there a "
+                "link in the image on the way?",
+            )
+        if mount.read_only and "ro" not in options:
+            raise JailError(f"{mount.target} is not read-only in the container", detail=mount.source)
+
+
+def _origins(path: str, table: list[TableLine]) -> set[tuple[str, str]]:
+    """The device and the path on it, by the innermost mount that the path is in; several may lie on each other."""
+    within = [mount for mount in table if is_below(path, mount.point)]
+    longest = max((len(mount.point) for mount in within), default=0)
+    return {
+        (mount.device, (mount.root.rstrip("/") + path[len(mount.point.rstrip("/")) :]) or "/")
+        for mount in within
+        if len(mount.point) == longest
+    }

@@ -1,0 +1,238 @@
+"""A process that keeps one engine as long as a worker of the tests wants it, and then removes every trace of it.
+
+    python -m tests.support.engines.keeper SERVICE FOLDER ARCHIVE
+
+Workers connect to FOLDER/keeper.sock. The first line is what they are told: {"socket": …, "pid": …}, or {"failed": …}.
+A worker that ends, however it ends, closes its connection; after the last one the engine goes. So a session that is
+killed leaves nothing either.
+
+The engine has a network and a view of the mounts of its own, which vanish with it. It has no PID namespace of its own:
+exeat has to find the processes of its containers. So everything that it starts is kept as a descendant, and killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.engines.services import COVERED, SERVICES, Service
+from tests.support.engines.talk import EngineError, ask
+from tests.support.own_network import bring_loopback_up
+
+START_S = 60
+_STOP_S = 20
+_CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000
+_MS_REC, _MS_SLAVE, _MS_BIND, _MNT_DETACH = 0x4000, 0x80000, 0x1000, 2
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(kind: str, folder: Path, archive: Path) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "keeper.sock"))
+        listener.listen()
+        keeper = _Keeper(kind, folder)
+        try:
+            try:
+                facts = keeper.start(archive)
+            except Exception as error:
+                facts = {"failed": f"{type(error).__name__}: {error}\n{keeper.last_words()}"}
+            last = _serve(listener, facts, keeper)
+        finally:
+            keeper.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+        last.close()  # whoever left last has waited for this
+
+
+def _serve(listener: socket.socket, facts: dict[str, object], keeper: _Keeper) -> socket.socket:
+    """Until the last worker leaves: its connection, still open."""
+    told = json.dumps(facts).encode() + b"\n"
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    workers = 0
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is listener:
+                worker, _ = listener.accept()
+                worker.sendall(told)
+                selector.register(worker, selectors.EVENT_READ)
+                workers += 1
+                continue
+            worker = key.fileobj  # type: ignore[assignment]
+            if worker.recv(100).startswith(b"restart"):
+                keeper.restart()
+                worker.sendall(told)
+                continue
+            selector.unregister(worker)
+            workers -= 1
+            if workers == 0 and _is_wanted_no_more(keeper.folder):
+                return worker
+            worker.close()
+
+
+def _is_wanted_no_more(folder: Path) -> bool:
+    """Those who connect hold the lock while they do. It is kept until this process ends."""
+    lock = os.open(folder.with_suffix(".lock"), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return False
+    return True
+
+
+class _Keeper:
+    """The engine's process, and all that it leaves around."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.folder = folder
+        self._kind = kind
+        self._service: Service | None = None
+        self._engine: subprocess.Popen[bytes] | None = None
+        self._made: list[Path] = []  # folders of the machine to mount over that were not there
+        self._groups = set(_control_groups(folder))
+
+    def start(self, archive: Path) -> dict[str, object]:
+        _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+        if not any(Path("/sys/fs/cgroup").iterdir()):
+            raise RuntimeError("no control groups in /sys; under `ip netns exec` that is so, use `nsenter --net`")
+        _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWNET))
+        _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None))
+        bring_loopback_up()
+        self._service = SERVICES[self._kind](self.folder)
+        self._cover()
+        self._start_engine()
+        with archive.open("rb") as image:
+            ask(self._service.socket, "POST", "/images/load", data=iter(lambda: image.read(1 << 20), b""))
+        return {"socket": str(self._service.socket), "pid": os.getpid()}
+
+    def _cover(self) -> None:
+        assert self._service is not None
+        for name in COVERED:
+            if not Path(name).exists():
+                Path(name).mkdir(parents=True)
+                self._made.append(Path(name))
+            _check(_libc.mount(b"tmpfs", name.encode(), b"tmpfs", 0, None))
+        for name, file in self._service.over.items():
+            _check(_libc.mount(bytes(file), name.encode(), None, _MS_BIND, None))
+
+    def _start_engine(self) -> None:
+        service = self._service
+        assert service is not None
+        env = {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin", "LANG": "C.UTF-8", **service.env}
+        with (self.folder / "log").open("ab") as log:
+            self._engine = subprocess.Popen(
+                service.argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
+            )
+        end = time.monotonic() + START_S
+        while True:
+            with contextlib.suppress(OSError, EngineError):
+                ask(service.socket, "GET", "/_ping")
+                break
+            if self._engine.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"{service.argv[0]} does not start")
+            time.sleep(0.02)
+        if service.gid is not None:
+            os.chown(service.socket, 0, service.gid)
+
+    def restart(self) -> None:
+        self._end_engine()
+        self._start_engine()
+
+    def _end_engine(self) -> None:
+        engine = self._engine
+        if engine is not None and engine.poll() is None:
+            engine.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                engine.wait(_STOP_S)
+
+    def stop(self) -> None:
+        if self._engine is not None and self._engine.poll() is None:
+            with contextlib.suppress(OSError, EngineError):
+                self._remove_containers()
+        self._end_engine()
+        _kill_descendants()
+        for place in _mounts_under(self.folder):
+            _libc.umount2(place.encode(), _MNT_DETACH)
+        for group in sorted(set(_control_groups(self.folder)) - self._groups, key=len, reverse=True):
+            with contextlib.suppress(OSError):
+                Path(group).rmdir()
+        for name in COVERED:
+            _libc.umount2(name.encode(), _MNT_DETACH)
+        for made in reversed(self._made):
+            with contextlib.suppress(OSError):  # another keeper has it too
+                made.rmdir()
+
+    def _remove_containers(self) -> None:
+        assert self._service is not None
+        for each in ask(self._service.socket, "GET", "/containers/json?all=1") or ():
+            with contextlib.suppress(EngineError):
+                ask(self._service.socket, "DELETE", f"/containers/{each['Id']}?force=1&v=1")
+
+    def last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            return (self.folder / "log").read_text(errors="replace")[-1_500:]
+        return ""
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _control_groups(folder: Path) -> Iterator[str]:
+    """Those that the engine makes, in every hierarchy: Docker's has a name of ours, Podman's has not."""
+    for top in ("", *(entry.name for entry in os.scandir("/sys/fs/cgroup") if entry.is_dir())):
+        own = Path("/sys/fs/cgroup", top, f"{folder.parent.name}-{folder.name}")
+        yield from (str(each) for each in (own, *own.rglob("*"), own.parent / "libpod_parent") if each.is_dir())
+
+
+def _kill_descendants() -> None:
+    end = time.monotonic() + _STOP_S
+    while time.monotonic() < end:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        found = _descendants()
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _descendants() -> list[int]:
+    parents: dict[int, int] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
+    found = [os.getpid()]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+def _mounts_under(folder: Path) -> list[str]:
+    """The innermost first."""
+    places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [place for place in reversed(places) if Path(place).is_relative_to(folder)]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

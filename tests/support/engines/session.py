@@ -1,0 +1,124 @@
+"""Engines are started when a test first asks for one, and shared by all workers of a session."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.engines.base import Base, Way
+from tests.support.engines.image import archive
+from tests.support.engines.services import PROGRAMS
+from tests.support.programs import find, give_up
+
+_REPOSITORY = Path(__file__).parents[3]
+_START_S, _STOP_S = 180, 90
+_SESSION = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"pid{os.getpid()}"
+
+
+class Engines:
+    """The engines that this worker uses."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._links: dict[str, _Link] = {}
+
+    def get(self, way: Way, own: str = "") -> Base:
+        """`own`: a word that names an engine which no other test uses, for what would disturb others."""
+        link = self._link(way, own)
+        return Base(way, Path(link.facts["socket"]), int(link.facts["pid"]))
+
+    def restart(self, way: Way, own: str) -> None:
+        """Stop and start an engine of one's own. Its containers end, its images and its socket's path stay."""
+        assert own, "others may be using this engine"
+        self._link(way, own).restart()
+
+    def close(self) -> None:
+        """Leave. Whoever leaves last waits until everything is gone."""
+        self._stack.close()
+
+    def _link(self, way: Way, own: str) -> _Link:
+        name = f"{way.service}-{own}" if own else way.service
+        if name not in self._links:
+            if os.geteuid() != 0:
+                give_up(f"{way.name}: needs root, to start an engine of the tests' own")
+            for program in PROGRAMS[way.service]:
+                find(program, "/usr/sbin", "/sbin")
+            self._links[name] = self._stack.enter_context(_linked(way.service, name))
+        facts = self._links[name].facts
+        if "failed" in facts:
+            give_up(f"{way.name}: cannot be started here: {facts['failed']}")
+        return self._links[name]
+
+
+class _Link:
+    """The connection to a keeper, for as long as its engine is wanted."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.facts = self._listen()
+
+    def _listen(self) -> dict[str, Any]:
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            more = self._connection.recv(4_096)
+            assert more, "the keeper of the engine has died"
+            line += more
+        return dict(json.loads(line))
+
+    def restart(self) -> None:
+        self._connection.sendall(b"restart\n")
+        self.facts = self._listen()
+
+
+@contextmanager
+def _linked(service: str, name: str) -> Iterator[_Link]:
+    image = archive()
+    top = Path(tempfile.gettempdir(), f"exeat-engines-{_SESSION[:12]}")
+    top.mkdir(exist_ok=True)
+    top.chmod(0o755)
+    folder = top / name
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_START_S)
+            with folder.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                _connect(connection, service, folder, image)
+                # Told before the lock is free: a worker that comes later finds an engine, or waits.
+                link = _Link(connection)
+            yield link
+            connection.settimeout(_STOP_S)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(1) == b""
+    finally:
+        with contextlib.suppress(OSError):  # others are still there
+            folder.with_suffix(".lock").unlink()
+            top.rmdir()
+
+
+def _connect(connection: socket.socket, service: str, folder: Path, image: Path) -> None:
+    where = str(folder / "keeper.sock")
+    with contextlib.suppress(OSError):
+        connection.connect(where)
+        return
+    folder.mkdir()
+    argv = [sys.executable, "-m", "tests.support.engines.keeper", service, str(folder), str(image)]
+    with (folder / "keeper.log").open("w") as log:
+        keeper = subprocess.Popen(
+            argv, cwd=_REPOSITORY, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    while True:
+        with contextlib.suppress(OSError):
+            connection.connect(where)
+            break
+        assert keeper.poll() is None, (folder / "keeper.log").read_text()
+    keeper.returncode = 0  # it is not waited for: it outlives this worker if another one needs it

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from exeat.engine.client import Engine
+from exeat.engine.owner import KIND, OWNER, labels, remove_left_over
+from tests.unit.engine.fake_engine import answer, serving
+
+
+def test_only_what_belongs_to_a_process_of_this_machine_that_is_gone_is_removed(tmp_path: Path) -> None:
+    ours = labels("run")
+    world, pid, started = ours[OWNER].rsplit(".", 2)
+    # One that has ended; another by the pid of one that lives; one of another machine or container; a stranger's.
+    program = "from exeat.engine.owner import *; print(labels('run')[OWNER])"
+    gone = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    containers = {
+        "alive": ours,
+        "gone": {KIND: "run", OWNER: gone},
+        "reused": {KIND: "pool", OWNER: f"{world}.{pid}.{int(started) - 1}"},
+        "elsewhere": {KIND: "run", OWNER: gone.replace(world, f"{world}0")},
+        "odd": {OWNER: "x"},
+        "kept": labels("sidecar", is_kept=True),
+        "stranger": {"com.example": "1"},
+    }
+
+    def reply(request: bytes) -> bytes:
+        if request.startswith(b"GET"):
+            return answer(200, [{"Id": name, "Labels": found} for name, found in containers.items()])
+        return answer(204)
+
+    with serving(tmp_path / "s", reply) as requests:
+        assert remove_left_over(Engine(str(tmp_path / "s"), "docker")) == ["/containers/gone", "/containers/reused"]
+    assert [each.split()[:2] for each in requests[1:]] == [
+        [b"DELETE", b"/containers/gone?force=true&v=true"],
+        [b"DELETE", b"/containers/reused?force=true&v=true"],
+    ]
+    assert pid == str(os.getpid())
+
+
+def test_what_is_kept_has_no_owner() -> None:
+    assert labels("sidecar", is_kept=True) == {KIND: "sidecar"}
+
+
+def test_another_run_that_was_faster_is_no_error(tmp_path: Path) -> None:
+    world = labels("run")[OWNER].rsplit(".", 2)[0]
+
+    def reply(request: bytes) -> bytes:
+        if request.startswith(b"GET"):
+            return answer(200, [{"Id": "a", "Labels": {OWNER: f"{world}.{2**22 + 1}.1"}}])
+        return answer(409, {"message": "removal is already in progress"})
+
+    with serving(tmp_path / "s", reply):
+        assert remove_left_over(Engine(str(tmp_path / "s"), "docker")) == []
