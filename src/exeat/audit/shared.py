@@ -30,6 +30,10 @@ class JournalShare:
         return self._whole.failing
 
     @property
+    def queued(self) -> int:
+        return self._whole.queued
+
+    @property
     def lost(self) -> int:
         return self._whole.lost
 
@@ -47,3 +51,6 @@ class JournalShare:
 
     async def aclose(self) -> None:
         """Others write on."""
+
+
+AnyJournal = Journal | JournalShare

@@ -9,8 +9,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Final
 
-from exeat.audit.journal import Journal
-from exeat.audit.shared import JournalShare
+from exeat.audit.shared import AnyJournal
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.credentials import Login
 from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
@@ -197,7 +196,7 @@ class State:
         sandbox: str,
         jail: str,
         limits: Limits,
-        journal: Journal | JournalShare,
+        journal: AnyJournal,
         resolver: Resolver,
         credentials: Login | None,
         names: SyntheticNames | None = None,

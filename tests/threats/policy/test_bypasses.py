@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from exeat.audit.journal import Journal
 from exeat.gateway.limits import Limits
 from exeat.sources import make_policy
 from tests.support.clients.pressure import HOSTS, ask
@@ -228,7 +229,9 @@ def test_without_a_log_no_name_is_asked_for(start_gate: StartGate, start_origin:
     gate = start_gate(allow=[f"*.wild.test:{origin.port} private"], names={"a.wild.test": ["127.0.0.1"]})
     assert gate.send(ask(origin, host="a.wild.test")).endswith(b"hello")  # the control
     assert gate.asked == ["a.wild.test"]
-    sink = gate.gateway.state.journal._sink
+    journal = gate.gateway.state.journal
+    assert isinstance(journal, Journal)
+    sink = journal._sink
 
     class Full:
         inline = True
@@ -236,13 +239,13 @@ def test_without_a_log_no_name_is_asked_for(start_gate: StartGate, start_origin:
         def write(self, bodies: list[str], *, wait: bool) -> list[bytes]:
             raise OSError(28, "No space left on device")
 
-    gate.gateway.state.journal._sink = Full()  # type: ignore[assignment]
+    journal._sink = Full()  # type: ignore[assignment]
     try:
         gate.send(ask(origin, host="first.wild.test"))  # whoever comes first may find out
         for number in range(3):
             assert gate.send(ask(origin, host=f"secret{number}.wild.test")).startswith(b"HTTP/1.1 503")
     finally:
-        gate.gateway.state.journal._sink = sink
+        journal._sink = sink
     assert not [name for name in gate.asked if name.startswith("secret")]
 
 

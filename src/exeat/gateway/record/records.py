@@ -10,9 +10,8 @@ import time
 from collections import OrderedDict
 from typing import Final
 
-from exeat.audit.journal import Journal
 from exeat.audit.record import Record
-from exeat.audit.shared import JournalShare
+from exeat.audit.shared import AnyJournal
 from exeat.errors import AuditError, ProtocolError
 from exeat.gateway.record.counters import Counters, is_failure
 from exeat.policy import Decision
@@ -26,7 +25,7 @@ _MAX_RECENT: Final = 1_024
 class Records:
     """The records of one gateway."""
 
-    def __init__(self, journal: Journal | JournalShare, counters: Counters, sandbox: str, jail: str) -> None:
+    def __init__(self, journal: AnyJournal, counters: Counters, sandbox: str, jail: str) -> None:
         self.journal = journal
         self.counters = counters
         self.sandbox = sandbox

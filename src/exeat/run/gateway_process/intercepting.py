@@ -8,8 +8,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from exeat.audit.journal import Journal
 from exeat.audit.record import encode_event
+from exeat.audit.shared import AnyJournal
 from exeat.errors import ExeatError
 from exeat.gateway.tls.interception import HTTP1, Intercept, Interception
 from exeat.jail.environment import decoded
@@ -103,7 +103,7 @@ class Intercepting:
         mode = Intercept(self._loaded.intercept)
         return Interception(mode, Vault(self.secrets), Contexts(self._authority), self._trust.context)
 
-    def start_renewals(self, journal: Journal) -> None:
+    def start_renewals(self, journal: AnyJournal) -> None:
         """Secrets that do not last: their command is run again in the background, and requests take the new value."""
         placeholders = {each.name: each.placeholder for each in self.secrets}
         self._renewals = [
@@ -184,7 +184,7 @@ _RETRY_S = 30.0  # after a failure, unless the next turn comes sooner
 
 
 async def _renew(
-    secret: Secret, after_s: float, environ: Mapping[str, str], placeholders: Mapping[str, bytes], journal: Journal
+    secret: Secret, after_s: float, environ: Mapping[str, str], placeholders: Mapping[str, bytes], journal: AnyJournal
 ) -> None:
     """For ever. While a command fails the last value is used: it may be good for longer than was said."""
     loop = asyncio.get_running_loop()
