@@ -45,6 +45,7 @@ bench: setup  ## compare with other proxies; writes bench/RESULTS.md and the tab
 
 demo: venv $(STAMP)  ## see the jail hold, and the gateway decide
 	@$(BIN)/python -m examples.demo
+	@$(BIN)/python -m examples.container_demo
 
 demo-svg: venv $(STAMP)  ## draw the demo: docs/demo.svg, and its text in the README
 	@$(BIN)/python scripts/draw_demo.py

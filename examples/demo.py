@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import ssl
 import subprocess
 import sys
@@ -62,8 +63,8 @@ def furnish(home: Path) -> Path:
     return project
 
 
-def run_agent(home: Path) -> tuple[str, list[dict[str, Any]]]:
-    """Run the agent as anyone would. Returns all that it and exeat printed, and the audit log."""
+def run_agent(home: Path, image: str = "") -> tuple[str, list[dict[str, Any]]]:
+    """Run the agent as anyone would, perhaps in a container. Returns all that it and exeat printed, and the log."""
     project = furnish(home)
     authority, tls = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(KEYED).configure_cert(tls)
@@ -73,6 +74,7 @@ def run_agent(home: Path) -> tuple[str, list[dict[str, Any]]]:
         f'[API_KEY]\nenv = "API_KEY"\nhosts = ["{KEYED}:{tls_port}"]\nshape = "sk-"\n'
     )
     options = ["--allow", f"{ALLOWED}:{port}", "--secrets", "secrets.toml", "--audit", "log", "--quiet"]
+    options += ["--container", image] if image else []
     print("$ exeat run", *options, "-- python agent.py", flush=True)
     environ = os.environ | {
         "HOME": str(home),
@@ -81,7 +83,10 @@ def run_agent(home: Path) -> tuple[str, list[dict[str, Any]]]:
         "EXEAT_ADD_HOSTS": f"{ALLOWED}:127.0.0.1,{KEYED}:127.0.0.1",
         "SSL_CERT_FILE": str(home / "ca.pem"),
     }
-    program = [sys.executable, str(AGENT), str(port), str(tls_port), str(os.getpid())]
+    python, agent = sys.executable, str(AGENT)
+    if image:
+        python, agent = "python3", shutil.copy(AGENT, str(project))
+    program = [python, agent, str(port), str(tls_port), str(os.getpid())]
     printed = ""
     with subprocess.Popen(
         [sys.executable, "-m", "exeat", "run", *options, "--", *program],
@@ -98,9 +103,10 @@ def run_agent(home: Path) -> tuple[str, list[dict[str, Any]]]:
     return printed, [json.loads(line) for line in (project / "log").read_text().splitlines()]
 
 
-def main() -> None:
+def show(image: str = "") -> None:
+    """All of it, and whether it went as it should."""
     with tempfile.TemporaryDirectory() as folder:
-        printed, events = run_agent(Path(folder))
+        printed, events = run_agent(Path(folder), image)
         bashrc = Path(folder, ".bashrc").read_text()
     decided = [event for event in events if event["event"] == "decision"]
     allowed = {event["host"] for event in decided if event["verdict"] == "allow"}
@@ -121,4 +127,4 @@ Hosts that it reached:  {", ".join(sorted(allowed))}  (each decision is in the l
 
 
 if __name__ == "__main__":
-    main()
+    show()

@@ -100,7 +100,7 @@ _COMMANDS = {
     "replay": ("audit", "say what a changed policy would have decided"),
     "ui": ("ui", "show sandboxes and decisions on a local web page"),
     "serve": ("serve", "run the gateway alone, as a sidecar"),
-    "image": ("image", "build the images that exeat runs itself from"),
+    "image": ("container.image", "build the images that exeat runs itself from"),
     "secrets": ("secrets", "check a secrets file"),
     "audit": ("audit", "check an audit log"),
     "doctor": ("doctor", "say which jails this machine can enforce, and test them"),

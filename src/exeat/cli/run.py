@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP, rotation_from
-from exeat.cli.containers import add_container_options, container_options
+from exeat.cli.container.options import add_container_options, container_options
 from exeat.cli.options import add_file_options, add_policy_options, add_repeatable, file_settings, given_rules
 from exeat.errors import ConfigError
 from exeat.file_policy import combine

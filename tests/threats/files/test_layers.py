@@ -17,6 +17,7 @@ from exeat.files.layers.saving import save_layer
 from exeat.files.layers.showing import rows_of
 from exeat.files.layers.upper import count_changes
 from exeat.jail.files import mounts
+from exeat.sandbox import run_folder
 from exeat.sandbox.folder import open_sandbox
 from tests.support.fixtures.layers import Machine
 
@@ -111,7 +112,7 @@ def test_a_layer_on_disk_that_is_too_deep_to_be_measured_is_full(tmp_path: Path)
         os.close(before)
     os.close(here)
     assert on_disk._takes_more(top, "upper", 1 << 30)
-    on_disk._remove(top, "upper")
+    run_folder._remove(top, "upper")
 
 
 def test_folders_in_a_layer_on_disk_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""The command line of containers: options of a run, and images."""

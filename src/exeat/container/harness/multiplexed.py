@@ -1,0 +1,40 @@
+"""An engine's attach stream: stdout and stderr of a container in one, each piece with a header of eight bytes."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from exeat.errors import ProtocolError
+
+_HEADER: Final = struct.Struct(">BxxxI")
+_STDOUT: Final = 1
+_STDERR: Final = 2
+
+
+class Demultiplexer:
+    """Bytes in, those of stdout out. Nothing is kept but a header and how much of a piece is still to come."""
+
+    def __init__(self) -> None:
+        self._header = b""
+        self._stream = 0
+        self._left = 0
+
+    def feed(self, data: bytes) -> bytes:
+        found = bytearray()
+        while data:
+            if not self._left:
+                missing = _HEADER.size - len(self._header)
+                self._header, data = self._header + data[:missing], data[missing:]
+                if len(self._header) < _HEADER.size:
+                    break
+                self._stream, self._left = _HEADER.unpack(self._header)
+                self._header = b""
+                if self._stream not in (_STDOUT, _STDERR):
+                    raise ProtocolError("the engine's stream is not one of stdout and stderr")
+                continue
+            piece, data = data[: self._left], data[self._left :]
+            self._left -= len(piece)
+            if self._stream == _STDOUT:
+                found += piece
+        return bytes(found)
