@@ -26,12 +26,13 @@ from exeat.policy import Policy, build_policy
 from exeat.policy.document import is_json, kind, parse_data, parse_table
 from exeat.policy.host import shown
 from exeat.policy.positions import Places
-from exeat.sandbox.folder import check_name
 from exeat.sources import read_text
 
 Network = IPv4Network | IPv6Network
 MIN_CREDENTIAL: Final = 20
 _HASHED: Final = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_NAMES: Final = "1 to 63 of a-z, 0-9, - _ and ., beginning with a letter or a digit"
 _POLICY_KEYS: Final = ("allow", "deny", "hosts", "private_networks", "limits")
 _KEYS: Final = ("networks", "credential", *_POLICY_KEYS)
 _EXPECTED: Final = "a file in TOML or JSON with [clients.NAME], or a folder of such files"
@@ -94,7 +95,8 @@ def parse_clients(text: str, filename: str) -> list[Client]:
 
 
 def _parse_client(name: str, table: object, where: Places) -> Client:
-    check_name(name, str(where(key=True)))
+    if not _NAME.fullmatch(name):
+        raise where.fault(f"{shown(name)} cannot be the name of a client", expected=_NAMES, at_key=True)
     if not isinstance(table, dict):
         raise where.fault(f"the client {name} is {kind(table)}", expected=f"a table, [clients.{name}]")
     for key in table:

@@ -58,7 +58,7 @@ def scene(serve: StartServing, start_raw_origin: StartRawOrigin, tmp_path: Path)
     return _Scene(serve, start_raw_origin(), tmp_path)
 
 
-@pytest.mark.threat("T-N1")
+@pytest.mark.threat("T-S1")
 @pytest.mark.parametrize("door", DOORS)
 def test_network_and_credential_must_both_fit(scene: _Scene, door: str) -> None:
     alice, bob = scene.alice, scene.bob
@@ -79,7 +79,7 @@ def test_network_and_credential_must_both_fit(scene: _Scene, door: str) -> None:
     assert all(A.credential not in text for text in (scene.serving.errors, scene.serving.audit.read_text()))
 
 
-@pytest.mark.threat("T-N1")
+@pytest.mark.threat("T-S1")
 @pytest.mark.parametrize("door", DOORS)
 def test_an_address_of_no_client_is_refused_whatever_it_knows(scene: _Scene, door: str) -> None:
     reached = scene.origin.connections
@@ -93,7 +93,7 @@ def test_an_address_of_no_client_is_refused_whatever_it_knows(scene: _Scene, doo
     assert scene.reach(scene.alice, door, "a.test") == ALLOWED, "the control"
 
 
-@pytest.mark.threat("T-N1")
+@pytest.mark.threat("T-S1")
 def test_each_record_names_its_client_and_its_policy(scene: _Scene) -> None:
     for who in (scene.alice, scene.bob):
         for host in ("a.test", "b.test"):
@@ -111,7 +111,7 @@ def test_each_record_names_its_client_and_its_policy(scene: _Scene) -> None:
     assert all(line["policy"] == policies[line["sandbox"]] for line in lines)
 
 
-@pytest.mark.threat("T-N1")
+@pytest.mark.threat("T-S1")
 def test_one_connection_has_one_client_whoever_it_says_it_is(scene: _Scene) -> None:
     """Keep-alive: what was allowed before is of no help to who comes with another's name, nor the other way round."""
     port = scene.origin.port
@@ -122,7 +122,7 @@ def test_one_connection_has_one_client_whoever_it_says_it_is(scene: _Scene) -> N
         assert scene.alice.ask(conn, "a.test", port) == ALLOWED
 
 
-@pytest.mark.threat("T-N1")
+@pytest.mark.threat("T-S1")
 def test_upstream_connections_and_budgets_are_not_shared(
     serve: StartServing, start_raw_origin: StartRawOrigin, tmp_path: Path
 ) -> None:
@@ -148,7 +148,7 @@ def test_upstream_connections_and_budgets_are_not_shared(
         assert conn.recv(100) == PONG
 
 
-@pytest.mark.threat("T-N2")
+@pytest.mark.threat("T-S2")
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_clients_come_change_and_go_without_a_restart(
     serve: StartServing, start_raw_origin: StartRawOrigin, tmp_path: Path, workers: str
@@ -176,7 +176,7 @@ def test_clients_come_change_and_go_without_a_restart(
     scene.refused("unknown-client", 1)
 
 
-@pytest.mark.threat("T-N2")
+@pytest.mark.threat("T-S2")
 @pytest.mark.parametrize("what", ["credential", "networks", "rules"])
 def test_a_change_cuts_what_it_no_longer_allows(scene: _Scene, what: str) -> None:
     """Also networks that are exchanged: from then on alice's old address is bob's, and her old connections are gone."""
@@ -202,7 +202,7 @@ def test_a_change_cuts_what_it_no_longer_allows(scene: _Scene, what: str) -> Non
     assert scene.reach(changed[1], "http", "a.test") == DENIED
 
 
-@pytest.mark.threat("T-N2")
+@pytest.mark.threat("T-S2")
 def test_a_broken_file_changes_nothing(scene: _Scene) -> None:
     alice, port = scene.alice, scene.origin.port
     with alice.connect(scene.serving) as tunnel:
@@ -220,7 +220,7 @@ def test_a_broken_file_changes_nothing(scene: _Scene) -> None:
     assert scene.reach(scene.bob, "http", "b.test") == ALLOWED
 
 
-@pytest.mark.threat("T-N3")
+@pytest.mark.threat("T-S3")
 def test_one_client_cannot_take_the_connections_of_another(
     serve: StartServing, start_raw_origin: StartRawOrigin, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from exeat.audit.journal import Journal
 from tests.support.clients.talk import connect_dial, read_exactly, read_reply, socks_dial, socks_request
 from tests.support.fixtures.gateways import StartScene, StartServing
 from tests.support.gateways.doors import ALL, OUTER, Door, Verdict, ask

@@ -65,7 +65,7 @@ def test_toml_with_all_that_a_policy_has() -> None:
         ("[]", "c.json:1", "a table of clients"),
         ('{"allow": ["example.com"]}', "c.json:1", "a table of clients"),
         ('{"clients": {}, "allow": []}', "c.json:1", "a table of clients"),
-        (_text(**{"Bad Name": _entry()}), "c.json:1:15", "not a sandbox name"),
+        (_text(**{"Bad Name": _entry()}), "c.json:1:15", "cannot be the name"),
         (_text(agent=[]), "c.json:1", "is a list"),
         (_text(agent=_entry(alow=[])), "c.json:1", "not a key of a client"),
         (_text(agent=_entry(secrets={})), "c.json:1", "not a key of a client"),
