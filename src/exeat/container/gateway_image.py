@@ -20,6 +20,7 @@ from exeat.engine.client import Engine
 from exeat.engine.errors import BuildError, ConflictError, EngineError, NotFoundError
 from exeat.engine.owner import labels
 from exeat.errors import ConfigError
+from exeat.jail.container.images import find_image
 
 BASE_VARIABLE: Final = "EXEAT_GATEWAY_BASE"
 NAME: Final = "exeat-gateway"
@@ -27,11 +28,12 @@ PORT: Final = 8888
 ADMIN: Final = "127.0.0.1:8889"  # for the health check, which runs inside
 USER: Final = 65532  # no user of the base, and no name is needed for it
 _FOLDER: Final = "/opt/exeat"
+DATA: Final = "/var/lib/exeat"  # for a volume: what is to outlive the container
 _DOCKERFILE: Final = """\
 FROM {base}
 USER 0:0
 COPY exeat {folder}
-RUN ["python3", "-I", "-B", "{folder}/exeat/container/gateway_setup.py", "{folder}", "{abi}", "{magic}"]
+RUN ["python3", "-I", "-B", "{setup}", "{folder}", "{abi}", "{magic}", "{data}", "{user}"]
 USER {user}:{user}
 RUN ["python3", "-I", "-B", "-c", "import {modules}"]
 WORKDIR /
@@ -74,26 +76,12 @@ def _image_id(engine: Engine, name: str) -> str:
 
 
 def _ensure_base(engine: Engine, base: str, progress: Progress | None) -> str:
-    found = _image_id(engine, base)
-    if not found:
-        name, tag = split_tag(base) if "@" not in base else (base, None)
-        query = {"fromImage": name, "tag": tag}
-        try:
-            _follow(engine.stream("POST", "/images/create", query=query), progress, f"the base image {base}")
-        except (BuildError, EngineError) as error:
-            if isinstance(error, EngineError) and not error.status:
-                raise
-            raise _no_base(base, str(error.public)) from None
-        found = _image_id(engine, base)
-    return found
-
-
-def _no_base(base: str, why: str) -> EngineError:
-    return EngineError(
-        f"the base image {base} is not there and could not be fetched",
-        detail=why,
-        fix=f"--base IMAGE or {BASE_VARIABLE}: one that the engine has, or can reach",
-    )
+    try:
+        return find_image(engine, base, progress).id
+    except EngineError as error:
+        if error.status or not error.is_missing:
+            error.fix = f"another base that the engine has, or can reach: --base IMAGE, or {BASE_VARIABLE}"
+        raise
 
 
 def _context(installed: Installed, base: str) -> bytes:
@@ -101,6 +89,8 @@ def _context(installed: Installed, base: str) -> bytes:
     dockerfile = _DOCKERFILE.format(
         base=base,
         folder=_FOLDER,
+        setup=f"{_FOLDER}/exeat/container/gateway_setup.py",
+        data=DATA,
         abi=sysconfig.get_config_var("EXT_SUFFIX"),
         magic=MAGIC_NUMBER.hex(),
         modules=", ".join(["exeat.cli.main", *compiled_modules(files)]),

@@ -99,10 +99,10 @@ def test_whoever_was_slower_leaves_nothing_without_a_name() -> None:
 def test_a_missing_base_is_fetched_and_one_that_cannot_be_is_named() -> None:
     engine = _Engine()
     engine.pull = [{"status": "Pulling"}, {"error": "denied", "errorDetail": {}}]
-    with pytest.raises(EngineError, match="base:7 is not there and could not be fetched") as caught:
+    with pytest.raises(EngineError, match="base:7 is not here and could not be pulled") as caught:
         ensure_gateway_image(engine, "host:5000/base:7")
     assert "--base" in caught.value.fix
-    assert engine.pulled == [{"fromImage": "host:5000/base", "tag": "7"}]
+    assert engine.pulled == [{"fromImage": "host:5000/base:7"}]
 
 
 @pytest.mark.parametrize(
