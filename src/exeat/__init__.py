@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from exeat.audit.batch import EventStream
     from exeat.container.builder import SandboxBuilder
+    from exeat.container.pool.sandbox_pool import SandboxPool
+    from exeat.container.pool.stock import NoSandboxError, PoolClosedError
     from exeat.container.registry import Registry, UnknownSandboxError, registry
     from exeat.container.sandbox_config import NetworkPolicy, SandboxConfig, SandboxLimits
     from exeat.embed.finished import Finished, ManagerClosedError, RunLostError, RunTimeoutError
@@ -42,7 +44,9 @@ _HOMES = {
     "Limits": "exeat.gateway.limits",
     "ManagerClosedError": "exeat.embed.finished",
     "NetworkPolicy": "exeat.container.sandbox_config",
+    "NoSandboxError": "exeat.container.pool.stock",
     "Policy": "exeat.policy",
+    "PoolClosedError": "exeat.container.pool.stock",
     "Question": "exeat.gateway.gates.questions",
     "Registry": "exeat.container.registry",
     "RunLostError": "exeat.embed.finished",
@@ -51,6 +55,7 @@ _HOMES = {
     "SandboxConfig": "exeat.container.sandbox_config",
     "SandboxLimits": "exeat.container.sandbox_config",
     "SandboxManager": "exeat.embed.sandbox_manager",
+    "SandboxPool": "exeat.container.pool.sandbox_pool",
     "StartError": "exeat.errors",
     "Target": "exeat.policy",
     "UnknownSandboxError": "exeat.container.registry",
@@ -75,7 +80,9 @@ __all__ = [
     "Limits",
     "ManagerClosedError",
     "NetworkPolicy",
+    "NoSandboxError",
     "Policy",
+    "PoolClosedError",
     "Question",
     "Registry",
     "RunLostError",
@@ -84,6 +91,7 @@ __all__ = [
     "SandboxConfig",
     "SandboxLimits",
     "SandboxManager",
+    "SandboxPool",
     "StartError",
     "Target",
     "UnknownSandboxError",

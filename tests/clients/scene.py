@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from exeat.audit.journal import Journal
 from tests.support.gateways.gate import Gate
 from tests.support.origins.web import Request
 from tests.support.programs import Finished, run
@@ -51,7 +52,9 @@ class Scene:
     def decisions(self) -> list[dict[str, Any]]:
         """All decisions so far, once the gateway has seen the last of the program, which has ended, and written it."""
         gateway = self.gate.gateway
-        while gateway.counters.open_connections or gateway.state.journal.queued:
+        journal = gateway.state.journal
+        assert isinstance(journal, Journal)
+        while gateway.counters.open_connections or journal.queued:
             self.gate.call(asyncio.sleep(0.005))
         return self.gate.decisions()
 

@@ -39,7 +39,7 @@ def open_journal(
 
 
 def policy_suffix(digest: str) -> str:
-    """What every line ends with."""
+    """What a line ends with, before it is sealed."""
     return f',"policy":{json.dumps(digest)}'
 
 
@@ -99,7 +99,7 @@ class Journal:
     def append(self, body: str, suffix: str = "") -> None:
         """Queue a line without waiting for it: a denial, an end. Never raises; a loss is counted.
 
-        `suffix`: of another policy than that in force here, which a share of this journal has.
+        `suffix`: of a share, which has a policy of its own.
         """
         if self._closed or self._queue.full:
             self._lose(1)

@@ -7,6 +7,7 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from exeat.doctor.containers import EngineLine, examine_engines
 from exeat.doctor.features import Fact, kernel_facts, version_facts
 from exeat.errors import ConfigError
 from exeat.file_policy import VIEW
@@ -94,6 +95,7 @@ class Report:
     kernel: tuple[Fact, ...]
     versions: tuple[Fact, ...]
     hidden: HiddenKeys = field(default_factory=HiddenKeys)
+    engines: tuple[EngineLine, ...] = ()
 
     @property
     def can_contain(self) -> bool:
@@ -106,13 +108,14 @@ class Report:
             "kernel": [asdict(fact) for fact in self.kernel],
             "versions": {fact.name: fact.value for fact in self.versions},
             "hidden": self.hidden.to_dict(),
+            "containers": [asdict(engine) for engine in self.engines],
         }
 
 
 def examine_machine() -> Report:
     """Ask for everything. Each jail is examined by building one."""
     jails = tuple(_examine(name) for name in JAILS)
-    return Report(jails, tuple(kernel_facts()), tuple(version_facts()), find_hidden_keys())
+    return Report(jails, tuple(kernel_facts()), tuple(version_facts()), find_hidden_keys(), examine_engines())
 
 
 def _examine(name: str) -> JailLine:
@@ -136,13 +139,23 @@ def _hidden_lines(hidden: HiddenKeys) -> list[str]:
     return lines if len(lines) > 2 else [*lines, "  none here"]
 
 
+def _below(*texts: str) -> list[str]:
+    """Under the line of what they explain."""
+    indent = " " * 14
+    return [line for text in texts for line in textwrap.wrap(text, 98, initial_indent=indent, subsequent_indent=indent)]
+
+
 def to_lines(report: Report) -> list[str]:
     """The report for people, at most 100 columns."""
     lines = ["Jails"]
     for jail in report.jails:
         lines.append(f"  {jail.name:<6} {'yes' if jail.ok else 'no':<4} {jail.what}")
-        for text in (jail.why, f"to get it: {jail.fix}" if jail.fix and not jail.ok else ""):
-            lines += textwrap.wrap(text, 98, initial_indent=" " * 14, subsequent_indent=" " * 14)
+        lines += _below(jail.why, f"to get it: {jail.fix}" if jail.fix and not jail.ok else "")
+    lines += ["", "Containers, for exeat run --container"] if report.engines else []
+    for engine in report.engines:
+        first, *others = engine.to_texts()
+        lines.append(f"  {engine.kind:<6} {'yes' if engine.ok else 'no':<4} {first}")
+        lines += _below(*others)
     lines += _hidden_lines(report.hidden)
     for title, facts in (("Kernel", report.kernel), ("Versions", report.versions)):
         lines += ["", title]

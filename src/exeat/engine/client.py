@@ -38,6 +38,11 @@ class Engine:
             self._kind = "podman" if any("podman" in part.get("Name", "").lower() for part in parts) else "docker"
         return self._kind
 
+    @property
+    def is_for_us(self) -> bool:
+        """Did this process start it, for itself?"""
+        return self._held >= 0
+
     def info(self) -> dict[str, Any]:
         """What it says of itself, once."""
         if self._info is None:
@@ -126,7 +131,7 @@ class Engine:
             raise
         if answer.status >= 300:
             with closing(answer):
-                raise _refusal(answer.status, answer.read(), method, path)
+                raise _refusal(answer.status, answer.read() if method != "HEAD" else b"", method, path)
         return answer
 
     def _connect(self, timeout_s: float | None) -> socket.socket:

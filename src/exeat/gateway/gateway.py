@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from exeat.audit.batch import EventStream
-from exeat.audit.journal import open_journal
+from exeat.audit.journal import Journal, open_journal
 from exeat.audit.record import encode_event
 from exeat.audit.rotation import Rotation
-from exeat.audit.shared import JournalShare
+from exeat.audit.share import JournalShare
 from exeat.errors import AuditError, StartError
 from exeat.gateway.credentials import Credentials, Login
 from exeat.gateway.doors.connection import serve_connection
@@ -49,11 +49,11 @@ _TOO_MANY: Final = encode_reply(503, "too many connections", error=ProxyError.CO
 class Gateway:
     """A default-deny proxy with one policy. Several may live in one process; they share nothing.
 
-    `audit_rotation`: when the log goes on in another file. `redirected`: connections may have been redirected to the
-    listeners, which then are of a network namespace that has no other way out. `dns_udp` and `dns_tcp` are bound
-    sockets of it, on which DNS is answered, and on `dropped` the kernel tells which packets were dropped there. All
-    sockets given are the gateway's from `start` on. `interception`: look into TLS where secrets or rules on methods and
-    paths ask for it.
+    `audit_rotation`: when the log goes on in another file. `journal`: a log for several gateways. `redirected`:
+    connections may have been redirected to the listeners, which then are of a network namespace that has no other way
+    out. `dns_udp` and `dns_tcp` are bound sockets of it, on which DNS is answered, and on `dropped` the kernel tells
+    which packets were dropped there. All sockets given are the gateway's from `start` on. `interception`: look into TLS
+    where secrets or rules on methods and paths ask for it.
 
     `ask` is called about every place that no rule lists. A yes becomes a rule. No answer in `ask_timeout_s` is a no.
     """
@@ -64,8 +64,9 @@ class Gateway:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        audit: str | JournalShare | None = None,
+        audit: str | None = None,
         audit_rotation: Rotation | None = None,
+        journal: Journal | None = None,
         limits: Limits | None = None,
         sandbox: str = "",
         jail: str = "",
@@ -101,6 +102,7 @@ class Gateway:
         self._port = port
         self._audit = audit
         self._audit_rotation = audit_rotation or Rotation()
+        self._shared_journal = journal
         self._reuse_port = reuse_port
         self._listeners = listeners
         self._own_ports = own_ports
@@ -127,8 +129,8 @@ class Gateway:
     async def start(self) -> None:
         """Listen. A port that cannot be had is an error: there is no running without the gateway."""
         self._loop = asyncio.get_running_loop()
-        audit = self._audit
-        journal = audit if isinstance(audit, JournalShare) else open_journal(audit, **self._audit_rotation._asdict())
+        shared = self._shared_journal
+        journal = JournalShare(shared) if shared else open_journal(self._audit, **self._audit_rotation._asdict())
         state = self._state = self._make_state(journal=journal)
         if self._ask is not None:
             from exeat.gateway.gates.questions import Questions  # for those who ask

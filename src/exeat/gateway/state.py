@@ -9,7 +9,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Final
 
-from exeat.audit.shared import AnyJournal
+from exeat.audit.share import Log
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.credentials import Login
 from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
@@ -196,7 +196,7 @@ class State:
         sandbox: str,
         jail: str,
         limits: Limits,
-        journal: AnyJournal,
+        journal: Log,
         resolver: Resolver,
         credentials: Login | None,
         names: SyntheticNames | None = None,

@@ -43,6 +43,8 @@ class Spec(Value):
     nest: bool = False  # may the command make user namespaces?
     container: ContainerOptions | None = None
     mounts: tuple[Mount, ...] = ()  # for a body whose files are an image's
+    folder: str = ""  # of the run among exeat's own, for files that such a body mounts
+    memory: str = ""  # a folder for what is to be remembered of images
 
 
 class Sockets(Value):

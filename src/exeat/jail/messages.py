@@ -97,6 +97,17 @@ class PassSignal(Value):
     number: int
 
 
+# From a program with a pool to the process that enters its containers
+
+
+class Enter(Value):
+    """With a descriptor, on which SOCKETS or Failed is answered. The token is the name that process 1 listens on."""
+
+    pid: int
+    token: str
+    to_host: tuple[HostPorts, ...]
+
+
 # Between the runner and the gateway process
 
 
@@ -178,12 +189,13 @@ class Answered(Value):
 
 Message: TypeAlias = (
     Word | InitStarted | Failed | ExecFailed | Stopped | StreamMoved | Exited | NestingRefused | PassSignal | RulesRead
-    | Prepared | Serve | BadRules | NotStarted | Over | Asked | Settled | Answered
+    | Prepared | Serve | BadRules | NotStarted | Over | Asked | Settled | Answered | Enter
 )  # fmt: skip
 _KINDS: Final[dict[type, bytes]] = {
     InitStarted: b"I", Failed: b"F", ExecFailed: b"X", Stopped: b"T", StreamMoved: b"M", Exited: b"D",
     NestingRefused: b"N", PassSignal: b"G", RulesRead: b"R", Prepared: b"C", Serve: b"S", BadRules: b"B",
     NotStarted: b"E", Over: b"O", Asked: b"Q", Settled: b"Z", Answered: b"A",
+    Enter: b"H",
 }  # fmt: skip
 _TYPES: Final[dict[bytes, Any]] = {kind: message for message, kind in _KINDS.items()}
 

@@ -22,6 +22,8 @@ class CommandFiles:
     view: View | None = None
     hidden: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()  # for a jail whose files are an image's
+    folder = ""  # for files that such a jail mounts
+    memory = ""  # for what it remembers of images
     descriptor = -1  # readable when `attend` has something to do
     look_every_ms: float | None = None  # how often `why_end` wants to be asked
     said = ""  # after `end_layer`: what became of it

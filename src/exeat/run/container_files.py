@@ -41,6 +41,7 @@ from exeat.run.files.seen_files import check_sockets_and_devices, refuse_own_soc
 from exeat.run.files.shared_places import hide, hold_ways, own_paths, protect
 from exeat.run.outcome import say
 from exeat.run.settings import Plan
+from exeat.sandbox.home import state_home
 from exeat.sandbox.run_folder import RunFolder
 
 
@@ -70,6 +71,7 @@ class ContainerFiles(CommandFiles):
             self._folder = RunFolder()
         except OSError as error:
             raise JailError("there is no place for what is put into the container", detail=str(error)) from None
+        self.folder, self.memory = self._folder.path, f"{state_home()}/images"
         try:
             with usual_modes():
                 self._see()

@@ -155,6 +155,8 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
                 nest=plan.files.nest,
                 container=settings.container,
                 mounts=files.mounts,
+                folder=files.folder,
+                memory=files.memory,
             )
         )
         files.begin(built)

@@ -15,7 +15,6 @@ from typing import Final
 
 from exeat.audit.journal import Journal, open_journal
 from exeat.audit.rotation import Rotation
-from exeat.audit.shared import JournalShare
 from exeat.gateway.credentials import Login, Strangers
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gateway import Gateway
@@ -152,7 +151,7 @@ class Front:
     def _make(self, name: str, policy: Policy, limits: Limits, login: Login) -> Gateway:
         return Gateway(
             policy,
-            audit=JournalShare(self._journal),
+            journal=self._journal,
             limits=limits,
             sandbox=name,
             credentials=login,

@@ -34,6 +34,10 @@ def certificates_of(pem: bytes) -> list[bytes]:
     return list(found)
 
 
+def as_pem(der: bytes) -> bytes:
+    return b"-----BEGIN CERTIFICATE-----\n" + base64.encodebytes(der) + b"-----END CERTIFICATE-----\n"
+
+
 def java_key_store(ders: Iterable[bytes]) -> bytes:
     """A JKS file with these certificates as trusted ones. Every Java reads it, also where PKCS #12 is the default."""
     entries = list(ders)

@@ -11,6 +11,7 @@ from typing import Any
 from tests.support.engines.image import IMAGE
 from tests.support.engines.services import GROUP_UID, ROOTLESS_UID, SOCKET_GID
 from tests.support.engines.talk import ask
+from tests.support.runs.running import environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,10 @@ class Base:
     def on_its_network(self) -> Sequence[str]:
         """What to put before a command that is to be a host on the engine's bridges, such as a server."""
         return ["nsenter", f"--net=/proc/{self.keeper}/ns/net"]
+
+    def starting(self, **added: str) -> dict[str, Any]:
+        """For `exeat` and `Running` of tests/support/runs/running.py: as whom, and with which variables."""
+        return {"before": self.before, "env": environment(**self.variables, **added)}
 
     def give(self, *paths: Path) -> None:
         """Make these, and all that is in them, the property of who runs exeat."""

@@ -54,6 +54,9 @@ def main(kind: str, folder: Path, archive: Path) -> None:
         finally:
             keeper.stop()
             shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the last of several removes the folder around them
+                folder.with_suffix(".lock").unlink()
+                folder.parent.rmdir()
         last.close()  # whoever left last has waited for this
 
 
@@ -149,21 +152,16 @@ class _Keeper:
             os.chown(service.socket, 0, service.gid)
 
     def restart(self) -> None:
-        self._end_engine()
+        """As a service manager does it."""
+        assert self._engine is not None
+        self._engine.terminate()
+        self._engine.wait(_STOP_S)
         self._start_engine()
-
-    def _end_engine(self) -> None:
-        engine = self._engine
-        if engine is not None and engine.poll() is None:
-            engine.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                engine.wait(_STOP_S)
 
     def stop(self) -> None:
         if self._engine is not None and self._engine.poll() is None:
             with contextlib.suppress(OSError, EngineError):
                 self._remove_containers()
-        self._end_engine()
         _kill_descendants()
         for place in _mounts_under(self.folder):
             _libc.umount2(place.encode(), _MNT_DETACH)

@@ -83,26 +83,31 @@ class _Link:
 @contextmanager
 def _linked(service: str, name: str) -> Iterator[_Link]:
     image = archive()
-    top = Path(tempfile.gettempdir(), f"exeat-engines-{_SESSION[:12]}")
-    top.mkdir(exist_ok=True)
-    top.chmod(0o755)
-    folder = top / name
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_START_S)
-            with folder.with_suffix(".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                _connect(connection, service, folder, image)
-                # Told before the lock is free: a worker that comes later finds an engine, or waits.
-                link = _Link(connection)
-            yield link
-            connection.settimeout(_STOP_S)
-            connection.shutdown(socket.SHUT_WR)
-            assert connection.recv(1) == b""
-    finally:
-        with contextlib.suppress(OSError):  # others are still there
-            folder.with_suffix(".lock").unlink()
-            top.rmdir()
+    folder = Path(tempfile.gettempdir(), f"exeat-engines-{_SESSION[:12]}", name)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_START_S)
+        with _locked(folder):
+            _connect(connection, service, folder, image)
+            # Told before the lock is free: a worker that comes later finds an engine, or waits.
+            link = _Link(connection)
+        yield link
+        connection.settimeout(_STOP_S)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Alone with this engine. The lock goes with the engine, so one that was waited for may be of the past."""
+    path = folder.with_suffix(".lock")
+    while True:
+        folder.parent.mkdir(exist_ok=True)
+        folder.parent.chmod(0o755)
+        with contextlib.suppress(FileNotFoundError), path.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
+                yield
+                return
 
 
 def _connect(connection: socket.socket, service: str, folder: Path, image: Path) -> None:

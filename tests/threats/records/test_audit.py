@@ -455,6 +455,7 @@ def test_without_a_log_nothing_goes_out(start_scene: StartScene) -> None:
         def write(self, lines: list[str], *, wait: bool) -> list[bytes]:
             raise OSError(28, "No space left on device")
 
+    assert isinstance(full, Journal)
     real = full._sink
     full._sink = Full()  # type: ignore[assignment]
     try:

@@ -12,6 +12,12 @@ from exeat.doctor.features import Fact, kernel_facts, version_facts
 from exeat.doctor.report import JailLine, Report, find_hidden_keys, to_lines
 
 
+@pytest.fixture(autouse=True)
+def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of this machine are not the tests' business: tests/unit/doctor, tests/containers/test_doctor.py."""
+    monkeypatch.setattr("exeat.doctor.report.examine_engines", lambda: ())
+
+
 def test_the_report_says_why_not_and_what_helps() -> None:
     """A jail that cannot be had comes with its reason and its command; one that can be had with no command."""
     jails = (

@@ -94,6 +94,7 @@ _BEFORE = {
     "exeat.jail.files.mounts: exeat.jail.files.truststore", "exeat.jail.process.builder: exeat.jail.files.truststore",
     "exeat.run.files.seen_files: exeat.files.layers.folding",
     "exeat.engine.client: urllib.parse", "exeat.engine.find: exeat.engine.own_service",
+    "exeat.jail.container.furnishing: exeat.jail.container.trust",
     "exeat.run.gateway_process.process: exeat.run.gateway_process.rules",
     "exeat.run.gateway_process.process: exeat.run.gateway_process.serving",
 }  # fmt: skip

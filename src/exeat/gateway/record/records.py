@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Final
 
 from exeat.audit.record import Record
-from exeat.audit.shared import AnyJournal
+from exeat.audit.share import Log
 from exeat.errors import AuditError, ProtocolError
 from exeat.gateway.record.counters import Counters, is_failure
 from exeat.policy import Decision
@@ -25,7 +25,7 @@ _MAX_RECENT: Final = 1_024
 class Records:
     """The records of one gateway."""
 
-    def __init__(self, journal: AnyJournal, counters: Counters, sandbox: str, jail: str) -> None:
+    def __init__(self, journal: Log, counters: Counters, sandbox: str, jail: str) -> None:
         self.journal = journal
         self.counters = counters
         self.sandbox = sandbox

@@ -12,11 +12,15 @@ from exeat.errors import JailError
 from exeat.jail import messages
 from exeat.jail.attending import attend, how_it_ended
 from exeat.jail.container.cell import Cell, CellSpec
+from exeat.jail.container.furnishing import furnish
+from exeat.jail.container.image_files import ImageFiles
 from exeat.jail.container.images import Image, find_image
 from exeat.jail.container.mounted import open_mounts
-from exeat.jail.container.options import ContainerOptions
+from exeat.jail.container.options import ContainerOptions, Mount
+from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
+from exeat.trust.places import trust_variables
 
 
 class ContainerJail:
@@ -39,7 +43,9 @@ class ContainerJail:
         remove_left_over(engine)
         image = find_image(engine, options.image, _show)
         cell = self._cell = Cell(engine)
-        cell.create(_cell_spec(spec, options, image))
+        user = options.user or f"{os.geteuid()}:{os.getegid()}"
+        own = furnish(spec, options, user, ImageFiles(engine, image, spec.memory)) if spec.folder else ()
+        cell.create(_cell_spec(spec, options, image, user, (*spec.mounts, *own)))
         cell.start()
         sockets = cell.adopt(spec.to_host)
         assert cell.control is not None
@@ -97,10 +103,14 @@ class ContainerJail:
             self._cell.close()
 
 
-def _cell_spec(spec: Spec, options: ContainerOptions, image: Image) -> CellSpec:
-    user = options.user or f"{os.geteuid()}:{os.getegid()}"
+def _cell_spec(spec: Spec, options: ContainerOptions, image: Image, user: str, mounts: tuple[Mount, ...]) -> CellSpec:
     home = options.home
-    environ = spec.variables.build(proxy_url=f"http://127.0.0.1:{GATEWAY_PORT}", own_loopback=True)
+    environ = spec.variables.build(
+        proxy_url=f"http://127.0.0.1:{GATEWAY_PORT}",
+        own_loopback=True,
+        kept_sockets=spec.unix,
+        trust=trust_variables(BUNDLE, own=OWN_CERTIFICATE) if spec.trust is not None else None,
+    )
     environ.setdefault("HOME", home)
     if spec.terminal is not None:
         environ.setdefault("TERM", spec.variables.inherited.get("TERM") or "xterm")
@@ -111,7 +121,7 @@ def _cell_spec(spec: Spec, options: ContainerOptions, image: Image) -> CellSpec:
         spec.cwd,
         user,
         home,
-        spec.mounts,
+        mounts,
         options.memory,
         options.cpus,
         options.pids,

@@ -36,13 +36,18 @@ def enter(pid: int, token: str, to_host: Sequence[messages.HostPorts]) -> tuple[
     child = os.fork()
     if child == 0:
         ours.close()
-        _go(pid, token, to_host, theirs)
+        make_network(pid, token, to_host, theirs)
     theirs.close()
     try:
-        message, received = messages.receive(ours, _MAX_DESCRIPTORS)
+        return hear_network(ours)
     finally:
         ours.close()
         os.waitpid(child, 0)
+
+
+def hear_network(channel: socket.socket) -> tuple[socket.socket, Sockets]:
+    """What `make_network` says at the other end. Raises JailError, as `enter`."""
+    message, received = messages.receive(channel, _MAX_DESCRIPTORS)
     if message is not messages.Word.SOCKETS:
         if isinstance(message, messages.Failed):
             if message.step == "enter":
@@ -55,7 +60,8 @@ def enter(pid: int, token: str, to_host: Sequence[messages.HostPorts]) -> tuple[
     return socket.socket(fileno=control), sockets
 
 
-def _go(pid: int, token: str, to_host: Sequence[messages.HostPorts], channel: socket.socket) -> NoReturn:
+def make_network(pid: int, token: str, to_host: Sequence[messages.HostPorts], channel: socket.socket) -> NoReturn:
+    """For a process of its own, which ends with it."""
     try:
         with Step("enter"):
             _enter_namespaces(pid)

@@ -15,7 +15,7 @@ from exeat.engine.errors import ConflictError, EngineError, NotFoundError
 from exeat.engine.owner import labels
 from exeat.errors import JailError
 from exeat.jail import messages
-from exeat.jail.container.options import MEMORY, PIDS, Mount
+from exeat.jail.container.options import HOST_NAME, MEMORY, PIDS, Mount
 from exeat.jail.jail import Sockets
 from exeat.values import Value
 
@@ -40,6 +40,7 @@ class CellSpec(Value):
     memory: int = MEMORY
     cpus: float = 0.0
     pids: int = PIDS
+    tmp_bytes: int = _TMP_BYTES  # of /tmp and of the home, each
     kind: str = "run"
 
 
@@ -55,7 +56,8 @@ class Cell:
 
     def create(self, spec: CellSpec) -> None:
         """Raises EngineError."""
-        body = _creation(spec, self.token, keep_id=self.engine.kind == "podman" and self.engine.is_rootless)
+        is_podman = self.engine.kind == "podman"
+        body = _creation(spec, self.token, is_podman=is_podman, keep_id=is_podman and self.engine.is_rootless)
         self.id = self.engine.call("POST", "/containers/create", body=body)["Id"]
 
     def start(self) -> None:
@@ -120,10 +122,12 @@ class Cell:
             pass  # it is gone, or the engine is: the next run looks again
 
 
-def _creation(spec: CellSpec, token: str, *, keep_id: bool) -> dict[str, Any]:
-    tmpfs = f"{_SAFE_TMPFS},size={_TMP_BYTES}"
+def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> dict[str, Any]:
+    tmpfs = f"{_SAFE_TMPFS},size={spec.tmp_bytes}"
     uid = spec.user.partition(":")[0]
-    owner = f",uid={uid},mode=0700" if uid.isdigit() else ",mode=1777"
+    owner = ",mode=1777"  # Podman takes no uid here
+    if uid.isdigit() and not is_podman:
+        owner = f",uid={uid},mode=0700"
     return {
         "Image": spec.image,
         "Entrypoint": [INIT],
@@ -131,6 +135,7 @@ def _creation(spec: CellSpec, token: str, *, keep_id: bool) -> dict[str, Any]:
         "Env": [f"{name}={value}" for name, value in spec.environ.items()],
         "WorkingDir": spec.cwd,
         "User": spec.user,
+        "Hostname": HOST_NAME,
         "Labels": labels(spec.kind),
         "Healthcheck": {"Test": ["NONE"]},  # it would start programs before the network stands
         "HostConfig": {

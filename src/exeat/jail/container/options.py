@@ -11,6 +11,7 @@ MEMORY: Final = 4 << 30
 PIDS: Final = 1_024
 HOME: Final = "/home/sandbox"
 ROOT_HOME: Final = "/root"
+HOST_NAME: Final = "sandbox"
 
 
 class Mount(Value):

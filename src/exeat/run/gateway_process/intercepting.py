@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from exeat.audit.record import encode_event
-from exeat.audit.shared import AnyJournal
-from exeat.errors import ExeatError
+from exeat.audit.share import Log
 from exeat.gateway.tls.interception import HTTP1, Intercept, Interception
 from exeat.jail.environment import decoded
 from exeat.jail.messages import Prepared, send
 from exeat.policy import Name, Pattern, Policy, Reason, Rule, Scope, Target, decide, is_exempt
+from exeat.run.gateway_process.renewing import Renewals
 from exeat.run.gateway_process.scrubbing import scrub_environment
 from exeat.secrets.model import Secret, SecretSpec
 from exeat.secrets.setup.config import VARIABLE
@@ -22,9 +20,7 @@ from exeat.secrets.setup.values import (
     Settle,
     end_commands,
     fetch,
-    fetch_one,
     files_to_hide,
-    renewal_plan,
     variables_to_drop,
 )
 from exeat.secrets.stream.codings import load_codings
@@ -61,12 +57,12 @@ class Intercepting:
         # No command that fetches a value has any use for what holds others.
         self._environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
         self._loaded = loaded
-        self._renewals: list[asyncio.Task[None]] = []
+        self._renewals: Renewals | None = None
         self.secrets: tuple[Secret, ...] = ()
         if loaded.secrets:
             self.secrets = fetch(loaded.secrets, self._environ, _settle(folder, loaded.secrets))
         self._trust = UpstreamTrust(upstream_ca, self._environ)
-        self._authority = Authority(_permitted(loaded))
+        self._authority = Authority(permitted_hosts(loaded.policy, loaded.secrets, loaded.intercept))
         self._passed_on = self._environ if given is None else decoded(given)
         self._copies = _find_copies(self._passed_on, self.secrets)
         self._own_copies = self._copies if given is None else _find_copies(self._environ, self.secrets)
@@ -103,18 +99,14 @@ class Intercepting:
         mode = Intercept(self._loaded.intercept)
         return Interception(mode, Vault(self.secrets), Contexts(self._authority), self._trust.context)
 
-    def start_renewals(self, journal: AnyJournal) -> None:
-        """Secrets that do not last: their command is run again in the background, and requests take the new value."""
-        placeholders = {each.name: each.placeholder for each in self.secrets}
-        self._renewals = [
-            asyncio.create_task(_renew(secret, after_s, self._environ, placeholders, journal))
-            for secret, after_s in renewal_plan(self.secrets)
-        ]
+    def start_renewals(self, journal: Log) -> None:
+        """Secrets that do not last are fetched again in the background, and requests take the new value."""
+        self._renewals = Renewals(self.secrets, self._environ, journal)
 
     def end_renewals(self) -> None:
-        """No one waits for them any more, nor for the commands that they have started."""
-        for renewal in self._renewals:
-            renewal.cancel()
+        """Nothing waits for them any more, nor for the commands that they have started."""
+        if self._renewals is not None:
+            self._renewals.end()
         end_commands()
 
 
@@ -126,14 +118,14 @@ def _settle(folder: SandboxFolder | None, secrets: Sequence[SecretSpec]) -> Sett
     return KeptPlaceholders(folder, {each.name: each.shape for each in secrets if not each.placeholder}).settle
 
 
-def _permitted(loaded: Loaded) -> list[Pattern]:
+def permitted_hosts(policy: Policy, secrets: Sequence[SecretSpec], intercept: str) -> list[Pattern]:
     """The hosts that certificates are made for, as narrow as the rules allow to say it."""
-    allowing = [rule for rule in loaded.policy.rules if not rule.deny and not rule.no_intercept]
-    denies_requests = any(rule.deny and rule.conditional for rule in loaded.policy.rules)
-    if loaded.intercept == Intercept.ALL or denies_requests:
+    allowing = [rule for rule in policy.rules if not rule.deny and not rule.no_intercept]
+    denies_requests = any(rule.deny and rule.conditional for rule in policy.rules)
+    if intercept == Intercept.ALL or denies_requests:
         return [rule.pattern for rule in allowing]
     wanted = [rule.pattern for rule in allowing if rule.conditional]
-    return wanted + [rule.pattern for secret in loaded.secrets for rule in secret.hosts]
+    return wanted + [rule.pattern for secret in secrets for rule in secret.hosts]
 
 
 def _files_with_values(secrets: Sequence[SecretSpec]) -> tuple[str, ...]:
@@ -178,25 +170,3 @@ def _note(policy: Policy, rule: Rule) -> str:
     if not decision.allowed and decision.reason is not Reason.NEEDS_INTERCEPTION:
         return " (but a rule denies that)"
     return " (allowed by that)" if decision.rule is not None and decision.rule.implied else ""
-
-
-_RETRY_S = 30.0  # after a failure, unless the next turn comes sooner
-
-
-async def _renew(
-    secret: Secret, after_s: float, environ: Mapping[str, str], placeholders: Mapping[str, bytes], journal: AnyJournal
-) -> None:
-    """For ever. While a command fails the last value is used: it may be good for longer than was said."""
-    loop = asyncio.get_running_loop()
-    wait_s = after_s
-    while True:
-        await asyncio.sleep(wait_s)
-        try:
-            value = await loop.run_in_executor(None, fetch_one, secret.spec, environ, placeholders)
-        except ExeatError as error:
-            wait_s = min(after_s, _RETRY_S)
-            journal.append(encode_event("secret-not-renewed", secret=secret.name, note=error.public))
-            continue
-        secret.renew(value)
-        wait_s = after_s
-        journal.append(encode_event("secret-renewed", secret=secret.name))

@@ -43,7 +43,7 @@ def read_rules(settings: RunSettings, control: socket.socket) -> ReadRules:
     looks_inside = _is_needed(loaded)
     if not looks_inside:
         _refuse_without_use(settings.upstream_ca)
-    places = tuple(_loopback_places(loaded.policy))
+    places = tuple(loopback_places(loaded.policy))
     send(control, RulesRead(places, tuple(map(tuple, loaded.files)), loaded.warnings, looks_inside))
     return ReadRules(loaded, stored, looks_inside)
 
@@ -74,7 +74,7 @@ def _refuse_without_use(upstream_ca: Sequence[str]) -> None:
         )
 
 
-def _loopback_places(policy: Policy) -> list[HostPorts]:
+def loopback_places(policy: Policy) -> list[HostPorts]:
     """Loopback addresses that the rules list: there the user means the host's servers, not the jail's own."""
     return [
         (address.packed, low, high)

@@ -1,23 +1,28 @@
-"""One log for several gateways in a process: each has a policy of its own, which is on each of its lines."""
+"""One log for several gateways, each with a policy of its own."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import TypeAlias
 
 from exeat.audit.batch import EventStream
 from exeat.audit.journal import Journal, policy_suffix
 
 
 class JournalShare:
-    """The journal as one gateway has it. It is not closed with the gateway."""
+    """What one gateway has of a journal that others write to as well: the same file, chain and way to fail.
+
+    Its lines name its own policy. Closing it closes nothing: the journal belongs to whoever opened it.
+    """
+
+    __slots__ = ("_policy", "_suffix", "_whole")
 
     def __init__(self, whole: Journal) -> None:
         self._whole = whole
-        self._policy = self._suffix = ""
+        self.policy = ""
 
     @property
     def policy(self) -> str:
-        """Digest of this gateway's policy, stamped on every line that it queues from now on."""
         return self._policy
 
     @policy.setter
@@ -28,10 +33,6 @@ class JournalShare:
     @property
     def failing(self) -> bool:
         return self._whole.failing
-
-    @property
-    def queued(self) -> int:
-        return self._whole.queued
 
     @property
     def lost(self) -> int:
@@ -47,10 +48,11 @@ class JournalShare:
         self._whole.retry()
 
     def subscribe(self, *, max_queued: int = 10_000) -> EventStream:
+        """The lines of all: each says whose it is."""
         return self._whole.subscribe(max_queued=max_queued)
 
     async def aclose(self) -> None:
-        """Others write on."""
+        """Nothing is to be done: what was queued is written with the rest."""
 
 
-AnyJournal = Journal | JournalShare
+Log: TypeAlias = Journal | JournalShare

@@ -1,0 +1,1 @@
+"""Warm sandboxes, and what makes one somebody's for a while."""

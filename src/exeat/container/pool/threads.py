@@ -1,0 +1,69 @@
+"""Calls that block, away from the event loop: an engine may take seconds, and a stopped one for ever.
+
+Each has a thread of its own, a daemon: one that hangs must not keep the program from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Threads:
+    """The calls of one pool. How many there are at once is bounded by whoever starts them."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Future[Any]] = set()
+
+    def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Begin it. Cancelling the future does not end the job: whoever waits shields it, or takes what it made."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = job()
+            except BaseException as error:
+                tell(_fail, error)
+            else:
+                tell(_succeed, result)
+
+        def tell(then: Callable[[asyncio.Future[T], Any], None], what: object) -> None:
+            try:
+                loop.call_soon_threadsafe(then, outcome, what)
+            except RuntimeError:
+                pass  # the loop is gone, and with it all who waited
+
+        self._running.add(outcome)
+        outcome.add_done_callback(self._forget)
+        threading.Thread(target=work, name="exeat-engine", daemon=True).start()
+        return outcome
+
+    async def finished(self, limit_s: float) -> bool:
+        """Wait for all that is under way, and for what that starts in turn. False: something hangs."""
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while self._running:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                return False
+            await asyncio.wait(self._running, timeout=left)
+        return True
+
+    def _forget(self, outcome: asyncio.Future[Any]) -> None:
+        self._running.discard(outcome)
+        if not outcome.cancelled():
+            outcome.exception()  # retrieved, in case nothing waits for it
+
+
+def _succeed(outcome: asyncio.Future[T], result: T) -> None:
+    if not outcome.done():
+        outcome.set_result(result)
+
+
+def _fail(outcome: asyncio.Future[T], error: BaseException) -> None:
+    if not outcome.done():
+        outcome.set_exception(error)

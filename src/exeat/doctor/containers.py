@@ -1,0 +1,169 @@
+"""Which engines there are for `exeat run --container`, and how exeat gets into the network of their containers.
+
+Engines are asked, and nothing is started in them. One that does not answer costs a few seconds, not the report.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exeat.errors import JailError
+
+if TYPE_CHECKING:
+    from exeat.engine.client import Engine
+
+ASK_S = 3.0  # for an answer of the engine
+WAIT_S = 8.0  # for everything; Podman's service may have to be started
+_CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
+
+
+class WayIn(StrEnum):
+    """How the network of a container becomes the jail's. The first that works is used."""
+
+    ROOT = "root"
+    USER_NAMESPACE = "user namespace"
+    HELPER = "helper container"
+    NONE = ""
+
+
+_WAYS = {
+    WayIn.ROOT: "exeat enters the network of a container itself",
+    WayIn.USER_NAMESPACE: "the containers are yours, so exeat enters their network without root",
+    WayIn.HELPER: "a short-lived container makes the network, because only the engine may enter it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLine:
+    """One kind of engine: where it is and how it is used, or why it is not and what would help."""
+
+    kind: str
+    ok: bool
+    why: str
+    fix: str = ""
+    version: str = ""
+    where: str = ""
+    rootless: bool = False
+    way: WayIn = WayIn.NONE
+    image: str = ""  # the default one; "": it is not there and would be pulled
+
+    def to_texts(self) -> list[str]:
+        """What a person wants to know, a sentence each."""
+        if not self.ok:
+            return [self.why, *([f"to get it: {self.fix}"] if self.fix else [])]
+        rootless = ", rootless" if self.rootless else ""
+        where = self.where or "without a socket: exeat starts its service for each run"
+        way = f"way in: {self.way}; {_WAYS[self.way]}"
+        return [f"version {self.version}{rootless}, {where}", way, *([self.why] if self.why else [])]
+
+
+def examine_engines(kinds: Sequence[str] = ("docker", "podman")) -> tuple[EngineLine, ...]:
+    """All at once, each for a few seconds at most."""
+    lines = {kind: EngineLine(kind, False, f"it has not answered for {WAIT_S:g} s", _restart(kind)) for kind in kinds}
+
+    def ask(kind: str) -> None:
+        lines[kind] = _examine(kind)
+
+    # They may hang in the kernel or in Podman; the process need not wait for them to end.
+    threads = [threading.Thread(target=ask, args=(kind,), daemon=True) for kind in kinds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    return tuple(lines[kind] for kind in kinds)
+
+
+def _examine(kind: str) -> EngineLine:
+    try:
+        # Loaded here: not every system that doctor runs on has what these need.
+        from exeat.engine.find import open_engine
+
+        return _describe(open_engine(kind), kind)
+    except JailError as error:
+        detail = f": {error.detail}" if error.detail else ""
+        return EngineLine(kind, False, f"{error.public}{detail}", error.fix)
+    except (ImportError, AttributeError, OSError) as error:
+        return EngineLine(kind, False, f"not available on this system ({error})")
+
+
+def _describe(engine: Engine, kind: str) -> EngineLine:
+    info = engine.call("GET", "/info", timeout_s=ASK_S)
+    rootless = bool(info.get("Rootless")) or any("rootless" in each for each in info.get("SecurityOptions") or ())
+    image = _default_image(engine)
+    return EngineLine(
+        kind,
+        True,
+        "" if image else f"the image {_default_name()} is not there; the first run pulls it, or name one: EXEAT_IMAGE",
+        version=str(info.get("ServerVersion", "")),
+        where="" if engine.is_for_us else engine.where,
+        rootless=rootless,
+        way=find_way(engine.where, rootless=rootless),
+        image=image,
+    )
+
+
+def find_way(where: str, *, rootless: bool) -> WayIn:
+    """By who is at the other end of the socket: exeat enters only the containers whose processes it sees."""
+    pid, uid = _peer(where)
+    if pid == 0 or _is_elsewhere(pid):
+        return WayIn.HELPER  # exeat is in a container that has the engine's socket
+    if os.geteuid() == 0 and _has_rights():
+        return WayIn.ROOT
+    if rootless and uid == os.geteuid():
+        return WayIn.USER_NAMESPACE
+    return WayIn.HELPER
+
+
+def _peer(where: str) -> tuple[int, int]:
+    """The process that listens there, 0 if it is none that can be seen from here, and its user."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ASK_S)
+        connection.connect(where)
+        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
+
+
+def _is_elsewhere(pid: int) -> bool:
+    """Has it another PID namespace? Only its owner may ask; for others the engine's own answer will have to do."""
+    try:
+        return not Path(f"/proc/{pid}/ns/pid").samefile("/proc/self/ns/pid")
+    except OSError:
+        return False
+
+
+def _has_rights() -> bool:
+    """Root without these is root by name."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            rights = int(line.split()[1], 16)
+            return bool(rights >> _CAP_NET_ADMIN & 1 and rights >> _CAP_SYS_ADMIN & 1)
+    return False
+
+
+def _default_name() -> str:
+    from exeat.jail.container.images import default_image
+
+    return default_image()
+
+
+def _default_image(engine: Engine) -> str:
+    from exeat.engine.errors import NotFoundError
+
+    name = _default_name()
+    try:
+        engine.call("GET", f"/images/{name}/json", timeout_s=ASK_S)
+    except NotFoundError:
+        return ""
+    return name
+
+
+def _restart(kind: str) -> str:
+    return "systemctl restart docker" if kind == "docker" else "systemctl --user restart podman.socket; podman info"

@@ -1,0 +1,28 @@
+"""`exeat doctor` names the engine and the way into its containers, as whoever asks."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.engines.base import DOCKER_GROUP, DOCKER_ROOT, PODMAN_ROOT, PODMAN_ROOTLESS, Base
+from tests.support.runs.running import exeat, folder_of, run_argv
+
+WAYS_IN = {
+    DOCKER_ROOT.name: "root",
+    DOCKER_GROUP.name: "helper container",
+    PODMAN_ROOT.name: "root",
+    PODMAN_ROOTLESS.name: "user namespace",
+}
+
+
+def test_the_way_in_is_named(engine: Base) -> None:
+    argv = [*run_argv([], [])[:-2], "doctor", "--json"]
+    with folder_of(engine.uid) as home:
+        done = exeat(argv=argv, cwd=home, **engine.starting(HOME=str(home), EXEAT_IMAGE=engine.image))
+    (line,) = [each for each in json.loads(done.stdout)["containers"] if each["kind"] == engine.kind]
+    assert line["ok"], line
+    assert line["way"] == WAYS_IN[engine.name]
+    assert line["where"] == str(engine.socket)
+    assert line["rootless"] == (engine.name == PODMAN_ROOTLESS.name)
+    assert line["image"] == engine.image
+    assert line["version"]
