@@ -118,8 +118,9 @@ def _build(engine: Engine, context: bytes, progress: Progress | None) -> str:
 
 def _explain(error: BuildError, base: str) -> ConfigError | BuildError:
     """The base does not fit, which is the caller's choice; or the build has failed."""
-    why = next((line for line in error.log.splitlines() if line.startswith(REFUSED)), "").removeprefix(REFUSED)
-    if not why and "python3" in error.public and "not found" in error.public:
+    lines = [*error.log.splitlines(), error.public]
+    why = next((line for line in lines if line.startswith(REFUSED)), "").removeprefix(REFUSED)
+    if not why and any("python3" in line and "not found" in line for line in lines):
         why = "it has no python3"
     if not why:
         return error

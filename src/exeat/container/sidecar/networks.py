@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from exeat.container.sidecar.lock import held
 from exeat.engine.client import Engine
-from exeat.engine.errors import ConflictError, EngineError, NotFoundError
+from exeat.engine.errors import EngineError, NotFoundError
 from exeat.engine.owner import KIND, labels
 
 SANDBOX: Final = "exeat.sandbox"
@@ -68,9 +69,8 @@ def _ensure(engine: Engine, name: str, *, is_internal: bool, marks: dict[str, st
     try:
         found = find_network(engine, name)
     except NotFoundError:
-        _create(engine, name, is_internal=is_internal, marks=marks)
-        _keep_one(engine, name)
-        found = find_network(engine, name)
+        with held(engine, name):
+            found = _find_or_create(engine, name, is_internal=is_internal, marks=marks)
     if bool(found.get("Internal")) != is_internal:
         raise EngineError(
             f"the network {name} is not {'internal' if is_internal else 'a way out'}",
@@ -78,18 +78,19 @@ def _ensure(engine: Engine, name: str, *, is_internal: bool, marks: dict[str, st
         )
 
 
-def _create(engine: Engine, name: str, *, is_internal: bool, marks: dict[str, str]) -> None:
+def _find_or_create(engine: Engine, name: str, *, is_internal: bool, marks: dict[str, str]) -> dict[str, Any]:
     try:
-        if engine.kind == "podman":  # only its own API can leave the name server out
-            body = {"name": name, "driver": "bridge", "internal": is_internal, "dns_enabled": False, "labels": marks}
-            engine.call("POST", "/v4.0.0/libpod/networks/create", body=body)
-            return
+        return find_network(engine, name)  # another process was faster
+    except NotFoundError:
+        pass
+    if engine.kind == "podman":  # only its own API can leave the name server out
+        body = {"name": name, "driver": "bridge", "internal": is_internal, "dns_enabled": False, "labels": marks}
+        engine.call("POST", "/v4.0.0/libpod/networks/create", body=body)
+    else:
         options = _without_host_address(engine) if is_internal else {}
         body = {"Name": name, "CheckDuplicate": True, "Driver": "bridge", "Internal": is_internal, "Labels": marks}
         engine.call("POST", "/networks/create", body={**body, "Options": options})
-    except EngineError as error:
-        if not (isinstance(error, ConflictError) or "already" in error.public):
-            raise  # else another process was faster
+    return find_network(engine, name)
 
 
 def _without_host_address(engine: Engine) -> dict[str, str]:
@@ -98,14 +99,3 @@ def _without_host_address(engine: Engine) -> dict[str, str]:
     if version >= _ISOLATED_SINCE:
         return {**options, f"{_BRIDGE}.gateway_mode_ipv4": "isolated", f"{_BRIDGE}.gateway_mode_ipv6": "isolated"}
     return {**options, f"{_BRIDGE}.inhibit_ipv4": "true"}
-
-
-def _keep_one(engine: Engine, name: str) -> None:
-    """Docker does not promise that a name is there once. All who made one agree on which stays."""
-    found = engine.call("GET", "/networks", query={"filters": {"name": [name]}}) or ()
-    same = [each for each in found if each["Name"] == name]  # the filter takes a part of a name
-    for each in sorted(same, key=lambda each: (each["Created"], each["Id"]))[1:]:
-        try:
-            engine.call("DELETE", f"/networks/{each['Id']}")
-        except EngineError:
-            pass  # another process removes it, too

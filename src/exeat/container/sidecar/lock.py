@@ -1,0 +1,50 @@
+"""One process at a time, at an engine: also those of different containers that share its socket, and no file.
+
+Docker may make two networks of one name if it is asked twice at once. A volume it makes once: whoever asks for one that
+is there gets that one, with the labels of who was first.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from exeat.engine.client import Engine
+from exeat.engine.errors import EngineError, NotFoundError
+from exeat.engine.owner import labels, remove_left_networks
+
+_TOKEN: Final = "exeat.token"  # noqa: S105 - the name of a label
+_AGAIN_S: Final = 0.05
+_WAIT_S: Final = 60.0
+
+
+@contextmanager
+def held(engine: Engine, name: str) -> Iterator[None]:
+    """Hold the lock of this name. That of a process that is gone is taken over. Raises EngineError after a minute."""
+    path = f"exeat-lock-{name}"
+    token = secrets.token_hex(16)
+    marks = {**labels("volume"), _TOKEN: token}
+    deadline = time.monotonic() + _WAIT_S
+    while _owner(engine, path, marks) != token:
+        if time.monotonic() > deadline:
+            raise EngineError(
+                f"another process has been making {name} for a minute",
+                fix=f"{engine.kind} volume rm {path}, if that process is gone",
+            )
+        remove_left_networks(engine)
+        time.sleep(_AGAIN_S)
+    try:
+        yield
+    finally:
+        engine.raw("DELETE", f"/volumes/{path}")
+
+
+def _owner(engine: Engine, path: str, marks: dict[str, str]) -> str:
+    engine.call("POST", "/volumes/create", body={"Name": path, "Labels": marks})
+    try:
+        return str((engine.call("GET", f"/volumes/{path}").get("Labels") or {}).get(_TOKEN, ""))
+    except NotFoundError:  # given back in between
+        return ""
