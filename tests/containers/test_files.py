@@ -6,11 +6,13 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.engines.base import Base
+from tests.support.engines.base import DOCKER_GROUP, Base
 from tests.support.engines.runs import Work, at_work
+from tests.support.runs.running import Running, exeat
 
 KEY = "a key that is not for the command"
 _PYTHON = "/usr/bin/python3"
@@ -38,6 +40,8 @@ def link(path):
 def read(path):
     with open(path) as file:
         return file.read()
+def list(path):
+    return str(sorted(os.listdir(path)))
 def connect(path):
     socket.socket(socket.AF_UNIX).connect(path)
 def away(path):
@@ -97,20 +101,14 @@ _RUNS_LATER = (
     "plant=.claude/settings.json", "swap=agents", "away=.git", "swap=.git",
 )  # fmt: skip
 _DECIDES = (
-    "read=rules/allow.txt",
-    "plant=rules/allow.txt",
-    "plant=rules/deep/audit.log",
-    "swap=rules/deep",
-    "swap=rules",
-)
+    "read=rules/allow.txt", "plant=rules/allow.txt", "plant=rules/deep/audit.log", "swap=rules/deep", "swap=rules",
+)  # fmt: skip
 
 
-@pytest.mark.threat("T-M1", "T-M2", "T-M5")
+@pytest.mark.threat("T-M1", "T-M2", "T-M5", "T-L8")
 def test_what_runs_outside_later_and_what_decides_is_held(work: Work) -> None:
     """By every way: in place, by another file, by moving what leads there, by a second name, from other namespaces."""
-    before = _texts(work.project)
-    listening = socket.socket(socket.AF_UNIX)
-    with listening:
+    with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(work.project / "src/app.sock"))
         listening.listen()
         (work.project / "src/app.sock").chmod(0o777)
@@ -124,8 +122,77 @@ def test_what_runs_outside_later_and_what_decides_is_held(work: Work) -> None:
     undone = {each for each, what in outside.items() if what.startswith("refused")}
     assert undone == {"swap=.git"}, "outside all of it can be done, but for what is gone by then"
     assert KEY in outside["read=rules/allow.txt"]
-    assert before
 
 
-def _texts(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+@pytest.mark.threat("T-M1", "T-M2")
+def test_new_ones_do_not_stay_and_replaced_ones_are_held_again(work: Work, tmp_path: Path) -> None:
+    """Git and editors outside put a new file in the place of the old one, which takes the mount along."""
+    script = """
+mkdir .idea; echo x > .envrc
+while [ -e .idea ] || [ -e .envrc ]; do sleep 0.01; done
+cat rules/allow.txt; echo ready
+while [ ! -e go ]; do sleep 0.01; done
+while [ -w .git/config ] || grep -q key rules/allow.txt; do sleep 0.01; done
+echo x >> .git/config; cat rules/allow.txt; echo end
+"""
+    options = work.options("--policy", "rules/allow.txt")
+    settings: dict[str, Any] = {"before": work.engine.before, "cwd": work.project, "env": work.environ}
+    with Running(tmp_path, *options, command=["sh", "-c", script], **settings) as running:
+        running.wait_for("ready")
+        for name in (".git/config", "rules/allow.txt"):
+            draft = work.project / "draft"
+            draft.write_text(f"# {KEY}, renewed\n")
+            work.engine.give(draft)
+            draft.rename(work.project / name)
+        (work.project / "go").touch()
+        if work.engine.way is not DOCKER_GROUP:
+            running.wait_for("end")
+        running.wait()
+        assert KEY not in running.out
+        assert f"{work.project}/.envrc was made while the command ran, and is now" in running.errors
+        if work.engine.way is DOCKER_GROUP:  # who may only talk to the engine has no way to the mounts
+            assert "can no longer be protected" in running.errors
+            assert running.process.returncode == 2
+    assert (work.project / ".git/config").read_text() == f"# {KEY}, renewed\n"
+    names = {path.name for path in work.project.iterdir()}
+    assert {".idea", ".envrc"}.isdisjoint(names)
+    assert {".idea.exeat-blocked", ".envrc.exeat-blocked"} <= names
+
+
+@pytest.mark.threat("T-M2", "T-M8")
+def test_what_is_named_is_there_and_nothing_else(work: Work) -> None:
+    """A home is not shared by being the working directory; named, it is without its keys."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(work.home / "data/named.sock"))
+    listening.listen()
+    (work.home / "data/named.sock").chmod(0o777)
+    data = work.home / "data"
+    options = ["--mount", f"{data}:/mnt/data", "--mount", f"{data}:/mnt/ro:ro", "--mount", f"{work.home}:/mnt/home:ro"]
+    options += ["--read-only", "src", "--hide", "hidden.txt", "--unix", f"{data}/named.sock"]
+    work.engine.give(work.write("work/project/hidden.txt", KEY))
+    tries = [
+        "plant=/mnt/data/file", "plant=/mnt/ro/file", "read=/mnt/ro/file", "read=/mnt/home/.ssh/id_ed25519",
+        "plant=src/new", "swap=src", "read=hidden.txt", "read=/mnt/home/work/project/hidden.txt",
+        f"connect={data}/named.sock", "connect=/mnt/data/named.sock", f"read={work.home}/.ssh/id_ed25519",
+        "plant=/etc/new", "plant=/tmp/new", "list=/mnt/home/state",
+    ]  # fmt: skip
+    with listening:
+        said = _tried(work, *tries, options=tuple(options))
+    done = {each: what for each, what in said.items() if not what.startswith("refused")}
+    assert done == {
+        "plant=/mnt/data/file": "done",
+        "read=/mnt/ro/file": "from outsideplanted",
+        f"connect={data}/named.sock": "done",
+        "connect=/mnt/data/named.sock": "done",
+        "plant=/tmp/new": "done",
+        "list=/mnt/home/state": "[]",
+    }, said
+    assert (data / "file").read_text() == "from outsideplanted"
+    at_home = exeat(
+        *work.options(), command=["sh", "-c", "pwd; ls -A"], before=work.engine.before, env=work.environ, cwd=work.home
+    )
+    home = "/root" if work.engine.uid is None else "/home/sandbox"
+    assert at_home.stdout.split()[0] == home
+    assert {"data", "work", ".ssh"}.isdisjoint(at_home.stdout.split()), "Podman copies what the image has there"
+    assert "your home directory, so the container does not have it" in at_home.stderr
+    assert not list((work.home / "state/running").iterdir())

@@ -17,10 +17,15 @@ from typing import Any
 import pytest
 
 from exeat.audit.verify import verify_files
-from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOT, PODMAN_ROOTLESS, Base, Way
+from exeat.engine.client import Engine
+from exeat.engine.owner import remove_left_over
+from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOTLESS, WAYS, Base, Way
 from tests.support.engines.session import Engines
+from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import Origin
 from tests.support.pools import tenants
+from tests.support.programs import give_up
+from tests.support.runs.running import PYTHON
 from tests.support.runs.secret_runs import authority, tls_echo
 from tests.unit.audit.log_files import read
 
@@ -48,9 +53,14 @@ class Scene:
     def start(self, **more: object) -> subprocess.Popen[str]:
         self._settings.write_text(json.dumps(self.settings | more))
         self.engine.give(self._settings.parent)
-        argv = [*self.engine.before, sys.executable, "-B", "-m", "tests.support.pools.tenants", str(self._settings)]
+        python = _python_of(self.engine)
+        argv = [*self.engine.before, python, "-B", "-m", "tests.support.pools.tenants", str(self._settings)]
         env = {"PATH": os.environ["PATH"], "HOME": str(self._settings.parent), **self.engine.variables}
+        env["PYTHONPATH"] = ":".join(sys.path)
         return subprocess.Popen(argv, cwd=_REPOSITORY, env=env, stdout=subprocess.PIPE, text=True)
+
+    def running(self) -> set[str]:
+        return {each["Id"] for each in self.engine.containers("exeat.kind=pool") if each["State"] == "running"}
 
     def left_at_the_engine(self) -> list[str]:
         """Names of the pool's containers; those that are ending have a while."""
@@ -58,6 +68,19 @@ class Scene:
         while (left := self.engine.containers("exeat.kind=pool")) and time.monotonic() < deadline:
             time.sleep(0.05)
         return [each["Id"] for each in left]
+
+
+def _python_of(engine: Base) -> str:
+    """One that can start itself again as whoever has the engine: ours may be in a folder of root's own."""
+    try_it = "import cryptography, os, sys; os.execv(sys.executable, [sys.executable, '-c', ''])"
+    env = os.environ | {"PYTHONPATH": ":".join(sys.path)}
+    for python in (sys.executable, PYTHON):
+        done = subprocess.run([*engine.before, python, "-c", try_it], env=env, capture_output=True, check=False)
+        if done.returncode == 0:
+            break
+    else:
+        give_up(f"{engine.name}: its user cannot run a Python that has what exeat needs")
+    return python
 
 
 @contextmanager
@@ -72,7 +95,7 @@ def scene(engine: Base) -> Iterator[Scene]:
             bob.close()
 
 
-@pytest.fixture(scope="module", params=[DOCKER_ROOT, PODMAN_ROOT, PODMAN_ROOTLESS], ids=lambda way: way.name)
+@pytest.fixture(scope="module", params=WAYS, ids=lambda way: way.name)
 def visited(engines: Engines, request: pytest.FixtureRequest) -> Iterator[tuple[Scene, dict[str, Any]]]:
     with scene(engines.get(request.param)) as made:
         program = made.start()
@@ -81,7 +104,7 @@ def visited(engines: Engines, request: pytest.FixtureRequest) -> Iterator[tuple[
         yield made, json.loads(said)
 
 
-@pytest.mark.threat("T-K16")
+@pytest.mark.threat("T-N20")
 def test_what_is_one_tenants_is_out_of_reach_for_the_other(visited: tuple[Scene, dict[str, Any]]) -> None:
     made, seen = visited
     at_ann = [head.decode() for head in made.ann.heads]
@@ -103,7 +126,7 @@ def test_what_is_one_tenants_is_out_of_reach_for_the_other(visited: tuple[Scene,
     assert not set(seen["ann.abstract"]) & set(seen["bob.abstract"])
 
 
-@pytest.mark.threat("T-K17")
+@pytest.mark.threat("T-N21")
 def test_a_stolen_placeholder_is_worthless_and_no_value_is_in_a_container(
     visited: tuple[Scene, dict[str, Any]],
 ) -> None:
@@ -127,7 +150,7 @@ def test_a_stolen_placeholder_is_worthless_and_no_value_is_in_a_container(
         assert made.values[name] not in json.dumps(seen)
 
 
-@pytest.mark.threat("T-K18")
+@pytest.mark.threat("T-N22")
 def test_a_sandbox_is_used_once_and_leaves_nothing(visited: tuple[Scene, dict[str, Any]]) -> None:
     made, seen = visited
     assert seen["left"]
@@ -160,12 +183,17 @@ def test_the_log_says_whose_every_request_was(visited: tuple[Scene, dict[str, An
 
 
 @pytest.mark.parametrize("way", [DOCKER_ROOT, PODMAN_ROOTLESS], ids=lambda way: way.name)
-def test_a_program_that_is_killed_leaves_no_container(engines: Engines, way: Way) -> None:
+def test_the_containers_of_a_program_that_is_killed_end_and_are_removed(engines: Engines, way: Way) -> None:
+    """By the engine as soon as they end, where it does that without the program; else by the next pool or run."""
     with scene(engines.get(way)) as made, made.start(waits=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
-        assert made.engine.containers("exeat.kind=pool")  # the control
+        pool = {each["Id"] for each in made.engine.containers("exeat.kind=pool")}
+        assert pool
+        assert pool <= made.running()  # the control
         program.kill()
+        wait_until(lambda: not pool & made.running(), "the containers to end")
+        remove_left_over(Engine(str(made.engine.socket), made.engine.kind))
         assert made.left_at_the_engine() == []
 
 
@@ -189,7 +217,7 @@ def test_a_pool_outlives_a_restart_of_its_engine(engines: Engines, monkeypatch: 
                 assert (await claimed.call("echo", text="found")).value == "found"
             await pool.filled()
             assert not before & {each["Id"] for each in engine.containers("exeat.kind=pool")}
-            assert pool.stats()["default"].lost >= 2
+            assert pool.stats()["default"].lost >= 1
         assert not engine.containers("exeat.kind=pool")
 
     asyncio.run(main())

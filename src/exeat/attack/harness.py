@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from exeat.attack.in_container import Inside
 from exeat.attack.model import BOUNDARIES, Answer, Evidence, Group, Probe, Scene
 from exeat.attack.outside.targets import Targets, open_targets
 from exeat.attack.probes import GROUPS
 from exeat.attack.scorecard import Row, Scorecard, Seen
 
 Progress = Callable[[str], None]
-_PROBE_FILE = Path(__file__).with_name("probe.py")
+_HERE = Inside()
 _LAUNCHER_FILE = Path(__file__).with_name("launcher.py")
 _CONTROL_S = 3.0  # how long something that must arrive may take
 _RUN_S = 180.0
@@ -45,11 +46,12 @@ def attack(
     groups: Sequence[str] = (),
     exeat: Sequence[str] = (),
     nest: bool = False,
+    inside: Inside = _HERE,
     progress: Progress = lambda _: None,
 ) -> Scorecard:
     """Try everything, or the groups named, against a jail. `exeat` is the command to attack.
 
-    `nest`: with --nest, and each probe as root in a user namespace of its own.
+    `nest`: with --nest, and each probe as root in a user namespace of its own. `inside`: how probes are run in it.
     """
     command = tuple(exeat) or (sys.executable, "-P", "-m", "exeat")
     rows: list[Row] = []
@@ -57,14 +59,17 @@ def attack(
         for group in GROUPS.values():
             if not groups or group.name in groups:
                 progress(group.title)
-                rows += _attack_group(group, jail, command, targets, nest=nest)
+                rows += _attack_group(group, jail, command, targets, inside, nest=nest)
     return Scorecard(jail, "root" if os.geteuid() == 0 else f"user {os.geteuid()}", tuple(rows))
 
 
-def _attack_group(group: Group, jail: str, exeat: tuple[str, ...], targets: Targets, *, nest: bool) -> list[Row]:
+def _attack_group(
+    group: Group, jail: str, exeat: tuple[str, ...], targets: Targets, inside: Inside, *, nest: bool
+) -> list[Row]:
     """Control and jail for the probes of one group. Those that need another setting are a run of their own."""
-    rows: list[Row] = []
-    chosen = [probe for probe in group.probes if not (nest and probe.id in GRANTED_BY_NEST)]
+    rows = [_left_out(probe, jail, why) for probe in group.probes if (why := inside.why_not(probe))]
+    tried = [probe for probe in group.probes if not inside.why_not(probe)]
+    chosen = [probe for probe in tried if not (nest and probe.id in GRANTED_BY_NEST)]
     plain = [probe for probe in chosen if probe.id not in _CLEAN]
     clean = [probe for probe in chosen if probe.id in _CLEAN]
     nested = ("--nest",) if nest else ()
@@ -73,7 +78,7 @@ def _attack_group(group: Group, jail: str, exeat: tuple[str, ...], targets: Targ
             controls = _run_controls(probes, targets)
             # Where there is nothing to attack, nothing is tried in the jail either: it might reach something real.
             there = [probe for probe in probes if not controls[probe.id].answer.absent]
-            seen = _run_jailed(there, jail, exeat, options, targets) if there else {}
+            seen = _run_jailed(there, (*exeat, "run", "--jail", jail, *options), targets, inside) if there else {}
             rows += [_judge(probe, jail, controls[probe.id], seen.get(probe.id)) for probe in probes]
     return rows
 
@@ -95,6 +100,10 @@ class _Result:
     answer: Answer  # one that did not come counts as a mistake of the probe's own
     got_out: str = ""  # the evidence
     allowed: bool = False  # its token reached the allowed host
+
+
+def _left_out(probe: Probe, jail: str, why: str) -> Row:
+    return Row(probe.id, probe.group, probe.title, jail, "-", Seen.LEFT_OUT, why)
 
 
 def _judge(probe: Probe, jail: str, control: _Result, jailed: _Result | None) -> Row:
@@ -147,23 +156,24 @@ def _run_controls(probes: list[Probe], targets: Targets) -> dict[str, _Result]:
     results = {probe.id: _Result(Answer(probe.id, False, "")) for probe in probes if probe not in tried}
     if tried:
         scene = replace(targets.scene, outside=True)
-        results |= _run(tried, scene, (), targets, wait_s=_CONTROL_S)
+        results |= _run(tried, scene, (), targets, _HERE, wait_s=_CONTROL_S)
     return results
 
 
 def _run_jailed(
-    probes: list[Probe], jail: str, exeat: tuple[str, ...], options: tuple[str, ...], targets: Targets
+    probes: list[Probe], exeat_run: tuple[str, ...], targets: Targets, inside: Inside
 ) -> dict[str, _Result]:
-    scene = replace(targets.scene, outside=False, nested="--nest" in options, proxy=None)
+    python = inside.python or targets.scene.python
+    scene = replace(targets.scene, outside=False, nested="--nest" in exeat_run, proxy=None, python=python)
     name, port = scene.allowed
     with tempfile.TemporaryDirectory(prefix="exeat-attack-log-") as folder:
-        wrapper = (*exeat, "run", "--jail", jail, "--quiet", *options, "--audit", str(Path(folder, "audit.jsonl")))
+        wrapper = (*exeat_run, *inside.options, "--quiet", "--audit", str(Path(folder, "audit.jsonl")))
         policy = ("--allow", f"{name}:{port}", "--add-host", f"{name}:{scene.allowed_address}")
-        return _run(probes, scene, (*wrapper, *policy, "--"), targets, wait_s=0)
+        return _run(probes, scene, (*wrapper, *policy, "--"), targets, inside, wait_s=0)
 
 
 def _run(
-    probes: list[Probe], scene: Scene, wrapper: tuple[str, ...], targets: Targets, *, wait_s: float
+    probes: list[Probe], scene: Scene, wrapper: tuple[str, ...], targets: Targets, inside: Inside, *, wait_s: float
 ) -> dict[str, _Result]:
     """Run probes once, and gather the evidence."""
     tokens = {probe.id: secrets.token_hex(12) for probe in probes}
@@ -172,7 +182,7 @@ def _run(
     if group == "files":
         targets.belongings.lay_out()
         scene = replace(scene, files=targets.belongings.scene())
-    command = [*wrapper, scene.python, "-I", str(_PROBE_FILE), scene.to_json(), json.dumps(tokens)]
+    command = [*wrapper, scene.python, "-I", inside.probe, scene.to_json(), json.dumps(tokens)]
     ran = _execute(command, targets, folder=_start_folder(scene), group=group)
     if group == "outlive":
         _release(tokens, scene)

@@ -17,7 +17,17 @@ import time
 
 _TICK_S = 0.01
 _TICKS = 30_000  # it must end, even if it is forgotten
-_PLACES = ("XDG_", "EXEAT_HOME", "GNUPGHOME", "AWS_", "KUBECONFIG", "DOCKER_", "NPM_CONFIG_", "NETRC", "CARGO_HOME")
+_PLACES = (
+    "XDG_",
+    "EXEAT_HOME",
+    "GNUPGHOME",
+    "AWS_",
+    "KUBECONFIG",
+    "DOCKER_CONFIG",
+    "NPM_CONFIG_",
+    "NETRC",
+    "CARGO_HOME",
+)
 _LEFT_OPEN = (
     (".ssh/id_ed25519", os.O_RDONLY),
     (".ssh/id_ed25519", os.O_PATH),

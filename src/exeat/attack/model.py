@@ -12,7 +12,7 @@ from typing import TypeVar
 
 Place = tuple[str, int]
 
-JAILS = ("netns", "nft", "env")
+JAILS = ("netns", "nft", "container", "env")
 
 
 class Evidence(enum.Enum):
@@ -198,5 +198,6 @@ class Group:
             return "the kernel allowed it"
 
 
-BOUNDARIES = frozenset({"netns", "nft"})  # the jails that claim to hold
+BOUNDARIES = frozenset({"netns", "nft", "container"})  # the jails that claim to hold
 EVERYWHERE = frozenset(JAILS)
+OWN_NETWORK = frozenset({"netns", "container"})  # those in which the host's is not there at all

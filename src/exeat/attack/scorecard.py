@@ -17,6 +17,7 @@ class Seen(enum.Enum):
     LIMIT = "known limit"  # gets out of every jail there is, and docs/limits.md says so
     WORKS = "works"
     BROKEN = "BROKEN"  # what must work does not, or the probe could not be run: proves nothing, so it is a failure
+    LEFT_OUT = "left out"  # by name, and for a reason: it says nothing about this jail
     NO_CONTROL = "no control"  # does not work without a jail either: counts as neither
 
 
@@ -63,6 +64,8 @@ class Scorecard:
             parts.append(f"{count[Seen.LIMIT]} known limit{'' if count[Seen.LIMIT] == 1 else 's'}")
         if count[Seen.NO_CONTROL]:
             parts.append(f"{count[Seen.NO_CONTROL]} without control")
+        if count[Seen.LEFT_OUT]:
+            parts.append(f"{count[Seen.LEFT_OUT]} left out")
         return f"{self.jail} as {self.user}: " + ", ".join(parts)
 
     def to_json(self) -> str:
@@ -112,6 +115,8 @@ def _why(row: Row) -> str:
             return _plain(row.said)
         case Seen.NO_CONTROL:
             return _plain(row.control)
+        case Seen.LEFT_OUT:
+            return _plain(row.said)
         case _:
             return ""
 

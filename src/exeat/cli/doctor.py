@@ -20,7 +20,17 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = "exit status: 0 contained, 1 something got out or nothing contains, 2 not tried"
     parser.add_argument("--attack", action="store_true", help="run the escape corpus and print a scorecard")
-    parser.add_argument("--jail", choices=("netns", "nft", "env"), default="netns", help="what to attack (%(default)s)")
+    parser.add_argument(
+        "--jail", choices=("netns", "nft", "container", "env"), default="netns", help="what to attack (%(default)s)"
+    )
+    parser.add_argument(
+        "--container",
+        metavar="IMAGE",
+        nargs="?",
+        const="",
+        help="with --jail container: of this image; it needs Python",
+    )
+    parser.add_argument("--engine", choices=("docker", "podman"), default="", help="with --jail container")
     parser.add_argument(
         "--class", dest="groups", metavar="NAME", action="append", default=[], help="attack by this class (repeatable)"
     )
@@ -31,7 +41,7 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     if options.attack:
-        return doctor_attack(options.jail, options.groups, nest=options.nest, as_json=options.json)
+        return doctor_attack(options)
     return doctor(as_json=options.json)
 
 
@@ -45,11 +55,13 @@ def doctor(*, as_json: bool) -> int:
     return 0 if report.can_contain else 1
 
 
-def doctor_attack(jail: str, groups: list[str], *, nest: bool, as_json: bool) -> int:
+def doctor_attack(options: argparse.Namespace) -> int:
     """Attack a jail and print the scorecard. Exit status 1 if anything got out, 2 if it could not be tried."""
     if not sys.platform.startswith("linux"):
         raise ConfigError(f"the escape corpus needs Linux, and this is {sys.platform}")
+    jail, groups, nest = options.jail, options.groups, options.nest
     from exeat.attack.harness import attack
+    from exeat.attack.in_container import Inside, look_into
     from exeat.attack.probes import GROUPS
     from exeat.jail.select import examine
 
@@ -58,15 +70,19 @@ def doctor_attack(jail: str, groups: list[str], *, nest: bool, as_json: bool) ->
         raise ConfigError(f"no such class: {', '.join(unknown)}", expected=", ".join(GROUPS))
     if nest and (jail != "netns" or os.geteuid() == 0):
         raise ConfigError("it works only in the netns jail, and not as root", where="--nest", expected="another user")
+    if jail != "container" and (options.container is not None or options.engine):
+        raise ConfigError("they are about a container", where="--container, --engine", expected="--jail container")
     try:
         found = examine(jail)
     except ImportError as error:
         raise ConfigError(f"the {jail} jail does not work here: {error}") from None
     if not found.ok:
         raise ConfigError(f"the {jail} jail does not work here: {found.why}", expected=found.fix)
-    card = attack(jail, groups=groups, nest=nest, progress=_progress)
+    exeat = (sys.executable, "-P", "-m", "exeat")
+    inside = look_into(options.container, options.engine, exeat) if jail == "container" else Inside()
+    card = attack(jail, groups=groups, exeat=exeat, nest=nest, inside=inside, progress=_progress)
     _progress("")
-    print(card.to_json() if as_json else card.to_text({name: group.title for name, group in GROUPS.items()}))
+    print(card.to_json() if options.json else card.to_text({name: group.title for name, group in GROUPS.items()}))
     return card.status
 
 

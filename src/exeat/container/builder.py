@@ -67,8 +67,8 @@ class SandboxBuilder:
 
     async def ensure_network(self, name: str) -> Any:
         """The internal network of a sandbox."""
-        sidecar = import_module("exeat.container.sidecar")
         self.registry.sandbox(name)
+        sidecar = import_module("exeat.container.sidecar")
         return await in_thread(lambda _: sidecar.ensure_network(self.engine, name))
 
     async def ensure_proxy(self, network_name: str | None = None) -> Any:

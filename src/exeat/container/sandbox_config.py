@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,8 +25,8 @@ class NetworkPolicy:
     usual ones of the web.
     """
 
-    allowed_hosts: tuple[str, ...] = ()
-    allowed_ports: tuple[int, ...] = ()
+    allowed_hosts: Sequence[str] = ()
+    allowed_ports: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         _take_tuple(self, "allowed_hosts", str)
@@ -50,8 +50,8 @@ class NetworkPolicy:
         for host in self.allowed_hosts:
             if " " in host or host.startswith("!"):
                 raise ConfigError(f"{host!r} is not a host", expected="a host, such as api.example.com")
-        ports = ",".join(str(port) for port in self.allowed_ports)
-        return tuple(f"{host}:{ports}" if ports else host for host in self.allowed_hosts)
+        ports = [f":{port}" for port in self.allowed_ports] or [""]
+        return tuple(f"{host}{port}" for host in self.allowed_hosts for port in ports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class SandboxConfig:
     """One sandbox. `base_image` is what EXEAT_IMAGE names if it is not said, else a slim Python image."""
 
     name: str
-    dependencies: tuple[str, ...] = ()
+    dependencies: Sequence[str] = ()
     base_image: str = ""
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     limits: SandboxLimits = field(default_factory=SandboxLimits)

@@ -54,6 +54,8 @@ def read_tool_source(function: Callable[..., Any], own_decorator: Callable[[obje
 def _plain_function(function: Callable[..., Any]) -> FunctionType:
     name = getattr(function, "__qualname__", None) or repr(function)
     plain = inspect.unwrap(function)
+    if inspect.ismethod(plain):
+        plain = plain.__func__  # refused below, for what it is
     if not isinstance(plain, FunctionType):
         raise _error(name, "it is not a function")
     if plain.__name__ == "<lambda>":

@@ -5,14 +5,10 @@ Engines are asked, and nothing is started in them. One that does not answer cost
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exeat.errors import JailError
@@ -22,7 +18,6 @@ if TYPE_CHECKING:
 
 ASK_S = 3.0  # for an answer of the engine
 WAIT_S = 8.0  # for everything; Podman's service may have to be started
-_CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
 
 
 class WayIn(StrEnum):
@@ -31,6 +26,7 @@ class WayIn(StrEnum):
     ROOT = "root"
     USER_NAMESPACE = "user namespace"
     HELPER = "helper container"
+    SIDECAR = "sidecar"
     NONE = ""
 
 
@@ -38,6 +34,7 @@ _WAYS = {
     WayIn.ROOT: "exeat enters the network of a container itself",
     WayIn.USER_NAMESPACE: "the containers are yours, so exeat enters their network without root",
     WayIn.HELPER: "a short-lived container makes the network, because only the engine may enter it",
+    WayIn.SIDECAR: "the containers run elsewhere: only by variables and an internal network (exeat image gateway)",
 }
 
 
@@ -95,6 +92,8 @@ def _examine(kind: str) -> EngineLine:
 
 
 def _describe(engine: Engine, kind: str) -> EngineLine:
+    from exeat.jail.container.ways import find_way
+
     info = engine.call("GET", "/info", timeout_s=ASK_S)
     rootless = bool(info.get("Rootless")) or any("rootless" in each for each in info.get("SecurityOptions") or ())
     image = _default_image(engine)
@@ -105,47 +104,9 @@ def _describe(engine: Engine, kind: str) -> EngineLine:
         version=str(info.get("ServerVersion", "")),
         where="" if engine.is_for_us else engine.where,
         rootless=rootless,
-        way=find_way(engine.where, rootless=rootless),
+        way=WayIn(find_way(engine).name),
         image=image,
     )
-
-
-def find_way(where: str, *, rootless: bool) -> WayIn:
-    """By who is at the other end of the socket: exeat enters only the containers whose processes it sees."""
-    pid, uid = _peer(where)
-    if pid == 0 or _is_elsewhere(pid):
-        return WayIn.HELPER  # exeat is in a container that has the engine's socket
-    if os.geteuid() == 0 and _has_rights():
-        return WayIn.ROOT
-    if rootless and uid == os.geteuid():
-        return WayIn.USER_NAMESPACE
-    return WayIn.HELPER
-
-
-def _peer(where: str) -> tuple[int, int]:
-    """The process that listens there, 0 if it is none that can be seen from here, and its user."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(ASK_S)
-        connection.connect(where)
-        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid
-
-
-def _is_elsewhere(pid: int) -> bool:
-    """Has it another PID namespace? Only its owner may ask; for others the engine's own answer will have to do."""
-    try:
-        return not Path(f"/proc/{pid}/ns/pid").samefile("/proc/self/ns/pid")
-    except OSError:
-        return False
-
-
-def _has_rights() -> bool:
-    """Root without these is root by name."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            rights = int(line.split()[1], 16)
-            return bool(rights >> _CAP_NET_ADMIN & 1 and rights >> _CAP_SYS_ADMIN & 1)
-    return False
 
 
 def _default_name() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final
 
@@ -117,10 +117,16 @@ class Engine:
         data: bytes | Iterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = CALL_S,
+        opened: Callable[[socket.socket], None] | None = None,
     ) -> Answer:
-        """Send it and read the head of the answer. Raises EngineError if that says no."""
-        connection = self._connect(timeout_s)
+        """Send it and read the head of the answer. Raises EngineError if that says no.
+
+        `opened` gets the connection before anything is sent, for those who may want to break it off.
+        """
+        connection = self.connect(timeout_s)
         try:
+            if opened is not None:
+                opened(connection)
             _send(connection, method, _target(path, query), body, data, headers or {})
             answer = Answer(connection)
         except (OSError, httptools.HttpParserError) as error:
@@ -134,7 +140,8 @@ class Engine:
                 raise _refusal(answer.status, answer.read() if method != "HEAD" else b"", method, path)
         return answer
 
-    def _connect(self, timeout_s: float | None) -> socket.socket:
+    def connect(self, timeout_s: float | None = CALL_S) -> socket.socket:
+        """A connection on which nothing is said yet. Raises EngineError."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.settimeout(timeout_s)
         try:

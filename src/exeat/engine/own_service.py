@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import tempfile
 import time
 from typing import Final
@@ -13,11 +12,16 @@ from exeat.engine.client import Engine
 from exeat.engine.errors import EngineError
 
 _START_S: Final = 20.0
+_LOOK_S: Final = 0.01
+_MAX_SAID: Final = 4_000
 # Standard input is a pipe that only we hold: its end tells that we are gone, however that came about. Podman does not
-# read it itself.
+# read it itself. A Podman that ends by itself ends the watch.
 _WATCHED: Final = """
-"$1" system service --time=0 "unix://$2/podman.sock" </dev/null >/dev/null 2>"$2/errors" &
-read -r _
+exec 3<&0
+"$1" system service --time=0 "unix://$2/podman.sock" </dev/null >/dev/null 3<&- &
+podman=$!
+{ read -r _ <&3; kill $podman; } 2>/dev/null &
+wait $podman
 kill $! 2>/dev/null
 rm -rf "$2"
 """
@@ -27,29 +31,35 @@ def start_podman(program: str) -> Engine:
     """Raises EngineError with what Podman said."""
     folder = tempfile.mkdtemp(prefix="exeat-podman-")
     reader, writer = os.pipe()
-    # In a session of its own: Ctrl-C is for the command, and the containers must still be removed then.
-    watcher = subprocess.Popen(
-        ["/bin/sh", "-c", _WATCHED, "exeat-podman", program, folder],
-        stdin=reader,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    os.close(reader)
-    if _waits_for(f"{folder}/podman.sock", watcher):
-        return Engine(f"{folder}/podman.sock", "podman", held=writer)
-    said = _read(f"{folder}/errors")
-    os.close(writer)
-    watcher.wait()
+    with tempfile.TemporaryFile() as errors:
+        watcher = _spawn(["/bin/sh", "-c", _WATCHED, "exeat-podman", program, folder], reader, errors.fileno())
+        os.close(reader)
+        if _waits_for(f"{folder}/podman.sock", watcher):
+            return Engine(f"{folder}/podman.sock", "podman", held=writer)
+        os.close(writer)
+        errors.seek(0)
+        said = errors.read(_MAX_SAID).decode("utf-8", "replace").strip()
     raise EngineError("Podman's service could not be started", detail=said or "it does not answer", fix="podman info")
 
 
-def _waits_for(path: str, watcher: subprocess.Popen[bytes]) -> bool:
+def _spawn(argv: list[str], reader: int, errors: int) -> int:
+    """In a session of its own: Ctrl-C is for the command, and the containers must still be removed then. A run has
+    signals blocked, a shell needs them.
+    """
+    streams = [
+        (os.POSIX_SPAWN_DUP2, reader, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_DUP2, errors, 2),
+    ]
+    return os.posix_spawn(argv[0], argv, os.environ, file_actions=streams, setsid=True, setsigmask=())
+
+
+def _waits_for(path: str, watcher: int) -> bool:
     deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and watcher.poll() is None:
+    while time.monotonic() < deadline and os.waitpid(watcher, os.WNOHANG)[0] == 0:
         if _answers(path):
             return True
-        time.sleep(0.01)
+        time.sleep(_LOOK_S)
     return False
 
 
@@ -60,11 +70,3 @@ def _answers(path: str) -> bool:
         except OSError:
             return False
     return True
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read(4000).strip()
-    except OSError:
-        return ""

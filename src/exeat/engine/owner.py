@@ -11,15 +11,19 @@ from collections.abc import Mapping
 from typing import Final
 
 from exeat.engine.client import Engine
-from exeat.engine.errors import EngineError
+from exeat.engine.errors import EngineError, NotFoundError
 
 KIND: Final = "exeat.kind"
 OWNER: Final = "exeat.owner"
+INSIDE: Final = "exeat.inside"
 
 
-def labels(kind: str, *, is_kept: bool = False) -> dict[str, str]:
-    """`is_kept`: it outlives this process on purpose."""
-    return {KIND: kind} if is_kept else {KIND: kind, OWNER: f"{_world()}.{os.getpid()}.{_started(os.getpid())}"}
+def labels(kind: str, *, is_kept: bool = False, inside: str = "") -> dict[str, str]:
+    """`is_kept`: it outlives this process on purpose. `inside`: the engine's container that this process is in."""
+    if is_kept:
+        return {KIND: kind}
+    found = {KIND: kind, OWNER: f"{_world()}.{os.getpid()}.{_started(os.getpid())}"}
+    return found | {INSIDE: inside} if inside else found
 
 
 def remove_left_over(engine: Engine) -> list[str]:
@@ -27,7 +31,7 @@ def remove_left_over(engine: Engine) -> list[str]:
     removed = []
     only_ours = {"label": [OWNER]}
     for container in engine.call("GET", "/containers/json", query={"all": True, "filters": only_ours}):
-        if is_left_over(container.get("Labels") or {}):
+        if is_left_over(container.get("Labels") or {}, engine):
             removed += _remove(engine, f"/containers/{container['Id']}", {"force": True, "v": True})
     return removed
 
@@ -37,10 +41,10 @@ def remove_left_networks(engine: Engine) -> list[str]:
     removed = []
     only_ours = {"label": [OWNER]}
     for network in engine.call("GET", "/networks", query={"filters": only_ours}):
-        if is_left_over(network.get("Labels") or {}):
+        if is_left_over(network.get("Labels") or {}, engine):
             removed += _remove(engine, f"/networks/{network['Id']}")
     for volume in (engine.call("GET", "/volumes", query={"filters": only_ours}) or {}).get("Volumes") or ():
-        if is_left_over(volume.get("Labels") or {}):
+        if is_left_over(volume.get("Labels") or {}, engine):
             removed += _remove(engine, f"/volumes/{volume['Name']}")
     return removed
 
@@ -53,13 +57,24 @@ def _remove(engine: Engine, path: str, query: Mapping[str, object] | None = None
     return [path]
 
 
-def is_left_over(found: Mapping[str, str]) -> bool:
-    """Whether these labels name a process of this machine that is gone."""
+def is_left_over(found: Mapping[str, str], engine: Engine | None = None) -> bool:
+    """Whether these labels name a process of this machine that is gone, or one in a container that is."""
     world, _, process = found.get(OWNER, "").rpartition(".")[0].rpartition(".")
     started = found.get(OWNER, "").rpartition(".")[2]
-    if world != _world() or not process.isdigit():
+    if not process.isdigit():
         return False
-    return _started(int(process)) != started
+    if world == _world():
+        return _started(int(process)) != started
+    inside = found.get(INSIDE, "")
+    return bool(inside) and engine is not None and not _runs(engine, inside)
+
+
+def _runs(engine: Engine, container: str) -> bool:
+    """With a container, all processes in it are gone."""
+    try:
+        return bool(engine.call("GET", f"/containers/{container}/json")["State"]["Running"])
+    except NotFoundError:
+        return False
 
 
 def _world() -> str:

@@ -83,7 +83,8 @@ class ContainerFiles(CommandFiles):
         plan, settings = self.plan, self.plan.settings
         check_sockets_and_devices(settings)
         silent = silent_mounts(PRIVATE)
-        refuse_silent(silent, [working_directory(), *plan.files.write])
+        named_mounts = settings.container.mounts if settings.container is not None else ()
+        refuse_silent(silent, [working_directory(), *plan.files.write, *(mount.source for mount in named_mounts)])
         home, own = user_home(), own_files(plan)
         self._hidden = find_hidden(plan, own)
         refuse_own_sockets(settings.unix, self._hidden)
@@ -137,14 +138,18 @@ class ContainerFiles(CommandFiles):
                 raise ConfigError("is not in the container", where=f"--show {text}", expected=expected)
 
     def begin(self, built: Built) -> None:
-        refuse_other_mounts(built.init, self.mounts)
+        if built.init:  # else no one here sees the container's processes
+            refuse_other_mounts(built.init, self.mounts)
         holdings = self._holdings
         links = [(place.root, place.path) for place in self._mounts.links]
         if any(holdings):
             self._guard = ProjectGuard(holdings, built.namespaces, PINS, BLANK, self._mounts.inside)
             self.descriptor = self._guard.descriptor
-            if built.namespaces:
+            if built.namespaces and links:  # all else the engine's mounts hold
                 self._guard.hold()
+        else:
+            for descriptor in built.namespaces:
+                os.close(descriptor)
         places = [(place.root, place.path) for place in holdings.second_names]
         places += [] if built.namespaces else links
         self._copies = HeldPlaces(places) if places else None

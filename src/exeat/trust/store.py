@@ -34,7 +34,13 @@ def certificates_of(pem: bytes) -> list[bytes]:
     return list(found)
 
 
-def as_pem(der: bytes) -> bytes:
+def joined(pem: bytes, more: bytes) -> bytes:
+    """The first, with those of the second that it does not have."""
+    known = set(certificates_of(pem))
+    return pem + b"".join(_as_pem(der) for der in certificates_of(more) if der not in known)
+
+
+def _as_pem(der: bytes) -> bytes:
     return b"-----BEGIN CERTIFICATE-----\n" + base64.encodebytes(der) + b"-----END CERTIFICATE-----\n"
 
 

@@ -33,6 +33,7 @@ from tests.support.own_network import bring_loopback_up
 
 START_S = 60
 _STOP_S = 20
+_REAP_S = 0.2
 _CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000
 _MS_REC, _MS_SLAVE, _MS_BIND, _MNT_DETACH = 0x4000, 0x80000, 0x1000, 2
 _PR_SET_CHILD_SUBREAPER = 36
@@ -67,7 +68,9 @@ def _serve(listener: socket.socket, facts: dict[str, object], keeper: _Keeper) -
     selector.register(listener, selectors.EVENT_READ)
     workers = 0
     while True:
-        for key, _ in selector.select():
+        events = selector.select(_REAP_S)
+        keeper.reap()
+        for key, _ in events:
             if key.fileobj is listener:
                 worker, _ = listener.accept()
                 worker.sendall(told)
@@ -150,6 +153,15 @@ class _Keeper:
             time.sleep(0.02)
         if service.gid is not None:
             os.chown(service.socket, 0, service.gid)
+
+    def reap(self) -> None:
+        """The processes whose parents have left them to us. An engine waits for some of them to be gone."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if self._engine is not None and ended.si_pid == self._engine.pid:
+                    self._engine.poll()
+                else:
+                    os.waitpid(ended.si_pid, 0)
 
     def restart(self) -> None:
         """As a service manager does it."""

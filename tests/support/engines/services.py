@@ -62,6 +62,7 @@ def _podman(folder: Path, uid: int, over: Mapping[str, Path] | None = None) -> S
         each.mkdir()
         each.chmod(0o700)
         os.chown(each, uid, uid)
+    # Where Podman looks if it is told the storage alone: so it is when a container ends and is removed.
     # runc, because crun refuses to work where both versions of control groups are mounted.
     (folder / "containers.conf").write_text(
         f"""[containers]
@@ -71,8 +72,8 @@ runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 tmp_dir = "{run}/libpod"
-static_dir = "{home}/libpod"
-volume_path = "{home}/volumes"
+static_dir = "{home}/storage/libpod"
+volume_path = "{home}/storage/volumes"
 [network]
 network_backend = "netavark"
 network_config_dir = "{home}/networks"

@@ -17,12 +17,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from exeat.container.harness import harness
 from exeat.container.harness.client import HarnessClient
+from exeat.container.harness.shipped import read_harness
 
-# No one else's, whatever a tool sends to all processes of its user. And there: a Python that this user may start.
-OWN_USER = 2_000_000 + os.getpid()
-_PYTHON = "/usr/bin/python3" if os.getuid() == 0 else os.path.realpath(sys.executable)
+
+def _has_user(uid: int) -> bool:
+    """Whether root here can become this user: not in every user namespace."""
+    ranges = [[*map(int, line.split())] for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return os.getuid() == 0 and any(start <= uid < start + count for start, _, count in ranges)
+
+
+def _is_open(path: str) -> bool:
+    """Whether every user may start this program."""
+    return all(each.stat().st_mode & 0o001 for each in (Path(path), *Path(path).parents))
+
+
+# No one else's, whatever a tool sends to all processes of its user; None if that cannot be had.
+OWN_USER = 2_000_000 + os.getpid() if _has_user(2_000_000 + os.getpid()) else None
+_EXECUTABLE = os.path.realpath(sys.executable)
+_PYTHON = _EXECUTABLE if OWN_USER is None or _is_open(_EXECUTABLE) else "/usr/bin/python3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +85,7 @@ def write_image(
     scratch.mkdir()
     text = textwrap.dedent(source)
     (tools / "tool.py").write_text(text)
-    code = Path(harness.__file__).read_text()
+    code = read_harness().decode()
     for line, other in changed.items():
         assert code.count(line) == 1
         code = code.replace(line, other)
@@ -82,22 +95,21 @@ def write_image(
     (tools / "manifest.json").write_text(json.dumps({"version": 1, "tools": entries}))
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    if os.getuid() == 0:
+    if OWN_USER is not None:
         os.chown(scratch, OWN_USER, OWN_USER)
     return scratch
 
 
 def launch(folder: Path, scratch: Path, stdin: int, stdout: int) -> subprocess.Popen[bytes]:
-    is_root = os.getuid() == 0
     return subprocess.Popen(
         [_PYTHON, "-I", "-B", str(folder / "harness.py")],
         stdin=stdin,
         stdout=stdout,
         env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "TMPDIR": str(scratch)},
         cwd="/",
-        user=OWN_USER if is_root else None,
-        group=OWN_USER if is_root else None,
-        extra_groups=[] if is_root else None,
+        user=OWN_USER,
+        group=OWN_USER,
+        extra_groups=None if OWN_USER is None else [],
     )
 
 

@@ -96,7 +96,7 @@ def find_marks() -> list[str]:
 
 def search(needle: str) -> dict[str, list[str]]:
     """Where a text can be seen: variables, files that can be written, and every process that can be looked into."""
-    found = []
+    found = [f"${name}" for name, text in os.environ.items() if needle in text]
     looked = []
     data = needle.encode()
     paths = [path for folder in ("/tmp", "/home/sandbox", "/dev/shm", "/run") for path in Path(folder).rglob("*")]

@@ -138,7 +138,7 @@ class Process:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._started = _stat(pid)[19]
+        self.started = _stat(pid)[19]
 
     @property
     def is_there(self) -> bool:
@@ -147,7 +147,7 @@ class Process:
             fields = _stat(self.pid)
         except OSError:
             return False
-        return fields[19] == self._started and fields[0] not in "ZX"
+        return fields[19] == self.started and fields[0] not in "ZX"
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         assert self.is_there

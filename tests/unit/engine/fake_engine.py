@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 Reply = Callable[[bytes], bytes]
@@ -35,7 +35,8 @@ def serving(path: Path, reply: Reply) -> Iterator[list[bytes]]:
                 request = _read(connection)
                 if request:
                     requests.append(request)
-                    connection.sendall(reply(request))
+                    with suppress(BrokenPipeError):  # the client has left
+                        connection.sendall(reply(request))
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

@@ -6,7 +6,18 @@ import contextlib
 import socket
 from pathlib import Path
 
-from exeat.attack.model import BOUNDARIES, EVERYWHERE, Absent, Evidence, Group, Place, Scene, Stopped, apart
+from exeat.attack.model import (
+    BOUNDARIES,
+    EVERYWHERE,
+    OWN_NETWORK,
+    Absent,
+    Evidence,
+    Group,
+    Place,
+    Scene,
+    Stopped,
+    apart,
+)
 from exeat.attack.moves import (
     ask,
     authority_of,
@@ -65,7 +76,7 @@ def redirect_as_proxy(scene: Scene) -> str:
         return ask(sock, request_for(scene, target))
 
 
-@GROUP.probe("E4.listeners", "every port that listens inside, asked in every language", stops=frozenset({"netns"}))
+@GROUP.probe("E4.listeners", "every port that listens inside, asked in every language", stops=OWN_NETWORK)
 def listeners(scene: Scene) -> str:
     """The gateway's own listeners, by their own ports and not by a redirect. Outside only the open proxy is asked."""
     if scene.proxy is None and not apart(scene, "net"):

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 
-from exeat.attack.model import BOUNDARIES, EVERYWHERE, Evidence, Group, Scene, Stopped
+from exeat.attack.model import BOUNDARIES, EVERYWHERE, OWN_NETWORK, Evidence, Group, Scene, Stopped
 from exeat.attack.moves import WAIT_S, ask, authority_of, connected, request_for, say_absolute, say_connect
 
 GROUP = Group("inside", "what must still work", EVERYWHERE)
@@ -24,12 +24,12 @@ def allowed(scene: Scene) -> str:
     return _by_name(scene, 0)
 
 
-@GROUP.probe("W1.allowed6", "the allowed host by its IPv6 address", evidence=_WORKS, stops=frozenset({"netns"}))
+@GROUP.probe("W1.allowed6", "the allowed host by its IPv6 address", evidence=_WORKS, stops=OWN_NETWORK)
 def allowed6(scene: Scene) -> str:
     return _by_name(scene, socket.AF_INET6)
 
 
-_BY_PROXY = frozenset({"netns", "env"})  # the others set no proxy variables
+_BY_PROXY = OWN_NETWORK | {"env"}  # the others set no proxy variables
 
 
 @GROUP.probe("W1.connect", "the allowed host by CONNECT", evidence=_WORKS, stops=_BY_PROXY)
@@ -66,7 +66,7 @@ def _talk(family: int, host: str) -> str:
     return "heard each other"
 
 
-_MAY_LISTEN = frozenset({"netns", "env"})  # not in the host's own network
+_MAY_LISTEN = OWN_NETWORK | {"env"}  # not in the host's own network
 
 
 @GROUP.probe("W2.loopback4", "two processes inside talk over 127.0.0.1", evidence=_WORKS, stops=_MAY_LISTEN)

@@ -26,39 +26,46 @@ class Pending:
         self.answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._room = output_bytes
         self._on_output = on_output
-        self._texts: dict[Stream, list[str]] = {stream: [] for stream in Stream}
+        self._written = {stream: bytearray() for stream in Stream}
         # A character may come in two pieces.
         self._decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in Stream}
 
     @property
     def stdout(self) -> str:
-        return "".join(self._texts[Stream.STDOUT])
+        return self._written[Stream.STDOUT].decode(errors="replace")
 
     @property
     def stderr(self) -> str:
-        return "".join(self._texts[Stream.STDERR])
+        return self._written[Stream.STDERR].decode(errors="replace")
 
-    def take_output(self, stream: Stream, data: bytes, *, is_last: bool = False) -> bool:
+    def take_output(self, stream: Stream, data: bytes) -> bool:
         """Keep what was written and tell. False if who was told raised an exception: the call has failed with it."""
         self._room -= len(data)
-        if self._room < 0:
-            raise ProtocolError("the sandbox sent more output than the call may have")
-        text = self._decoders[stream].decode(data, is_last)
-        if not text or self.is_abandoned:
+        if not data or self._room < 0:
+            raise ProtocolError("the sandbox sent more output than the call may have, or none")
+        if self.is_abandoned:
             return True
-        self._texts[stream].append(text)
-        if self._on_output is not None:
-            try:
-                self._on_output(stream, text)
-            except Exception as error:
-                self._fail(error)
-                return False
-        return True
+        self._written[stream] += data
+        return self._tell(stream, data)
 
     def end_output(self) -> None:
         """Nothing comes after this: half a character is one that cannot be read."""
         for stream in Stream:
-            self.take_output(stream, b"", is_last=True)
+            self._tell(stream, b"", is_last=True)
+
+    def _tell(self, stream: Stream, data: bytes, *, is_last: bool = False) -> bool:
+        if self._on_output is None:
+            return True
+        text = self._decoders[stream].decode(data, is_last)
+        try:
+            if text:
+                self._on_output(stream, text)
+        except Exception as error:
+            if is_last:
+                raise
+            self._fail(error)
+            return False
+        return True
 
     def fail(self, error: HarnessLostError) -> None:
         """The connection is gone."""

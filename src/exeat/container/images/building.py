@@ -23,7 +23,7 @@ _LOCK: Final = "images.lock"
 _AGAIN_S: Final = 0.1
 _MAX_LOG: Final = 1 << 20
 _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
-_NO_PYTHON: Final = ('exec: "python3"', "python3: not found", "executable file `python3` not found")
+_NO_PYTHON: Final = ('exec: "python3"', r"exec: \"python3\"", "executable file `python3` not found")  # runc, crun
 
 
 Say = Callable[[str], None]  # one line for a person who waits
@@ -62,12 +62,11 @@ def _build(engine: Engine, name: str, order: BuildOrder, network: str, say: Say,
     log = _Log(say)
     headers = {"Content-Type": "application/x-tar"}
     try:
-        with (
-            contextlib.closing(engine.request("POST", "/build", query, None, order.context(), headers, None)) as answer,
-            halt.over(answer.connection),
-        ):
-            for event in _events(answer.pieces()):
-                log.add(event)
+        with halt.watching() as watch:
+            answer = engine.request("POST", "/build", query, None, order.context(), headers, None, watch)
+            with contextlib.closing(answer):
+                for event in _events(answer.pieces()):
+                    log.add(event)
     except EngineError as error:
         if not error.status:
             raise
@@ -90,9 +89,16 @@ def _events(pieces: Iterator[bytes]) -> Iterator[Mapping[str, Any]]:
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
-        yield from (json.loads(line) for line in lines if line.strip())
+        yield from (_event(line) for line in lines if line.strip())
     if rest.strip():
-        yield json.loads(rest)
+        yield _event(rest)
+
+
+def _event(line: bytes) -> Mapping[str, Any]:
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        raise EngineError("the engine's answer is not JSON", detail=repr(line[:200])) from None
 
 
 class _Log:

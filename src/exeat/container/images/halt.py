@@ -42,20 +42,22 @@ class Halt:
             raise HaltedError
 
     @contextlib.contextmanager
-    def over(self, connection: socket.socket) -> Iterator[None]:
-        """While it is read from, `stop` shuts it."""
-        with self._lock:
-            self._waited_for.add(connection)
+    def watching(self) -> Iterator[Callable[[socket.socket], None]]:
+        """Takes the connection that is waited for: `stop` shuts it."""
         try:
-            self.check()
-            yield
+            yield self._watch
             self.check()
         except EngineError:
             self.check()  # the engine "has stopped answering" because we did
             raise
         finally:
             with self._lock:
-                self._waited_for.discard(connection)
+                self._waited_for.clear()
+
+    def _watch(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._waited_for.add(connection)
+        self.check()
 
 
 async def in_thread(work: Callable[[Halt], T]) -> T:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Final, NamedTuple
 
+from exeat.container.harness.shipped import read_harness
 from exeat.container.images.package_index import HERE, PackageIndex, find_pip
 from exeat.container.registry import Tool
 from exeat.engine.owner import KIND, OWNER, labels
@@ -94,7 +95,7 @@ WORKDIR /home/sandbox
 
 def sandbox_order(name: str, hardened: Built, tools: Sequence[Tool], build: str) -> BuildOrder:
     """The harness and the tools on top of the hardened image."""
-    harness = files("exeat.container.harness").joinpath("harness.py").read_bytes()
+    harness = read_harness()
     check = _step("check_tools.py")
     sources = {f"{tool.name}.py": tool.source for tool in tools}
     manifest = {

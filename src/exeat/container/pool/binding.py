@@ -93,7 +93,7 @@ class PoolTrust:
 
     def __init__(self, extra_files: Iterable[str] = ()) -> None:
         """Takes 100 ms, so it is for a thread. Raises ConfigError."""
-        environ = _environ()
+        environ = own_environ()
         self._upstream = UpstreamTrust(tuple(extra_files), environ)
         self.roots = find_system_roots(environ)
         for protocols in (HTTP1, EITHER, HTTP2):
@@ -124,7 +124,7 @@ async def bind(terms: Terms, trust: PoolTrust | None) -> Binding:
     if all(spec.source.value is not None for spec in terms.specs):
         secrets = fetch(terms.specs, {})
     else:
-        secrets = await asyncio.to_thread(fetch, terms.specs, _environ())
+        secrets = await asyncio.to_thread(fetch, terms.specs, own_environ())
     authority = Authority(permitted_hosts(terms.policy, terms.specs, Intercept.NEEDED))
     own = authority.certificate_pem
     variables = {secret.name: secret.placeholder.decode("ascii") for secret in secrets}
@@ -137,6 +137,6 @@ async def bind(terms: Terms, trust: PoolTrust | None) -> Binding:
     )
 
 
-def _environ() -> dict[str, str]:
+def own_environ() -> dict[str, str]:
     """No command that fetches a value has any use for what holds others."""
     return {name: value for name, value in os.environ.items() if name != VARIABLE}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from exeat.audit.journal import Journal
 from exeat.audit.record import encode_event
-from exeat.container.pool.binding import Binding
+from exeat.container.pool.binding import Binding, own_environ
 from exeat.container.pool.stock import PoolClosedError
 from exeat.container.pool.warm import WarmSandbox
 from exeat.gateway.gateway import Gateway
@@ -70,7 +70,7 @@ class ClaimedSandbox:
         self._gateway = gateway
         await gateway.start()
         if binding.secrets:
-            self._renewals = Renewals(binding.secrets, os.environ, gateway.state.journal)
+            self._renewals = Renewals(binding.secrets, own_environ(), gateway.state.journal)
         if binding.variables or binding.files:
             await self._warm.harness.bind(binding.variables, binding.files)
 

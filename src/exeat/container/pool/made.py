@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 from exeat.container.images.image import ENTRYPOINT
 from exeat.container.pool.warm import Harness
 from exeat.engine.owner import remove_left_over
-from exeat.errors import ExeatError
+from exeat.errors import ExeatError, JailError
 from exeat.jail.container.cell import Cell, CellSpec
 from exeat.jail.container.entrance import Entrance
+from exeat.jail.container.ways import Name, find_way
 from exeat.jail.jail import Sockets
 from exeat.jail.messages import HostPorts
 from exeat.run.gateway_process.rules import loopback_places
@@ -30,6 +31,13 @@ class ContainerMaker:
         """Blocks. Raises EngineError, JailError. What earlier programs have left at the engine is removed."""
         self._builder = builder
         self._engine = builder.engine
+        self._way = find_way(self._engine)
+        if self._way.name is Name.SIDECAR:
+            raise JailError(
+                "a pool needs an engine of this machine: its containers' networks are served from here",
+                detail=self._way.why,
+                fix="run the program where the engine is, or use a sidecar: SandboxBuilder.ensure_proxy()",
+            )
         remove_left_over(self._engine)
         self._entrance = Entrance()
         self._images: dict[str, str] = {}
@@ -42,7 +50,7 @@ class ContainerMaker:
         return tuple(loopback_places(make_policy(rules)))
 
     def make(self, name: str) -> MadeContainer:
-        made = MadeContainer(Cell(self._engine))
+        made = MadeContainer(Cell(self._engine, self._way))
         try:
             made.start(self._spec(name), self._entrance, self.places_on_host(name))
         except BaseException:
@@ -84,8 +92,7 @@ class MadeContainer:
         cell = self._cell
         cell.create(spec)
         cell.start()
-        cell.control, self.sockets = entrance.enter(cell.pid, cell.token, to_host)
-        cell.hear_ready()
+        self.sockets = cell.adopt(to_host, entrance.enter)
         self._said, complaints = os.pipe2(os.O_CLOEXEC)
         self._talk, theirs = socket.socketpair()
         try:

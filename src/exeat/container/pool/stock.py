@@ -19,6 +19,7 @@ from exeat.errors import ExeatError
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _TRIES: Final = 3
+_BEHIND_S: Final = 0.05
 
 
 class PoolClosedError(ExeatError, RuntimeError):
@@ -85,7 +86,7 @@ class Stock:
         taken = self._ready.popleft()
         taken.unwatch()
         self._claimed += 1
-        self.fill()
+        self._fill_behind()
         return taken
 
     async def _wait(self, limit_s: float) -> WarmSandbox:
@@ -130,6 +131,15 @@ class Stock:
         self.fill()
 
     # Making
+
+    def _fill_behind(self) -> None:
+        """A claim has taken one. Its replacement would cost it half of a small machine, so that comes a moment later,
+        unless few are left.
+        """
+        if len(self._ready) * 2 < self.size:
+            self.fill()
+        else:
+            asyncio.get_running_loop().call_later(_BEHIND_S, self.fill)
 
     def fill(self) -> None:
         """Have those made that are missing."""

@@ -7,16 +7,20 @@ import signal
 import sys
 
 from exeat.engine.find import open_engine
-from exeat.engine.owner import remove_left_over
+from exeat.engine.owner import remove_left_networks, remove_left_over
 from exeat.errors import JailError
 from exeat.jail import messages
 from exeat.jail.attending import attend, how_it_ended
 from exeat.jail.container.cell import Cell, CellSpec
-from exeat.jail.container.furnishing import furnish
+from exeat.jail.container.furnishing import Furnishing, furnish
 from exeat.jail.container.image_files import ImageFiles
 from exeat.jail.container.images import Image, find_image
+from exeat.jail.container.inside import furnish_inside
+from exeat.jail.container.limits import check_limits
 from exeat.jail.container.mounted import open_mounts
 from exeat.jail.container.options import ContainerOptions, Mount
+from exeat.jail.container.streams import Streams
+from exeat.jail.explain import explain_failure
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
@@ -26,6 +30,7 @@ from exeat.trust.places import trust_variables
 class ContainerJail:
     def __init__(self) -> None:
         self._cell: Cell | None = None
+        self._streams: Streams | None = None
         self._program = ""
         self._terminal = -1
         self._not_started: messages.ExecFailed | None = None
@@ -39,21 +44,34 @@ class ContainerJail:
         options = spec.container or ContainerOptions()
         self._program = spec.argv[0]
         self._terminal = spec.terminal.descriptor if spec.terminal is not None else -1
+        self._streams = Streams(spec.hidden)
         engine = open_engine(options.engine)
         remove_left_over(engine)
         image = find_image(engine, options.image, _show)
+        if told := check_limits(engine, options):
+            _show(told)
         cell = self._cell = Cell(engine)
+        if cell.way.own is not None:
+            remove_left_networks(engine)  # and volumes, which no other way needs
         user = options.user or f"{os.geteuid()}:{os.getegid()}"
-        own = furnish(spec, options, user, ImageFiles(engine, image, spec.memory)) if spec.folder else ()
-        cell.create(_cell_spec(spec, options, image, user, (*spec.mounts, *own)))
+        looked_up = None if cell.way.leads_to_mounts else ImageFiles(engine, image, spec.memory)
+        own = furnish(spec, options, user, looked_up) if spec.folder else Furnishing()
+        made = _cell_spec(spec, options, image, user, (*spec.mounts, *own.mounts))
+        cell.create(made)
         cell.start()
         sockets = cell.adopt(spec.to_host)
         assert cell.control is not None
-        return Built(sockets, None, cell.pid, open_mounts(cell.pid, cell.control))
+        if not cell.way.sees_processes:
+            return Built(sockets)
+        namespaces = open_mounts(cell.pid, cell.control)
+        if own.wanted is not None:
+            furnish_inside(namespaces, own.wanted.replace(environ=image.variables | dict(made.environ)))
+        return Built(sockets, None, cell.pid, namespaces)
 
     def release(self) -> None:
         terminal = [self._terminal] if self._terminal >= 0 else []
-        self._standing.release([0, 1, 2, *terminal])
+        assert self._streams is not None
+        self._standing.release([*self._streams.descriptors, *terminal])
 
     def attend(self, company: Company) -> Ended:
         assert self._standing.control is not None
@@ -84,6 +102,9 @@ class ContainerJail:
                     return message
                 case messages.ExecFailed():
                     self._not_started = message
+                case messages.Failed():
+                    self.end()
+                    raise explain_failure(*message)
                 case messages.Exited(status):
                     return how_it_ended(self._program, status, self._not_started)
                 case None:
@@ -101,6 +122,9 @@ class ContainerJail:
     def close(self) -> None:
         if self._cell is not None:
             self._cell.close()
+        if self._streams is not None:
+            self._streams.close()
+            self._streams = None
 
 
 def _cell_spec(spec: Spec, options: ContainerOptions, image: Image, user: str, mounts: tuple[Mount, ...]) -> CellSpec:

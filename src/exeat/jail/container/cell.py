@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from exeat.engine.client import Engine
-from exeat.engine.errors import ConflictError, EngineError, NotFoundError
+from exeat.engine.errors import EngineError, NotFoundError
 from exeat.engine.owner import labels
 from exeat.errors import JailError
 from exeat.jail import messages
-from exeat.jail.container.options import HOST_NAME, MEMORY, PIDS, Mount
+from exeat.jail.container.options import HOST_NAME, MEMORY, PIDS, Mount, as_body
+from exeat.jail.container.stage import Stage
+from exeat.jail.container.ways import Name, Way, find_way
 from exeat.jail.jail import Sockets
 from exeat.values import Value
 
+Enter = Callable[[int, str, Sequence[messages.HostPorts]], tuple[socket.socket, Sockets]]
 INIT: Final = "/run/exeat/init"
 _TMP_BYTES: Final = 1 << 30
 _READY_S: Final = 30.0
 _REMOVED_S: Final = 30.0
+_LOOK_S: Final = 0.01
 _SAFE_TMPFS: Final = "rw,nosuid,nodev,exec"
 _MACHINES: Final = ("x86_64", "aarch64")
 
@@ -47,8 +52,12 @@ class CellSpec(Value):
 class Cell:
     """`create`, `start`, `adopt`, `release`, in this order; `close` at any time, more than once."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, way: Way | None = None) -> None:
+        """`way`: into its network; found by itself if it is not said."""
         self.engine = engine
+        self._way = way
+        self._spec: CellSpec | None = None
+        self._stage: Stage | None = None
         self.id = ""
         self.pid = 0  # of its process 1, as the engine counts
         self.control: socket.socket | None = None
@@ -56,9 +65,38 @@ class Cell:
 
     def create(self, spec: CellSpec) -> None:
         """Raises EngineError."""
+        if self.way.name is Name.SIDECAR:
+            raise EngineError(
+                "there is no way into the network of this engine's containers",
+                detail=self.way.why,
+                fix="run exeat on the engine's machine; or a sidecar: exeat image gateway, and docs/containers.md",
+            )
+        self._spec = spec
         is_podman = self.engine.kind == "podman"
         body = _creation(spec, self.token, is_podman=is_podman, keep_id=is_podman and self.engine.is_rootless)
+        if self.way.own is not None:
+            body["Labels"] = labels(spec.kind, inside=self.way.own.id)
+            self._stage = stage = Stage(self.engine, self.way.own, spec.image)
+            mounts = self._mounts(spec)
+            stage.put((*mounts, Mount(find_program("door"), "", True)))
+            body["HostConfig"]["Mounts"] = [stage.as_body(each) for each in mounts]
+        else:
+            body["HostConfig"]["Mounts"] = [as_body(each) for each in self._mounts(spec)]
+        if self.way.name is Name.HELPER:
+            from exeat.jail.container.door import settings  # for those without another way
+
+            body["HostConfig"]["Sysctls"] = settings()
         self.id = self.engine.call("POST", "/containers/create", body=body)["Id"]
+
+    @property
+    def way(self) -> Way:
+        """Raises EngineError."""
+        if self._way is None:
+            self._way = find_way(self.engine)
+        return self._way
+
+    def _mounts(self, spec: CellSpec) -> tuple[Mount, ...]:
+        return (Mount(find_program("init"), INIT, True), *spec.mounts)
 
     def start(self) -> None:
         """Process 1 runs, and waits. Raises EngineError."""
@@ -69,13 +107,32 @@ class Cell:
         found: dict[str, Any] = self.engine.call("GET", f"/containers/{self.id}/json")
         return found
 
-    def adopt(self, to_host: Sequence[messages.HostPorts] = ()) -> Sockets:
-        """Make its network the jail's. Raises JailError if there is no way in."""
-        from exeat.jail.container.adopt import enter  # not for those who have others do it (pools)
+    def adopt(self, to_host: Sequence[messages.HostPorts] = (), enter: Enter | None = None) -> Sockets:
+        """Make its network the jail's. Raises JailError if there is no way in.
 
-        self.control, sockets = enter(self.pid, self.token, to_host)
+        `enter` is as `adopt.enter`, for those who cannot fork: programs with threads.
+        """
+        if self.way.name is Name.HELPER:
+            self.control, sockets = self._adopt_by_helper(to_host)
+        elif enter is not None:
+            self.control, sockets = enter(self.pid, self.token, to_host)
+        else:
+            from exeat.jail.container import adopt  # not for those who have others do it (pools)
+
+            self.control, sockets = adopt.enter(self.pid, self.token, to_host)
         self.hear_ready()
         return sockets
+
+    def _adopt_by_helper(self, to_host: Sequence[messages.HostPorts]) -> tuple[socket.socket, Sockets]:
+        from exeat.jail.container.door import PROGRAM, Neighbour, enter_by_helper  # for those without another way
+
+        assert self._spec is not None
+        own = self.way.own
+        door = Mount(find_program("door"), PROGRAM, True)
+        program = self._stage.as_body(door) if self._stage is not None else as_body(door)
+        has_users = self.engine.kind == "podman" and self.engine.is_rootless
+        neighbour = Neighbour(self.id, self._spec.image, self.token, program, has_users, own.id if own else "")
+        return enter_by_helper(self.engine, neighbour, to_host)
 
     def hear_ready(self) -> None:
         assert self.control is not None
@@ -107,19 +164,23 @@ class Cell:
         if self.id:
             self._remove()
             self.id = ""
+        if self._stage is not None:
+            self._stage.close()
 
     def _remove(self) -> None:
         """The engine removes it by itself when it has ended; if it never started, or does not end, we do."""
-        try:
-            self.engine.raw("DELETE", f"/containers/{self.id}?force=true&v=true")
-        except NotFoundError:
-            return
-        except ConflictError:
-            pass  # it is being removed
-        try:
-            self.engine.raw("POST", f"/containers/{self.id}/wait?condition=removed", timeout_s=_REMOVED_S)
-        except EngineError:
-            pass  # it is gone, or the engine is: the next run looks again
+        deadline = time.monotonic() + _REMOVED_S
+        while time.monotonic() < deadline:  # what is left then, the next run removes
+            try:
+                self.engine.raw("DELETE", f"/containers/{self.id}?force=true&v=true")
+            except NotFoundError:
+                return
+            except EngineError as error:
+                if not error.status:
+                    return  # the engine is gone
+                time.sleep(_LOOK_S)  # it is being removed, or is about to end
+            else:
+                return
 
 
 def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> dict[str, Any]:
@@ -145,7 +206,6 @@ def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> 
             "SecurityOpt": ["no-new-privileges"],
             "ReadonlyRootfs": True,
             "Tmpfs": {"/tmp": f"{tmpfs},mode=1777", spec.home: tmpfs + owner},  # noqa: S108 - in the container
-            "Mounts": [_mount(each) for each in (Mount(find_init(), INIT, True), *spec.mounts)],
             "Memory": spec.memory,
             "MemorySwap": spec.memory,
             "NanoCpus": int(spec.cpus * 1e9),
@@ -157,20 +217,9 @@ def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> 
     }
 
 
-def _mount(mount: Mount) -> dict[str, Any]:
-    # Propagation: what is mounted on the machine later does not turn up in the container.
-    return {
-        "Type": "bind",
-        "Source": mount.source,
-        "Target": mount.target,
-        "ReadOnly": mount.read_only,
-        "BindOptions": {"Propagation": "rprivate"},
-    }
-
-
-def find_init() -> str:
-    """Our process 1 for this machine. Raises JailError."""
+def find_program(name: str) -> str:
+    """One of ours that run in containers, for this machine. Raises JailError."""
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise JailError("containers are not supported on this kind of machine", detail=machine)
-    return os.path.join(os.path.dirname(__file__), f"init-{machine}")
+    return os.path.join(os.path.dirname(__file__), f"{name}-{machine}")

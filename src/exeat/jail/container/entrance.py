@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from threading import Lock
 from typing import Final
 
 from exeat.errors import JailError
@@ -20,6 +21,7 @@ from exeat.jail.container.adopt import hear_network, make_network
 from exeat.jail.jail import Sockets
 
 _CHANNEL: Final = 3
+_ANSWER_S: Final = 60.0
 # The program may have found exeat by a path of its own: -I does not pass that on.
 _START: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); from exeat.jail.container.entrance import attend; attend()"
@@ -33,6 +35,11 @@ class Entrance:
         """Raises JailError."""
         if not sys.executable:
             raise JailError("containers cannot be entered: this program does not say which Python it is")
+        self._lock = Lock()
+        self._is_closed = False
+        self._start()
+
+    def _start(self) -> None:
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
         self._channel, theirs = messages.open_channel()
         try:
@@ -52,17 +59,35 @@ class Entrance:
     def enter(self, pid: int, token: str, to_host: Sequence[messages.HostPorts]) -> tuple[socket.socket, Sockets]:
         """As `adopt.enter`. Raises JailError."""
         ours, theirs = messages.open_channel()
+        ours.settimeout(_ANSWER_S)
         try:
             with theirs:
-                messages.send(self._channel, messages.Enter(pid, token, tuple(to_host)), [theirs.fileno()])
+                self._ask(messages.Enter(pid, token, tuple(to_host)), theirs)
             return hear_network(ours)
         except OSError as error:
-            raise JailError("the process that enters containers is gone", detail=str(error)) from None
+            raise JailError("the process that enters containers does not answer", detail=str(error)) from None
         finally:
             ours.close()
 
+    def _ask(self, what: messages.Enter, answer: socket.socket) -> None:
+        """One that has died is replaced: a pool lives longer than a machine is short of memory."""
+        with self._lock:
+            try:
+                messages.send(self._channel, what, [answer.fileno()])
+            except ConnectionError:
+                if self._is_closed:
+                    raise
+                self._end()
+                self._start()
+                messages.send(self._channel, what, [answer.fileno()])
+
     def close(self) -> None:
         """It ends by itself, and is waited for."""
+        with self._lock:
+            self._is_closed = True
+            self._end()
+
+    def _end(self) -> None:
         self._channel.close()
         if self._pid:
             try:

@@ -1,76 +1,91 @@
 """Files of a container's own that it gets from us, over those of its image: names, accounts, whom to trust.
 
-An engine fills in resolv.conf from the machine's, with its resolvers and search domains: ours names the gateway. An
-account for the caller's number keeps `whoami`, ssh and git from complaining."""
+An engine fills in resolv.conf from the machine's, with its resolvers and search domains: ours names the gateway.
+
+Where there is a way into the container's mounts, accounts and stores are seen to there (`inside.py`). For who may only
+talk to the engine they are looked up in the image before (`image_files.py`), and mounted by the engine.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import Final
 
-from exeat.jail.container.image_files import Accounts, ImageFiles
+from exeat.jail.container.accounts import with_account
+from exeat.jail.container.image_files import ImageFiles
+from exeat.jail.container.inside import ASIDE, JAVA, OWN, Furniture
 from exeat.jail.container.options import HOST_NAME, ContainerOptions, Mount
-from exeat.jail.files.mounts import BUNDLE
+from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Spec
 from exeat.paths import is_in
+from exeat.values import Value
 
-_NAME: Final = "sandbox"
-_RESOLV_CONF: Final = "# Names are answered by exeat.\nnameserver 127.0.0.1\n"
-_HOSTS: Final = f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost ip6-localhost ip6-loopback\n"
+_NAMES: Final = {
+    "resolv.conf": b"# Names are answered by exeat.\nnameserver 127.0.0.1\n",
+    "hosts": f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost ip6-localhost ip6-loopback\n".encode(),
+    "hostname": f"{HOST_NAME}\n".encode(),
+}
+_CHUNK: Final = 1 << 20
 
 
-def furnish(spec: Spec, options: ContainerOptions, user: str, image: ImageFiles) -> tuple[Mount, ...]:
-    """What is mounted, from files in the run's folder. Where the user has mounted something, nothing of ours is."""
-    made = {
-        "/etc/resolv.conf": write_file(spec.folder, "resolv.conf", _RESOLV_CONF.encode()),
-        "/etc/hosts": write_file(spec.folder, "hosts", _HOSTS.encode()),
-        "/etc/hostname": write_file(spec.folder, "hostname", f"{HOST_NAME}\n".encode()),
-    }
-    accounts = with_account(image.accounts(), user, options.home)
-    made |= {
-        f"/etc/{name}": write_file(spec.folder, name, text.encode("utf-8", "surrogateescape"))
-        for name, text in (("passwd", accounts.passwd), ("group", accounts.group))
-    }
-    over_project: list[str] = []
+class Furnishing(Value):
+    """`mounts` are for the engine; `wanted` is what is left to do inside, if that is possible."""
+
+    mounts: tuple[Mount, ...] = ()
+    wanted: Furniture | None = None
+
+
+def furnish(spec: Spec, options: ContainerOptions, user: str, image: ImageFiles | None) -> Furnishing:
+    """Make the files, in the run's folder. `image` None: there will be a way into the mounts. Raises EngineError."""
+    files = _Files(spec.folder)
+    made = {f"/etc/{name}": files.make(name, content) for name, content in _NAMES.items()}
     if spec.trust is not None:
-        from exeat.jail.container.trust import bundles_in_project, trusted  # for runs that look into TLS
+        made[OWN_CERTIFICATE] = files.make("ca.pem", _content(spec.trust.own))
+    over_project: list[str] = []
+    wanted = None
+    if image is None:
+        made |= {path: files.make(name) for name, path in OWN.items()}
+        wanted = Furniture(spec.folder, user, options.home, program=spec.argv[0], cwd=spec.cwd)
+        if spec.trust is not None:
+            wanted = wanted.replace(subject_hash=spec.trust.subject_hash)
+            os.mkdir(f"{spec.folder}/aside", 0o755)
+            made |= {BUNDLE: files.make("ca-bundle.pem", _content(spec.trust.bundle)), JAVA: files.make("cacerts")}
+            made[ASIDE] = f"{spec.folder}/aside"
+    else:
+        own = with_account(image.accounts(), user, options.home)
+        made |= {"/etc/passwd": files.make("passwd", own.passwd), "/etc/group": files.make("group", own.group)}
+        if spec.trust is not None:
+            from exeat.jail.container.trust import bundles_in_project, cover_stores  # for those who look into TLS
 
-        made |= trusted(spec.folder, spec.trust, image.stores())
-        over_project = bundles_in_project(spec)
+            pem, certificate = _content(spec.trust.bundle), made[OWN_CERTIFICATE]
+            made |= cover_stores(image.stores(), pem, certificate, spec.trust.subject_hash, files.make)
+            over_project = bundles_in_project(spec)
     taken = [mount.target for mount in spec.mounts]
-    return (
+    mounts = (
         # Not in what is the machine's: what is missing to mount on would be made there.
         *(Mount(source, target, True) for target, source in made.items() if not is_in(target, taken)),
         *(Mount(made[BUNDLE], target, True) for target in over_project if target not in taken),
     )
+    return Furnishing(mounts, wanted)
 
 
-def with_account(found: Accounts, user: str, home: str) -> Accounts:
-    """With a line for this user, whose home is there. `user` is NAME, UID or UID:GID."""
-    number, _, group = user.partition(":")
-    lines = [line.split(":") for line in found.passwd.split("\n") if line.count(":") == 6]
-    own = next((fields for fields in lines if number in (fields[0], fields[2])), None)
-    if own is not None:
-        own[5] = home
-    elif number.isdigit():
-        lines.append([_free_name(lines, number), "x", number, group or number, _NAME, home, "/bin/sh"])
-    groups = [line.split(":") for line in found.group.split("\n") if line.count(":") == 3]
-    if group.isdigit() and all(fields[2] != group for fields in groups):
-        groups.append([_free_name(groups, group), "x", group, ""])
-    return Accounts(_as_text(lines), _as_text(groups))
+class _Files:
+    """What is made in a folder of the run."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def make(self, name: str, content: bytes = b"") -> str:
+        path = f"{self._folder}/{name}"
+        with open(path, "xb") as file:
+            os.fchmod(file.fileno(), 0o644)  # whatever the umask is
+            file.write(content)
+        return path
 
 
-def _free_name(lines: list[list[str]], number: str) -> str:
-    return _NAME if all(fields[0] != _NAME for fields in lines) else f"{_NAME}-{number}"
-
-
-def _as_text(lines: list[list[str]]) -> str:
-    return "".join(f"{':'.join(fields)}\n" for fields in lines)
-
-
-def write_file(folder: str, name: str, content: bytes) -> str:
-    path = f"{folder}/{name}"
-    with open(path, "xb") as file:
-        os.fchmod(file.fileno(), 0o644)  # whatever the umask is
-        file.write(content)
-    return path
+def _content(descriptor: int) -> bytes:
+    parts, at = [], 0
+    while data := os.pread(descriptor, _CHUNK, at):  # not read(): the place in the file is shared with others
+        parts.append(data)
+        at += len(data)
+    return b"".join(parts)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from exeat.engine.client import Engine
 from exeat.engine.errors import EngineError, NotFoundError
 from exeat.engine.owner import labels
+from exeat.jail.container.accounts import Accounts
 from exeat.jail.container.images import Image
 from exeat.trust import places
 from exeat.values import Value
@@ -29,13 +30,6 @@ _FOLDER, _LINK = 1 << 31, 1 << 27  # in the mode, as Go has it
 _PYTHONS: Final = ("python3", *(f"python3.{minor}" for minor in range(8, 17)))
 
 
-class Accounts(Value):
-    """`passwd` and `group` as the image has them; empty if it has none."""
-
-    passwd: str = ""
-    group: str = ""
-
-
 class Stores(Value):
     """Where an image's programs look for whom to trust: full paths in it, without links."""
 
@@ -43,7 +37,7 @@ class Stores(Value):
     hashed: tuple[str, ...] = ()
     anchors: tuple[str, ...] = ()
     java: tuple[str, ...] = ()
-    roots: str = ""  # what the first bundle has in it
+    roots: bytes = b""  # what the first bundle has in it
 
 
 class ImageFiles:
@@ -55,12 +49,12 @@ class ImageFiles:
 
     def accounts(self) -> Accounts:
         found = self._remembered("accounts", lambda box: [box.text("/etc/passwd"), box.text("/etc/group")])
-        return Accounts(*found)
+        return Accounts(*map(_encoded, found))
 
     def stores(self) -> Stores:
         *lists, roots = self._remembered("stores", lambda box: _find_stores(box, self._image.variables))
         bundles, hashed, anchors, java = map(tuple, lists)
-        return Stores(bundles, hashed, anchors, java, roots)
+        return Stores(bundles, hashed, anchors, java, _encoded(roots))
 
     def _remembered(self, what: str, find: Callable[[_Unstarted], list[Any]]) -> list[Any]:
         known = _read(self._path)
@@ -86,7 +80,7 @@ class _Unstarted:
         return self._follow(path, _MOST_LINKS)
 
     def _follow(self, path: str, left: int) -> str:
-        path = os.path.normpath(path)
+        path = "/" + os.path.normpath(path).strip("/")
         if path not in self._real:
             above, name = os.path.split(path)
             folder = self._follow(above, left)
@@ -157,6 +151,10 @@ def _bundles_of_python(box: _Unstarted, variables: dict[str, str]) -> Iterator[s
         for python in box.folders(f"{prefix}/lib/{name}" for name in _PYTHONS):
             for packages in box.folders((f"{python}/site-packages", f"{python}/dist-packages")):
                 yield from (f"{packages}/{each}" for each in places.IN_PACKAGES)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -7,74 +7,27 @@
    right one. That connection is all that it listens to afterwards. When it ends, so does init, and with init, by the
    kernel, everything in the container: a run that is killed leaves nothing running.
 
-   The messages are those of exeat/jail/messages.py, which also has their form. `make init` builds it. */
+   The messages are those of exeat/jail/messages.py, which also has their form. `scripts/build-init` builds it. */
 
-typedef long word;
-typedef unsigned long size;
+#include "bare.h"
 
 enum { EXIT_LOST = 1, EXIT_NOT_FOUND = 127, EXIT_NOT_RUN = 126 };
 enum { ENOENT_ = 2, EINTR_ = 4, EACCES_ = 13, ENOTDIR_ = 20 };
 enum { SIGINT_ = 2, SIGKILL_ = 9, SIGCHLD_ = 17, SIGCONT_ = 18, SIGSTOP_ = 19, SIGTSTP_ = 20, SIGTTIN_ = 21, SIGTTOU_ = 22 };
-enum { WAIT_MS = 60000, MAX_PACKET = 256, MAX_PATH = 4096 };
-
-#if defined(__x86_64__)
-enum {
-    NR_write = 1, NR_close = 3, NR_rt_sigaction = 13, NR_rt_sigprocmask = 14, NR_ioctl = 16, NR_socket = 41,
-    NR_sendto = 44, NR_recvmsg = 47, NR_bind = 49, NR_listen = 50, NR_clone = 56, NR_execve = 59, NR_wait4 = 61,
-    NR_kill = 62, NR_getpid = 39, NR_setpgid = 109, NR_setsid = 112, NR_prctl = 157, NR_exit_group = 231,
-    NR_ppoll = 271, NR_accept4 = 288, NR_signalfd4 = 289, NR_dup3 = 292, NR_read = 0, NR_close_range = 436
-};
-static word call(word n, word a, word b, word c, word d, word e, word f) {
-    word result;
-    register word r10 __asm__("r10") = d;
-    register word r8 __asm__("r8") = e;
-    register word r9 __asm__("r9") = f;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-__asm__(".globl _start\n_start:\n xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call live\n hlt\n");
-#elif defined(__aarch64__)
-enum {
-    NR_write = 64, NR_close = 57, NR_rt_sigaction = 134, NR_rt_sigprocmask = 135, NR_ioctl = 29, NR_socket = 198,
-    NR_sendto = 206, NR_recvmsg = 212, NR_bind = 200, NR_listen = 201, NR_clone = 220, NR_execve = 221,
-    NR_wait4 = 260, NR_kill = 129, NR_getpid = 172, NR_setpgid = 154, NR_setsid = 157, NR_prctl = 167,
-    NR_exit_group = 94, NR_ppoll = 73, NR_accept4 = 242, NR_signalfd4 = 74, NR_dup3 = 24, NR_read = 63,
-    NR_close_range = 436
-};
-static word call(word n, word a, word b, word c, word d, word e, word f) {
-    register word x8 __asm__("x8") = n;
-    register word x0 __asm__("x0") = a;
-    register word x1 __asm__("x1") = b;
-    register word x2 __asm__("x2") = c;
-    register word x3 __asm__("x3") = d;
-    register word x4 __asm__("x4") = e;
-    register word x5 __asm__("x5") = f;
-    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
-    return x0;
-}
-__asm__(".globl _start\n_start:\n mov x29, #0\n mov x30, #0\n mov x0, sp\n and sp, x0, #-16\n bl live\n");
-#else
-#error "no system calls are known for this machine"
-#endif
-
-#define CALL1(n, a) call(n, (word)(a), 0, 0, 0, 0, 0)
-#define CALL2(n, a, b) call(n, (word)(a), (word)(b), 0, 0, 0, 0)
-#define CALL3(n, a, b, c) call(n, (word)(a), (word)(b), (word)(c), 0, 0, 0)
-#define CALL4(n, a, b, c, d) call(n, (word)(a), (word)(b), (word)(c), (word)(d), 0, 0)
+enum { WAIT_MS = 60000, MAX_PACKET = 256, MAX_PATH = 4096, MAX_RIGHTS = 4, MOST_REAPED = 64 };
 
 enum { AF_UNIX_ = 1, SOCK_SEQPACKET_ = 5, CLOEXEC_ = 02000000, SCM_RIGHTS_ = 1, SOL_SOCKET_ = 1 };
 enum { MSG_NOSIGNAL_ = 0x4000, MSG_CMSG_CLOEXEC_ = 0x40000000, POLLIN_ = 1 };
-enum { PR_SET_DUMPABLE_ = 4, PR_SET_SECCOMP_ = 22, PR_SET_NO_NEW_PRIVS_ = 38, FILTER_ = 2, TIOCSCTTY_ = 0x540E, TIOCSPGRP_ = 0x5410 };
+enum { PR_SET_DUMPABLE_ = 4, PR_SET_SECCOMP_ = 22, PR_SET_NO_NEW_PRIVS_ = 38, SECCOMP_MODE_FILTER_ = 2 };
+enum { TIOCSCTTY_ = 0x540E, TIOCSPGRP_ = 0x5410 };
 enum { SIG_BLOCK_ = 0, SIG_SETMASK_ = 2, WNOHANG_ = 1, WUNTRACED_ = 2 };
 
 struct address { unsigned short family; char path[108]; };
 struct wait { int descriptor; short events, found; };
 struct span { void *start; size length; };
 struct message { void *name; unsigned name_length; struct span *spans; size count; void *control; size control_length; int flags; };
-struct rights { size length; int level, kind; int descriptors[4]; };
+struct rights { size length; int level, kind; int descriptors[MAX_RIGHTS]; };
+struct filter { unsigned short count; const void *code; };
 struct action { void *handler; unsigned long flags; void *restorer; unsigned long mask; };
 
 static const char DEFAULT_PATH[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -146,6 +99,8 @@ static void tell_number(int control, char kind, word number) {
 
 /* Words from the runner */
 
+#define RIGHTS_HEAD (sizeof(size) + 2 * sizeof(int))
+
 static word receive(int control, char *bytes, struct rights *rights) {
     struct span span = {bytes, MAX_PACKET};
     struct message message;
@@ -155,12 +110,19 @@ static word receive(int control, char *bytes, struct rights *rights) {
         message.spans = &span;
         message.count = 1;
         message.control = rights;
-        message.control_length = rights ? sizeof *rights : 0;
+        message.control_length = rights ? RIGHTS_HEAD + MAX_RIGHTS * sizeof(int) : 0;
         if (rights) memset(rights, 0, sizeof *rights);
         count = CALL3(NR_recvmsg, control, &message, MSG_CMSG_CLOEXEC_);
     } while (count == -EINTR_);
-    if (rights && message.control_length < sizeof(size) + 2 * sizeof(int)) rights->length = 0;
+    if (rights && message.control_length < RIGHTS_HEAD) rights->length = 0;
     return count;
+}
+
+static size count_of(const struct rights *rights) {
+    size count;
+    if (rights->length < RIGHTS_HEAD || rights->level != SOL_SOCKET_ || rights->kind != SCM_RIGHTS_) return 0;
+    count = (rights->length - RIGHTS_HEAD) / sizeof(int);
+    return count < MAX_RIGHTS ? count : MAX_RIGHTS;
 }
 
 /* "Gi2:15" -> 15; 0 for anything else */
@@ -172,6 +134,19 @@ static int signal_in(const char *bytes, word count) {
         number = number * 10 + (bytes[i] - '0');
     }
     return number <= 64 ? number : 0;
+}
+
+/* Descriptors */
+
+/* What an engine left open by mistake would be the command's way out of the container (CVE-2024-21626). And if it opened
+   no standard streams, what we open next must not be taken for one. */
+static void settle_descriptors(void) {
+    word last;
+    CALL3(NR_close_range, 3, ~0u, 0);
+    do last = CALL3(NR_socket, AF_UNIX_, SOCK_SEQPACKET_ | CLOEXEC_, 0);
+    while (last >= 0 && last < 3);
+    if (last < 0) leave(EXIT_LOST);
+    CALL1(NR_close, last);
 }
 
 /* The one connection */
@@ -237,16 +212,17 @@ static const char *words_for(word error) {
     return error == ENOENT_ ? "No such file or directory" : error == EACCES_ ? "Permission denied" : "cannot be executed";
 }
 
-/* The system call filter of every jail, made by exeat.jail.limits.seccomp when this is built. Podman's own lets programs
-   make user namespaces, in which mounts hold nothing. */
-static const unsigned long long filter[] = {
+/* The system call filter of every jail, made by exeat.jail.limits.seccomp when this is built. Engines differ in what they
+   refuse: Podman lets programs make user namespaces, in which mounts hold nothing; an older Docker lets them have vsock
+   and io_uring. */
+static const unsigned long long FILTER_CODE[] = {
 #include FILTER
 };
 
-static void confine(void) {
-    struct { unsigned short count; const void *start; } program = {sizeof filter / 8, filter};
-    if (CALL2(NR_prctl, PR_SET_NO_NEW_PRIVS_, 1) < 0) leave(EXIT_NOT_RUN); /* the other arguments have to be 0, and are */
-    if (CALL3(NR_prctl, PR_SET_SECCOMP_, FILTER_, &program) < 0) leave(EXIT_NOT_RUN);
+static word restrict_calls(void) {
+    struct filter filter = {sizeof FILTER_CODE / 8, FILTER_CODE};
+    word error = CALL2(NR_prctl, PR_SET_NO_NEW_PRIVS_, 1); /* the other arguments have to be 0, and are */
+    return error ? error : CALL3(NR_prctl, PR_SET_SECCOMP_, SECCOMP_MODE_FILTER_, &filter);
 }
 
 static void become_command(int control, const int *streams, int terminal, char **argv, char **environ) {
@@ -266,9 +242,17 @@ static void become_command(int control, const int *streams, int terminal, char *
     for (int number = 1; number <= 64; number++)
         if (number != SIGKILL_ && number != SIGSTOP_) CALL4(NR_rt_sigaction, number, &action, 0, 8);
     CALL4(NR_rt_sigprocmask, SIG_SETMASK_, &none, 0, 8);
-    confine();
-    word error = -run(argv, environ);
     packet.length = 0;
+    word error = -restrict_calls();
+    if (error) {
+        add(&packet, "F", 1);
+        add_field(&packet, 's', "filter", 6);
+        add_number(&packet, error);
+        add_field(&packet, 's', "the kernel refused it", 21);
+        tell(control, &packet);
+        leave(EXIT_NOT_RUN);
+    }
+    error = -run(argv, environ);
     add(&packet, "X", 1);
     add_number(&packet, error);
     add_field(&packet, 's', words_for(error), length_of(words_for(error)));
@@ -276,11 +260,12 @@ static void become_command(int control, const int *streams, int terminal, char *
     leave(error == ENOENT_ ? EXIT_NOT_FOUND : EXIT_NOT_RUN);
 }
 
-static void reap(int control, int command) {
-    for (;;) {
+/* A few at a time: processes that come and go without end must not keep us from the connection. Are there more? */
+static int reap(int control, int command) {
+    for (int reaped = 0; reaped < MOST_REAPED; reaped++) {
         int status;
         int pid = (int)CALL4(NR_wait4, -1, &status, WNOHANG_ | WUNTRACED_, 0);
-        if (pid <= 0) return;
+        if (pid <= 0) return 0;
         if (pid != command) continue;
         if ((status & 0xff) == 0x7f) { /* the run stops with it, and nothing may go on meanwhile */
             CALL2(NR_kill, -1, SIGSTOP_);
@@ -290,6 +275,7 @@ static void reap(int control, int command) {
             leave(0);
         }
     }
+    return 1;
 }
 
 static void pass(int command, int terminal, int number) {
@@ -297,24 +283,27 @@ static void pass(int command, int terminal, int number) {
     else CALL2(NR_kill, terminal >= 0 && number == SIGTSTP_ ? -command : command, number);
 }
 
+/* Whatever else there is to do, the connection is looked at in every turn. Who is flooded with other signals is not told
+   of SIGCHLD, so that any of them makes us look. */
 static void watch(int control, int signals, int command, int terminal) {
     struct wait waits[2] = {{control, POLLIN_, 0}, {signals, POLLIN_, 0}};
+    struct { word seconds, nanoseconds; } at_once;
     char bytes[MAX_PACKET];
+    int has_more = 0;
     for (;;) {
-        if (call(NR_ppoll, (word)waits, 2, 0, 0, 8, 0) < 0) continue;
-        if (waits[1].found) {
-            if (CALL3(NR_read, signals, bytes, 128) == 128) {
-                int number = *(int *)bytes;
-                if (number == SIGCHLD_) reap(control, command);
-                else pass(command, terminal, number);
-            }
-        }
+        at_once.seconds = at_once.nanoseconds = 0;
+        if (call(NR_ppoll, (word)waits, 2, has_more ? (word)&at_once : 0, 0, 8, 0) < 0) continue;
         if (waits[0].found) {
             word count = receive(control, bytes, 0);
             if (count <= 0) leave(EXIT_LOST);
             int number = signal_in(bytes, count);
             if (number) pass(command, terminal, number);
         }
+        if (waits[1].found && CALL3(NR_read, signals, bytes, 128) == 128) {
+            int number = *(int *)bytes;
+            if (number != SIGCHLD_) pass(command, terminal, number);
+        }
+        if (waits[1].found || has_more) has_more = reap(control, command);
     }
 }
 
@@ -327,13 +316,15 @@ __attribute__((used)) void live(word *stack) {
     unsigned long all = ~0ul;
     if (argc < 3) leave(EXIT_NOT_RUN);
     CALL2(NR_prctl, PR_SET_DUMPABLE_, 0); /* the command is the same user: it must not get at the connection */
+    settle_descriptors();
     CALL4(NR_rt_sigprocmask, SIG_SETMASK_, &all, 0, 8);
     int signals = (int)CALL4(NR_signalfd4, -1, &all, 8, CLOEXEC_);
+    if (signals < 0) leave(EXIT_LOST);
     int control = wait_for_runner(argv[1]);
     struct packet ready = {{'r'}, 1};
     tell(control, &ready);
     if (receive(control, bytes, &rights) != 1 || bytes[0] != 'g') leave(EXIT_LOST);
-    size count = rights.length < 16 ? 0 : (rights.length - 16) / sizeof(int);
+    size count = count_of(&rights);
     if (count < 3) leave(EXIT_LOST);
     int terminal = count > 3 ? rights.descriptors[3] : -1;
     memset(&ignore, 0, sizeof ignore);

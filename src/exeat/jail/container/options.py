@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Any, Final
 
 from exeat.values import Value
 
@@ -20,6 +20,17 @@ class Mount(Value):
     source: str
     target: str
     read_only: bool = False
+
+
+def as_body(mount: Mount, propagation: str = "rprivate") -> dict[str, Any]:
+    """As an engine wants it. What is mounted on the machine later does not turn up in the container."""
+    return {
+        "Type": "bind",
+        "Source": mount.source,
+        "Target": mount.target,
+        "ReadOnly": mount.read_only,
+        "BindOptions": {"Propagation": propagation},
+    }
 
 
 class ContainerOptions(Value):

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from exeat.jail.files.kernelfs import read_only, read_only_below
 from exeat.jail.files.trees import HANDLE
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, call, mount
+from exeat.jail.limits.late_code import load_no_more_code
 from exeat.jail.limits.privileges import hide_memory
 from exeat.paths import is_inside, links_on_way, using
 
@@ -71,7 +72,7 @@ class Holdings(NamedTuple):
         """Those where something is that is not held."""
         read_only = tuple(place for place in self.read_only if _is_open(place, reach))
         writable = (each for each in self.still_writable if _is_in_one_of(each, read_only))
-        hidden = tuple(place for place in self.hidden if _is_open(place, reach))
+        hidden = tuple(place for place in self.hidden if _is_open(place, reach, hides=True))
         return Holdings(read_only, tuple(place for place in writable if _is_open(place, reach)), hidden)
 
 
@@ -162,6 +163,9 @@ class _Way:
             self._others.append(here)
         return self.path_of(here)
 
+    def is_in_read_only(self) -> bool:
+        return len(self._opened) > 1 and bool(os.statvfs(self.path_of(self._opened[-2])).f_flag & os.ST_RDONLY)
+
     def path_of(self, descriptor: int) -> str:
         return f"{self._reach.descriptors}/{descriptor}"
 
@@ -188,14 +192,19 @@ def _ways_to(places: Iterable[Place], reach: Reach) -> list[_Way]:
     return ways
 
 
-def _is_open(place: Place, reach: Reach) -> bool:
-    """Is something there that can be changed? What is held lies on a read-only mount; of links it is not known."""
+def _is_open(place: Place, reach: Reach, *, hides: bool = False) -> bool:
+    """Is something there that can be changed? What is held lies on a read-only mount; of links it is not known.
+
+    `hides`: or that can be seen. In a folder that is read-only itself that is not known either.
+    """
     try:
         way = _Way(place, reach)
     except (FileNotFoundError, NotADirectoryError):
         return False
     with closing(way):
-        return way.is_link or not os.statvfs(way.what_is_seen()).f_flag & os.ST_RDONLY
+        if way.is_link or (hides and way.is_in_read_only()):
+            return True
+        return not os.statvfs(way.what_is_seen()).f_flag & os.ST_RDONLY
 
 
 def _empty(way: _Way, keep: Iterable[str]) -> None:
@@ -270,6 +279,7 @@ def hold_again(
         said = b"?"
         try:
             descriptors = os.open("/proc/self/fd", os.O_PATH | os.O_CLOEXEC)  # in the jail's /proc we are not
+            load_no_more_code()
             for namespace in namespaces:
                 call("setns", namespace, 0)
             os.fchdir(descriptors)

@@ -38,17 +38,24 @@ def mount_trust(
     bundle, authority, java = (f"{own_folder}/{name}" for name in (BUNDLE, AUTHORITY, JAVA_STORE))
     _copy(bundle_fd, bundle)
     _copy(ca_fd, authority)
-    for target in _distinct_files(bundle_paths(environ, argv0)):
-        _put_over(bundle, target)
     if java_fd >= 0:
         _copy(java_fd, java)
+    # Next to the own folder, not in it: mounts in it are gone when it is mounted over itself.
+    cover_stores(bundle, java if java_fd >= 0 else "", authority, ca_hash, environ, argv0, f"{own_folder}-trust")
+
+
+def cover_stores(
+    bundle: str, java: str, authority: str, ca_hash: str, environ: Mapping[str, str], argv0: str, aside: str
+) -> None:
+    """Put these files over all that they replace. `java` may be "". `aside` is the path of a folder to make."""
+    for target in _distinct_files(bundle_paths(environ, argv0)):
+        put_over(bundle, target)
+    if java:
         for target in _distinct_files(java_paths(environ)):
-            _put_over(java, target)
+            put_over(java, target)
     # Last, since they take along what is mounted in them.
     hashed = {os.path.realpath(path): f"{ca_hash}." for path in places.HASHED_FOLDERS}
     plain = {os.path.realpath(path): "" for path in places.ANCHOR_FOLDERS}
-    # Next to the own folder, not in it: mounts in it are gone when it is mounted over itself.
-    aside = f"{own_folder}-trust"
     os.mkdir(aside, 0o755)
     for number, (folder, prefix) in enumerate((plain | hashed).items()):
         if os.path.isdir(folder):
@@ -133,7 +140,7 @@ def _copy(source: int, path: str) -> None:
             at += target.write(data)
 
 
-def _put_over(source: str, target: str) -> None:
+def put_over(source: str, target: str) -> None:
     try:
         mount(source, target, None, MS_BIND)
     except (FileNotFoundError, NotADirectoryError):
@@ -163,7 +170,7 @@ def _add_to_folder(folder: str, authority: str, prefix: str, place: str) -> None
     if prefix:
         number = next(number for number in range(_MAX_ENTRIES + 1) if f"{prefix}{number}" not in entries)
         os.symlink(authority, f"{own}/{prefix}{number}")
-    _put_over(own, folder)
+    put_over(own, folder)
 
 
 def _entries(folder: str) -> dict[str, str] | None:

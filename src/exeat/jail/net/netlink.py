@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable
 from typing import Self
 
+from exeat.jail.net.hands import OWN_HANDS, Hands
 from exeat.wire.netlink import Message, parse_messages
 
 NLM_F_REQUEST = 0x1
@@ -67,8 +68,9 @@ def message(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
 class Netlink:
     """A netlink socket of the network namespace that this thread is in."""
 
-    def __init__(self, protocol: int) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+    def __init__(self, protocol: int, hands: Hands = OWN_HANDS) -> None:
+        self._hands = hands
+        self._socket = hands.open(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
         self._socket.bind((0, 0))
         self._sequence = 0
 
@@ -92,11 +94,11 @@ class Netlink:
     def request(self, kind: int, flags: int, payload: bytes) -> None:
         """Send one message and wait for its acknowledgement. Raises OSError with the kernel's reason."""
         sequence = self.next_sequence()
-        self._socket.send(message(kind, flags | NLM_F_ACK, sequence, payload))
+        self.send(message(kind, flags | NLM_F_ACK, sequence, payload))
         self.wait({sequence})
 
     def send(self, data: bytes) -> None:
-        self._socket.send(data)
+        self._hands.send(self._socket, data)
 
     def wait(self, sequences: Iterable[int], *, since: int = 0) -> None:
         """Until all of these messages have been acknowledged. What is left of those before `since` is passed over."""
@@ -112,7 +114,7 @@ class Netlink:
     def dump(self, kind: int, payload: bytes) -> list[bytes]:
         """The payloads of all objects that the kernel lists."""
         sequence = self.next_sequence()
-        self._socket.send(message(kind, NLM_F_DUMP, sequence, payload))
+        self.send(message(kind, NLM_F_DUMP, sequence, payload))
         found: list[bytes] = []
         while True:
             for answer_kind, _, answer in self._receive():
@@ -131,9 +133,9 @@ _LOG_CONFIG = 4 << 8 | 1  # nfnetlink_log's only message to the kernel
 _BIND = b"\x01"
 
 
-def open_packet_log(group: int, max_bytes: int) -> socket.socket:
+def open_packet_log(group: int, max_bytes: int, hands: Hands = OWN_HANDS) -> socket.socket:
     """A socket that receives what packet rules log to this group, each packet at once. Raises OSError."""
-    link = Netlink(NETLINK_NETFILTER)
+    link = Netlink(NETLINK_NETFILTER, hands)
     header = struct.pack("!BBH", socket.AF_UNSPEC, 0, group)
     copy_packets = struct.pack("!IBx", max_bytes, 2)
     one = struct.pack("!I", 1)
@@ -146,13 +148,13 @@ def open_packet_log(group: int, max_bytes: int) -> socket.socket:
     return link.detach()
 
 
-def make_everything_local(*, ipv6: bool) -> None:
+def make_everything_local(*, ipv6: bool, hands: Hands = OWN_HANDS) -> None:
     """Bring `lo` up and make every address one of this namespace's own.
 
     Connections to anywhere then reach the nat hook and get replies. A plain default route over `lo` would
     lose IPv4 replies as martians.
     """
-    with Netlink(NETLINK_ROUTE) as link:
+    with Netlink(NETLINK_ROUTE, hands) as link:
         link.request(_RTM_NEWLINK, 0, struct.pack("=BxHiII", 0, 0, LOOPBACK_INDEX, _IFF_UP, _IFF_UP))
         for family in (socket.AF_INET, socket.AF_INET6)[: 2 if ipv6 else 1]:
             header = struct.pack(

@@ -14,6 +14,7 @@ from exeat.jail.jail import Sockets
 from exeat.jail.messages import HostPorts
 from exeat.jail.net import netlink
 from exeat.jail.net import nftables as nft
+from exeat.jail.net.hands import OWN_HANDS, Hands
 
 TABLE = "exeat"
 # Above the ephemeral range (32768-60999) and below nothing that is commonly used.
@@ -27,39 +28,41 @@ _LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 _TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
 
 
-def has_ipv6() -> bool:
+def has_ipv6(hands: Hands = OWN_HANDS) -> bool:
     try:
-        socket.socket(socket.AF_INET6, socket.SOCK_STREAM).close()
+        hands.open(socket.AF_INET6, socket.SOCK_STREAM).close()
     except OSError:
         return False
     return True
 
 
-def open_sockets(families: list[socket.AddressFamily], tcp_port: int, dns_port: int) -> Sockets:
-    """Bound to the loopback addresses of the current namespace. Port 0 is chosen once for both families."""
+def open_sockets(
+    families: list[socket.AddressFamily], tcp_port: int, dns_port: int, hands: Hands = OWN_HANDS
+) -> Sockets:
+    """Bound to the loopback addresses of the namespace. Port 0 is chosen once for both families."""
     sockets = Sockets([], [], [], [])
     try:
         for family in families:
-            tcp = _listen(family, tcp_port)
+            tcp = _listen(family, tcp_port, hands)
             sockets.tcp.append(tcp)
             tcp_port = tcp.getsockname()[1]
-            dns_tcp = _listen(family, dns_port)
+            dns_tcp = _listen(family, dns_port, hands)
             sockets.dns_tcp.append(dns_tcp)
             dns_port = dns_tcp.getsockname()[1]
-            udp = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            udp = hands.open(family, socket.SOCK_DGRAM)
             sockets.dns_udp.append(udp)
-            udp.bind((_LOOPBACK[family], dns_port))
+            hands.bind(udp, (_LOOPBACK[family], dns_port))
     except BaseException:
         sockets.close()
         raise
     return sockets
 
 
-def _listen(family: socket.AddressFamily, port: int) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+def _listen(family: socket.AddressFamily, port: int, hands: Hands) -> socket.socket:
+    listener = hands.open(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((_LOOPBACK[family], port))
+        hands.bind(listener, (_LOOPBACK[family], port))
         listener.listen(_BACKLOG)
     except BaseException:
         listener.close()
@@ -67,36 +70,36 @@ def _listen(family: socket.AddressFamily, port: int) -> socket.socket:
     return listener
 
 
-def build_network(to_host: Sequence[HostPorts]) -> Sockets:
-    """Turn the empty namespace that this process is in into a jail's. Raises OSError.
+def build_network(to_host: Sequence[HostPorts], hands: Hands = OWN_HANDS) -> Sockets:
+    """Turn the empty namespace that this process, or whoever has the hands, is in into a jail's. Raises OSError.
 
     Loopback addresses are the jail's own, except for the ports in `to_host`, which the gateway is to decide on.
     """
-    ipv6 = has_ipv6()
-    netlink.make_everything_local(ipv6=ipv6)
-    look_connected(ipv6=ipv6)
-    _reuse_ports()
+    ipv6 = has_ipv6(hands)
+    netlink.make_everything_local(ipv6=ipv6, hands=hands)
+    look_connected(ipv6=ipv6, hands=hands)
+    _reuse_ports(hands)
     log = [nft.rule(nft.limit(LOGGED_PER_SECOND), nft.log(_LOG_GROUP, LOGGED_BYTES))]
     try:
-        nft.install(TABLE, _chains(to_host, log))
-        dropped = [netlink.open_packet_log(_LOG_GROUP, LOGGED_BYTES)]
+        nft.install(TABLE, _chains(to_host, log), hands)
+        dropped = [netlink.open_packet_log(_LOG_GROUP, LOGGED_BYTES, hands)]
     except OSError:
         # No nfnetlink_log in this kernel. What is dropped stays dropped; it is only not told.
-        nft.install(TABLE, _chains(to_host, []))
+        nft.install(TABLE, _chains(to_host, []), hands)
         dropped = []
-    sockets = open_sockets([socket.AF_INET, socket.AF_INET6][: 2 if ipv6 else 1], GATEWAY_PORT, DNS_PORT)
+    families = [socket.AF_INET, socket.AF_INET6][: 2 if ipv6 else 1]
+    sockets = open_sockets(families, GATEWAY_PORT, DNS_PORT, hands)
     sockets.dropped.extend(dropped)
     return sockets
 
 
-def _reuse_ports() -> None:
+def _reuse_ports(hands: Hands) -> None:
     """Let a closed connection's port be used again at once, as for loopback. No packet of it is under way anywhere.
 
     Otherwise a program that opens 14,000 connections to one host within a minute waits for ports.
     """
     try:
-        with open("/proc/sys/net/ipv4/tcp_tw_reuse", "w") as setting:
-            setting.write("1")
+        hands.set("/proc/sys/net/ipv4/tcp_tw_reuse", "1")
     except OSError:
         pass  # slower, and only for such programs
 
@@ -132,7 +135,7 @@ def _chains(to_host: Sequence[HostPorts], log: list[nft.Rule]) -> list[nft.Chain
 # that stands for names (gateway/doors/synthetic.py). Both are the jail's own, like loopback.
 OWN_IPV4 = socket.inet_pton(socket.AF_INET, "198.51.100.1")
 OWN_IPV6 = socket.inet_pton(socket.AF_INET6, "fd65:7865:6174:1::1")
-_LINKS = ("exeat0", "exeat1")
+_LINKS = {"exeat0": 6_101, "exeat1": 6_102}  # names and numbers, in which modules' own links (tunl0) do not come
 _NO_IPV6 = "/proc/sys/net/ipv6/conf/{}/disable_ipv6"
 
 _RTM_NEWLINK = 16
@@ -144,17 +147,17 @@ _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _SCOPE_GLOBAL = 0
 
 
-def look_connected(*, ipv6: bool) -> None:
+def look_connected(*, ipv6: bool, hands: Hands = OWN_HANDS) -> None:
     """Have a link that is up, and an address of global scope in each family. What cannot be had is done without.
 
     Some programs look for an address that is not of loopback before they ask for addresses of its family at all
     (AI_ADDRCONFIG as c-ares and aria2 read it). Others look for a link (Chromium: `navigator.onLine`). Neither leads
     anywhere.
     """
-    with netlink.Netlink(netlink.NETLINK_ROUTE) as link:
+    with netlink.Netlink(netlink.NETLINK_ROUTE, hands) as link:
         index = netlink.LOOPBACK_INDEX
         try:
-            index = _join_two_ends(link, ipv6=ipv6)
+            index = _join_two_ends(link, hands, ipv6=ipv6)
         except OSError:
             pass  # no veth in this kernel
         try:
@@ -165,19 +168,18 @@ def look_connected(*, ipv6: bool) -> None:
             pass  # such programs find no family then, as without this
 
 
-def _join_two_ends(link: netlink.Netlink, *, ipv6: bool) -> int:
+def _join_two_ends(link: netlink.Netlink, hands: Hands, *, ipv6: bool) -> int:
     """A cable with both ends in here; the index of one. No route leads to it, so nothing is ever sent on it."""
-    ours, theirs = (_interface(0) + netlink.text(_IFLA_IFNAME, name) for name in _LINKS)
+    ours, theirs = (_interface(index) + netlink.text(_IFLA_IFNAME, name) for name, index in _LINKS.items())
     pair = netlink.nested(_INFO_DATA, netlink.attribute(_VETH_PEER, theirs))
     kind = netlink.nested(_IFLA_LINKINFO, netlink.text(_INFO_KIND, "veth"), pair)
     link.request(_RTM_NEWLINK, netlink.NLM_F_CREATE | netlink.NLM_F_EXCL, ours + kind)
-    for name in _LINKS:
+    for name, index in _LINKS.items():
         if ipv6:
             # Otherwise the kernel itself would ask for routers and neighbours there, and be told no on record.
-            with open(_NO_IPV6.format(name), "w") as setting:
-                setting.write("1")
-        link.request(_RTM_NEWLINK, 0, _interface(socket.if_nametoindex(name), _IFF_UP))
-    return socket.if_nametoindex(_LINKS[0])
+            hands.set(_NO_IPV6.format(name), "1")
+        link.request(_RTM_NEWLINK, 0, _interface(index, _IFF_UP))
+    return next(iter(_LINKS.values()))
 
 
 def _add_address(link: netlink.Netlink, family: int, address: bytes, index: int) -> None:

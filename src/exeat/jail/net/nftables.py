@@ -10,6 +10,7 @@ import errno
 import socket
 import struct
 
+from exeat.jail.net.hands import OWN_HANDS, Hands
 from exeat.jail.net.netlink import (
     LOOPBACK_INDEX,
     NETLINK_NETFILTER,
@@ -199,9 +200,9 @@ class Chain(Value):
     hook: int = OUTPUT
 
 
-def install(table: str, chains: list[Chain]) -> None:
+def install(table: str, chains: list[Chain], hands: Hands = OWN_HANDS) -> None:
     """Make the table, in place of one of the same name, in one transaction. Raises OSError."""
-    with Netlink(NETLINK_NETFILTER) as link:
+    with Netlink(NETLINK_NETFILTER, hands) as link:
         batch = _Batch(link)
         # Making it first lets the deletion succeed whether or not it is there.
         batch.add(_NEWTABLE, NLM_F_CREATE, text(1, table))

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
-from importlib.machinery import BuiltinImporter, FrozenImporter
 from typing import NoReturn
 
 from exeat.jail import libc
@@ -17,6 +15,7 @@ from exeat.jail.files import kernelfs, mounts
 from exeat.jail.files.mounts import find_sockets
 from exeat.jail.files.trees import usual_modes
 from exeat.jail.limits import nesting
+from exeat.jail.limits.late_code import load_no_more_code
 from exeat.jail.messages import InitStarted, Word, send
 from exeat.jail.net.network import build_network
 from exeat.jail.process import descriptors
@@ -74,7 +73,7 @@ def _load_no_more_code(place: Place) -> None:
         import exeat.jail.files.truststore  # for runs that look into TLS
     if place.run_as is not None:
         import exeat.jail.limits.own_user  # noqa: F401 - root's jail only
-    sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
+    load_no_more_code()
 
 
 def _make_view(place: Place, dead_sockets: list[str], *, uid: int, own_users: bool, is_root: bool) -> int:

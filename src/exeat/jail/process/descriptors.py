@@ -112,6 +112,12 @@ def close_ways_out(hidden: Hidden | None = None, *, files_too: bool = True) -> N
     hidden = hidden or Hidden()
     for number in ways_out(hidden, files_too=files_too):
         os.close(number)
+    check_standard_streams(hidden)
+
+
+def check_standard_streams(hidden: Hidden | None = None) -> None:
+    """Raises OSError, and why, if one of them could lead out of a jail."""
+    hidden = hidden or Hidden()
     for number, name in enumerate(STREAMS):
         mode = os.fstat(number).st_mode
         if stat.S_ISDIR(mode):
@@ -216,7 +222,7 @@ def hold_read_only() -> dict[int, int]:
 
     To be called in a mount namespace of our own, while the host's files are there under their names. OSError.
     """
-    streams = [number for number in (0, 1, 2) if _is_to_be_held(number)]
+    streams = to_be_held()
     if streams:
         mount(None, "/", None, MS_REC | MS_PRIVATE)  # the host sees nothing of it
     positions = {}
@@ -224,17 +230,18 @@ def hold_read_only() -> dict[int, int]:
         try:
             opened = _open_read_only(number)
         except OSError as error:
-            if not _may_change(number):
+            if not may_change(number):
                 continue
-            raise OSError(
-                errno.EPERM,
-                f"{STREAMS[number]} is a file that cannot be kept from being changed ({error.strerror}); "
-                "put a pipe between: cat ... |",
-            ) from None
+            raise cannot_hold(number, error) from None
         positions[number] = os.lseek(opened, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
         os.dup2(opened, number)
         os.close(opened)
     return positions
+
+
+def to_be_held() -> list[int]:
+    """Standard streams that are files opened for reading, which could be opened again for writing."""
+    return [number for number in (0, 1, 2) if _is_to_be_held(number)]
 
 
 def moved(positions: dict[int, int]) -> dict[int, int]:
@@ -249,7 +256,12 @@ def _is_to_be_held(number: int) -> bool:
     return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
 
 
-def _may_change(number: int) -> bool:
+def cannot_hold(number: int, error: OSError) -> OSError:
+    why = f"{STREAMS[number]} is a file that cannot be kept from being changed ({error.strerror})"
+    return OSError(errno.EPERM, f"{why}; put a pipe between: cat ... |")
+
+
+def may_change(number: int) -> bool:
     """Rather too often than too seldom: the command has fewer rights than we have here."""
     may_write = os.access(f"/proc/self/fd/{number}", os.W_OK, effective_ids=True)
     return may_write or os.fstat(number).st_uid == os.geteuid()

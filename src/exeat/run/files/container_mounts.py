@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from exeat.errors import ConfigError, JailError
@@ -40,98 +40,137 @@ class ContainerMounts:
     """`made` is for the engine, those that lie in others after them. `links` are places that it cannot hold."""
 
     def __init__(self, shares: Iterable[Mount], holdings: Holdings, sockets: Iterable[str], covers: Covers) -> None:
-        """`shares` have sources without links; of `holdings`, places are in these. Raises ConfigError."""
-        self._covers = covers
-        self.shares = tuple(shares)
+        """`shares` have sources without links; of `holdings`, places are in these. Raises ConfigError or JailError."""
+        self._shares = tuple(shares)
         self._made: dict[str, Mount] = {}
-        self.links: list[Place] = []
-        for share in self.shares:
+        for share in self._shares:
             if share.target in self._made:
                 raise ConfigError("two things cannot be at one place", where=f"--mount …:{share.target}")
             self._made[share.target] = share
-        self._covered = [place.path for place in holdings.hidden]
-        self._closed = {share.source: share.read_only for share in self.shares}
-        self._hold_read_only(holdings)
-        for path in sockets:
-            if not is_in(path, self._covered):
-                self._put(covers.blank, path)
-        for place in (*holdings.read_only, *holdings.hidden, *holdings.pinned):
-            self._pin(place, with_place=place in holdings.pinned)
-        self._hide(holdings.hidden)
-        self._put_own(covers.blank, BLANK)
-        self._put_own(covers.empty, PINS)
+        self.links = [place for place in dict.fromkeys((*holdings.read_only, *holdings.pinned)) if _is_link(place.path)]
+        hidden = {place: _cover(place, covers, number) for number, place in enumerate(holdings.hidden)}
+        shared = dict(self._made)
+        for share in self._shares:
+            held = _InShare(share, holdings).hold(sockets, hidden, covers, self._others_in(share))
+            # What another lies over is that one's to hold.
+            self._made |= {target: each for target, each in held.items() if root_of(target, shared) == share.target}
+        self._made |= shared
+        self._made[BLANK] = Mount(covers.blank, BLANK, True)
+        self._made[PINS] = Mount(covers.empty, PINS, True)
+
+    def _others_in(self, share: Mount) -> list[Place]:
+        """Where other shares lie in this one: the way there is to stay."""
+        inner = (other.target for other in self._shares if is_inside(other.target, share.target))
+        return [Place(share.source, share.source + target[len(share.target) :]) for target in inner]
 
     @property
     def made(self) -> tuple[Mount, ...]:
         return tuple(sorted(self._made.values(), key=lambda mount: mount.target.count("/")))
 
     @property
-    def inside(self) -> dict[str, str]:
-        """Where the shared folders are in the container, if that is another place."""
-        return {share.source: share.target for share in self.shares if share.source != share.target}
+    def inside(self) -> list[dict[str, str]]:
+        """Where the shared folders are in the container: as often as the one that is there most often."""
+        targets: dict[str, list[str]] = {}
+        for share in self._shares:
+            targets.setdefault(share.source, []).append(share.target)
+        most = max(map(len, targets.values()), default=0)
+        return [
+            {source: found[min(number, len(found) - 1)] for source, found in targets.items()} for number in range(most)
+        ]
 
-    def targets(self, path: str) -> list[str]:
-        """A path of the machine as the container has it: once for each share that it is in."""
-        within = (share for share in self.shares if share.source == path or is_inside(path, share.source))
-        return [share.target.rstrip("/") + path[len(share.source) :] for share in within]
+
+class _Covering(NamedTuple):
+    """What is put over a hidden place, and the names of files in it that stay."""
+
+    cover: str
+    kept: tuple[str, ...] = ()
+
+
+def _cover(place: Place, covers: Covers, number: int) -> _Covering | None:
+    found = look(place.path)
+    if found is None or stat.S_ISLNK(found.st_mode):
+        return None  # where a link leads is hidden itself
+    if not stat.S_ISDIR(found.st_mode):
+        return _Covering(covers.blank)
+    kept = tuple(name for name in place.keep if _is_file(f"{place.path}/{name}") and "/" not in name)
+    if not kept:
+        return _Covering(covers.empty)
+    cover = f"{covers.empty}-{number}"
+    os.mkdir(cover, 0o755)
+    for name in kept:
+        os.close(os.open(f"{cover}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o400))
+    return _Covering(cover, kept)
+
+
+class _InShare:
+    """What is held in one folder that is shared, as paths of the machine. What it is in may be shared as well."""
+
+    def __init__(self, share: Mount, holdings: Holdings) -> None:
+        self._share = share
+        self._holdings = holdings
+        self._covered = [place.path for place in holdings.hidden]
+        self._read_only = {share.source: share.read_only}  # or writable again
+        self._made: dict[str, Mount] = {}
+
+    def hold(
+        self,
+        sockets: Iterable[str],
+        hidden: Mapping[Place, _Covering | None],
+        covers: Covers,
+        others: Iterable[Place],
+    ) -> dict[str, Mount]:
+        self._hold_read_only()
+        held = self._holdings
+        for path in sockets:
+            if self._is_here(path):
+                self._put(covers.blank, path)
+        for place in (*held.read_only, *held.hidden, *held.pinned, *others):
+            self._pin(place, with_place=place in held.pinned)
+        for place, covering in hidden.items():
+            if covering is not None and is_inside(place.path, self._share.source):
+                self._put(covering.cover, place.path)
+                for name in covering.kept:
+                    self._put(f"{place.path}/{name}", f"{place.path}/{name}")
+        return self._made
 
     def _put(self, source: str, path: str, *, read_only: bool = True) -> None:
-        """Over a path of the machine, wherever the container has it."""
-        for target in self.targets(path):
-            self._made[target] = Mount(source, target, read_only)
+        target = self._share.target.rstrip("/") + path[len(self._share.source) :]
+        self._made[target] = Mount(source, target, read_only)
 
-    def _put_own(self, source: str, target: str) -> None:
-        self._made[target] = Mount(source, target, True)
+    def _is_here(self, path: str) -> bool:
+        """In this folder, and not covered with what it is in."""
+        return is_inside(path, self._share.source) and not is_in(path, self._covered)
 
-    def _hold_read_only(self, holdings: Holdings) -> None:
-        wanted = dict.fromkeys((place for place in holdings.read_only if self._can_be_held(place)), True)
-        wanted |= dict.fromkeys((place for place in holdings.still_writable if self._can_be_held(place)), False)
-        for place in sorted(wanted, key=lambda place: place.path.count("/")):  # what is in one comes after it
-            if self._is_closed(place.path) != wanted[place]:
-                if wanted[place]:
-                    _refuse_mounts_in(place.path)
-                self._put(place.path, place.path, read_only=wanted[place])
-                self._closed[place.path] = wanted[place]
+    def _is_read_only(self, path: str) -> bool:
+        """With what it is in."""
+        return self._read_only.get(root_of(path, self._read_only), False)
 
-    def _hide(self, places: Iterable[Place]) -> None:
-        for number, place in enumerate(places):
-            found = look(place.path)
-            if found is None or stat.S_ISLNK(found.st_mode):
-                continue  # where a link leads is hidden itself
-            if not stat.S_ISDIR(found.st_mode):
-                self._put(self._covers.blank, place.path)
+    def _hold_read_only(self) -> None:
+        wanted = {place.path: True for place in self._holdings.read_only}
+        wanted |= {place.path: False for place in self._holdings.still_writable}
+        for path in sorted(wanted, key=lambda path: path.count("/")):  # what is in one comes after it
+            if not self._is_here(path) or not os.path.lexists(path) or _is_link(path):
                 continue
-            kept = [name for name in place.keep if _is_file(f"{place.path}/{name}") and "/" not in name]
-            cover = self._covers.empty
-            if kept:
-                cover = f"{cover}-{number}"
-                os.mkdir(cover, 0o755)
-                for name in kept:
-                    os.close(os.open(f"{cover}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o400))
-            self._put(cover, place.path)
-            for name in kept:
-                self._put(f"{place.path}/{name}", f"{place.path}/{name}")
+            if self._is_read_only(path) != wanted[path] and not self._share.read_only:
+                if wanted[path]:
+                    _refuse_mounts_in(path)
+                self._put(path, path, read_only=wanted[path])
+                self._read_only[path] = wanted[path]
 
     def _pin(self, place: Place, *, with_place: bool) -> None:
         """Every folder on the way, so that none can be renamed. In what is read-only none can."""
-        root = root_of(place.path, (share.source for share in self.shares))
-        for path in up_from(place.path, root) if root else ():
-            is_meant = path != place.path or (with_place and self._can_be_held(place))
-            if is_meant and os.path.isdir(path) and not self._is_closed(path) and not is_in(path, self._covered):
-                for target in self.targets(path):
-                    self._made.setdefault(target, Mount(path, target))
+        if not is_inside(place.path, self._share.source):
+            return
+        for path in up_from(place.path, self._share.source):
+            is_meant = (path != place.path or with_place) and os.path.isdir(path) and not os.path.islink(path)
+            is_held = path in self._read_only or self._is_read_only(path)
+            if is_meant and not is_held and self._is_here(path):
+                self._put(path, path, read_only=False)
 
-    def _can_be_held(self, place: Place) -> bool:
-        found = look(place.path)
-        if found is not None and stat.S_ISLNK(found.st_mode):
-            self.links.append(place)
-            return False
-        is_share = place.path in (share.source for share in self.shares)
-        return found is not None and not is_share and not (is_in(place.path, self._covered))
 
-    def _is_closed(self, path: str) -> bool:
-        """Is it read-only with what it is in?"""
-        return self._closed.get(root_of(path, self._closed), False)
+def _is_link(path: str) -> bool:
+    found = look(path)
+    return found is not None and stat.S_ISLNK(found.st_mode)
 
 
 def _is_file(path: str) -> bool:

@@ -79,15 +79,16 @@ class ProjectGuard:
         namespaces: Sequence[int],
         heap: str,
         blank: str,
-        inside: Mapping[str, str] = MappingProxyType({}),
+        inside: Sequence[Mapping[str, str]] = (MappingProxyType({}),),
     ) -> None:
         """`namespaces` are the jail's, which are closed here; `heap` and `blank` are in it. Raises JailError.
 
-        `inside`: shared folders that have another path there.
+        `inside`: shared folders that have other paths there, once for each time that one is there.
         """
         self._holdings = holdings
         self._namespaces = list(namespaces)
-        self._own = heap, blank, inside
+        self._own = heap, blank
+        self._inside = inside
         self._forbidden = {*holdings.absent, *holdings.fatal}
         self._fatal = holdings.fatal
         self._is_swept = False
@@ -136,13 +137,18 @@ class ProjectGuard:
                 self._attend_forbidden(path)  # looks for itself: it may have come again since
         if is_open:
             self._follow()
-        if is_open and (why := hold_again(self._holdings, self._roots, self._namespaces, *self._own)):
+        if is_open and (why := self._hold_again()):
             raise JailError("a file was replaced while the command ran, and can no longer be protected", detail=why)
 
     def hold(self) -> None:
         """What the mounts that the jail was made with do not. A JailError if that cannot be done."""
-        if why := hold_again(self._holdings, self._roots, self._namespaces, *self._own):
+        if why := self._hold_again():
             raise JailError("what is protected in the project cannot be held", detail=why)
+
+    def _hold_again(self) -> str:
+        """What went wrong."""
+        each = (hold_again(self._holdings, self._roots, self._namespaces, *self._own, paths) for paths in self._inside)
+        return next(filter(None, each), "")
 
     def _follow(self) -> None:
         """A link may lead to another file now."""

@@ -115,6 +115,8 @@ def test_claims_wait_while_the_engine_is_away_and_go_on_when_it_is_back(run: Run
         async with pool_of(maker, 1) as pool:
             maker.is_down = True
             maker.made[0].end()
+            while not pool.stats()["default"].failed:  # noqa: ASYNC110 - it is tried in a thread
+                await asyncio.sleep(0.001)
             with pytest.raises(NoSandboxError, match="the engine does not answer") as caught:
                 async with pool.claim("default", timeout_s=0.05):
                     pass

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import JailError
-from exeat.jail.container.cell import find_init
+from exeat.jail.container.cell import find_program
 from exeat.jail.container.entrance import Entrance
 from exeat.jail.messages import Word, receive
 from tests.support.programs import find
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.thorough
 def init_waiting(token: str) -> Iterator[int]:
     """Our process 1 in an empty network, as an engine starts it."""
     own = [] if os.geteuid() == 0 else ["--map-root-user"]
-    argv = [find("unshare"), *own, "--net", find_init(), token, find("sleep"), "100"]
+    argv = [find("unshare"), *own, "--net", find_program("init"), token, find("sleep"), "100"]
     before = Path("/proc/self/ns/net").stat().st_ino
     with subprocess.Popen(argv) as process:
         try:
@@ -84,5 +84,14 @@ def test_it_has_nothing_of_the_program_and_ends_with_it(monkeypatch: pytest.Monk
         entrance.enter(os.getpid(), "exeat-test-none", ())
     entrance.close()
     assert not Path(f"/proc/{pid}").exists()
-    with pytest.raises(JailError, match="is gone"):
+    with pytest.raises(JailError, match="does not answer"):
         entrance.enter(os.getpid(), "exeat-test-none", ())
+
+
+def test_one_that_was_killed_is_replaced(entrance: Entrance) -> None:
+    first = entrance._pid
+    os.kill(first, signal.SIGKILL)
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(JailError, match="cannot be entered"):  # that is its answer: this is our own network
+        entrance.enter(os.getpid(), "exeat-test-none", ())
+    assert entrance._pid != first

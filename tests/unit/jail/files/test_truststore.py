@@ -350,6 +350,6 @@ def test_a_target_that_is_there_and_not_found_is_an_error(folder: Path, monkeypa
         raise FileNotFoundError(errno.ENOENT, "mount")
 
     monkeypatch.setattr(truststore, "mount", lose)
-    truststore._put_over(str(folder / "source"), str(folder / "gone"))
+    truststore.put_over(str(folder / "source"), str(folder / "gone"))
     with pytest.raises(FileNotFoundError):
-        truststore._put_over(str(folder / "source"), str(folder))
+        truststore.put_over(str(folder / "source"), str(folder))

@@ -6,14 +6,17 @@ taken away here is in none of its layers. Python 3.8 or later, nothing but the s
 
 from __future__ import annotations
 
+import compileall
 import fnmatch
 import glob
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
 import sys
+import sysconfig
 
 HERE = "/exeat-build"
 USER = "sandbox"
@@ -43,6 +46,7 @@ FOLDERS = (
     "/usr/lib/gcc", "/usr/libexec/gcc", "/usr/share/gcc", "/usr/lib/git-core", "/usr/libexec/git-core",
     "/usr/share/git-core", "/usr/lib/openssh", "/usr/libexec/openssh", "/etc/ssh", "/usr/share/python-wheels",
     "/usr/share/bash-completion", "/usr/share/doc", "/usr/share/man", "/usr/share/info", "/usr/share/lintian",
+    "/usr/share/locale", "/usr/include",
     "/var/cache", "/var/log", "/var/tmp", "/tmp", "/root", "/etc/apk/cache", "/var/lib/dnf", "/var/lib/yum",
 )  # fmt: skip
 EMPTY_FOLDERS = {"/tmp": 0o1777, "/var/tmp": 0o1777, "/var/cache": 0o755, "/var/log": 0o755, "/root": 0o700}
@@ -55,6 +59,7 @@ def main() -> None:
     if settings["requirements"]:
         install(settings)
     take_away("", installers())
+    compile_modules(sysconfig.get_path("stdlib"))
     add_user("")
     shutil.rmtree(HERE)
 
@@ -80,11 +85,15 @@ def install(settings: dict) -> None:  # type: ignore[type-arg]  # Python 3.8
 
 def installers() -> list[str]:
     """pip, and the copies of it that Python carries: nothing is installed in a sandbox."""
-    import sysconfig
-
     places = {sysconfig.get_path(each) for each in ("stdlib", "purelib", "platlib")} | {*sys.path}
     names = ("pip", "pip-*", "ensurepip")
     return [path for place in places if place for name in names for path in glob.glob(f"{glob.escape(place)}/{name}")]
+
+
+def compile_modules(folder: str) -> None:
+    """Small images come without, and a sandbox cannot keep what it compiles: each call would do it again."""
+    others = re.compile(r"/(?:site-packages|dist-packages|test|tests|idlelib|lib2to3|turtledemo)/")
+    compileall.compile_dir(folder, quiet=2, rx=others)
 
 
 def take_away(root: str, more: list[str]) -> None:

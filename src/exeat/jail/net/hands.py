@@ -1,0 +1,42 @@
+"""Who does what takes rights in a network namespace: this process if it is in there, or one that is.
+
+A socket belongs to the namespace that it was made in, whoever uses it later. To make one, to bind it to a low port, and
+to send on it what changes the network, takes a process inside. All else can be done from anywhere.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Protocol
+
+
+class Hands(Protocol):
+    def open(self, family: int, kind: int, protocol: int = 0) -> socket.socket:
+        """Raises OSError, as do all of these."""
+
+    def bind(self, to: socket.socket, address: tuple[Any, ...]) -> None: ...
+
+    def send(self, to: socket.socket, data: bytes) -> None: ...
+
+    def set(self, path: str, value: str) -> None:
+        """A setting in /proc/sys/net."""
+
+
+class OwnHands:
+    """This process is in the namespace."""
+
+    def open(self, family: int, kind: int, protocol: int = 0) -> socket.socket:
+        return socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
+
+    def bind(self, to: socket.socket, address: tuple[Any, ...]) -> None:
+        to.bind(address)
+
+    def send(self, to: socket.socket, data: bytes) -> None:
+        to.send(data)
+
+    def set(self, path: str, value: str) -> None:
+        with open(path, "w") as setting:
+            setting.write(value)
+
+
+OWN_HANDS = OwnHands()

@@ -1,0 +1,1 @@
+"""Images that tests build from and look into."""
