@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,27 +19,17 @@ from exeat.container.sidecar import Proxy, ensure_network, ensure_proxy, remove_
 from exeat.engine.client import Engine
 from exeat.engine.errors import EngineError
 from exeat.errors import ConfigError
-from tests.support.engines import probe
+from tests.support.engines import boxes
 from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOT, Base, Way
+from tests.support.engines.boxes import PORT, execute, remove, servers, start, try_from
 from tests.support.engines.session import Engines
-from tests.support.engines.talk import EngineError as Refused
 from tests.support.programs import run
 from tests.support.runs.running import environment
 
 pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image of the tests has Python 3.11")
 ONE, TWO = "sidecar-one", "sidecar-two"
-ADDRESSES = {ONE: "10.200.0.2", TWO: "10.200.0.3"}
-PORT, LISTENING = 8000, 9000
-_SERVER = f"""
-import http.server, threading
-class Answer(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
-    def log_message(self, *rest): pass
-server = http.server.ThreadingHTTPServer(("0.0.0.0", {PORT}), Answer)
-print("ready", flush=True)
-server.serve_forever()
-"""
+ADDRESSES = dict(zip((ONE, TWO), boxes.ADDRESSES, strict=True))
+LISTENING = 9000
 _LISTENER = f"import socket, time; s = socket.create_server(('', {LISTENING})); time.sleep(1000)"
 
 
@@ -50,16 +38,8 @@ def base(engines: Engines, request: pytest.FixtureRequest) -> Iterator[Base]:
     """With two servers on its network. They listen on all addresses, as many things on a host do."""
     way: Way = request.param
     base = engines.get(way)
-    for address in ADDRESSES.values():
-        subprocess.run([*base.on_its_network, "ip", "address", "replace", f"{address}/32", "dev", "lo"], check=True)
-    server = subprocess.Popen([*base.on_its_network, sys.executable, "-c", _SERVER], stdout=subprocess.PIPE)
-    try:
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
+    with servers(base):
         yield base
-    finally:
-        server.kill()
-        server.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -81,26 +61,6 @@ def _registry(**hosts: str) -> Registry:
     return made
 
 
-def _started(base: Base, name: str, command: list[str], host_config: dict[str, Any]) -> str:
-    body = {"Image": base.image, "Cmd": command, "HostConfig": host_config, "Labels": {"exeat.kind": "test"}}
-    box: str = base.ask("POST", f"/containers/create?name={name}", body)["Id"]
-    base.ask("POST", f"/containers/{box}/start")
-    return box
-
-
-def _execute(base: Base, box: str, *command: str) -> str:
-    body = {"Cmd": command, "AttachStdout": True, "AttachStderr": True, "Tty": True}
-    run = base.ask("POST", f"/containers/{box}/exec", body)["Id"]
-    said = base.ask("POST", f"/exec/{run}/start", {"Detach": False, "Tty": True})
-    return said if isinstance(said, str) else json.dumps(said)
-
-
-def _probe(base: Base, box: str, *attempts: tuple[object, ...]) -> list[Any]:
-    source = Path(probe.__file__).read_text()
-    said = _execute(base, box, "python3", "-c", source, json.dumps(attempts))
-    return list(json.loads(said.strip().splitlines()[-1]))
-
-
 def _address(base: Base, box: str, network: str) -> str:
     networks = base.ask("GET", f"/containers/{box}/json")["NetworkSettings"]["Networks"]
     return str(networks[network]["IPAddress"])
@@ -119,10 +79,10 @@ class _Scene:
             (each.network, each.url) for each in self.proxies.values()
         }
         self.boxes = {
-            name: _started(base, name, ["python3", "-c", _LISTENER], dict(proxy.host_config))
+            name: start(base, name, base.image, proxy.host_config, Cmd=["python3", "-c", _LISTENER])
             for name, proxy in self.proxies.items()
         }
-        self.outside = _started(base, "sidecar-outside", ["sleep", "1000"], {"NetworkMode": "exeat-out"})
+        self.outside = start(base, "sidecar-outside", base.image, {"NetworkMode": "exeat-out"}, Cmd=["sleep", "1000"])
 
     def ensure(self, name: str) -> Proxy:
         return ensure_proxy(self.engine, self.registry, ensure_network(self.engine, name), self.base.image)
@@ -136,7 +96,7 @@ class _Scene:
         return asyncio.run(ensure())
 
     def probe(self, name: str, *attempts: tuple[object, ...]) -> list[Any]:
-        return _probe(self.base, self.boxes[name], *attempts)
+        return try_from(self.base, self.boxes[name], *attempts)
 
     @property
     def sidecar(self) -> dict[str, Any]:
@@ -156,20 +116,13 @@ def scene(base: Base, engine: Engine, image: str) -> Iterator[_Scene]:
 def _scene(base: Base, engine: Engine, image: str) -> Iterator[_Scene]:
     with ExitStack() as stack:
         for path in ("/networks/exeat-out", "/volumes/exeat-proxy"):
-            stack.callback(_remove, base, path)
+            stack.callback(remove, base, path)
         for name in ADDRESSES:
             stack.callback(remove_network, engine, name)
         for name in ("sidecar-outside", "exeat-proxy", *ADDRESSES):
-            stack.callback(_remove, base, f"/containers/{name}?force=1&v=1")
+            stack.callback(remove, base, f"/containers/{name}?force=1&v=1")
         yield _Scene(base, engine, image)
     assert [each["Name"] for each in base.ask("GET", "/networks") if each["Name"].startswith("exeat-")] == []
-
-
-def _remove(base: Base, path: str) -> None:
-    try:
-        base.ask("DELETE", path)
-    except Refused:
-        pass
 
 
 # The image
@@ -187,7 +140,7 @@ def test_the_image_is_made_of_what_is_installed_here(base: Base, engine: Engine,
     assert said.status == 0, said.stderr
     assert said.stdout == "exeat-test-gateway:7\n"
     assert base.ask("GET", "/images/exeat-test-gateway:7/json")["Id"] == found["Id"]
-    _remove(base, "/images/exeat-test-gateway:7")
+    remove(base, "/images/exeat-test-gateway:7")
 
 
 def test_a_base_that_does_not_fit_is_refused_with_the_reason(base: Base, engine: Engine, image: str) -> None:
@@ -198,7 +151,7 @@ def test_a_base_that_does_not_fit_is_refused_with_the_reason(base: Base, engine:
         with pytest.raises(ConfigError, match="cannot be built on exeat-test-bare:1: it has no python3"):
             ensure_gateway_image(engine, "exeat-test-bare:1")
     finally:
-        _remove(base, "/images/exeat-test-bare:1?force=1")
+        remove(base, "/images/exeat-test-bare:1?force=1")
 
 
 # The sidecar
@@ -209,12 +162,12 @@ def test_it_is_hardened_and_well(scene: _Scene) -> None:
     config = found["HostConfig"]
     assert config["ReadonlyRootfs"]
     assert "no-new-privileges" in str(config["SecurityOpt"])
-    status = _execute(scene.base, found["Id"], "python3", "-I", "-c", "print(open('/proc/1/status').read())")
+    status = execute(scene.base, found["Id"], "python3", "-I", "-c", "print(open('/proc/1/status').read())")
     assert {line.split("\t")[1].strip() for line in status.splitlines() if line.startswith("CapEff")} == {"0" * 16}
     assert "Uid:\t65532\t65532" in status
     assert "NoNewPrivs:\t1" in status
-    assert _execute(scene.base, found["Id"], "python3", "-I", "-m", "exeat.serve.health").strip() == "ok"
-    forwards = _execute(scene.base, found["Id"], "cat", "/proc/sys/net/ipv4/ip_forward")
+    assert execute(scene.base, found["Id"], "python3", "-I", "-m", "exeat.serve.health").strip() == "ok"
+    forwards = execute(scene.base, found["Id"], "cat", "/proc/sys/net/ipv4/ip_forward")
     assert forwards.strip() == "0"
     assert "exeat.owner" not in found["Config"]["Labels"], "it outlives whoever has started it"
 
@@ -251,9 +204,9 @@ def test_there_is_no_way_round_it(scene: _Scene) -> None:
     assert scene.probe(ONE, *(("direct", *each) for each in targets), ("name", "data.test")) == ["no"] * 6
     # The controls: all of them are there, for those who have a way.
     reach = [("direct", ADDRESSES[ONE], PORT), ("direct", gateway, PORT)]
-    assert _probe(scene.base, scene.outside, *reach) == ["open"] * 2
+    assert try_from(scene.base, scene.outside, *reach) == ["open"] * 2
     assert (
-        _probe(scene.base, "exeat-proxy", ("direct", neighbour, LISTENING), ("direct", other.address, 8888))
+        try_from(scene.base, "exeat-proxy", ("direct", neighbour, LISTENING), ("direct", other.address, 8888))
         == ["open"] * 2
     )
 

@@ -7,19 +7,19 @@ and has them compiled: with a read-only root it could not keep what it compiles 
 """
 
 import compileall
+import importlib.machinery
 import importlib.util
 import os
 import py_compile
 import site
 import sys
-import sysconfig
 from pathlib import Path
 
 REFUSED = "exeat: "  # begins the line that says why
 
 
 def main(folder: str, abi: str, magic: str, data: str, user: str) -> None:
-    found = sysconfig.get_config_var("EXT_SUFFIX")
+    found = importlib.machinery.EXTENSION_SUFFIXES[0]
     if (found, importlib.util.MAGIC_NUMBER.hex()) != (abi, magic):
         version = sys.version.split()[0]
         sys.exit(f"{REFUSED}it has Python {version} ({found}), and exeat here is compiled for {abi}")

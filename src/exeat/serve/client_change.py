@@ -90,10 +90,11 @@ def wait_until_in_force(wanted: dict[str, str], unwanted: set[str]) -> None:
     said = ""
     while time.monotonic() < deadline:
         try:
-            os.kill(_GATEWAY, signal.SIGHUP)
             found = json.loads(ask_admin(os.environ["EXEAT_ADMIN"], "/clients"))
             if wanted.items() <= found.items() and not unwanted & found.keys():
                 return
+            # Only now: what starts in a container is not the gateway yet, and such a signal would end it.
+            os.kill(_GATEWAY, signal.SIGHUP)
         except (OSError, ValueError) as error:
             said = str(error)  # it is starting, perhaps
         time.sleep(_LOOK_S)

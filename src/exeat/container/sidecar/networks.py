@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from exeat.container.sidecar.lock import held
+from exeat.container.engine_lock import held
 from exeat.engine.client import Engine
 from exeat.engine.errors import EngineError, NotFoundError
 from exeat.engine.owner import KIND, labels

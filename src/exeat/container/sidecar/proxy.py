@@ -235,4 +235,6 @@ def _execute(engine: Engine, container: str, command: list[str]) -> None:
     if status:
         text = said.decode("utf-8", "replace")
         shown = "".join(char for char in text if char.isprintable() or char == "\n").strip()
-        raise EngineError(f"the sidecar did not take the rules: {shown[-500:]}", fix=f"{engine.kind} logs {NAME}")
+        raise EngineError(
+            f"the sidecar did not take the rules: {shown[-500:] or status}", fix=f"{engine.kind} logs {NAME}"
+        )

@@ -18,20 +18,19 @@ from exeat.engine.owner import labels, remove_left_networks
 
 _TOKEN: Final = "exeat.token"  # noqa: S105 - the name of a label
 _AGAIN_S: Final = 0.05
-_WAIT_S: Final = 60.0
 
 
 @contextmanager
-def held(engine: Engine, name: str) -> Iterator[None]:
-    """Hold the lock of this name. That of a process that is gone is taken over. Raises EngineError after a minute."""
+def held(engine: Engine, name: str, wait_s: float = 60.0) -> Iterator[None]:
+    """Hold the lock of this name. That of a process that is gone is taken over. Raises EngineError after `wait_s`."""
     path = f"exeat-lock-{name}"
     token = secrets.token_hex(16)
     marks = {**labels("volume"), _TOKEN: token}
-    deadline = time.monotonic() + _WAIT_S
+    deadline = time.monotonic() + wait_s
     while _owner(engine, path, marks) != token:
         if time.monotonic() > deadline:
             raise EngineError(
-                f"another process has been making {name} for a minute",
+                f"another process has been making {name} for {wait_s:.0f} s",
                 fix=f"{engine.kind} volume rm {path}, if that process is gone",
             )
         remove_left_networks(engine)
