@@ -42,8 +42,17 @@ def held(engine: Engine, name: str, wait_s: float = 60.0) -> Iterator[None]:
 
 
 def _owner(engine: Engine, path: str, marks: dict[str, str]) -> str:
-    engine.call("POST", "/volumes/create", body={"Name": path, "Labels": marks})
     try:
-        return str((engine.call("GET", f"/volumes/{path}").get("Labels") or {}).get(_TOKEN, ""))
+        return volume_labels(engine, path, marks).get(_TOKEN, "")
     except NotFoundError:  # given back in between
         return ""
+
+
+def volume_labels(engine: Engine, name: str, marks: dict[str, str]) -> dict[str, str]:
+    """Of a volume, which is made with these if it is not there. Podman refuses the second of two who ask at once."""
+    try:
+        engine.call("POST", "/volumes/create", body={"Name": name, "Labels": marks})
+    except EngineError as error:
+        if "already exists" not in error.public:
+            raise
+    return dict(engine.call("GET", f"/volumes/{name}").get("Labels") or {})

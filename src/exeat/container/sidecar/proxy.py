@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from exeat.container.engine_lock import volume_labels
 from exeat.container.gateway_image import DATA, PORT, ensure_gateway_image
 from exeat.container.sidecar.networks import OUT, SANDBOX, ensure_way_out, find_network, subnets_of
 from exeat.engine.client import Engine
@@ -113,8 +114,7 @@ def _refresh_all(engine: Engine, registry: HasSandboxes, container: str, key: by
 def _ensure_key(engine: Engine) -> bytes:
     """A volume is made once, whoever comes first; all others get that one, and its labels."""
     marks = {**labels("volume", is_kept=True), KEY: secrets.token_hex(32)}
-    engine.call("POST", "/volumes/create", body={"Name": NAME, "Labels": marks})
-    found = (engine.call("GET", f"/volumes/{NAME}").get("Labels") or {}).get(KEY, "")
+    found = volume_labels(engine, NAME, marks).get(KEY, "")
     if not found:
         raise EngineError(f"there is a volume {NAME} that exeat did not make", fix=f"{engine.kind} volume rm {NAME}")
     return bytes.fromhex(found)
