@@ -29,6 +29,7 @@ class Reason(StrEnum):
     MALFORMED = "malformed"
     CUT_OFF = "cut-off"
     CREDENTIALS = "credentials"
+    UNKNOWN_CLIENT = "unknown-client"  # no client of the gateway has this address
     SNI_MISMATCH = "sni-mismatch"
     NOT_TLS = "not-tls"
     NOT_HTTP = "not-http"

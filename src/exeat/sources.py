@@ -141,28 +141,29 @@ def _items(text: str) -> list[str]:
 
 def load_document(path: str) -> PolicyDocument:
     """Read a policy file, or a list of rules in a .txt file. A missing or unreadable file is an error, never empty."""
+    text = read_text(path, "a policy in TOML or JSON, or an allowlist in .txt")
+    if path.lower().endswith(".txt"):
+        return PolicyDocument(parse_listing(text, path), (), {})
+    return parse_document(text, path)
+
+
+def read_text(path: str, expected: str) -> str:
+    """A file of settings. `expected` is what it should be."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ConfigError(
-                    "not a regular file", where=path, expected="a policy in TOML or JSON, or an allowlist in .txt"
-                )
+                raise ConfigError("not a regular file", where=path, expected=expected)
             raw = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(
-            f"cannot be read: {error.strerror}", where=path, expected="a readable policy file in TOML or JSON"
-        ) from None
+        raise ConfigError(f"cannot be read: {error.strerror}", where=path, expected=expected) from None
     if len(raw) > _MAX_FILE_BYTES:
-        raise ConfigError("larger than 8 MiB", where=path, expected="a policy file")
+        raise ConfigError("larger than 8 MiB", where=path, expected=expected)
     try:
-        text = raw.decode("utf-8")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError("not UTF-8", where=f"{path}:{line}", expected="text in UTF-8") from None
-    if path.lower().endswith(".txt"):
-        return PolicyDocument(parse_listing(text, path), (), {})
-    return parse_document(text, path)
 
 
 def make_policy(

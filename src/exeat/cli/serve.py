@@ -16,7 +16,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         "Every setting can be a variable. Those without an option:\n"
         "  EXEAT_PROXY_AUTH=user:password    ask clients for these credentials\n"
         "\n"
-        "SIGHUP, or a change of a policy file, reloads the rules; a broken file keeps\n"
+        "SIGHUP, or a change of a policy or clients file, reloads it; a broken file keeps\n"
         "the last good ones. SIGTERM finishes what is under way and stops."
     )
     parser.add_argument("--port", metavar="N", help="listen on port N; 0 picks one (PROXY_PORT, default 8888)")
@@ -29,6 +29,11 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--workers", metavar="N", help="processes that share the port (EXEAT_WORKERS, default 1)")
     parser.add_argument("--sandbox", metavar="NAME", help="name to put on every record (EXEAT_SANDBOX)")
+    parser.add_argument(
+        "--clients",
+        metavar="PATH",
+        help="serve several clients, each with its own rules: a file, or a folder of them (EXEAT_CLIENTS)",
+    )
     add_policy_options(parser)
     parser.set_defaults(run=_serve)
 

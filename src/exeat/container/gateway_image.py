@@ -8,38 +8,46 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Mapping
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import MAGIC_NUMBER
 from typing import Any, Final
 
+from exeat.container.engine_lock import held
 from exeat.container.gateway_setup import REFUSED
 from exeat.container.installed import Installed, InstalledFile, as_tar, compiled_modules
 from exeat.engine.client import Engine
-from exeat.engine.errors import BuildError, ConflictError, EngineError, NotFoundError
-from exeat.engine.owner import labels
+from exeat.engine.errors import BuildError, EngineError, NotFoundError
+from exeat.engine.owner import KIND, OWNER, labels
 from exeat.errors import ConfigError
+from exeat.jail.container.images import find_image
 
 BASE_VARIABLE: Final = "EXEAT_GATEWAY_BASE"
 NAME: Final = "exeat-gateway"
 PORT: Final = 8888
 ADMIN: Final = "127.0.0.1:8889"  # for the health check, which runs inside
 USER: Final = 65532  # no user of the base, and no name is needed for it
+BUILD: Final = "exeat.build"  # which build made an image between its steps
 _FOLDER: Final = "/opt/exeat"
+_BUILD_S: Final = 600.0  # how long another process may take that builds it
+DATA: Final = "/var/lib/exeat"  # for a volume: what is to outlive the container
 _DOCKERFILE: Final = """\
 FROM {base}
+LABEL {ours}
 USER 0:0
 COPY exeat {folder}
-RUN ["python3", "-I", "-B", "{folder}/exeat/container/gateway_setup.py", "{folder}", "{abi}", "{magic}"]
+RUN ["python3", "-I", "-B", "{setup}", "{folder}", "{abi}", "{magic}", "{data}", "{user}"]
 USER {user}:{user}
 RUN ["python3", "-I", "-B", "-c", "import {modules}"]
 WORKDIR /
 ENV PROXY_PORT={port} EXEAT_BIND=0.0.0.0 EXEAT_ADMIN={admin}
 EXPOSE {port}
-HEALTHCHECK --interval=30s --timeout=5s --start-period=10s CMD ["python3", "-I", "-m", "exeat.serve.health"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s CMD ["python3", "-I", "-m", "exeat.serve.health"]
 ENTRYPOINT ["python3", "-I", "-m", "exeat"]
 CMD ["serve"]
+LABEL {kept}
 """
 
 Progress = Callable[[str], None]
@@ -54,11 +62,13 @@ def ensure_gateway_image(engine: Engine, base: str = "", progress: Progress | No
     tag = f"{NAME}:{content[:16]}"
     if _image_id(engine, tag):
         return tag
-    try:
-        built = _build(engine, _context(installed, base), progress)
-    except BuildError as error:
-        raise _explain(error, base) from None
-    return _name_it(engine, built, tag)
+    with held(engine, NAME, _BUILD_S):
+        if not _image_id(engine, tag):  # another process has built it meanwhile
+            try:
+                also_name(engine, _build(engine, installed, base, progress), tag)
+            except BuildError as error:
+                raise _explain(error, base) from None
+    return tag
 
 
 def default_base() -> str:
@@ -74,34 +84,24 @@ def _image_id(engine: Engine, name: str) -> str:
 
 
 def _ensure_base(engine: Engine, base: str, progress: Progress | None) -> str:
-    found = _image_id(engine, base)
-    if not found:
-        name, tag = split_tag(base) if "@" not in base else (base, None)
-        query = {"fromImage": name, "tag": tag}
-        try:
-            _follow(engine.stream("POST", "/images/create", query=query), progress, f"the base image {base}")
-        except (BuildError, EngineError) as error:
-            if isinstance(error, EngineError) and not error.status:
-                raise
-            raise _no_base(base, str(error.public)) from None
-        found = _image_id(engine, base)
-    return found
+    try:
+        return find_image(engine, base, progress).id
+    except EngineError as error:
+        if error.status or not error.is_missing:
+            error.fix = f"another base that the engine has, or can reach: --base IMAGE, or {BASE_VARIABLE}"
+        raise
 
 
-def _no_base(base: str, why: str) -> EngineError:
-    return EngineError(
-        f"the base image {base} is not there and could not be fetched",
-        detail=why,
-        fix=f"--base IMAGE or {BASE_VARIABLE}: one that the engine has, or can reach",
-    )
-
-
-def _context(installed: Installed, base: str) -> bytes:
+def _context(installed: Installed, base: str, mark: str) -> bytes:
     files = installed.files()
     dockerfile = _DOCKERFILE.format(
         base=base,
+        ours=" ".join(f"{name}={value}" for name, value in {**labels("build"), BUILD: mark}.items()),
+        kept=f'{KIND}=image {OWNER}="" {BUILD}=""',
         folder=_FOLDER,
-        abi=sysconfig.get_config_var("EXT_SUFFIX"),
+        setup=f"{_FOLDER}/exeat/container/gateway_setup.py",
+        data=DATA,
+        abi=EXTENSION_SUFFIXES[0],
         magic=MAGIC_NUMBER.hex(),
         modules=", ".join(["exeat.cli.main", *compiled_modules(files)]),
         user=USER,
@@ -112,24 +112,30 @@ def _context(installed: Installed, base: str) -> bytes:
     return as_tar([InstalledFile("Dockerfile", dockerfile.encode()), *packages])
 
 
-def _build(engine: Engine, context: bytes, progress: Progress | None) -> str:
+def _build(engine: Engine, installed: Installed, base: str, progress: Progress | None) -> str:
     """The built image's id. Nothing is fetched while it is built: it has no network."""
-    query: dict[str, object] = {
-        "networkmode": "none",
-        "labels": labels("image", is_kept=True),
-        "rm": True,
-        "forcerm": True,
-    }
-    if engine.kind == "podman":
-        query["layers"] = False  # one commit instead of one for each step, which takes it 2 s each
+    from exeat.container.images.left_over import remove_build_steps  # for those who build
+
+    mark = secrets.token_hex(8)
+    # Podman keeps no images between the steps without layers; Docker keeps them, with labels, so that they can go.
+    query = {"networkmode": "none", "rm": True, "forcerm": True, "nocache": True, "layers": False}
+    context = _context(installed, base, mark)
     lines = engine.stream("POST", "/build", query=query, data=context, headers={"Content-Type": "application/x-tar"})
-    return _follow(lines, progress, "the gateway image")
+    try:
+        built = _follow(lines, progress, "the gateway image")
+    except BuildError:
+        remove_build_steps(engine, lambda found: found.get(BUILD) == mark)
+        raise
+    if not built:
+        raise BuildError("the engine did not say which image it has built")
+    return built
 
 
 def _explain(error: BuildError, base: str) -> ConfigError | BuildError:
     """The base does not fit, which is the caller's choice; or the build has failed."""
-    why = next((line for line in error.log.splitlines() if line.startswith(REFUSED)), "").removeprefix(REFUSED)
-    if not why and "python3" in error.public and "not found" in error.public:
+    lines = [*error.log.splitlines(), error.public]
+    why = next((line for line in lines if line.startswith(REFUSED)), "").removeprefix(REFUSED)
+    if not why and any("python3" in line and "not found" in line for line in lines):
         why = "it has no python3"
     if not why:
         return error
@@ -156,21 +162,6 @@ def _follow(lines: Iterable[Mapping[str, Any]], progress: Progress | None, what:
         if "error" in line:
             raise BuildError(f"{what} could not be made: {line['error']}", log="\n".join(log[-200:]))
     return built
-
-
-def _name_it(engine: Engine, built: str, tag: str) -> str:
-    """Whoever was first gives the name; another build of the same is not left behind without one."""
-    if not built:
-        raise BuildError("the engine did not say which image it has built")
-    known = _image_id(engine, tag)
-    if known and known != built:
-        try:
-            engine.call("DELETE", f"/images/{built}")
-        except (NotFoundError, ConflictError):
-            pass
-        return tag
-    also_name(engine, built, tag)
-    return tag
 
 
 def also_name(engine: Engine, image: str, name: str) -> None:

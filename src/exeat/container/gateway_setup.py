@@ -1,24 +1,25 @@
 """What the base of a gateway image runs while that is built. Needs nothing but Python.
 
-    python3 -I gateway_setup.py FOLDER ABI MAGIC
+    python3 -I gateway_setup.py FOLDER ABI MAGIC DATA USER
 
 The packages in FOLDER were compiled for ABI. A Python that cannot load them is refused; any other learns where they are
-and has them compiled: with a read-only root it could not keep what it compiles itself.
+and has them compiled: with a read-only root it could not keep what it compiles itself. DATA is made for USER.
 """
 
 import compileall
+import importlib.machinery
 import importlib.util
+import os
 import py_compile
 import site
 import sys
-import sysconfig
 from pathlib import Path
 
 REFUSED = "exeat: "  # begins the line that says why
 
 
-def main(folder: str, abi: str, magic: str) -> None:
-    found = sysconfig.get_config_var("EXT_SUFFIX")
+def main(folder: str, abi: str, magic: str, data: str, user: str) -> None:
+    found = importlib.machinery.EXTENSION_SUFFIXES[0]
     if (found, importlib.util.MAGIC_NUMBER.hex()) != (abi, magic):
         version = sys.version.split()[0]
         sys.exit(f"{REFUSED}it has Python {version} ({found}), and exeat here is compiled for {abi}")
@@ -29,6 +30,8 @@ def main(folder: str, abi: str, magic: str) -> None:
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     if not compileall.compile_dir(folder, quiet=1, invalidation_mode=mode):
         sys.exit(f"{REFUSED}its Python cannot compile exeat")
+    Path(data).mkdir(parents=True, exist_ok=True)
+    os.chown(data, int(user), int(user))  # a volume that is mounted there first takes this over
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from exeat.audit.record import encode_event
 from exeat.audit.rotation import Rotation
 from exeat.audit.share import JournalShare
 from exeat.errors import AuditError, StartError
+from exeat.gateway.credentials import Credentials, Login
 from exeat.gateway.doors.connection import serve_connection
 from exeat.gateway.doors.dns import DnsDoor
 from exeat.gateway.doors.dropped import DropLog
@@ -31,7 +32,7 @@ from exeat.gateway.gates.session import Session
 from exeat.gateway.limits import Limits
 from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.record.counters import Counters
-from exeat.gateway.state import Credentials, State
+from exeat.gateway.state import State
 from exeat.policy import Policy, Rule
 from exeat.reasons import Ending, ProxyError
 from exeat.wire.http1 import encode_reply
@@ -69,7 +70,7 @@ class Gateway:
         limits: Limits | None = None,
         sandbox: str = "",
         jail: str = "",
-        credentials: tuple[str, str] | None = None,
+        credentials: tuple[str, str] | Login | None = None,
         lookup: Lookup | None = None,
         reuse_port: bool = False,
         listeners: Sequence[socket.socket] | None = None,
@@ -93,7 +94,7 @@ class Gateway:
             jail=jail,
             limits=limits,
             resolver=Resolver(limits.dns_s, lookup),
-            credentials=Credentials(*credentials) if credentials else None,
+            credentials=Credentials(*credentials) if isinstance(credentials, tuple) else credentials,
             names=SyntheticNames(time.monotonic) if redirected else None,
             interception=interception,
         )
@@ -251,9 +252,10 @@ class Gateway:
     # Connections
 
     def _make_channel(self) -> Channel:
-        return Channel(self._loop, self._on_connection)
+        return Channel(self._loop, self.serve)
 
-    def _on_connection(self, channel: Channel) -> None:
+    def serve(self, channel: Channel) -> None:
+        """Serve a connection, from our own listeners or accepted elsewhere."""
         counters, limits = self.state.counters, self.state.limits
         counters.connections += 1
         destination = find_destination(channel.transport) if self.state.names is not None else None
@@ -346,7 +348,8 @@ class Gateway:
     @property
     def url(self) -> str:
         """Where the gateway listens, for a client that takes a proxy URL; with credentials if it wants some."""
-        return proxy_url(*self._address, self.state.credentials)
+        login = self.state.credentials
+        return proxy_url(*self._address, login if isinstance(login, Credentials) else None)
 
     def environ(self) -> dict[str, str]:
         """Proxy variables for a child."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from exeat.errors import StartError
 
 if TYPE_CHECKING:
-    from exeat.gateway.state import Credentials
+    from exeat.gateway.credentials import Credentials
 
 
 def run_in_loop(main: Coroutine[object, object, int]) -> int:

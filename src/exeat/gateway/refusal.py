@@ -44,3 +44,4 @@ def refuse_response(error: ProtocolError) -> tuple[Refusal, Ending]:
 
 
 NO_CREDENTIALS: Final = Refusal(407, "credentials are required to use this gateway", ProxyError.HTTP_REQUEST_DENIED)
+UNKNOWN_CLIENT: Final = Refusal(403, "this gateway has no client at your address", ProxyError.HTTP_REQUEST_DENIED)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from exeat.audit.share import Log
 from exeat.errors import HostError, ProtocolError
+from exeat.gateway.credentials import Login
 from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
 from exeat.gateway.limits import BodyMemory, Budgets, Limits
 from exeat.gateway.record.counters import Counters
@@ -187,28 +186,6 @@ def _place_finder(policy: Policy, interception: Interception | None) -> Callable
     return find
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Credentials:
-    """Who may use the gateway at all. Compared in constant time; never shown."""
-
-    user: str
-    password: str
-
-    def match(self, user: bytes, password: bytes) -> bool:
-        given = user + b"\0" + password
-        return hmac.compare_digest(given, self.user.encode() + b"\0" + self.password.encode())
-
-    def match_basic(self, header: bytes | None) -> bool:
-        """A Proxy-Authorization header's value."""
-        if header is None or header[:6].lower() != b"basic ":
-            return False
-        try:
-            user, _, password = b64decode(header[6:].strip(b" "), validate=True).partition(b":")
-        except ValueError:
-            return False
-        return self.match(user, password)
-
-
 class State:
     """The shared state. `find(authority, default_port)` gives a Place under the policy of this moment."""
 
@@ -221,7 +198,7 @@ class State:
         limits: Limits,
         journal: Log,
         resolver: Resolver,
-        credentials: Credentials | None,
+        credentials: Login | None,
         names: SyntheticNames | None = None,
         interception: Interception | None = None,
     ) -> None:

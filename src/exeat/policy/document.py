@@ -63,6 +63,11 @@ def parse_document(text: str, filename: str) -> PolicyDocument:
     return _Reader(*parse_data(text, filename, as_json=is_json(filename))).read()
 
 
+def parse_table(table: object, where: Places) -> PolicyDocument:
+    """A policy that is one table of a larger file."""
+    return _Reader(table, where).read()
+
+
 def is_json(filename: str) -> bool:
     """Whether a file is JSON by its name. All others are TOML."""
     return filename.lower().endswith(".json")

@@ -1,4 +1,4 @@
-"""`/healthz` and `/metrics`, on an address of their own that no sandbox can reach through the gateway.
+"""`/healthz`, `/metrics` and `/clients`, on an address of their own that no sandbox can reach through the gateway.
 
 The numbers are Prometheus text. Those of several workers are added up.
 """
@@ -6,10 +6,11 @@ The numbers are Prometheus text. Those of several workers are added up.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypedDict
@@ -27,6 +28,7 @@ class Snapshot(TypedDict):
     decisions: list[tuple[str, str, int]]
     hosts: list[tuple[str, int, int, int, int]]
     healthy: bool
+    clients: dict[str, str]  # where there are several: the digest of each as it is in force
 
 
 _HELP = {
@@ -43,24 +45,41 @@ _HELP = {
 }
 
 
-def take_snapshot(gateway: Gateway) -> Snapshot:
-    state, counters = gateway.state, gateway.counters
+def take_snapshot(gateways: Sequence[Gateway], clients: Mapping[str, str]) -> Snapshot:
+    """Of the gateways of a process, which share one log."""
+    journal = gateways[0].state.journal
+    counters = [gateway.counters for gateway in gateways]
     return {
         "totals": {
-            "exeat_connections_total": counters.connections,
-            "exeat_connections_open": counters.open_connections,
-            "exeat_connections_rejected_total": counters.rejected_connections,
-            "exeat_sent_bytes_total": counters.sent,
-            "exeat_received_bytes_total": counters.received,
-            "exeat_upstream_idle": state.pool.size,
-            "exeat_dns_lookups_total": state.resolver.lookups,
-            "exeat_audit_failing": int(state.journal.failing),
-            "exeat_audit_lost_total": state.journal.lost,
-            "exeat_internal_errors_total": counters.internal_errors,
+            "exeat_connections_total": sum(each.connections for each in counters),
+            "exeat_connections_open": sum(each.open_connections for each in counters),
+            "exeat_connections_rejected_total": sum(each.rejected_connections for each in counters),
+            "exeat_sent_bytes_total": sum(each.sent for each in counters),
+            "exeat_received_bytes_total": sum(each.received for each in counters),
+            "exeat_upstream_idle": sum(gateway.state.pool.size for gateway in gateways),
+            "exeat_dns_lookups_total": sum(gateway.state.resolver.lookups for gateway in gateways),
+            "exeat_audit_failing": int(journal.failing),
+            "exeat_audit_lost_total": journal.lost,
+            "exeat_internal_errors_total": sum(each.internal_errors for each in counters),
         },
-        "decisions": [(verdict, reason, count) for (verdict, reason), count in counters.decisions.items()],
-        "hosts": [(name, it.allowed, it.denied, it.sent, it.received) for name, it in counters.hosts.items()],
-        "healthy": not state.journal.failing,
+        "decisions": [
+            (verdict, reason, count) for each in counters for (verdict, reason), count in each.decisions.items()
+        ],
+        "hosts": [
+            (name, it.allowed, it.denied, it.sent, it.received) for each in counters for name, it in each.hosts.items()
+        ],
+        "healthy": not journal.failing,
+        "clients": dict(clients),
+    }
+
+
+def clients_in_force(snapshots: Sequence[Snapshot]) -> dict[str, str]:
+    """Those that are the same in every worker."""
+    first, *others = snapshots
+    return {
+        name: digest
+        for name, digest in first["clients"].items()
+        if all(other["clients"].get(name) == digest for other in others)
     }
 
 
@@ -186,7 +205,9 @@ async def _answer_get(path: bytes, collect: Collect) -> bytes:
         return _encode("503 Service Unavailable", "the audit log cannot be written, so everything is refused\n")
     if path == b"/metrics":
         return _encode("200 OK", render(await collect()), "text/plain; version=0.0.4")
-    return _encode("404 Not Found", "here are /healthz and /metrics\n")
+    if path == b"/clients":
+        return _encode("200 OK", json.dumps(clients_in_force(await collect())) + "\n", "application/json")
+    return _encode("404 Not Found", "here are /healthz, /metrics and /clients\n")
 
 
 def _encode(status: str, text: str, kind: str = "text/plain", extra: str = "") -> bytes:

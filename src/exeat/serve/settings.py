@@ -42,6 +42,7 @@ class ServeSettings:
     workers: int = 1
     sandbox: str = ""
     credentials: tuple[str, str] | None = None
+    clients: str = ""  # a file of clients, or a folder of such files
 
 
 def read_port(text: str, where: str) -> int:
@@ -106,7 +107,7 @@ def settings_from(options: Mapping[str, str | None], sources: RuleSources, envir
         return environ.get(variable, default) or default, variable
 
     workers = read_workers(*value("workers", "EXEAT_WORKERS", "1"))
-    return ServeSettings(
+    settings = ServeSettings(
         sources=sources,
         port=read_port(*value("port", "PROXY_PORT", str(DEFAULT_PORT))),
         bind=read_bind(*value("bind", "EXEAT_BIND", DEFAULT_BIND)),
@@ -116,4 +117,24 @@ def settings_from(options: Mapping[str, str | None], sources: RuleSources, envir
         workers=workers,
         sandbox=read_sandbox(*value("sandbox", "EXEAT_SANDBOX", "")),
         credentials=read_credentials(environ.get("EXEAT_PROXY_AUTH", ""), "EXEAT_PROXY_AUTH"),
+        clients=value("clients", "EXEAT_CLIENTS", "")[0],
     )
+    if settings.clients:
+        _refuse_rules_for_all(settings)
+    return settings
+
+
+def _refuse_rules_for_all(settings: ServeSettings) -> None:
+    """Each client has its own, and nothing but its own. So it must be plain that there are no others."""
+    others = {
+        "rules": settings.sources != RuleSources(base_limits=settings.sources.base_limits),
+        "EXEAT_PROXY_AUTH": settings.credentials is not None,
+        "--sandbox": bool(settings.sandbox),
+    }
+    for name, is_given in others.items():
+        if is_given:
+            raise ConfigError(
+                f"{name} cannot be given for all clients together",
+                where="--clients",
+                expected="rules, networks and a credential for each client, in its file",
+            )

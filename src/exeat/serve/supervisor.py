@@ -18,9 +18,10 @@ from typing import Final
 
 from exeat.errors import StartError
 from exeat.gateway.process import cannot_listen
-from exeat.serve.admin import Snapshot, open_admin, take_snapshot
+from exeat.serve.admin import Snapshot, open_admin
+from exeat.serve.service import describe
 from exeat.serve.settings import ServeSettings
-from exeat.serve.worker import Worker, listening_line, load_checked, say
+from exeat.serve.worker import Worker, listening_line, say
 
 WORKER_VARIABLE: Final = "EXEAT_WORKER_FD"
 PORT_VARIABLE: Final = "EXEAT_WORKER_PORT"
@@ -87,13 +88,13 @@ class _Child:
 
 async def supervise(settings: ServeSettings, argv: Sequence[str]) -> int:
     """Keep `settings.workers` workers running until told to stop."""
-    policy, limits = load_checked(settings)  # one clear error instead of one per worker
+    what, drain_s = describe(settings)  # one clear error instead of one per worker
     children = [_Child(number) for number in range(settings.workers)]
     stopping = asyncio.Event()
 
     async def collect() -> list[Snapshot]:
         answers = await asyncio.gather(*(child.ask() for child in children))
-        missing: Snapshot = {"totals": {}, "decisions": [], "hosts": [], "healthy": False}
+        missing: Snapshot = {"totals": {}, "decisions": [], "hosts": [], "healthy": False, "clients": {}}
         return [answer or missing for answer in answers]
 
     def stop() -> None:
@@ -116,7 +117,7 @@ async def supervise(settings: ServeSettings, argv: Sequence[str]) -> int:
             if admin is not None:
                 await admin.serve()
             shown = f"[{settings.bind}]" if ":" in settings.bind else settings.bind
-            say(listening_line(settings, f"http://{shown}:{port}", len(policy.rules), str(admin or "")))
+            say(listening_line(settings, f"http://{shown}:{port}", what, str(admin or "")))
             keepers = [asyncio.create_task(_keep_running(child, argv, ports, stopping)) for child in children]
             stopped = asyncio.create_task(stopping.wait())
             done, _ = await asyncio.wait([stopped, *keepers], return_when=asyncio.FIRST_COMPLETED)
@@ -125,7 +126,7 @@ async def supervise(settings: ServeSettings, argv: Sequence[str]) -> int:
         finally:
             if admin is not None:
                 admin.close()
-            await _stop_all(children, limits.drain_s + 5.0)
+            await _stop_all(children, drain_s + 5.0)
 
 
 def _reserve_port(settings: ServeSettings) -> socket.socket:
@@ -199,7 +200,7 @@ async def run_supervised(settings: ServeSettings, descriptor: int) -> int:
 
     async def answer() -> None:
         while await reader.readline():
-            writer.write(json.dumps(take_snapshot(worker.gateway)).encode() + b"\n")
+            writer.write(json.dumps(worker.service.snapshot()).encode() + b"\n")
         worker.stop()
 
     answering = asyncio.create_task(answer())

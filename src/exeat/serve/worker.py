@@ -9,14 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from exeat.audit.record import encode_event
-from exeat.errors import ConfigError, ExeatError
-from exeat.gateway.gateway import Gateway
-from exeat.gateway.limits import Limits
+from exeat.errors import ExeatError
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
-from exeat.policy import Policy
-from exeat.sandbox.files import Stamp, file_stamp
-from exeat.serve.admin import Snapshot, open_admin, take_snapshot
+from exeat.serve.admin import Snapshot, open_admin
+from exeat.serve.service import open_service, stamps
 from exeat.serve.settings import ServeSettings
 
 _WATCH_S: Final = 1.0
@@ -28,64 +24,26 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def listening_line(settings: ServeSettings, url: str, rules: int, admin: str) -> str:
+def listening_line(settings: ServeSettings, url: str, what: str, admin: str) -> str:
     audit = "standard output" if settings.audit == "-" else settings.audit
     where = f", admin on {admin}" if admin else ""
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
-    warning = "; nothing is allowed yet" if rules == 0 else ""
-    return f"listening on {url}{workers}, {rules} rule{'' if rules == 1 else 's'}, audit to {audit}{where}{warning}"
-
-
-def load_checked(settings: ServeSettings) -> tuple[Policy, Limits]:
-    """Read the rules; refuse what several workers cannot promise."""
-    policy, limits, intercept, secrets, _, files = settings.sources.load()
-    if secrets or intercept == "all":
-        raise ConfigError(
-            "exeat serve does not look into TLS: its clients would not trust its certificates",
-            where=str(secrets[0].written) if secrets else "intercept",
-            expected='exeat run, or no secrets and no intercept = "all"',
-        )
-    if files:
-        raise ConfigError(
-            "exeat serve runs no command, so it confines no files",
-            where=f"{files[0].where}: files",
-            expected="exeat run, or a policy without [files]",
-        )
-    if settings.workers > 1:
-        budgeted = next((rule for rule in policy.rules if rule.max_upload is not None), None)
-        if budgeted is not None or limits.max_upload:
-            raise ConfigError(
-                "max_upload cannot be counted across several workers",
-                where=str(budgeted.source) if budgeted else "limits",
-                expected="one worker, or no max_upload",
-            )
-    return policy, limits
+    warning = "; nothing is allowed yet" if what.startswith("0 ") else ""
+    return f"listening on {url}{workers}, {what}, audit to {audit}{where}{warning}"
 
 
 class Worker:
-    """Runs a gateway until told to stop."""
+    """Serves until told to stop."""
 
     def __init__(self, settings: ServeSettings, port: int, admin_port: int) -> None:
         self._settings = settings
-        self._seen = self._stamps()  # before reading: a change in between is then seen as one
-        policy, limits = load_checked(settings)
-        self.gateway = Gateway(
-            policy,
-            host=settings.bind,
-            port=port,
-            audit=settings.audit,
-            audit_rotation=settings.audit_rotation,
-            limits=limits,
-            sandbox=settings.sandbox,
-            credentials=settings.credentials,
-            reuse_port=settings.workers > 1,
-            own_ports=(admin_port,) if admin_port else (),
-        )
+        self._seen = stamps(settings)  # before reading: a change in between is then seen as one
+        self.service = open_service(settings, port, admin_port)
         self._stop = asyncio.Event()
-        self._limits = limits
+        self._reloading = asyncio.Lock()
 
     async def start(self) -> None:
-        await self.gateway.start()
+        await self.service.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
@@ -102,34 +60,28 @@ class Worker:
         watcher = asyncio.create_task(self._watch_files())
         await self._stop.wait()
         watcher.cancel()
-        await self.gateway.aclose(drain_s=self._limits.drain_s)
+        await self.service.aclose()
 
     async def reload(self, why: str) -> None:
-        """Read all rules again. If anything in them is broken, the policy in force stays in force."""
-        try:
-            policy, limits = load_checked(self._settings)
-        except ExeatError as error:
-            say(f"reload ({why}) failed, the last good policy stays in force: {error}")
-            self.gateway.state.journal.append(encode_event("reload-failed", gateway=self.gateway.id, note=str(error)))
-            return
-        before = self.gateway.policy.digest
-        if policy.digest == before and limits == self._limits:
-            return
-        self._limits = limits
-        cut = await self.gateway.set_policy(policy, limits)
-        say(f"reloaded ({why}): {len(policy.rules)} rules, {cut} connections no longer allowed and closed")
+        """Read all rules again. If anything in them is broken, what is in force stays in force."""
+        async with self._reloading:
+            try:
+                changed = await self.service.reload()
+            except ExeatError as error:
+                say(f"reload ({why}) failed, the last good policy stays in force: {error}")
+                self.service.reload_failed(str(error))
+                return
+        if changed:
+            say(f"reloaded ({why}): {changed}")
 
     async def _watch_files(self) -> None:
-        """Look at the policy files once a second: works on every file system, and misses no atomic rename."""
-        while self._settings.sources.files:
+        """Look at the files once a second: works on every file system, and misses no atomic rename."""
+        while self._seen:
             await asyncio.sleep(_WATCH_S)
-            stamps = self._stamps()
-            if stamps != self._seen:
-                self._seen = stamps
+            found = stamps(self._settings)
+            if found != self._seen:
+                self._seen = found
                 await self.reload("file changed")
-
-    def _stamps(self) -> list[Stamp | None]:
-        return [file_stamp(path) for path in self._settings.sources.files]
 
 
 def serve(settings: ServeSettings, argv: Sequence[str], worker: int | None) -> int:
@@ -148,7 +100,7 @@ def serve(settings: ServeSettings, argv: Sequence[str], worker: int | None) -> i
 
 async def _run_alone(settings: ServeSettings) -> int:
     async def collect() -> list[Snapshot]:
-        return [take_snapshot(worker.gateway)]
+        return [worker.service.snapshot()]
 
     admin = await open_admin(settings.admin, collect)
     try:
@@ -156,8 +108,7 @@ async def _run_alone(settings: ServeSettings) -> int:
         await worker.start()
         if admin is not None:
             await admin.serve()
-        gateway = worker.gateway
-        say(listening_line(settings, gateway.url_without_login, len(gateway.policy.rules), str(admin or "")))
+        say(listening_line(settings, worker.service.url, worker.service.what, str(admin or "")))
         await worker.run()
     finally:
         if admin is not None:

@@ -447,6 +447,7 @@ def test_without_a_log_nothing_goes_out(start_scene: StartScene) -> None:
     """On a full disk every request is refused, through every door, before anything is dialled."""
     scene = start_scene()
     full = scene.gate.gateway.state.journal
+    assert isinstance(full, Journal)
 
     class Full:
         inline = True

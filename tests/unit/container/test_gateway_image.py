@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -25,7 +25,9 @@ class _Engine(Engine):
         self.said: list[dict[str, Any]] = [{"stream": "Step 1"}, {"aux": {"ID": "sha256:built"}}]
         self.pull: list[dict[str, Any]] = []
         self.pulled: list[object] = []
-        self.removed: list[str] = []
+        self.looked_for_steps = 0
+        self.volumes: dict[str, Any] = {}
+        self.on_lock: Callable[[], object] = lambda: None
 
     def call(self, method: str, path: str, *, query: Mapping[str, object] | None = None, **rest: Any) -> Any:
         name = path.removeprefix("/images/").removesuffix("/json").removesuffix("/tag")
@@ -33,12 +35,22 @@ class _Engine(Engine):
             assert query is not None
             self.images[f"{query['repo']}:{query['tag']}"] = name
             return None
-        if method == "DELETE":
-            self.removed.append(name)
-            return None
+        if path == "/volumes/create":
+            self.on_lock()
+            return self.volumes.setdefault(rest["body"]["Name"], rest["body"])
+        if path == "/images/json":
+            self.looked_for_steps += 1
+            return []
+        if path.startswith("/volumes/"):
+            return self.volumes[path.removeprefix("/volumes/")]
         if name not in self.images:
             raise NotFoundError(f"no such image: {name}", status=404)
         return {"Id": self.images[name]}
+
+    def raw(self, method: str, path: str, **rest: Any) -> bytes:
+        assert method == "DELETE"
+        del self.volumes[path.removeprefix("/volumes/")]
+        return b""
 
     def stream(self, method: str, path: str, *, data: Any = None, **rest: Any) -> Iterator[dict[str, Any]]:
         if path == "/images/create":
@@ -80,29 +92,24 @@ def test_what_it_is_made_of() -> None:
     assert "exeat/uvloop/__init__.py" in context
 
 
-def test_whoever_was_slower_leaves_nothing_without_a_name() -> None:
+def test_whoever_was_slower_finds_it_built() -> None:
     engine = _Engine("base:1")
     tag = ensure_gateway_image(engine, "base:1")
     other = _Engine("base:1")
-    said = other.said
-
-    def build_while_another_does(*rest: Any, **named: Any) -> Iterator[dict[str, Any]]:
-        yield from said
-        other.images[tag] = "sha256:theirs"
-
-    other.stream = build_while_another_does  # type: ignore[method-assign]
+    other.on_lock = lambda: other.images.setdefault(tag, "sha256:theirs")
     assert ensure_gateway_image(other, "base:1") == tag
-    assert other.removed == ["sha256:built"]
     assert other.images[tag] == "sha256:theirs"
+    assert other.builds == []
+    assert not other.volumes, "and the lock is given back"
 
 
 def test_a_missing_base_is_fetched_and_one_that_cannot_be_is_named() -> None:
     engine = _Engine()
     engine.pull = [{"status": "Pulling"}, {"error": "denied", "errorDetail": {}}]
-    with pytest.raises(EngineError, match="base:7 is not there and could not be fetched") as caught:
+    with pytest.raises(EngineError, match="base:7 is not here and could not be pulled") as caught:
         ensure_gateway_image(engine, "host:5000/base:7")
     assert "--base" in caught.value.fix
-    assert engine.pulled == [{"fromImage": "host:5000/base", "tag": "7"}]
+    assert engine.pulled == [{"fromImage": "host:5000/base:7"}]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +136,7 @@ def test_a_build_that_fails_has_its_log() -> None:
     with pytest.raises(BuildError, match="could not be made: failed") as caught:
         ensure_gateway_image(engine, "base:1")
     assert caught.value.log == "Step 1\nno space left"
+    assert engine.looked_for_steps == 1, "nothing of it is left"
 
 
 def test_the_default_base_is_the_python_that_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`exeat image`: the images that exeat makes of itself."""
+"""`exeat image gateway`: its options, and what is shown while it is built."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from exeat.gateway.gates.session import Session
 from exeat.gateway.gates.treating import UNTREATED, Treated, refuse_misuse, treat
 from exeat.gateway.limits import Budget
 from exeat.gateway.record.records import AccessRecord
-from exeat.gateway.refusal import NO_CREDENTIALS, Refusal
+from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.policy import is_same_host
 from exeat.reasons import ProxyError, Reason
@@ -99,8 +99,7 @@ async def _serve_request(door: _Door, head: RequestHead) -> bool:
     state = session.state
     record = session.new_record(protocol, head.method.decode("ascii"), bound)
     if bound is None and state.credentials is not None and not state.credentials.match_basic(head.authorization):
-        record.lacks_credentials()
-        return await _refuse(session, head, NO_CREDENTIALS)
+        return await _refuse(session, head, state.credentials.refuse(record, session.client))
     try:
         place, path = _identify(state, head, bound)
         if not place.decision.allowed:
@@ -209,8 +208,7 @@ async def _serve_connect(session: Session, head: RequestHead) -> Inner | None:
     state = session.state
     record = session.new_record("connect", "CONNECT")
     if state.credentials is not None and not state.credentials.match_basic(head.authorization):
-        record.lacks_credentials()
-        session.reply(NO_CREDENTIALS, close=True)
+        session.reply(state.credentials.refuse(record, session.client), close=True)
         await session.linger()
         return None
     try:

@@ -57,19 +57,22 @@ async def _greet(session: Session, record: AccessRecord) -> bool:
         client.write(bytes((socks5.VERSION, socks5.NO_AUTH)))
         return True
     if socks5.USER_PASSWORD not in offered:
-        record.lacks_credentials()
+        if credentials is None:
+            record.lacks_credentials()
+        else:
+            credentials.refuse(record, client)
         client.write(socks5.NO_ACCEPTABLE_METHOD)
         await session.linger()
         return False
     client.write(bytes((socks5.VERSION, socks5.USER_PASSWORD)))
     user, password = await _read(session, socks5.parse_credentials)
-    accepted = credentials is None or credentials.match(user, password)
-    if not accepted:
-        record.lacks_credentials()
-    client.write(b"\x01\x00" if accepted else b"\x01\x01")
-    if not accepted:
-        await session.linger()
-    return accepted
+    if credentials is None or credentials.match(user, password):
+        client.write(b"\x01\x00")
+        return True
+    credentials.refuse(record, client)
+    client.write(b"\x01\x01")
+    await session.linger()
+    return False
 
 
 async def _read(session: Session, parse: Callable[[bytes], tuple[Parsed, int] | None]) -> Parsed:

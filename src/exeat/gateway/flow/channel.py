@@ -164,6 +164,12 @@ class Channel(asyncio.Protocol):
         if self._drain_waiter is not None and not self._drain_waiter.done():
             self._drain_waiter.set_result(None)
 
+    @property
+    def peer(self) -> str:
+        """The address at the other end, for a record; "" if there is none any more."""
+        name = self.transport.get_extra_info("peername")
+        return str(name[0]) if name else ""
+
     # Pull mode
 
     def take(self, size: int | None = None) -> bytes:

@@ -99,10 +99,17 @@ class AccessRecord(Record):
         """Where it was meant to go is not known."""
         self._deny(Reason.UNKNOWN_ADDRESS, 403, why)
 
-    def lacks_credentials(self) -> None:
+    def lacks_credentials(self, note: str = "") -> None:
         """The client did not say who it is, or said it wrong. It has asked for no place yet."""
-        self.verdict, self.reason, self.status = "deny", Reason.CREDENTIALS, 407
-        self.book.counters.decided("deny", Reason.CREDENTIALS, "")
+        self._refuse_client(Reason.CREDENTIALS, 407, note)
+
+    def is_of_stranger(self, address: str) -> None:
+        """Its address is that of no client."""
+        self._refuse_client(Reason.UNKNOWN_CLIENT, 403, f"from {address}")
+
+    def _refuse_client(self, reason: Reason, status: int, note: str) -> None:
+        self.verdict, self.reason, self.status, self.note = "deny", reason, status, note
+        self.book.counters.decided("deny", reason, "")
         self.book.journal.append(self.encode("decision"))
 
     def denied_inside(self, reason: Reason, decision: Decision | None = None, note: str | None = None) -> None:
