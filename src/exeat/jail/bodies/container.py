@@ -46,11 +46,12 @@ class ContainerJail:
         self._terminal = spec.terminal.descriptor if spec.terminal is not None else -1
         self._streams = Streams(spec.hidden)
         engine = open_engine(options.engine)
+        cell = self._cell = Cell(engine)
+        cell.check_way()
         remove_left_over(engine)
         image = find_image(engine, options.image, _show)
         if told := check_limits(engine, options):
             _show(told)
-        cell = self._cell = Cell(engine)
         if cell.way.own is not None:
             remove_left_networks(engine)  # and volumes, which no other way needs
         user = options.user or f"{os.geteuid()}:{os.getegid()}"
