@@ -144,9 +144,27 @@ def test_signals_reach_the_command_and_nothing_is_left(far: _Far) -> None:
         run.wait_for("runs")
         run.process.send_signal(signal.SIGKILL)
         run.wait()
+    # The command has no network any more; what else is left the next run removes.
+    wait_until(lambda: _sidecars(far) == [], "the gateway ends with the run")
     assert far.left() != []
     assert far.run("true").status == 0
     wait_until(lambda: not far.left(), "what the killed run has left is removed")
+
+
+def _sidecars(far: _Far) -> list[str]:
+    """Those that run."""
+    return [each["Id"] for each in far.base.containers("exeat.kind=sidecar") if each["State"] == "running"]
+
+
+@pytest.mark.threat("T-E9")
+def test_interrupted_while_things_are_made_nothing_is_left(far: _Far) -> None:
+    with Running(
+        far.folder, *far.options(), command=["true"], before=ELSEWHERE, env=far.environ, cwd=far.folder
+    ) as run:
+        wait_until(lambda: far.left() != [], "something is made")
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait() == 130, run.errors
+    assert far.left() == []
 
 
 def test_what_a_sidecar_cannot_do_is_refused_before_anything_is_made(far: _Far) -> None:

@@ -6,15 +6,14 @@ import os
 import selectors
 import signal
 import socket
-import struct
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from exeat.container.harness.multiplexed import STDOUT, Demultiplexer
 from exeat.engine.client import Engine
 from exeat.engine.errors import EngineError
 
-_HEADER: Final = struct.Struct(">BxxxL")
 _CHUNK: Final = 1 << 16
 _LOOK_S: Final = 0.2
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -29,8 +28,7 @@ class Attached:
         answer = engine.request("POST", f"/containers/{container}/attach", query, headers=upgrade)
         self.connection = answer.connection
         self.connection.settimeout(None)
-        self._is_terminal = is_terminal
-        self._data = bytearray(answer.take_start())
+        self._streams = None if is_terminal else Demultiplexer()  # a terminal has one stream, as it is
 
     def read(self) -> list[tuple[int, bytes]] | None:
         """What has come, each piece with 1 (output) or 2 (errors); None: that was all."""
@@ -40,23 +38,7 @@ class Attached:
             return None
         if not data:
             return None
-        self._data += data
-        return self._take()
-
-    def _take(self) -> list[tuple[int, bytes]]:
-        if self._is_terminal:  # one stream, as it is
-            whole = bytes(self._data)
-            self._data.clear()
-            return [(1, whole)]
-        found = []
-        while len(self._data) >= _HEADER.size:
-            which, size = _HEADER.unpack_from(self._data)
-            end = _HEADER.size + size
-            if len(self._data) < end:
-                break
-            found.append((2 if which == 2 else 1, bytes(self._data[_HEADER.size : end])))
-            del self._data[:end]
-        return found
+        return [(STDOUT, data)] if self._streams is None else self._streams.pieces(data)
 
     def close(self) -> None:
         self.connection.close()

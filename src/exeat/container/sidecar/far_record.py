@@ -8,6 +8,7 @@ from typing import Final
 from exeat.audit.chain import parse_line
 from exeat.audit.logfile import open_sink
 from exeat.audit.rotation import Rotation
+from exeat.container.harness.multiplexed import STDERR
 from exeat.gateway.record.counters import Counters, KeptList, is_failure
 from exeat.policy import Policy
 from exeat.run.gateway_process.serving import tell_outcome
@@ -30,7 +31,7 @@ class FarRecord:
     def feed(self, pieces: list[tuple[int, bytes]]) -> None:
         """Raises OSError if the log cannot be written: then the run ends."""
         for which, data in pieces:
-            if which == 2:
+            if which == STDERR:
                 self._said = (self._said + data)[-_MAX_SAID:]
                 continue
             *lines, self._rest = (self._rest + data).split(b"\n")

@@ -43,6 +43,7 @@ from exeat.run.settings import RunSettings
 _READY_S: Final = 60.0
 _STOP_S: Final = 10
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_WITH_INPUT: Final = dict.fromkeys(("AttachStdin", "AttachStdout", "AttachStderr", "OpenStdin", "StdinOnce"), True)
 
 
 def run_far(settings: RunSettings, no_way: NoWayError, *, has_secrets: bool) -> int:
@@ -134,13 +135,16 @@ class _FarRun:
             {
                 "Image": image,
                 "Labels": labels("sidecar"),
+                # It ends when its input does: with this process, however that ends.
+                "Entrypoint": ["python3", "-I", "-m", "exeat.cli.container.held"],
                 "Cmd": ["serve", *as_arguments(self._policy)],
                 # Others on the engine's machine can connect to it.
                 "Env": [f"EXEAT_PROXY_AUTH=exeat:{self._token}", "EXEAT_SANDBOX="],
                 "HostConfig": {**hardened(outside), "LogConfig": {"Type": "none"}},
+                **_WITH_INPUT,
             }
         )
-        log = Attached(self._engine, sidecar)
+        log = Attached(self._engine, sidecar, stdin=True)
         self._stack.callback(log.close)
         self._engine.call("POST", f"/containers/{sidecar}/start")
         deadline = time.monotonic() + _READY_S
@@ -165,9 +169,8 @@ class _FarRun:
         limits = (options.memory, options.cpus, options.pids)
         spec = CellSpec(image, settings.argv, environ, options.home, user, options.home, (), *limits)
         body = creation(spec, "", is_podman=self._engine.kind == "podman", keep_id=False)
-        streams = ("AttachStdin", "AttachStdout", "AttachStderr", "OpenStdin", "StdinOnce")
         body |= {"Entrypoint": settings.argv[:1], "Cmd": settings.argv[1:], "Tty": self._has_terminal}
-        body |= dict.fromkeys(streams, True)
+        body |= _WITH_INPUT
         # Its exit status is asked for when it has ended. The engine's own init: process 1 would get no signals.
         body["HostConfig"] |= {**proxy.host_config, "AutoRemove": False, "Init": True}
         return body
