@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clients.terminal import Terminal
 from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOT, Base, Way
 from tests.support.engines.boxes import ADDRESSES, PORT, remove, servers, start, try_from
 from tests.support.engines.forwarding import ELSEWHERE, forwarded
 from tests.support.engines.session import Engines
 from tests.support.gateways.scene import wait_until
 from tests.support.programs import Finished
-from tests.support.runs.running import Running, environment, exeat
+from tests.support.runs.running import Running, environment, exeat, run_argv
 
 pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image of the tests has Python 3.11")
 ALLOWED, OTHER = ADDRESSES
@@ -151,13 +153,37 @@ def test_signals_reach_the_command_and_nothing_is_left(far: _Far) -> None:
     wait_until(lambda: not far.left(), "what the killed run has left is removed")
 
 
+def _skip_but_once(far: _Far) -> None:
+    if far.base.kind != "docker":
+        pytest.skip("the same with every engine")
+
+
 def _sidecars(far: _Far) -> list[str]:
     """Those that run."""
     return [each["Id"] for each in far.base.containers("exeat.kind=sidecar") if each["State"] == "running"]
 
 
+def test_a_terminal_has_keys_and_a_size(far: _Far) -> None:
+    _skip_but_once(far)
+    # The engine tells a terminal its size when the command has started already.
+    until = 'until [ "$(stty size)" = "%s" ]; do sleep 0.05; done; echo "is %s"'
+    script = f"{until % (2 * ('24 80',))}; read word; echo got $word; {until % (2 * ('30 90',))}; exec sleep 1000"
+    with Terminal(far.environ | {"TERM": "dumb"}, cwd=str(far.folder)) as terminal:
+        job = terminal.start([*ELSEWHERE, *run_argv(far.options(), ["sh", "-c", script])])
+        terminal.wait_for("is 24 80")
+        terminal.resize(30, 90)
+        os.kill(job, signal.SIGWINCH)
+        terminal.type("this\r")
+        terminal.wait_for("got this")
+        terminal.wait_for("is 30 90")
+        terminal.type("\x03")
+        assert terminal.wait(job) == ("exited", 130)
+    assert far.left() == []
+
+
 @pytest.mark.threat("T-E9")
 def test_interrupted_while_things_are_made_nothing_is_left(far: _Far) -> None:
+    _skip_but_once(far)
     with Running(
         far.folder, *far.options(), command=["true"], before=ELSEWHERE, env=far.environ, cwd=far.folder
     ) as run:
@@ -168,8 +194,7 @@ def test_interrupted_while_things_are_made_nothing_is_left(far: _Far) -> None:
 
 
 def test_what_a_sidecar_cannot_do_is_refused_before_anything_is_made(far: _Far) -> None:
-    if far.base.kind != "docker":
-        pytest.skip("no engine is asked")
+    _skip_but_once(far)
     secrets = far.folder / "secrets.toml"
     secrets.write_text('[TOKEN]\nvalue = "v"\nhosts = ["api.test"]\n')
     secrets.chmod(0o600)

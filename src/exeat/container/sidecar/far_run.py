@@ -10,7 +10,6 @@ import os
 import secrets
 import select
 import signal
-import sys
 import time
 from contextlib import ExitStack, nullcontext
 from typing import Any, Final
@@ -58,7 +57,10 @@ def run_far(settings: RunSettings, no_way: NoWayError, *, has_secrets: bool) -> 
             record = FarRecord(settings.audit, settings.audit_rotation)
             stack.callback(record.close)
             _let_signals_end_this()
-            status = _FarRun(settings, policy, record, stack).run()
+            try:
+                status = _FarRun(settings, policy, record, stack).run()
+            except OSError as error:  # the record cannot be written, for example
+                raise ExeatError("the run failed", detail=f"{type(error).__name__}: {error}") from None
         outcome = record.outcome(policy)
         if (outcome.denied or outcome.failed) and not settings.quiet:
             print_summary(outcome)
@@ -100,7 +102,7 @@ class _FarRun:
         if told := check_limits(self._engine, self._options):
             say(told)
         image = find_image(self._engine, self._options.image, say).id
-        gateway = ensure_gateway_image(self._engine, progress=say if sys.stderr.isatty() else None)
+        gateway = ensure_gateway_image(self._engine, progress=_show)
         inside, outside = (self._make_network(each) for each in ("inside", "outside"))
         sidecar, log = self._start_sidecar(gateway, outside)
         proxy = Proxy(join(self._engine, sidecar, inside), inside)
@@ -190,6 +192,14 @@ class _FarRun:
             return
         while (pieces := log.read()) is not None:
             self._record.feed(pieces)
+
+
+def _show(text: str) -> None:
+    """What takes long, for a person who waits."""
+    if text.startswith("pull"):
+        say(text)
+    elif text.lower().startswith("step 1/"):
+        say("building the gateway image at the engine, once for each version of exeat ...")
 
 
 def _remove_network(engine: Engine, name: str) -> None:
