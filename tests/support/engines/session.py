@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -130,4 +131,5 @@ def _connect(connection: socket.socket, service: str, folder: Path, image: Path)
             connection.connect(where)
             break
         assert keeper.poll() is None, (folder / "keeper.log").read_text()
+        time.sleep(0.01)
     keeper.returncode = 0  # it is not waited for: it outlives this worker if another one needs it
