@@ -95,7 +95,7 @@ class ContainerFiles(CommandFiles):
             self._hidden = find_hidden(plan, own)
         roots = {share.source for share in shares}
         read_only = [Place(root_of(path, roots), path) for path in named.read_only if root_of(path, roots)]
-        notes = protect(view, plan, home, read_only)
+        notes = protect(view, plan, home, read_only, has_layer=False)
         view.shared = [share.source for share in shares]
         hide(view, self._hidden, [])
         hold_ways(view, own)

@@ -46,6 +46,12 @@ def descriptors():
             pass  # the one that listed them
     return found
 
+def descriptors_of_a_program(numbers: list[int]):
+    return [
+        subprocess.run(["test", "-e", f"/proc/self/fd/{number}"], close_fds=False).returncode == 0
+        for number in numbers
+    ]
+
 def frame(head, blob=b""):
     text = json.dumps(head).encode()
     return struct.pack(">II", 4 + len(text) + len(blob), len(text)) + text + blob
@@ -240,6 +246,9 @@ def test_the_protocol_is_not_among_a_tools_descriptors() -> None:
     async def test(started: Started) -> None:
         found = (await started.client.call("descriptors", {})).value
         assert found == {"0": "/dev/null", "1": "pipe", "2": "pipe", "3": "pipe"}
+        numbers = [*range(10)]
+        found = (await started.client.call("descriptors_of_a_program", {"numbers": numbers})).value
+        assert found == [number < 3 for number in numbers]
 
     _attack(test)
 
@@ -393,7 +402,7 @@ def test_memory_and_descriptors_of_the_harness(changed: Mapping[str, str]) -> No
         assert {started.process.pid, *other.pids} <= set(_tree(started.process.pid))
         victims = [started.process.pid, *other.pids]
         found = (await started.client.call("look_into", {"pids": victims})).value
-        assert found.pop("control") == ["fd", "mem", "environ", "maps", "cwd", "exe", "ptrace", "pidfd"]
+        assert {"fd", "mem", "environ", "maps", "cwd", "exe"} <= {*found.pop("control")}  # a machine may refuse ptrace
         assert {pid: ways for pid, ways in found.items() if ways} == {}
         assert await other.finish() == "seen"
 

@@ -1,6 +1,4 @@
-"""Files of a container's own that it gets from us, over those of its image: names, accounts, whom to trust.
-
-An engine fills in resolv.conf from the machine's, with its resolvers and search domains: ours names the gateway.
+"""Files of a container's own that it gets from us, over those of its image: accounts, whom to trust.
 
 Where there is a way into the container's mounts, accounts and stores are seen to there (`inside.py`). For who may only
 talk to the engine they are looked up in the image before (`image_files.py`), and mounted by the engine.
@@ -14,17 +12,12 @@ from typing import Final
 from exeat.jail.container.accounts import with_account
 from exeat.jail.container.image_files import ImageFiles
 from exeat.jail.container.inside import ASIDE, JAVA, OWN, Furniture
-from exeat.jail.container.options import HOST_NAME, ContainerOptions, Mount
+from exeat.jail.container.options import ContainerOptions, Mount
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Spec
 from exeat.paths import is_in
 from exeat.values import Value
 
-_NAMES: Final = {
-    "resolv.conf": b"# Names are answered by exeat.\nnameserver 127.0.0.1\n",
-    "hosts": f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost ip6-localhost ip6-loopback\n".encode(),
-    "hostname": f"{HOST_NAME}\n".encode(),
-}
 _CHUNK: Final = 1 << 20
 
 
@@ -38,7 +31,7 @@ class Furnishing(Value):
 def furnish(spec: Spec, options: ContainerOptions, user: str, image: ImageFiles | None) -> Furnishing:
     """Make the files, in the run's folder. `image` None: there will be a way into the mounts. Raises EngineError."""
     files = _Files(spec.folder)
-    made = {f"/etc/{name}": files.make(name, content) for name, content in _NAMES.items()}
+    made: dict[str, str] = {}
     if spec.trust is not None:
         made[OWN_CERTIFICATE] = files.make("ca.pem", _content(spec.trust.own))
     over_project: list[str] = []

@@ -260,10 +260,11 @@ def _is_renamed(path: str, to: str) -> bool:
     return True
 
 
-def note_on_repository(here: str, roots: Collection[str]) -> str:
+def note_on_repository(here: str, roots: Collection[str], *, has_layer: bool = True) -> str:
     """A word at the start if what the command commits would not reach the repository; "" otherwise.
 
-    A `.git` file that came with the folder may name any other: it is not taken at its word.
+    A `.git` file that came with the folder may name any other: it is not taken at its word. Without a layer there is
+    nothing of a folder that is not shared.
     """
     top = here
     while not os.path.lexists(f"{top}/.git") and find_git_folder(top) is None:
@@ -277,7 +278,10 @@ def note_on_repository(here: str, roots: Collection[str]) -> str:
         return (
             f"{top}/.git names {git.path} as its repository, which does not know of it: the command cannot change that"
         )
+    becomes = "what the command commits goes to its layer; to have it in the repository"
+    if not has_layer:
+        becomes = "the command has no git there; to share it"
     return (
-        f"the repository of this folder is {git.common}, which is not shared: what the command commits goes to its "
-        f"layer; to have it in the repository: --write {shell_word(git.common)}"
+        f"the repository of this folder is {git.common}, which is not shared: {becomes}: "
+        f"--write {shell_word(git.common)}"
     )

@@ -20,7 +20,7 @@ from exeat.run.files.project_guard import guard_projects, note_on_repository
 from exeat.run.settings import Plan
 
 
-def protect(view: View, plan: Plan, home: str, also: Iterable[Place] = ()) -> list[str]:
+def protect(view: View, plan: Plan, home: str, also: Iterable[Place] = (), *, has_layer: bool = True) -> list[str]:
     """What must not be changed in folders that are shared for real. `also`: what the policy says. Returns notes."""
     code = OwnCode(home, working_directory())
     notes: list[str] = []
@@ -28,7 +28,7 @@ def protect(view: View, plan: Plan, home: str, also: Iterable[Place] = ()) -> li
         writable = [full_path(path, home) for path in plan.files.write]
         folders = [root for root in view.shared if os.path.isdir(root)]
         view.holdings, notes = guard_projects(folders, view.shared, writable, home)
-        notes.append(note_on_repository(working_directory(), view.shared))
+        notes.append(note_on_repository(working_directory(), view.shared, has_layer=has_layer))
     own = [*code.read_only, *(path for path in plan.settings.upstream_ca if os.path.isfile(path))]
     places = (
         *view.holdings.read_only,

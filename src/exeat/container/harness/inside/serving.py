@@ -9,6 +9,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import struct
 import sys
 import time
@@ -43,6 +44,7 @@ class Harness:
         self.received, self.waiting = bytearray(), bytearray()
         self.calls: list[Call] = []
         self.spare: typing.Any = None  # a Call that waits to be one
+        self.wants_spare = True  # once after each call, whether it can be had or not
         self.folders = 0
         self.oom_kills = count_oom_kills()
         self.scoped = has_scopes()
@@ -52,7 +54,8 @@ class Harness:
         self.send({"method": "hello", "params": about})
         while True:
             ready = self._poll()
-            if not ready and self.spare is None and len(self.calls) < MAX_CALLS:
+            if not ready and self.wants_spare and len(self.calls) < MAX_CALLS:
+                self.wants_spare = False
                 try:
                     self.spare = self._prepare()
                 except OSError:
@@ -78,7 +81,7 @@ class Harness:
         wanted = {self.source: select.POLLIN}
         if self.waiting:
             wanted[self.sink] = wanted.get(self.sink, 0) | select.POLLOUT
-        deadline = float("inf") if self.spare is not None else time.monotonic() + IDLE_S
+        deadline = time.monotonic() + IDLE_S if self.wants_spare else float("inf")
         for call in self.calls:
             wanted[call.control.fileno()] = select.POLLIN
             if not call.is_over:
@@ -113,7 +116,12 @@ class Harness:
             os._exit(0)  # the client is gone; the supervisors see that we are, and end their calls
 
     def _read(self) -> None:
-        data = os.read(self.source, 1 << 20)
+        try:
+            data = os.read(self.source, 1 << 20)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
         if not data:
             os._exit(0)  # as above
         self.received += data
@@ -163,6 +171,7 @@ class Harness:
             self._refuse(number, "busy", f"{MAX_CALLS} calls run in this sandbox")
         else:
             call, self.spare = self.spare or self._prepare(), None
+            self.wants_spare = True
             try:
                 call.start(number, params, self.variables, arguments)
             except OSError:
@@ -193,7 +202,10 @@ class Harness:
         return call.ended_for not in ("output", "result")
 
     def _hear_supervisor(self, call: Call) -> None:
-        said = call.control.recv(64)
+        try:
+            said = call.control.recv(64, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return  # the number of a descriptor that was closed a moment ago and is this one now
         if not said:
             if not call.is_over:
                 raise SystemExit("the supervisor of a call is gone")
@@ -210,6 +222,7 @@ class Harness:
             call.is_over = True
             call.close_pipes()
             self._answer(call, said)
+            self.wants_spare = self.spare is None
 
     def _answer(self, call: Call, said: bytes) -> None:
         number = call.number
