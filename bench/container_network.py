@@ -16,18 +16,19 @@ from bench.cpu import cpu_s
 from bench.jail import LOOPBACK, REDIRECTED_OTHER, _gateway_meter, plan, serve_command
 from bench.load import Load, Sample, Way, build, measure
 from bench.origin import LOCAL
-from bench.peers import Peer, Squid, Tinyproxy
+from bench.peers import MEMORY, Peer, Squid, Tinyproxy
 from bench.process import WORK, free_port, running
 from bench.rows import Effort, Results, Row, rotated
 from bench.startup import run_command
 
-CONTAINER = "container, redirected"
+CONTAINER = "exeat"  # out of a container, redirected: what the others are compared with
+LOOPBACK_ONLY = "exeat over loopback, as a proxy"
 SIDECARS: tuple[Peer, ...] = (Squid(), Tinyproxy())
 ROWS = (
     Row("container-kept", "Plain HTTP, connections kept", "plain"),
     Row("container-new", "Plain HTTP, a new connection for each request", "plain-new"),
 )
-_OURS, _THEIRS = "10.199.7.1", "10.199.7.2"
+_OURS, _THEIRS = "198.18.7.1", "198.18.7.2"  # of the range that the generator takes for tests
 
 
 def through_container(load: Load, image: str) -> Sample:
@@ -79,7 +80,8 @@ def other_network() -> Iterator[Sequence[str]]:
 
 
 def through_sidecar(peer: Peer, load: Load) -> Sample:
-    with other_network() as before, TemporaryDirectory(prefix="run-", dir=WORK) as name:
+    folder = MEMORY if peer.logs_to_memory else WORK
+    with other_network() as before, TemporaryDirectory(prefix="run-", dir=folder) as name:
         Path(name).chmod(0o755)
         port = free_port()
         argv, env = peer.command(port, Path(name), tunnels=False)
@@ -99,7 +101,7 @@ def through_sidecar(peer: Peer, load: Load) -> Sample:
 
 def measure_network(image: str, effort: Effort, results: Results) -> None:
     ways: list[tuple[str, Callable[[Load], Sample]]] = [
-        (LOOPBACK, over_loopback),
+        (LOOPBACK_ONLY, over_loopback),
         (CONTAINER, partial(through_container, image=image)),
     ]
     ways += [(f"{peer.name}, as a sidecar", partial(through_sidecar, peer)) for peer in SIDECARS]

@@ -6,7 +6,6 @@ The engine is the one that exeat finds (DOCKER_HOST, EXEAT_ENGINE). IMAGE has Py
 
 import argparse
 import os
-import re
 import shlex
 import statistics
 import sys
@@ -15,19 +14,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import load, origin
-from bench.container_network import CONTAINER, ROWS, measure_network
+from bench.container_network import CONTAINER, LOOPBACK_ONLY, ROWS, measure_network
 from bench.container_pool import AT_ONCE, IDLE, SIZE, Pooled, measure_pool, middle, percentile
 from bench.figures import figures
 from bench.install import say
-from bench.jail import LOOPBACK
 from bench.process import HERE, WORK, BenchError, raise_descriptor_limit
 from bench.report import machine
 from bench.rows import Effort, Results, rotated
+from bench.sections import CONTAINERS, put_in
 from bench.startup import Program, _start, run_command
 from bench.tables import row_table
 from exeat.engine.find import open_engine
 
-TITLE = "## Containers"
 EXEAT, ENGINE = "exeat run --container", "the engine alone"
 MORE_CPU, MORE_MS = 0.15, 150.0
 
@@ -108,7 +106,7 @@ def pool_rows(found: Pooled) -> list[str]:
 def network_rows(results: Results) -> list[str]:
     rows = []
     for row in ROWS:
-        inside, outside = figures(results, row.name, CONTAINER), figures(results, row.name, LOOPBACK)
+        inside, outside = figures(results, row.name, CONTAINER), figures(results, row.name, LOOPBACK_ONLY)
         if inside is not None and outside is not None:
             more = inside.cost / outside.cost - 1
             what = f"{row.title}, out of a container: CPU of the gateway at most 15 % above loopback"
@@ -118,7 +116,7 @@ def network_rows(results: Results) -> list[str]:
 
 def section(argv: list[str], results: Results, found: Pooled | None, engine: str) -> str:
     lines = [
-        TITLE,
+        CONTAINERS,
         "",
         f"- Date: {time.strftime('%Y-%m-%d')}; {machine()}",
         f"- Engine: {engine}; load of the machine before: {_load}",
@@ -137,23 +135,13 @@ def section(argv: list[str], results: Results, found: Pooled | None, engine: str
             lines += [*row_table(results, row, dict.fromkeys(peers)), ""]
     if any(name == row.name for row in ROWS for name, _ in results.samples):
         lines += [
+            "`exeat` is the gateway of a run in a container, whose client knows of no proxy.",
             "A sidecar is squid or tinyproxy at the other end of a cable, and a client that variables tell of it.",
             "A network namespace stands for the client's container. Nothing stops a client that ignores the variables.",
             "",
         ]
     lines += [f"- {row}, {peer}: {reason}" for (row, peer), reason in results.failures.items()]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def put_in(path: Path, text: str) -> None:
-    """In the place of the section that is there, else at the end."""
-    old = path.read_text() if path.exists() else ""
-    pattern = re.compile(rf"^{TITLE}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-    if pattern.search(old):
-        new = pattern.sub(lambda _: text + "\n", old)
-    else:
-        new = f"{old.rstrip()}\n\n{text}" if old else text
-    path.write_text(new.rstrip() + "\n")
 
 
 _load = " ".join(f"{each:.1f}" for each in os.getloadavg())
@@ -181,7 +169,7 @@ def main(argv: list[str]) -> int:
         say(f"bench: {error}")
         return 2
     version = engine.call("GET", "/version")["Version"]
-    put_in(options.out, section(argv, results, found, f"{engine.kind} {version}"))
+    put_in(options.out, CONTAINERS, section(argv, results, found, f"{engine.kind} {version}"))
     say(f"wrote {options.out}")
     return 1 if results.failures else 0
 

@@ -46,6 +46,7 @@ class Scene:
         authority().cert_pem.write_to_path(folder / "ca.pem")
         self.settings: dict[str, Any] = {
             "image": engine.image, "audit": self.audit, "ca": str(folder / "ca.pem"), "many": _MANY,
+            "quick": engine.kind == "podman",
             "ann": {"port": ann.port, "value": self.values["ann"]},
             "bob": {"port": bob.port, "value": self.values["bob"]},
         }  # fmt: skip
@@ -192,6 +193,7 @@ def test_the_containers_of_a_program_that_is_killed_end_and_are_removed(engines:
         assert pool
         assert pool <= made.running()  # the control
         program.kill()
+        program.wait()
         wait_until(lambda: not pool & made.running(), "the containers to end")
         remove_left_over(Engine(str(made.engine.socket), made.engine.kind))
         assert made.left_at_the_engine() == []

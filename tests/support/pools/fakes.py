@@ -50,6 +50,7 @@ class FakeMade:
         self.maker = maker
         self.number = number
         self.sockets: Sockets = open_sockets([socket.AF_INET], 0, 0)
+        self.port: int = self.sockets.tcp[0].getsockname()[1]  # for who comes to it as to a proxy
         self.control, self._init = socket.socketpair()
         self.harness = FakeHarness(self)
         self.is_closed = False

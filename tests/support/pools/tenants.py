@@ -15,6 +15,7 @@ from exeat import NetworkPolicy, Registry, SandboxBuilder, SandboxConfig, Sandbo
 from exeat.container.pool.claim import ClaimedSandbox
 from exeat.policy import Policy
 from tests.support.pools import tools
+from tests.support.pools.quick_builder import QuickBuilder
 
 OWN_ADDRESS = "198.51.100.1"
 GATEWAY_PORT = 61_080
@@ -24,14 +25,14 @@ TOOLS = (
 )  # fmt: skip
 
 
-def builder_with_tools(image: str) -> SandboxBuilder:
+def builder_with_tools(image: str, *, quick: bool = True) -> SandboxBuilder:
     registry = Registry()
     registry.register_sandbox(
         SandboxConfig("default", base_image=image, network=NetworkPolicy(allowed_hosts=("default.test",)))
     )
     for each in TOOLS:
         registry.tool(each)
-    return SandboxBuilder(registry)
+    return QuickBuilder(registry) if quick else SandboxBuilder(registry)
 
 
 async def visit(pool: SandboxPool, settings: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +116,7 @@ async def use_twice(pool: SandboxPool) -> dict[str, Any]:
 
 
 async def main(settings: dict[str, Any]) -> None:
-    builder = builder_with_tools(settings["image"])
+    builder = builder_with_tools(settings["image"], quick=settings["quick"])
     pool = SandboxPool(builder, {"default": 2}, audit=settings["audit"], upstream_ca=[settings["ca"]])
     async with pool:
         if settings.get("waits"):

@@ -32,7 +32,7 @@ Say = Callable[[str], None]  # one line for a person who waits
 def ensure_built(
     engine: Engine, name: str, tag: str, order: Callable[[str], BuildOrder], network: str, say: Say, halt: Halt
 ) -> Built:
-    """The image, built if it is not there: `order` is asked only then, with a mark of the build. `name` is for people."""
+    """The image, built if it is not there: `order` is asked only then, with a mark of the build. `name`: for people."""
     if digest := _find(engine, tag):
         return Built(tag, digest)
     build = secrets.token_hex(8)
