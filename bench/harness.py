@@ -22,7 +22,7 @@ _TOOL = """
 def add(a: int, b: int = 2) -> int:
     return a + b
 """
-_PAUSE_S = 0.03
+_PAUSE_S = 0.06
 
 
 def _cpu_ms(pid: int) -> int:

@@ -40,7 +40,7 @@ def lost(text: str) -> str:
 
 
 if __name__ == "__main__":
-    where, kind, base, *needed = sys.argv[1:]
-    tools.register_sandbox(SandboxConfig("short", needed, base))
+    where, kind, base, sandbox, *needed = sys.argv[1:]
+    tools.register_sandbox(SandboxConfig(sandbox, needed, base))
     builder = SandboxBuilder(tools, Engine(where, kind), on_progress=lambda line: print(line, flush=True))
-    print("image", asyncio.run(builder.ensure_sandbox("short")))
+    print("image", asyncio.run(builder.ensure_sandbox(sandbox)))

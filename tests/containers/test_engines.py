@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.support.engines.base import Base
-from tests.support.runs.running import PYTHON
+from tests.support.engines.image import archive
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import PYTHON, Process, descendants_of, wait_gone
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 def test_each_runs_the_image_of_the_tests(engine: Base) -> None:
@@ -25,3 +31,40 @@ def test_only_who_has_the_engine_can_talk_to_it(engine: Base) -> None:
     assert subprocess.run([*engine.before, *argv], check=False).returncode == 0
     other = ["setpriv", "--reuid", "61999", "--regid", "61999", "--clear-groups"]
     assert subprocess.run([*other, *argv], check=False, stderr=subprocess.DEVNULL).returncode != 0
+
+
+USE = """
+import time
+from tests.support.engines.base import DOCKER_ROOT
+from tests.support.engines.session import Engines
+engines = Engines()
+engine = engines.get(DOCKER_ROOT, own="killed")
+body = {"Image": engine.image, "Cmd": ["sleep", "1000"]}
+box = engine.ask("POST", "/containers/create", body)["Id"]
+engine.ask("POST", f"/containers/{box}/start")
+print(engine.socket.parent, engine.ask("GET", f"/containers/{box}/json")["State"]["Pid"], engine.keeper, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_session_that_is_killed_leaves_nothing(docker: Base) -> None:
+    """Neither the engine, nor its containers, folders and control groups."""
+    folder, processes = _killed_session()
+    wait_gone(processes)
+    wait_until(lambda: not folder.exists(), "the folder of the engine to be removed")
+    name = f"{folder.parent.name}-{folder.name}"
+    assert not [each for each in Path("/sys/fs/cgroup").glob(f"**/{name}") if each.is_dir()]
+    assert str(folder) not in Path("/proc/self/mountinfo").read_text()
+    assert docker.ask("GET", "/_ping") == "OK"  # the engines of others are still there
+
+
+def _killed_session() -> tuple[Path, list[Process]]:
+    env = {**os.environ, "EXEAT_TEST_CACHE": str(archive().parent)}
+    argv = [sys.executable, "-c", USE]
+    with subprocess.Popen(argv, cwd=REPOSITORY, env=env, stdout=subprocess.PIPE, text=True) as session:
+        assert session.stdout is not None
+        folder, *pids = session.stdout.readline().split()
+        first, keeper = map(int, pids)
+        processes = [Process(each) for each in (first, keeper, *descendants_of(keeper))]
+        session.kill()
+    return Path(folder), processes

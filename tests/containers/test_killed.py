@@ -58,7 +58,7 @@ def test_when_exeat_is_killed_the_container_ends_and_is_removed(box: Boxed, with
     box.base.give(box.work)
     with box.running("--container", with_volume, command=READY) as running:
         running.wait_for("ready")
-        (made,) = box.containers_of(running.process.pid)
+        (made,) = box.containers_of(running.process.pid, "run")
         first = box.base.ask("GET", f"/containers/{made['Id']}/json")["State"]["Pid"]
         processes = [Process(pid) for pid in _all_in(first)]
         assert len(processes) >= 3, "the control: init, the command and its child are there"
@@ -153,7 +153,7 @@ def test_the_death_of_the_gateway_leaves_the_command_without_network(box: Boxed)
 def test_a_container_that_others_end_is_reported(box: Boxed) -> None:
     with box.running(command=READY) as running:
         running.wait_for("ready")
-        (made,) = box.containers_of(running.process.pid)
+        (made,) = box.containers_of(running.process.pid, "run")
         box.base.ask("POST", f"/containers/{made['Id']}/kill")
         assert running.wait() == 128 + signal.SIGKILL
         assert "from outside" in running.errors

@@ -11,13 +11,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.clients.terminal import Terminal
-from tests.support.engines.base import Base
+from tests.support.engines.base import DOCKER_GROUP, PODMAN_ROOTLESS, Base
 from tests.support.engines.boxed import Boxed, boxed, python
 from tests.support.fixtures.gateways import StartOrigin
 from tests.support.fixtures.programs import StartWeb
 from tests.support.origins.web import hello
 from tests.support.runs.running import hosts
 from tests.support.runs.secret_runs import HOST, Hoard, tls_echo
+
+# Streams, terminals and lists are passed by exeat, not by the engine: two ways that differ in everything are enough.
+SOME = pytest.mark.parametrize("engine", [DOCKER_GROUP, PODMAN_ROOTLESS], ids=lambda way: way.name, indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +80,9 @@ import os, subprocess, sys, urllib.request
 url, key = sys.argv[1], os.environ["JSON_KEY"]
 print("key", key)
 request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
-print("python", "Bearer live-" in urllib.request.urlopen(request, timeout=20).read().decode())
+print("python", urllib.request.urlopen(request, timeout=20).read().decode().count(key))
 curl = subprocess.run(["curl", "-sSf", "-H", f"Authorization: Bearer {key}", url], capture_output=True, text=True)
-print("curl", "Bearer live-" in curl.stdout, curl.stderr)
+print("curl", curl.stdout.count(key), curl.stderr)
 bare = subprocess.run(["env", "-i", "/usr/bin/curl", "-sSf", url], capture_output=True, text=True)
 print("without variables", bare.returncode, bare.stderr)
 print("in the environment", any("live-" in value for value in os.environ.values()))
@@ -95,7 +98,9 @@ def test_secrets_are_replaced_outside(box: Boxed, start_origin: StartOrigin) -> 
     box.base.give(folder)
     done = box.run(*hoard.options, command=python(SEND, f"https://{HOST}:{origin.port}/"))
     key, *said = done.stdout.splitlines()
-    assert said == ["python True", "curl True ", "without variables 0 ", "in the environment False"], done
+    assert said == ["python 1", "curl 1 ", "without variables 0 ", "in the environment False"], done
+    value = hoard.values["JSON_KEY"].encode()
+    assert [head.count(value) for head in origin.heads] == [1, 1, 0]
     assert key.split()[1] != hoard.values["JSON_KEY"]
     assert hoard.token not in done.stdout + done.stderr
 
@@ -128,7 +133,9 @@ OWN_VARIABLES = re.compile(r"(?i)^(PATH|HOME|HOSTNAME|TERM|LC_CTYPE|container|EX
 
 @pytest.mark.threat("T-E2")
 def test_it_is_hardened_and_gets_no_variable_that_was_not_named(box: Boxed) -> None:
-    options = ["--memory", "300m", "--pids", "60", "--cpus", "1", "--env", "NAMED", "--env", "SET=here"]
+    # Without root there are no control groups to limit by, where those of both versions are mounted.
+    limited = [] if box.base.name == "podman-rootless" else ["--memory", "300m", "--pids", "60", "--cpus", "1"]
+    options = [*limited, "--env", "NAMED", "--env", "SET=here"]
     with box.running(
         *options,
         command=python(LOOK + "input()"),
@@ -136,7 +143,7 @@ def test_it_is_hardened_and_gets_no_variable_that_was_not_named(box: Boxed) -> N
         env=box.environment(NAMED="named", SECRET_OF_HOST="host", LANG="C.UTF-8"),
     ) as running:
         running.wait_for("}\n")
-        (made,) = box.containers_of(running.process.pid)
+        (made,) = box.containers_of(running.process.pid, "run")
         limits = box.base.ask("GET", f"/containers/{made['Id']}/json")["HostConfig"]
         running.process.communicate(b"\n")
         found = json.loads(running.out)
@@ -158,11 +165,12 @@ def test_it_is_hardened_and_gets_no_variable_that_was_not_named(box: Boxed) -> N
     others = {name for name in found["environ"] if not OWN_VARIABLES.match(name)} - {"NAMED", "SET"}
     assert others == set()
     assert (limits["NetworkMode"], limits["Privileged"], limits["ReadonlyRootfs"]) == ("none", False, True)
-    if box.base.name != "podman-rootless":  # which has no control groups to limit by, where they are of both versions
+    if limited:
         assert (limits["Memory"], limits["PidsLimit"]) == (300 << 20, 60)
     box.wait_gone(running.process.pid)
 
 
+@SOME
 def test_how_the_command_ends_is_how_exeat_ends(box: Boxed) -> None:
     (box.work / "no-program").write_text("text")
     box.base.give(box.work / "no-program")
@@ -187,13 +195,14 @@ os.write(1, b"end\\n")
 """
 
 
+@SOME
 def test_input_and_output_are_the_callers_own(box: Boxed) -> None:
     """More than a pipe holds, to both, and an end of input."""
     text = "".join(f"line {number}\n" for number in range(40_000))
     done = box.run(command=python(COPY), given=text)
     assert done.status == 0
     assert done.stdout == f"{text}end\n"
-    assert done.stderr == text
+    assert done.stderr.endswith(text)  # after what exeat says of an engine that cannot limit memory
 
 
 COUNT = """
@@ -236,6 +245,7 @@ sys.exit(5)
 """
 
 
+@SOME
 def test_on_a_terminal_it_has_its_keys_and_size(box: Boxed) -> None:
     with Terminal(box.environment(TERM="dumb"), cwd=str(box.work)) as terminal:
         job = box.on(terminal, command=python(LISTEN))
@@ -251,6 +261,7 @@ def test_on_a_terminal_it_has_its_keys_and_size(box: Boxed) -> None:
         assert terminal.wait(job) == ("exited", 5), terminal.text
 
 
+@SOME
 def test_a_sandbox_by_name_learns_asks_and_keeps_its_rules(box: Boxed, start_web: StartWeb) -> None:
     web = start_web(hello, "http")
     url = f"http://good.test:{web.port}/"

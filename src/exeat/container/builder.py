@@ -12,16 +12,18 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from exeat.container.images.building import Say, ensure_built
 from exeat.container.images.halt import Halt, in_thread
-from exeat.container.images.image import hardened_order, sandbox_order
+from exeat.container.images.image import BuildOrder, hardened_order, hardened_tag, sandbox_order
 from exeat.container.images.package_index import PackageIndex, read_package_index
 from exeat.container.registry import Registry
 from exeat.engine.client import Engine
 from exeat.engine.find import open_engine
-from exeat.jail.container.images import find_image
+from exeat.jail.container.images import Image, find_image
+
+_PING_S: Final = 30.0
 
 
 class SandboxBuilder:
@@ -42,7 +44,7 @@ class SandboxBuilder:
     ) -> None:
         self.registry = registry
         self.engine = open_engine() if engine is None else engine
-        self.engine.raw("GET", "/_ping", timeout_s=10)
+        self.engine.raw("GET", "/_ping", timeout_s=_PING_S)
         self._say: Say = on_progress or _say_on_terminal
         self._build_network = build_network
 
@@ -55,13 +57,17 @@ class SandboxBuilder:
         config = self.registry.sandbox(name)
         requirements = self.registry.dependencies(name)
         tools = self.registry.tools(name)
-        index = read_package_index() if requirements else PackageIndex()
 
         def ensure(halt: Halt) -> str:
-            base = find_image(self.engine, config.base_image, self._say)
-            build = partial(ensure_built, self.engine, name, network=self._build_network, say=self._say, halt=halt)
-            hardened = build(lambda mark: hardened_order(base, requirements, index, mark))
-            return build(lambda mark: sandbox_order(name, hardened, tools, mark)).tag
+            def say(line: str) -> None:
+                halt.check()  # an image that is being fetched has nothing else to break it off by
+                self._say(line)
+
+            base = find_image(self.engine, config.base_image, say)
+            build = partial(ensure_built, self.engine, name, network=self._build_network, say=say, halt=halt)
+            hardened = build(hardened_tag(base, requirements), partial(_order_hardened, base, requirements))
+            order = partial(sandbox_order, name, hardened, tools)
+            return build(order("").tag, order).tag
 
         return await in_thread(ensure)
 
@@ -75,6 +81,11 @@ class SandboxBuilder:
         """The gateway as a sidecar, with the rules of every sandbox that is not isolated."""
         sidecar = import_module("exeat.container.sidecar")
         return await in_thread(lambda _: sidecar.ensure_proxy(self.engine, self.registry, network_name))
+
+
+def _order_hardened(base: Image, requirements: tuple[str, ...], mark: str) -> BuildOrder:
+    index = read_package_index() if requirements else PackageIndex()
+    return hardened_order(base, requirements, index, mark)
 
 
 def _say_on_terminal(line: str) -> None:

@@ -128,6 +128,8 @@ def _needed(name: str, start: _Statement, statements: list[_Statement]) -> list[
 
 
 def _check_import(name: str, node: ast.stmt) -> None:
+    if isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
+        return  # it is never run
     for each in ast.walk(node):
         if isinstance(each, ast.ImportFrom) and each.level:
             raise _error(

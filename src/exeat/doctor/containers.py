@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from exeat.errors import JailError
@@ -18,24 +17,7 @@ if TYPE_CHECKING:
 
 ASK_S = 3.0  # for an answer of the engine
 WAIT_S = 8.0  # for everything; Podman's service may have to be started
-
-
-class WayIn(StrEnum):
-    """How the network of a container becomes the jail's. The first that works is used."""
-
-    ROOT = "root"
-    USER_NAMESPACE = "user namespace"
-    HELPER = "helper container"
-    SIDECAR = "sidecar"
-    NONE = ""
-
-
-_WAYS = {
-    WayIn.ROOT: "exeat enters the network of a container itself",
-    WayIn.USER_NAMESPACE: "the containers are yours, so exeat enters their network without root",
-    WayIn.HELPER: "a short-lived container makes the network, because only the engine may enter it",
-    WayIn.SIDECAR: "the containers run elsewhere: only by variables and an internal network (exeat image gateway)",
-}
+_ELSEWHERE = "run exeat where the engine is; or put a sidecar between containers and the network: exeat image gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +31,9 @@ class EngineLine:
     version: str = ""
     where: str = ""
     rootless: bool = False
-    way: WayIn = WayIn.NONE
+    way: str = ""
     image: str = ""  # the default one; "": it is not there and would be pulled
+    notes: tuple[str, ...] = ()  # what a run has to do without
 
     def to_texts(self) -> list[str]:
         """What a person wants to know, a sentence each."""
@@ -58,8 +41,7 @@ class EngineLine:
             return [self.why, *([f"to get it: {self.fix}"] if self.fix else [])]
         rootless = ", rootless" if self.rootless else ""
         where = self.where or "without a socket: exeat starts its service for each run"
-        way = f"way in: {self.way}; {_WAYS[self.way]}"
-        return [f"version {self.version}{rootless}, {where}", way, *([self.why] if self.why else [])]
+        return [f"version {self.version}{rootless}, {where}", *([self.why] if self.why else []), *self.notes]
 
 
 def examine_engines(kinds: Sequence[str] = ("docker", "podman")) -> tuple[EngineLine, ...]:
@@ -92,20 +74,27 @@ def _examine(kind: str) -> EngineLine:
 
 
 def _describe(engine: Engine, kind: str) -> EngineLine:
-    from exeat.jail.container.ways import find_way
+    from exeat.jail.container.limits import check_limits
+    from exeat.jail.container.options import ContainerOptions
+    from exeat.jail.container.ways import Name, find_way
 
-    info = engine.call("GET", "/info", timeout_s=ASK_S)
-    rootless = bool(info.get("Rootless")) or any("rootless" in each for each in info.get("SecurityOptions") or ())
+    info = engine.info(ASK_S)
+    way = find_way(engine)
     image = _default_image(engine)
+    notes = [check_limits(engine, ContainerOptions())]
+    if not image:
+        notes.append(f"the image {_default_name()} is not there: the first run pulls it; another one: EXEAT_IMAGE=NAME")
     return EngineLine(
         kind,
-        True,
-        "" if image else f"the image {_default_name()} is not there; the first run pulls it, or name one: EXEAT_IMAGE",
+        way.name is not Name.SIDECAR,
+        f"way in: {way.name}; {way.why}",
+        _ELSEWHERE if way.name is Name.SIDECAR else "",
         version=str(info.get("ServerVersion", "")),
         where="" if engine.is_for_us else engine.where,
-        rootless=rootless,
-        way=WayIn(find_way(engine).name),
+        rootless=engine.is_rootless,
+        way=str(way.name),
         image=image,
+        notes=tuple(filter(None, notes)),
     )
 
 

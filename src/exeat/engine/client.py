@@ -43,10 +43,10 @@ class Engine:
         """Did this process start it, for itself?"""
         return self._held >= 0
 
-    def info(self) -> dict[str, Any]:
+    def info(self, timeout_s: float = CALL_S) -> dict[str, Any]:
         """What it says of itself, once."""
         if self._info is None:
-            self._info = self.call("GET", "/info")
+            self._info = self.call("GET", "/info", timeout_s=timeout_s)
         return self._info
 
     @property

@@ -30,7 +30,9 @@ def remove_left_over(engine: Engine) -> list[str]:
     """Containers, networks and volumes of processes that are gone. Returns what was removed."""
     removed = []
     only_ours = {"label": [OWNER]}
-    for container in engine.call("GET", "/containers/json", query={"all": True, "filters": only_ours}):
+    found = engine.call("GET", "/containers/json", query={"all": True, "filters": only_ours})
+    # Podman removes no container while there is another that shares its network.
+    for container in sorted(found, key=lambda each: (each.get("Labels") or {}).get(KIND) != "helper"):
         if is_left_over(container.get("Labels") or {}, engine):
             removed += _remove(engine, f"/containers/{container['Id']}", {"force": True, "v": True})
     return removed

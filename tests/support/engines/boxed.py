@@ -87,9 +87,9 @@ class Boxed:
     def _options(self, options: Sequence[str]) -> list[str]:
         return ["--container", self.base.image, *options]
 
-    def containers_of(self, pid: int) -> list[dict[str, Any]]:
-        """Those that belong to this process of exeat."""
-        found = self.base.containers("exeat.owner")
+    def containers_of(self, pid: int, kind: str = "") -> list[dict[str, Any]]:
+        """Those that belong to this process of exeat: the run's, a helper's."""
+        found = self.base.containers(f"exeat.kind={kind}" if kind else "exeat.owner")
         return [each for each in found if f".{pid}." in each["Labels"]["exeat.owner"]]
 
     def wait_gone(self, pid: int) -> None:

@@ -22,7 +22,10 @@ from tests.support.programs import find, give_up
 
 _REPOSITORY = Path(__file__).parents[3]
 _START_S, _STOP_S = 180, 90
-_SESSION = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"pid{os.getpid()}"
+_SESSION = (os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid():x}")[:8]
+# Podman takes no path of more than 50 characters for what it has at run time, so names are short.
+_SHORT = {"docker": "d", "podman": "p", "podman-rootless": "r"}
+_LONGEST = 8
 
 
 class Engines:
@@ -47,7 +50,8 @@ class Engines:
         self._stack.close()
 
     def _link(self, way: Way, own: str) -> _Link:
-        name = f"{way.service}-{own}" if own else way.service
+        assert len(own) <= _LONGEST, f"a word of at most {_LONGEST} letters"
+        name = _SHORT[way.service] + own
         if name not in self._links:
             if os.geteuid() != 0:
                 give_up(f"{way.name}: needs root, to start an engine of the tests' own")
@@ -83,7 +87,7 @@ class _Link:
 @contextmanager
 def _linked(service: str, name: str) -> Iterator[_Link]:
     image = archive()
-    folder = Path(tempfile.gettempdir(), f"exeat-engines-{_SESSION[:12]}", name)
+    folder = Path(tempfile.gettempdir(), f"exeat-eng-{_SESSION}", name)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_START_S)
         with _locked(folder):

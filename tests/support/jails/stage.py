@@ -189,20 +189,28 @@ def cases() -> pytest.MarkDecorator:
 
 def check(stage: Stage, probe: Probe, jail: str, caller: str, *, nest: bool = False) -> None:
     """The probe gets out without a jail, and not with it. Where the machine has no such thing, skip by name."""
-    row = stage.row(probe.id, jail, caller, nest=nest)
+    why = judge(stage.row(probe.id, jail, caller, nest=nest), caller)
+    if why:
+        pytest.skip(why)
+
+
+def judge(row: dict[str, Any], caller: str) -> str:
+    """Fails for what got out or proves nothing. Why it says nothing here, if that is allowed; else nothing."""
+    id_ = row["id"]
     assert row["seen"] != "ESCAPED", f"{row['attack']}: {row['evidence']} (it says: {row['said']})"
     assert row["seen"] != "BROKEN", f"{row['attack']}: {row['said']}"
     if row["seen"] == "no control":
         in_world = os.geteuid() == 0
         excused = (
-            (row["lack"] == "absent" and probe.id in MAY_BE_ABSENT)
-            or (row["lack"] in {"absent", "refused"} and caller == "user" and probe.id in NEEDS_ROOT | MAY_BE_ABSENT)
-            or (row["lack"] == "refused" and probe.id == "E2.disk")
-            or (row["lack"] == "absent" and caller == "root" and probe.id == "E2.setuid")
+            (row["lack"] == "absent" and id_ in MAY_BE_ABSENT)
+            or (row["lack"] in {"absent", "refused"} and caller == "user" and id_ in NEEDS_ROOT | MAY_BE_ABSENT)
+            or (row["lack"] == "refused" and id_ == "E2.disk")
+            or (row["lack"] == "absent" and caller == "root" and id_ == "E2.setuid")
             or (not in_world and row["lack"] in {"absent", "refused"})
         )
         assert excused, f"no control, so this proves nothing: {row['control']} ({row['lack']})"
-        pytest.skip(f"no control: {row['control']}")
+        return f"no control: {row['control']}"
+    return ""
 
 
 @functools.cache
@@ -245,7 +253,7 @@ def install(folder: Path) -> Installation:
     # Not everybody may write there, and without this every start would compile everything.
     subprocess.run([python, "-m", "compileall", "-q", folder], check=True)
     for path in folder.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
     folder.chmod(0o755)
     return Installation(python, folder)
 

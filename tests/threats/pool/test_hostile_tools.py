@@ -6,6 +6,7 @@ Each test ends with the control: a call before, next to or after the attack gets
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,12 @@ def descriptors():
         except OSError:
             pass  # the one that listed them
     return found
+
+def descriptors_of_a_program(numbers: list[int]):
+    return [
+        subprocess.run(["test", "-e", f"/proc/self/fd/{number}"], close_fds=False).returncode == 0
+        for number in numbers
+    ]
 
 def frame(head, blob=b""):
     text = json.dumps(head).encode()
@@ -240,6 +247,9 @@ def test_the_protocol_is_not_among_a_tools_descriptors() -> None:
     async def test(started: Started) -> None:
         found = (await started.client.call("descriptors", {})).value
         assert found == {"0": "/dev/null", "1": "pipe", "2": "pipe", "3": "pipe"}
+        numbers = [*range(10)]
+        found = (await started.client.call("descriptors_of_a_program", {"numbers": numbers})).value
+        assert found == [number < 3 for number in numbers]
 
     _attack(test)
 
@@ -390,19 +400,13 @@ def test_memory_and_descriptors_of_the_harness(changed: Mapping[str, str]) -> No
 
     async def test(started: Started) -> None:
         other = await _start_other(started)
-        assert {started.process.pid, *other.pids} <= set(_tree(started.process.pid))
         victims = [started.process.pid, *other.pids]
         found = (await started.client.call("look_into", {"pids": victims})).value
-        assert found.pop("control") == ["fd", "mem", "environ", "maps", "cwd", "exe", "ptrace", "pidfd"]
+        assert {"fd", "mem", "environ", "maps", "cwd", "exe"} <= {*found.pop("control")}  # a machine may refuse ptrace
         assert {pid: ways for pid, ways in found.items() if ways} == {}
         assert await other.finish() == "seen"
 
     _attack(test, changed)
-
-
-def _tree(pid: int) -> list[int]:
-    children = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [pid, *(each for child in children for each in _tree(child))]
 
 
 @pytest.mark.threat("T-N11")
@@ -448,16 +452,21 @@ def test_a_call_without_its_supervisor_ends_the_sandbox(number: int) -> None:
     changed = dict(_OLD_KERNEL) | {"ENDING_S = 5.0": "ENDING_S = 0.5"}
 
     async def test(started: Started) -> None:
-        other = asyncio.create_task(started.client.call("wait_for", {"path": "/none"}, timeout_s=3))
-        await asyncio.sleep(0)
-        for victim in _tree(started.process.pid)[1:]:
-            try:
-                await started.client.call("signal_all", {"targets": [victim], "number": number}, timeout_s=3)
-            except (HarnessLostError, ToolError):
-                pass
+        other = await _start_other(started)
+        waiting = asyncio.create_task(started.client.call("wait_for", {"path": "/none"}))
+        supervisor = other.pids[1]
+        try:
+            await started.client.call("signal_all", {"targets": [supervisor], "number": number})
+        except HarnessLostError:
+            pass  # before it could answer
+        if number == signal.SIGSTOP:
+            other.task.cancel()  # it obeys no more, which is noticed when it has to
         with pytest.raises(HarnessLostError):
-            await other
-            await started.client.call("echo", {"value": 1}, timeout_s=3)
+            await waiting
+        with pytest.raises((HarnessLostError, asyncio.CancelledError)):
+            await other.task
+        if number == signal.SIGSTOP:
+            os.kill(supervisor, signal.SIGCONT)  # outside of a container it is for the test to end it
 
     _attack(test, changed)
 

@@ -147,6 +147,15 @@ def test_what_would_be_missing_in_the_sandbox_is_said_here(tmp_path: Any, text: 
         _tool_of(tmp_path, "some_module", text)
 
 
+def test_what_only_a_type_checker_imports_may_be_anywhere(tmp_path: Any) -> None:
+    imports = "from __future__ import annotations\nfrom typing import TYPE_CHECKING\n"
+    text = f"{imports}if TYPE_CHECKING:\n    from .x import A\n\ndef tool(a: A) -> A:\n    return a\n"
+    tool = _tool_of(tmp_path, "checked", text)
+    names: dict[str, Any] = {}
+    exec(tool.source, names)
+    assert names["tool"](1) == 1
+
+
 def test_a_file_that_has_changed_since_it_was_loaded_is_refused(tmp_path: Any) -> None:
     path = tmp_path / "moving.py"
     path.write_text("def tool(a: int) -> int:\n    return a\n")

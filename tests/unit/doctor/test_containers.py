@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from exeat.doctor import containers
-from exeat.doctor.containers import EngineLine, WayIn, examine_engines
+from exeat.doctor.containers import EngineLine, examine_engines
 from exeat.doctor.report import Report, to_lines
 from tests.unit.engine.fake_engine import answer, serving
 
-INFO = {"ServerVersion": "20.10.24", "SecurityOptions": ["name=seccomp,profile=default"]}
+HERE = {"KernelVersion": os.uname().release, "Name": os.uname().nodename}
+INFO = {"ServerVersion": "20.10.24", "SecurityOptions": ["name=seccomp,profile=default"], **HERE}
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +41,9 @@ def test_an_engine_is_described(tmp_path: Path) -> None:
         (line,) = examine_engines(["docker"])
     assert line.ok
     assert (line.version, line.where, line.rootless) == ("20.10.24", f"{tmp_path}/e.sock", False)
-    assert line.way is (WayIn.ROOT if os.geteuid() == 0 else WayIn.HELPER)
+    assert line.way == ("root" if os.geteuid() == 0 else "helper container")
     assert f"docker yes version 20.10.24, {tmp_path}/e.sock way in: {line.way};" in _text(line)
-    assert "is not there; the first run pulls it" in _text(line)
+    assert "is not there: the first run pulls it" in _text(line)
 
 
 def test_the_image_that_a_run_would_use_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +72,15 @@ def test_a_remote_engine_is_named_and_refused(monkeypatch: pytest.MonkeyPatch) -
     (line,) = examine_engines(["docker"])
     assert not line.ok
     assert "another machine: tcp://192.0.2.1:2375" in line.why
+
+
+def test_a_socket_that_leads_to_another_machine_is_no_way_in(tmp_path: Path) -> None:
+    """As `ssh -L` makes one."""
+    with serving(tmp_path / "e.sock", lambda request: answer(200, INFO | {"Name": "elsewhere"})):
+        (line,) = examine_engines(["docker"])
+    assert (line.ok, line.way) == (False, "sidecar")
+    assert "another machine (elsewhere)" in _text(line)
+    assert "exeat image gateway" in _text(line)
 
 
 def test_an_engine_that_does_not_answer_does_not_stop_the_report(

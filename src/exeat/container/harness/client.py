@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 from exeat.container.harness import answers
 from exeat.container.harness.multiplexed import Demultiplexer
@@ -191,8 +191,7 @@ class HarnessClient(asyncio.Protocol):
     # -- what asyncio calls --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         if self._received:
             self.data_received(self._received)
 

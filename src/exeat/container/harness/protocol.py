@@ -3,7 +3,7 @@
     frame = u32 length of the rest | u32 length of the head | head (JSON) | blob (bytes)
 
 A head is a request `{"id", "method", "params"}`, an answer `{"id", "result"}` or `{"id", "error"}`, or a notification
-without an id. Bytes that nobody has to interpret on the way (output, results, arguments, files) are the blob.
+without an id. Bytes that no one has to interpret on the way (output, results, arguments, files) are the blob.
 
     -> call    {tool, limits}         blob: the arguments, JSON
     <-         result {kind}          blob: the value; or error {code, message, signal}

@@ -30,23 +30,24 @@ Say = Callable[[str], None]  # one line for a person who waits
 
 
 def ensure_built(
-    engine: Engine, name: str, order: Callable[[str], BuildOrder], network: str, say: Say, halt: Halt
+    engine: Engine, name: str, tag: str, order: Callable[[str], BuildOrder], network: str, say: Say, halt: Halt
 ) -> Built:
-    """The image, built if it is not there. `name` is for people; `order` takes the mark of the build."""
+    """The image, built if it is not there: `order` is asked only then, with a mark of the build. `name`: for people."""
+    if digest := _find(engine, tag):
+        return Built(tag, digest)
     build = secrets.token_hex(8)
     wanted = order(build)
-    if digest := _find(engine, wanted.tag):
-        return Built(wanted.tag, digest)
+    assert wanted.tag == tag
     with _one_at_a_time(say, halt):
-        if digest := _find(engine, wanted.tag):  # another process has built it meanwhile
-            return Built(wanted.tag, digest)
+        if digest := _find(engine, tag):  # another process has built it meanwhile
+            return Built(tag, digest)
         remove_build_steps(engine)
         try:
             digest = _build(engine, name, wanted, network, say, halt)
         finally:
             with contextlib.suppress(EngineError):
                 remove_build_steps(engine, lambda found: found.get(BUILD) == build)
-    return Built(wanted.tag, digest)
+    return Built(tag, digest)
 
 
 def _build(engine: Engine, name: str, order: BuildOrder, network: str, say: Say, halt: Halt) -> str:

@@ -55,17 +55,22 @@ class Built(NamedTuple):
     digest: str
 
 
+def hardened_tag(base: Image, requirements: Sequence[str]) -> str:
+    """By what is in it. Where packages come from does not matter."""
+    prepare = _step("prepare.py").decode()
+    return f"exeat-hardened:{_checksum(FORMAT, 'hardened', base.id, list(requirements), prepare, _ENV_RULE)}"
+
+
 def hardened_order(base: Image, requirements: Sequence[str], index: PackageIndex, build: str) -> BuildOrder:
     """`build` marks what is between the steps of this build, so that it can be removed."""
-    prepare = _step("prepare.py")
-    checksum = _checksum(FORMAT, "hardened", base.id, list(requirements), prepare.decode(), _ENV_RULE)
+    checksum = hardened_tag(base, requirements).rpartition(":")[2]
     has_hashes = any("--hash=" in each for each in requirements)
     settings = {
         "requirements": list(requirements),
         "has_hashes": has_hashes,
         "environment": dict(index.environment) if requirements else {},
     }
-    sent = {"prepare.py": prepare, "settings.json": json.dumps(settings).encode()}
+    sent = {"prepare.py": _step("prepare.py"), "settings.json": json.dumps(settings).encode()}
     if requirements:
         sent |= index.files
         sent |= {"pip.whl": pip} if (pip := find_pip()) else {}
@@ -86,7 +91,7 @@ WORKDIR /home/sandbox
 """
     from_outside = index.needs_network or any("@" in each for each in requirements)
     return BuildOrder(
-        tag=f"exeat-hardened:{checksum}",
+        tag=hardened_tag(base, requirements),
         dockerfile=dockerfile,
         files={f"{HERE[1:]}/{name}": content for name, content in sent.items()},
         needs_network=bool(requirements) and from_outside,

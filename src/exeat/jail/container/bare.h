@@ -12,7 +12,8 @@ enum {
     NR_write = 1, NR_close = 3, NR_rt_sigaction = 13, NR_rt_sigprocmask = 14, NR_ioctl = 16, NR_socket = 41, NR_connect = 42,
     NR_sendto = 44, NR_sendmsg = 46, NR_recvmsg = 47, NR_bind = 49, NR_listen = 50, NR_clone = 56, NR_execve = 59, NR_wait4 = 61,
     NR_kill = 62, NR_getpid = 39, NR_setpgid = 109, NR_setsid = 112, NR_prctl = 157, NR_exit_group = 231,
-    NR_ppoll = 271, NR_accept4 = 288, NR_signalfd4 = 289, NR_dup3 = 292, NR_read = 0, NR_close_range = 436
+    NR_ppoll = 271, NR_accept4 = 288, NR_signalfd4 = 289, NR_dup3 = 292, NR_read = 0, NR_close_range = 436,
+    NR_epoll_create1 = 291, NR_epoll_ctl = 233, NR_epoll_pwait = 281
 };
 static word call(word n, word a, word b, word c, word d, word e, word f) {
     word result;
@@ -32,7 +33,7 @@ enum {
     NR_sendto = 206, NR_sendmsg = 211, NR_recvmsg = 212, NR_bind = 200, NR_listen = 201, NR_clone = 220, NR_execve = 221,
     NR_wait4 = 260, NR_kill = 129, NR_getpid = 172, NR_setpgid = 154, NR_setsid = 157, NR_prctl = 167,
     NR_exit_group = 94, NR_ppoll = 73, NR_accept4 = 242, NR_signalfd4 = 74, NR_dup3 = 24, NR_read = 63,
-    NR_close_range = 436
+    NR_close_range = 436, NR_epoll_create1 = 20, NR_epoll_ctl = 21, NR_epoll_pwait = 22
 };
 static word call(word n, word a, word b, word c, word d, word e, word f) {
     register word x8 __asm__("x8") = n;

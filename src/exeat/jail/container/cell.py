@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from exeat.engine.client import Engine
-from exeat.engine.errors import EngineError, NotFoundError
+from exeat.engine.errors import EngineError
 from exeat.engine.owner import labels
+from exeat.engine.removal import remove_container
 from exeat.errors import JailError
 from exeat.jail import messages
 from exeat.jail.container.options import HOST_NAME, MEMORY, PIDS, Mount, as_body
@@ -22,13 +22,14 @@ from exeat.jail.container.ways import Name, Way, find_way
 from exeat.jail.jail import Sockets
 from exeat.values import Value
 
+if TYPE_CHECKING:
+    from exeat.jail.container.door import Helper
+
 Enter = Callable[[int, str, Sequence[messages.HostPorts]], tuple[socket.socket, Sockets]]
 INIT: Final = "/run/exeat/init"
 _ETC: Final = f"{os.path.dirname(os.path.abspath(__file__))}/etc"
 _TMP_BYTES: Final = 1 << 30
 _READY_S: Final = 30.0
-_REMOVED_S: Final = 30.0
-_LOOK_S: Final = 0.01
 _SAFE_TMPFS: Final = "rw,nosuid,nodev,exec"
 _MACHINES: Final = ("x86_64", "aarch64")
 # With SELinux a container reads nothing that is mounted unless it has other labels, for good and for everyone. To
@@ -62,6 +63,7 @@ class Cell:
         self._way = way
         self._spec: CellSpec | None = None
         self._stage: Stage | None = None
+        self._helper: Helper | None = None
         self.id = ""
         self.pid = 0  # of its process 1, as the engine counts
         self.control: socket.socket | None = None
@@ -77,7 +79,7 @@ class Cell:
             )
         self._spec = spec
         is_podman = self.engine.kind == "podman"
-        body = _creation(spec, self.token, is_podman=is_podman, keep_id=is_podman and self.engine.is_rootless)
+        body = _creation(spec, self.token, is_podman=is_podman, keep_id=self._keeps_ids)
         if self.way.own is not None:
             body["Labels"] = labels(spec.kind, inside=self.way.own.id)
             self._stage = stage = Stage(self.engine, self.way.own, spec.image)
@@ -98,6 +100,11 @@ class Cell:
         if self._way is None:
             self._way = find_way(self.engine)
         return self._way
+
+    @property
+    def _keeps_ids(self) -> bool:
+        """Rootless Podman gives users other numbers in a container, unless it is told. In one of those, so have we."""
+        return self.engine.kind == "podman" and self.engine.is_rootless and self.way.own is None
 
     def _mounts(self, spec: CellSpec) -> tuple[Mount, ...]:
         """With files of ours: engines fill in resolv.conf and hosts from the machine's, its resolvers and names."""
@@ -135,15 +142,15 @@ class Cell:
         return sockets
 
     def _adopt_by_helper(self, to_host: Sequence[messages.HostPorts]) -> tuple[socket.socket, Sockets]:
-        from exeat.jail.container.door import PROGRAM, Neighbour, enter_by_helper  # for those without another way
+        from exeat.jail.container.door import PROGRAM, Helper, Neighbour  # for those without another way
 
         assert self._spec is not None
         own = self.way.own
         door = Mount(find_program("door"), PROGRAM, True)
         program = self._stage.as_body(door) if self._stage is not None else as_body(door)
-        has_users = self.engine.kind == "podman" and self.engine.is_rootless
-        neighbour = Neighbour(self.id, self._spec.image, self.token, program, has_users, own.id if own else "")
-        return enter_by_helper(self.engine, neighbour, to_host)
+        neighbour = Neighbour(self.id, self._spec.image, self.token, program, self._keeps_ids, own.id if own else "")
+        self._helper = Helper(self.engine, neighbour)
+        return self._helper.enter(to_host)
 
     def hear_ready(self) -> None:
         assert self.control is not None
@@ -172,26 +179,13 @@ class Cell:
     def close(self) -> None:
         """Nothing of it is left afterwards."""
         self.end()
+        if self._helper is not None:
+            self._helper.close()
         if self.id:
-            self._remove()
+            remove_container(self.engine, self.id)
             self.id = ""
         if self._stage is not None:
             self._stage.close()
-
-    def _remove(self) -> None:
-        """The engine removes it by itself when it has ended; if it never started, or does not end, we do."""
-        deadline = time.monotonic() + _REMOVED_S
-        while time.monotonic() < deadline:  # what is left then, the next run removes
-            try:
-                self.engine.raw("DELETE", f"/containers/{self.id}?force=true&v=true")
-            except NotFoundError:
-                return
-            except EngineError as error:
-                if not error.status:
-                    return  # the engine is gone
-                time.sleep(_LOOK_S)  # it is being removed, or is about to end
-            else:
-                return
 
 
 def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> dict[str, Any]:

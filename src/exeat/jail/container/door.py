@@ -17,12 +17,12 @@ import struct
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from exeat.engine.client import Engine
-from exeat.engine.errors import EngineError, NotFoundError
+from exeat.engine.errors import NotFoundError
 from exeat.engine.owner import labels
+from exeat.engine.removal import remove_container
 from exeat.errors import JailError
 from exeat.jail import messages
 from exeat.jail.jail import Sockets
@@ -52,23 +52,34 @@ class Neighbour(Value):
     own_container: str = ""  # that we are in ourselves: the helper finds our files by our process
 
 
-def enter_by_helper(
-    engine: Engine, neighbour: Neighbour, to_host: Sequence[messages.HostPorts]
-) -> tuple[socket.socket, Sockets]:
-    """The connection to process 1, and the listeners. Raises JailError."""
-    with _Entrance(neighbour) as entrance:
-        helper = engine.call("POST", "/containers/create", body=_creation(neighbour, entrance))["Id"]
-        try:
-            engine.call("POST", f"/containers/{helper}/start")
-            channel, control = entrance.accept(engine, helper)
-            with channel:
-                return control, build_network(to_host, HelperHands(channel))
-        except OSError as error:
-            raise JailError("the container's network could not be made", detail=f"helper container: {error}") from None
-        except BaseException:
-            with suppress(EngineError):  # by itself it goes when its connection does
-                engine.call("DELETE", f"/containers/{helper}", query={"force": True, "v": True})
-            raise
+class Helper:
+    """One helper container. `close` at any time, before the container that it shares the network of is removed."""
+
+    def __init__(self, engine: Engine, neighbour: Neighbour) -> None:
+        self._engine = engine
+        self._neighbour = neighbour
+        self._id = ""
+
+    def enter(self, to_host: Sequence[messages.HostPorts]) -> tuple[socket.socket, Sockets]:
+        """The connection to process 1, and the listeners. Raises JailError."""
+        engine = self._engine
+        with _Entrance(self._neighbour) as entrance:
+            body = _creation(self._neighbour, entrance)
+            self._id = engine.call("POST", "/containers/create", body=body)["Id"]
+            try:
+                engine.call("POST", f"/containers/{self._id}/start")
+                channel, control = entrance.accept(engine, self._id)
+                with channel:
+                    return control, build_network(to_host, HelperHands(channel))
+            except OSError as error:
+                why = f"helper container: {error}"
+                raise JailError("the container's network could not be made", detail=why) from None
+
+    def close(self) -> None:
+        """An engine removes it by itself. Podman does not always, and then removes no container that it depends on."""
+        if self._id:
+            remove_container(self._engine, self._id)
+            self._id = ""
 
 
 class _Entrance:

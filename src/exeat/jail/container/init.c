@@ -17,13 +17,18 @@ enum { SIGINT_ = 2, SIGKILL_ = 9, SIGCHLD_ = 17, SIGCONT_ = 18, SIGSTOP_ = 19, S
 enum { WAIT_MS = 60000, MAX_PACKET = 256, MAX_PATH = 4096, MAX_RIGHTS = 4, MOST_REAPED = 64 };
 
 enum { AF_UNIX_ = 1, SOCK_SEQPACKET_ = 5, CLOEXEC_ = 02000000, SCM_RIGHTS_ = 1, SOL_SOCKET_ = 1 };
-enum { MSG_NOSIGNAL_ = 0x4000, MSG_CMSG_CLOEXEC_ = 0x40000000, POLLIN_ = 1 };
+enum { EPOLL_CTL_ADD_ = 1, MSG_NOSIGNAL_ = 0x4000, MSG_CMSG_CLOEXEC_ = 0x40000000, POLLIN_ = 1 };
 enum { PR_SET_DUMPABLE_ = 4, PR_SET_SECCOMP_ = 22, PR_SET_NO_NEW_PRIVS_ = 38, SECCOMP_MODE_FILTER_ = 2 };
 enum { TIOCSCTTY_ = 0x540E, TIOCSPGRP_ = 0x5410 };
 enum { SIG_BLOCK_ = 0, SIG_SETMASK_ = 2, WNOHANG_ = 1, WUNTRACED_ = 2 };
 
 struct address { unsigned short family; char path[108]; };
 struct wait { int descriptor; short events, found; };
+#if defined(__x86_64__)
+struct __attribute__((packed)) event { unsigned events; unsigned long data; };
+#else
+struct event { unsigned events; unsigned long data; };
+#endif
 struct span { void *start; size length; };
 struct message { void *name; unsigned name_length; struct span *spans; size count; void *control; size control_length; int flags; };
 struct rights { size length; int level, kind; int descriptors[MAX_RIGHTS]; };
@@ -283,27 +288,44 @@ static void pass(int command, int terminal, int number) {
     else CALL2(NR_kill, terminal >= 0 && number == SIGTSTP_ ? -command : command, number);
 }
 
+/* Before there is a command. It is the same user, and may set our limits: with few descriptors allowed, poll would refuse
+   to wait, and no more could be opened. */
+static int open_watch(int control, int signals) {
+    struct event of_control = {POLLIN_, control}, of_signals = {POLLIN_, signals};
+    int watched = (int)CALL1(NR_epoll_create1, CLOEXEC_);
+    if (CALL4(NR_epoll_ctl, watched, EPOLL_CTL_ADD_, control, &of_control) < 0) leave(EXIT_LOST);
+    if (CALL4(NR_epoll_ctl, watched, EPOLL_CTL_ADD_, signals, &of_signals) < 0) leave(EXIT_LOST);
+    return watched;
+}
+
+static void take_word(int control, int command, int terminal) {
+    char bytes[MAX_PACKET];
+    word count = receive(control, bytes, 0);
+    if (count <= 0) leave(EXIT_LOST);
+    int number = signal_in(bytes, count);
+    if (number) pass(command, terminal, number);
+}
+
+static void take_signal(int signals, int command, int terminal) {
+    int bytes[128 / sizeof(int)];
+    if (CALL3(NR_read, signals, bytes, sizeof bytes) == sizeof bytes && bytes[0] != SIGCHLD_) pass(command, terminal, bytes[0]);
+}
+
 /* Whatever else there is to do, the connection is looked at in every turn. Who is flooded with other signals is not told
    of SIGCHLD, so that any of them makes us look. */
-static void watch(int control, int signals, int command, int terminal) {
-    struct wait waits[2] = {{control, POLLIN_, 0}, {signals, POLLIN_, 0}};
-    struct { word seconds, nanoseconds; } at_once;
-    char bytes[MAX_PACKET];
+static void watch(int watched, int control, int signals, int command, int terminal) {
+    struct event events[2];
     int has_more = 0;
     for (;;) {
-        at_once.seconds = at_once.nanoseconds = 0;
-        if (call(NR_ppoll, (word)waits, 2, has_more ? (word)&at_once : 0, 0, 8, 0) < 0) continue;
-        if (waits[0].found) {
-            word count = receive(control, bytes, 0);
-            if (count <= 0) leave(EXIT_LOST);
-            int number = signal_in(bytes, count);
-            if (number) pass(command, terminal, number);
+        word count = call(NR_epoll_pwait, watched, (word)events, 2, has_more ? 0 : -1, 0, 8);
+        if (count < 0 && count != -EINTR_) leave(EXIT_LOST);
+        int has_signal = 0;
+        for (word i = 0; i < count; i++) {
+            if ((int)events[i].data == control) take_word(control, command, terminal);
+            else has_signal = 1;
         }
-        if (waits[1].found && CALL3(NR_read, signals, bytes, 128) == 128) {
-            int number = *(int *)bytes;
-            if (number != SIGCHLD_) pass(command, terminal, number);
-        }
-        if (waits[1].found || has_more) has_more = reap(control, command);
+        if (has_signal) take_signal(signals, command, terminal);
+        if (has_signal || has_more) has_more = reap(control, command);
     }
 }
 
@@ -332,6 +354,7 @@ __attribute__((used)) void live(word *stack) {
     CALL4(NR_rt_sigaction, SIGTTOU_, &ignore, 0, 8);
     CALL1(NR_setsid, 0);
     if (terminal >= 0) CALL3(NR_ioctl, terminal, TIOCSCTTY_, 0);
+    int watched = open_watch(control, signals);
     int command = (int)call(NR_clone, SIGCHLD_, 0, 0, 0, 0, 0);
     if (command < 0) leave(EXIT_LOST);
     if (command == 0) become_command(control, rights.descriptors, terminal, argv + 2, environ);
@@ -339,5 +362,5 @@ __attribute__((used)) void live(word *stack) {
         CALL1(NR_close, rights.descriptors[i]);
         CALL1(NR_close, i); /* a reader waits for the end of what the command writes, not of what we could */
     }
-    watch(control, signals, command, terminal);
+    watch(watched, control, signals, command, terminal);
 }

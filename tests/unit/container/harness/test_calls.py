@@ -6,10 +6,12 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from exeat.container.harness.client import HarnessClient
 from exeat.container.harness.outcome import (
@@ -107,12 +109,14 @@ def remember(step: int, seen=[]):
 """
 
 
-def _with_harness(test: Callable[[Started], Awaitable[None]]) -> None:
+def _with_harness(
+    test: Callable[[Started], Awaitable[None]], run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
+) -> None:
     async def main() -> None:
         async with start_harness(_TOOLS, is_async=("later",)) as started:
             await test(started)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_values_come_back() -> None:
@@ -251,7 +255,10 @@ def test_output_comes_as_it_is_written(tmp_path: Path) -> None:
     _with_harness(test)
 
 
-def test_several_at_once_and_one_cancelled() -> None:
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_several_at_once_and_one_cancelled(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    """In either event loop."""
+
     async def test(started: Started) -> None:
         call = started.client.call
         go = started.scratch / "go"
@@ -268,7 +275,7 @@ def test_several_at_once_and_one_cancelled() -> None:
         go.touch()
         assert (await waiting).value == "seen"
 
-    _with_harness(test)
+    _with_harness(test, run)
 
 
 def test_what_is_bound_reaches_calls() -> None:

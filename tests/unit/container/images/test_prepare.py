@@ -71,10 +71,14 @@ def test_caches_and_what_belongs_to_installers_go_and_the_list_of_packages_stays
             "lib/python3/ensurepip/_bundled/pip.whl")  # fmt: skip
     for name in (*gone, "var/lib/dpkg/status"):
         _put(tmp_path, name, 0o644)
+    os.mkfifo(tmp_path / "tmp/fifo")
+    (tmp_path / "var/tmp").symlink_to("/tmp")
     prepare.take_away(str(tmp_path), [str(tmp_path / "lib/python3/ensurepip"), str(tmp_path / "never/there")])
     assert [name for name in gone if (tmp_path / name).exists()] == []
     assert (tmp_path / "var/lib/dpkg/status").exists()
     assert stat.S_IMODE((tmp_path / "tmp").stat().st_mode) == 0o1777
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert not (tmp_path / "var/tmp").is_symlink()
 
 
 def test_what_the_engine_mounts_is_not_touched(tmp_path: Path) -> None:
@@ -101,6 +105,12 @@ def test_an_image_without_users_gets_one(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "chown", lambda *_: None)
     prepare.add_user(str(tmp_path))
     assert (tmp_path / "etc/passwd").read_text() == "sandbox:x:10001:10001::/home/sandbox:/usr/sbin/nologin\n"
+
+
+def test_a_python_that_only_root_can_use_is_refused() -> None:
+    prepare.check_python("/usr/local/bin/python3.12")
+    with pytest.raises(SystemExit, match="has its Python in /root"):
+        prepare.check_python("/root/.local/share/python/bin/python3")
 
 
 def test_modules_are_compiled_if_they_are_not_yet(tmp_path: Path) -> None:

@@ -290,6 +290,32 @@ def test_processes_that_come_and_go_without_end_do_not_keep_it_from_the_connecti
         assert process.status() == _LOST
 
 
+_STARVE = """
+import os, resource
+for each in range(16):
+    if each not in (resource.RLIMIT_CPU, resource.RLIMIT_STACK):
+        resource.prlimit(1, each, (0, 0))
+os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))
+os.write(1, b"up")
+while True:
+    os.read(0, 1) or os.sched_yield()
+"""
+
+
+@pytest.mark.threat("T-F7")
+def test_limits_that_the_command_sets_do_not_keep_it_from_the_connection() -> None:
+    """It is the same user, and may set them. With no descriptors allowed, poll waits for none."""
+    with _running(_native(), *_python(_STARVE)) as (process, reader):
+        assert os.read(reader, 10) == b"up"
+        process.pass_signal(signal.SIGTERM)
+        assert process.hear() == Exited(signal.SIGTERM)
+    with _running(_native(), *_python(_STARVE)) as (process, reader):
+        assert os.read(reader, 10) == b"up"
+        process.control.close()
+        assert _ends(reader)
+        assert process.status() == _LOST
+
+
 def test_orphans_are_reaped() -> None:
     script = """
 import os

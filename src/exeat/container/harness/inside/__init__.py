@@ -4,7 +4,7 @@ It runs with whatever Python the image has: no packages, and nothing newer than 
 which `exeat.container.harness.shipped` makes of the modules here; they import whole modules of the standard library and
 names of each other, and nothing else. `exeat.container.harness.protocol` describes the frames.
 
-    harness          reads requests, gives each call to a pair of new processes, passes on what the call writes
+    harness          reads requests, hands each call to a pair of new processes, passes on what the call writes
       supervisor     adopts whatever the call leaves behind and ends all of it, then says how the tool ended
         worker       loads the tool's module, calls the function, writes one outcome into a pipe, exits
           ...        whatever the tool starts

@@ -22,23 +22,7 @@ SWEEP_S = 60.0  # and how long after
 def be_supervisor(tools: dict[str, Tool], folder: str, scoped: bool, ends: list[int]) -> typing.NoReturn:
     """`ends`: where the call writes stdout, stderr and outcome; the connection to the harness; the call's order."""
     try:
-        high = [fcntl.fcntl(end, fcntl.F_DUPFD, 64) for end in ends]
-        for number, end in enumerate(high, 1):
-            os.dup2(end, number)
-        os.closerange(6, MAX_DESCRIPTORS)
-        os.setsid()
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-        os.mkdir(folder, 0o700)
-        awake, wake = os.pipe()
-        os.set_blocking(awake, False)
-        os.set_blocking(wake, False)
-        signal.set_wakeup_fd(wake)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        worker = os.fork()
-        if worker == 0:
-            os.dup2(5, 4)
-            os.closerange(5, MAX_DESCRIPTORS)
-            be_worker(tools, folder, scoped)
+        worker, awake = _begin(tools, folder, scoped, ends)
         for number in (1, 2, 3, 5):
             os.dup2(0, number)
         status = _attend(worker, awake)
@@ -46,10 +30,35 @@ def be_supervisor(tools: dict[str, Tool], folder: str, scoped: bool, ends: list[
         os.write(4, b"%d\n" % status)
         if not is_swept:
             sweep(folder, time.monotonic() + SWEEP_S)
+    finally:
+        os._exit(0)  # without a word, if something failed: the harness ends the sandbox
+
+
+def _begin(tools: dict[str, Tool], folder: str, scoped: bool, ends: list[int]) -> tuple[int, int]:
+    """The worker, and where it is heard that a process has ended. If there is no room for them, the harness is told."""
+    high = [fcntl.fcntl(end, fcntl.F_DUPFD, 64) for end in ends]
+    for number, end in enumerate(high, 1):
+        os.dup2(end, number)
+    os.closerange(6, MAX_DESCRIPTORS)
+    os.setsid()
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        os.mkdir(folder, 0o700)
+        awake, wake = os.pipe()
+        os.set_blocking(awake, False)
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        worker = os.fork()
     except OSError as error:
         os.write(4, b"! %d\n" % (error.errno or 0))
-    finally:
         os._exit(0)
+    if worker == 0:
+        os.dup2(5, 4)
+        os.closerange(5, MAX_DESCRIPTORS)
+        os.set_inheritable(3, False)  # programs that the tool starts have no part in its outcome
+        be_worker(tools, folder, scoped)
+    return worker, awake
 
 
 def _attend(worker: int, awake: int) -> int:
@@ -72,7 +81,7 @@ def _attend(worker: int, awake: int) -> int:
         if status >= 0 or deadline:
             deadline = deadline or time.monotonic() + ENDING_S
             if time.monotonic() > deadline:
-                os._exit(1)  # without a word: the harness gives the sandbox up
+                os._exit(1)  # without a word: the harness ends the sandbox
             _kill_children()
         for descriptor, _ in poll.poll(2 if deadline else None):
             if descriptor == 4:

@@ -46,8 +46,7 @@ FOLDERS = (
     "/usr/lib/gcc", "/usr/libexec/gcc", "/usr/share/gcc", "/usr/lib/git-core", "/usr/libexec/git-core",
     "/usr/share/git-core", "/usr/lib/openssh", "/usr/libexec/openssh", "/etc/ssh", "/usr/share/python-wheels",
     "/usr/share/bash-completion", "/usr/share/doc", "/usr/share/man", "/usr/share/info", "/usr/share/lintian",
-    "/usr/share/locale", "/usr/include",
-    "/var/cache", "/var/log", "/var/tmp", "/tmp", "/root", "/etc/apk/cache", "/var/lib/dnf", "/var/lib/yum",
+    "/usr/share/locale", "/usr/include", "/etc/apk/cache", "/var/lib/dnf", "/var/lib/yum",
 )  # fmt: skip
 EMPTY_FOLDERS = {"/tmp": 0o1777, "/var/tmp": 0o1777, "/var/cache": 0o755, "/var/log": 0o755, "/root": 0o700}
 NOT_OURS = ("/proc", "/sys", "/dev")  # the engine's, while it builds
@@ -56,12 +55,20 @@ NOT_OURS = ("/proc", "/sys", "/dev")  # the engine's, while it builds
 def main() -> None:
     with open(f"{HERE}/settings.json") as file:
         settings = json.load(file)
+    check_python(os.path.realpath(sys.executable))
     if settings["requirements"]:
         install(settings)
     take_away("", installers())
     compile_modules(sysconfig.get_path("stdlib"))
     add_user("")
     shutil.rmtree(HERE)
+
+
+def check_python(program: str) -> None:
+    """The one that runs here is the one that tools will run with."""
+    for folder in EMPTY_FOLDERS:
+        if program.startswith(f"{folder}/"):
+            sys.exit(f"exeat: the base image has its Python in {folder}, where the user {USER} cannot use it")
 
 
 def install(settings: dict) -> None:  # type: ignore[type-arg]  # Python 3.8
@@ -101,8 +108,7 @@ def take_away(root: str, more: list[str]) -> None:
     for folder in (*(f"{root}{each}" for each in FOLDERS), *more):
         remove(folder)
     for folder, mode in EMPTY_FOLDERS.items():
-        os.makedirs(f"{root}{folder}", exist_ok=True)
-        os.chmod(f"{root}{folder}", mode)
+        empty(f"{root}{folder}", mode)
     for folder, folders, files in os.walk(root or "/"):
         inside = folder[len(root) :].rstrip("/")
         folders[:] = [each for each in folders if f"{inside}/{each}" not in NOT_OURS]
@@ -135,10 +141,20 @@ def take_privileges(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    if os.path.islink(path) or os.path.isfile(path):
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
         os.unlink(path)
-    else:
-        shutil.rmtree(path, ignore_errors=not os.path.isdir(path))
+
+
+def empty(folder: str, mode: int) -> None:
+    """It stays itself: an engine may have mounted something there."""
+    if os.path.islink(folder):
+        os.unlink(folder)
+    os.makedirs(folder, exist_ok=True)
+    for name in os.listdir(folder):
+        remove(os.path.join(folder, name))
+    os.chmod(folder, mode)
 
 
 def add_user(root: str) -> None:
