@@ -13,7 +13,7 @@ from pathlib import Path
 import httptools
 import pytest
 
-from tests.support.engines.base import DOCKER_GROUP, DOCKER_ROOT, PODMAN_ROOTLESS, Base
+from tests.support.engines.base import DOCKER_GROUP, DOCKER_ROOT, PODMAN_ROOTLESS, Base, Way
 from tests.support.engines.runs import Work, at_work
 from tests.support.engines.session import Engines
 from tests.support.gateways.scene import wait_until
@@ -173,18 +173,22 @@ def test_podman_without_a_socket(engines: Engines) -> None:
 # exeat in a container
 
 
-def _from_inside(base: Base, work: Path, script: str, *, before: str = "") -> Finished:
+def _from_inside(base: Base, work: Path, script: str) -> Finished:
     """Run a script in a container of this engine that has its socket and exeat, with `work` as /srv/work."""
     if sys.version_info[:2] != (3, 11):
         give_up("exeat's parts in the container are for its Python 3.11")
     packages = Path(httptools.__file__).parents[1]
-    binds = [f"{base.socket}:/var/run/docker.sock", f"{_SOURCE}:/srv/source:ro", f"{packages}:{packages}:ro"]
-    env = [f"PYTHONPATH=/opt/exeat:{packages}", "PYTHONDONTWRITEBYTECODE=1", "PATH=/usr/bin:/bin"]
+    for each in (packages, _SOURCE):
+        if subprocess.run([*base.before, "test", "-r", f"{each}/."], check=False).returncode:
+            give_up(f"{base.name}: its user cannot read {each}")
+    socket = "/var/run/docker.sock" if base.kind == "docker" else "/run/podman/podman.sock"
+    binds = [f"{base.socket}:{socket}", f"{_SOURCE}:/srv/source:ro", f"{packages}:/srv/packages:ro"]
+    env = ["PYTHONPATH=/opt/exeat:/srv/packages", "PYTHONDONTWRITEBYTECODE=1", "PATH=/usr/bin:/bin"]
     # A copy, so that our program is in this container only.
     start = f"set -e; mkdir /opt/exeat; cp -r /srv/source/exeat /opt/exeat/; cd /srv/work; {script}"
     body = {
         "Image": base.image,
-        "Cmd": ["sh", "-c", start],
+        "Cmd": ["sh", "-c", f"exec >/srv/work/.out 2>/srv/work/.errors\n{start}"],
         "Env": env,
         "Labels": {"exeat.kind": "test"},
         "HostConfig": {"Binds": [*binds, f"{work}:/srv/work"], "NetworkMode": "none"},
@@ -193,21 +197,20 @@ def _from_inside(base: Base, work: Path, script: str, *, before: str = "") -> Fi
     try:
         base.ask("POST", f"/containers/{box}/start")
         status = base.ask("POST", f"/containers/{box}/wait")["StatusCode"]
-        argv = ["docker", "-H", f"unix://{base.socket}", "logs", box]
-        logs = subprocess.run(argv, capture_output=True, text=True, check=True)
-        return Finished(status, logs.stdout, logs.stderr)
+        return Finished(status, (work / ".out").read_text(), (work / ".errors").read_text())
     finally:
         base.ask("DELETE", f"/containers/{box}?force=1&v=1")
 
 
 @pytest.mark.threat("T-E1", "T-E13")
-def test_from_inside_a_container_with_the_engines_socket(engines: Engines) -> None:
-    base = engines.get(DOCKER_ROOT)
+@pytest.mark.parametrize("way", [DOCKER_ROOT, PODMAN_ROOTLESS], ids=lambda way: way.name)
+def test_from_inside_a_container_with_the_engines_socket(way: Way, engines: Engines) -> None:
+    base = engines.get(way)
     with at_work(base) as work:
         work.write("work/project/look.py", _LOOK)
         work.write("work/project/mine", "of the machine")
         work.write("work/project/secrets.toml", '[TOKEN]\nenv = "TOKEN"\nhosts = ["api.test"]\n')
-        run = f"python3 -m exeat run --container {base.image}"
+        run = f"python3 -m exeat run --engine {base.kind} --container {base.image}"
         script = f"""
             {run} -- sh -c 'cat mine; echo; echo made > new; python3 -I look.py'
             export TOKEN=the-value
