@@ -10,6 +10,7 @@ import pytest
 from tests.support.runs.running import environment, exeat
 
 
+@pytest.mark.threat("T-F2")
 @pytest.mark.parametrize(
     ("options", "said"),
     [

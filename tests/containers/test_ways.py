@@ -197,6 +197,7 @@ def _from_inside(base: Base, work: Path, script: str) -> Finished:
     try:
         base.ask("POST", f"/containers/{box}/start")
         status = base.ask("POST", f"/containers/{box}/wait")["StatusCode"]
+        wait_until(lambda: not base.containers(f"exeat.inside={box}"), "its containers are gone")
         return Finished(status, (work / ".out").read_text(), (work / ".errors").read_text())
     finally:
         base.ask("DELETE", f"/containers/{box}?force=1&v=1")

@@ -21,6 +21,7 @@ class QuickBuilder(SandboxBuilder):
             def order(mark: str) -> BuildOrder:
                 return sandbox_order(name, Built(base.name, base.id), tools, mark)
 
-            return ensure_built(self.engine, name, order, network="none", say=lambda line: None, halt=halt).tag
+            tag = order("").tag
+            return ensure_built(self.engine, name, tag, order, network="none", say=lambda line: None, halt=halt).tag
 
         return await in_thread(ensure)
