@@ -159,6 +159,8 @@ def _show(text: str) -> None:
 
 
 def open_jail() -> ContainerJail:
+    import exeat.jail.container.adopt  # noqa: F401 - for most ways; now, while the gateway process loads its own code
+
     return ContainerJail()
 
 
