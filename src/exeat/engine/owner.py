@@ -66,7 +66,8 @@ def is_left_over(found: Mapping[str, str], engine: Engine | None = None) -> bool
     if not process.isdigit():
         return False
     if world == _world():
-        return _started(int(process)) != started
+        seen = _started(int(process))
+        return seen != started and (bool(seen) or not _exists(int(process)))
     inside = found.get(INSIDE, "")
     return bool(inside) and engine is not None and not _runs(engine, inside)
 
@@ -84,6 +85,17 @@ def _world() -> str:
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def _exists(pid: int) -> bool:
+    """Also of a process that this user is not shown (/proc mounted with hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _started(pid: int) -> str:

@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from exeat.engine import owner
 from exeat.engine.client import Engine
 from exeat.engine.owner import KIND, OWNER, labels, remove_left_over
 from tests.unit.engine.fake_engine import answer, serving
@@ -54,3 +57,12 @@ def test_another_run_that_was_faster_is_no_error(tmp_path: Path) -> None:
 
     with serving(tmp_path / "s", reply):
         assert remove_left_over(Engine(str(tmp_path / "s"), "docker")) == []
+
+
+def test_a_process_that_is_not_shown_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hidepid a user does not see the processes of others, whose containers are theirs all the same."""
+    found = labels("run")
+    monkeypatch.setattr(owner, "_started", lambda pid: "")
+    assert not owner.is_left_over(found)
+    world = found[OWNER].rsplit(".", 2)[0]
+    assert owner.is_left_over({OWNER: f"{world}.{2**22 + 1}.1"})
