@@ -60,7 +60,7 @@ def _missing(engine: Engine) -> set[str]:
 
 
 def _own_groups(uid: int) -> list[str] | None:
-    """What the kernel lets this user limit, where systemd keeps it; None: elsewhere. Podman takes a second to say it."""
+    """What the kernel lets this user limit, where systemd keeps it; None: elsewhere. Podman takes a second for it."""
     if not os.path.exists(f"{_GROUPS}/cgroup.controllers"):
         return []  # control groups of version 1
     try:
