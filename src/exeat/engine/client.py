@@ -222,6 +222,9 @@ class Answer:
 
 
 def _target(path: str, query: Mapping[str, object] | None) -> str:
+    """Raises EngineError for a path that would end the line it is in: what follows would be requests of its own."""
+    if not path.isascii() or not path.isprintable() or " " in path:
+        raise EngineError("that cannot be a name at an engine", detail=repr(path[:200]))
     if not query:
         return path
     from urllib.parse import urlencode  # for calls that have one
