@@ -22,7 +22,7 @@ def _left_by_a_run() -> str:
     return f"{world}.{2**22 + 1}.1"
 
 
-@pytest.mark.threat("T-E9")
+@pytest.mark.threat("T-E14")
 def test_a_label_makes_no_request_at_the_engine(tmp_path: Path) -> None:
     """Whoever may send one has the machine. The label is that of a container that was made without exeat."""
     with serving(tmp_path / "s", lambda request: answer(404)) as requests:
@@ -33,7 +33,7 @@ def test_a_label_makes_no_request_at_the_engine(tmp_path: Path) -> None:
     assert not any(b"evil" in each for each in requests)
 
 
-@pytest.mark.threat("T-E9")
+@pytest.mark.threat("T-E14")
 @pytest.mark.parametrize("name", [_SMUGGLED, "a b", "a\nb", "\u00e9", "\udc80"])
 def test_no_name_ends_the_line_of_a_request(tmp_path: Path, name: str) -> None:
     with serving(tmp_path / "s", lambda request: answer(200, {"Id": "1"})) as requests:
@@ -44,7 +44,7 @@ def test_no_name_ends_the_line_of_a_request(tmp_path: Path, name: str) -> None:
     assert len(requests) == 1
 
 
-@pytest.mark.threat("T-E9")
+@pytest.mark.threat("T-E14")
 def test_a_container_with_labels_of_its_image_is_someone_elses(tmp_path: Path) -> None:
     """Of a hostile image, or of one that was committed from a container of exeat's: both have an owner that is gone."""
     left = _left_by_a_run()
@@ -73,14 +73,14 @@ def test_a_container_with_labels_of_its_image_is_someone_elses(tmp_path: Path) -
     assert removed == ["/containers/0", "/containers/1", "/containers/2"]
 
 
-@pytest.mark.threat("T-E9")
+@pytest.mark.threat("T-E14")
 def test_an_image_says_nothing_about_where_a_run_is() -> None:
     """An exeat in a container would take a run of the machine for one of a container that is gone."""
     assert labels("run")[INSIDE] == ""
     assert not is_left_over({INSIDE: "f" * 64} | labels("run") | {OWNER: _ELSEWHERE}, Engine("/nonexistent", "docker"))
 
 
-@pytest.mark.threat("T-E9")
+@pytest.mark.threat("T-E14")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: /proc of its own, and another user")
 def test_a_run_that_may_not_be_seen_is_not_taken_for_gone() -> None:
     """With hidepid, or ProtectProc of systemd, users do not see each other's processes."""
@@ -105,7 +105,7 @@ def _look_from_behind(ours: dict[str, str], left: dict[str, str]) -> int:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-    if os.path.exists(f"/proc/{parent}"):
+    if Path(f"/proc/{parent}").exists():
         return 3  # it proves nothing
     if is_left_over(ours):
         return 4
