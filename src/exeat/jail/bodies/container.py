@@ -17,7 +17,7 @@ from exeat.jail.container.image_files import ImageFiles
 from exeat.jail.container.images import Image, find_image
 from exeat.jail.container.inside import furnish_inside
 from exeat.jail.container.limits import check_limits
-from exeat.jail.container.mounted import open_mounts
+from exeat.jail.container.mounted import open_mounts, refuse_engine_in_sight
 from exeat.jail.container.options import ContainerOptions, Mount
 from exeat.jail.container.streams import Streams
 from exeat.jail.explain import explain_failure
@@ -46,6 +46,7 @@ class ContainerJail:
         self._terminal = spec.terminal.descriptor if spec.terminal is not None else -1
         self._streams = Streams(spec.hidden)
         engine = open_engine(options.engine)
+        refuse_engine_in_sight(engine.where, spec.mounts)
         remove_left_over(engine)
         image = find_image(engine, options.image, _show)
         if told := check_limits(engine, options):
