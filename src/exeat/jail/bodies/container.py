@@ -24,6 +24,7 @@ from exeat.jail.explain import explain_failure
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
+from exeat.jail.signals import waiting_end
 from exeat.trust.places import trust_variables
 
 
@@ -47,8 +48,10 @@ class ContainerJail:
         self._streams = Streams(spec.hidden)
         engine = open_engine(options.engine)
         refuse_engine_in_sight(engine.where, spec.mounts)
+        engine.while_waiting = _leave_if_told  # as long as there is nothing to remove
         remove_left_over(engine)
         image = find_image(engine, options.image, _show)
+        engine.while_waiting = None
         if told := check_limits(engine, options):
             _show(told)
         cell = self._cell = Cell(engine)
@@ -151,6 +154,12 @@ def _cell_spec(spec: Spec, options: ContainerOptions, image: Image, user: str, m
         options.cpus,
         options.pids,
     )
+
+
+def _leave_if_told() -> None:
+    """An image may take minutes to pull, or forever. Signals are blocked by now, for the command that is to come."""
+    if number := waiting_end():
+        raise SystemExit(128 + number)
 
 
 def _show(text: str) -> None:
