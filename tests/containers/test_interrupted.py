@@ -1,4 +1,4 @@
-"""Ctrl-C, and an end by others, while the engine takes its time. No engine is needed: one that does not answer is enough."""
+"""Ctrl-C, and an end by others, while the engine takes its time. One that does not answer is enough."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Engine:
         self._held = held
         self._kind = kind
         self._info: dict[str, Any] | None = None
-        # Called now and then while an answer is waited for, and may raise: a run has signals blocked, and a pull is long.
+        # Called while an answer is waited for, and may raise: a run has signals blocked, and a pull takes long.
         self.while_waiting: Callable[[], None] | None = None
 
     @property
