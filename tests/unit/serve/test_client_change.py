@@ -47,6 +47,25 @@ def test_what_is_broken_changes_nothing(tmp_path: Path, text: str) -> None:
     assert load_clients(str(tmp_path)) == before
 
 
+def test_what_is_refused_takes_no_other_client_away(tmp_path: Path) -> None:
+    """Not even one whose network the new one has: that was given back with the file."""
+    put(tmp_path, "old", _text("old", "10.1.0.0/16"))
+    before = put(tmp_path, "other", _text("other", "10.2.0.0/16"))
+    text = _text("new", "10.1.0.0/16").replace("for-new-alone", "for-other-alone")
+    with pytest.raises(ConfigError, match="the same credential"):
+        put(tmp_path, "new", text)
+    assert load_clients(str(tmp_path)) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "old.json", "other.json"]
+
+
+def test_no_name_of_a_client_is_that_of_the_lock(tmp_path: Path) -> None:
+    """Or two who write at once would hold two locks, each of them alone."""
+    put(tmp_path, "one", _text("one", "10.1.0.0/16"))
+    lock = (tmp_path / ".lock").stat().st_ino
+    assert put(tmp_path, "lock", _text("lock", "10.2.0.0/16")).keys() == {"one", "lock"}
+    assert (tmp_path / ".lock").stat().st_ino == lock
+
+
 def test_the_program_says_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
