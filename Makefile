@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test quick test-all-pythons lint bench demo demo-svg format clean system venv
+.PHONY: help setup test test-containers quick test-all-pythons lint bench demo demo-svg format clean system venv
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -26,6 +26,9 @@ $(STAMP): pyproject.toml
 
 test: setup  ## run all tests
 	@bash scripts/run-tests $(BIN)/python
+
+test-containers: setup  ## run the tests with real engines over all of them: Docker and Podman, with and without root
+	@EXEAT_TEST_ENGINES=all bash scripts/run-tests $(BIN)/python tests/containers
 
 quick: lint  ## lint and most unit tests, with a tenth of the generated examples: in a minute, after each change
 	@EXEAT_TEST_QUICK=1 bash scripts/run-tests $(BIN)/python -m "not thorough" tests/unit

@@ -4,6 +4,7 @@ A sidecar is a proxy at the other end of a cable, in a network of its own, and a
 engine makes no networks, a network namespace stands for the container of the client.
 """
 
+import itertools
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from bench.jail import LOOPBACK, REDIRECTED_OTHER, _gateway_meter, plan, serve_c
 from bench.load import Load, Sample, Way, build, measure
 from bench.origin import LOCAL
 from bench.peers import MEMORY, Peer, Squid, Tinyproxy
-from bench.process import WORK, free_port, running
+from bench.process import WORK, BenchError, free_port, running
 from bench.rows import Effort, Results, Row, rotated
 from bench.startup import run_command
 
@@ -28,6 +29,7 @@ ROWS = (
     Row("container-kept", "Plain HTTP, connections kept", "plain"),
     Row("container-new", "Plain HTTP, a new connection for each request", "plain-new"),
 )
+_numbers = itertools.count()
 _OURS, _THEIRS = "198.18.7.1", "198.18.7.2"  # of the range that the generator takes for tests
 
 
@@ -60,20 +62,23 @@ def over_loopback(load: Load) -> Sample:
 @contextmanager
 def other_network() -> Iterator[Sequence[str]]:
     """A network at the other end of a cable; what to put before a command that is to run in it."""
-    name = f"bench{os.getpid()}"
+    number = next(_numbers)
+    name, cable = f"bench{os.getpid()}-{number}", f"v{os.getpid()}-{number}"  # the last one's may not be gone yet
     before = ["ip", "netns", "exec", name]
     steps = [
         ["ip", "netns", "add", name],
-        ["ip", "link", "add", f"v{os.getpid()}", "type", "veth", "peer", "name", "eth0", "netns", name],
-        ["ip", "addr", "add", f"{_OURS}/24", "dev", f"v{os.getpid()}"],
-        ["ip", "link", "set", f"v{os.getpid()}", "up"],
+        ["ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name],
+        ["ip", "addr", "add", f"{_OURS}/24", "dev", cable],
+        ["ip", "link", "set", cable, "up"],
         [*before, "ip", "addr", "add", f"{_THEIRS}/24", "dev", "eth0"],
         [*before, "ip", "link", "set", "eth0", "up"],
         [*before, "ip", "link", "set", "lo", "up"],
     ]
     try:
         for step in steps:
-            subprocess.run(step, check=True, timeout=30)
+            done = subprocess.run(step, check=False, timeout=30, capture_output=True, text=True)
+            if done.returncode:
+                raise BenchError(f"{' '.join(step[:4])}: {done.stderr.strip()}")
         yield before
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=False, timeout=30)

@@ -150,17 +150,17 @@ def _start_and_remove(engine: Engine, image: str, count: int) -> None:
         engine.call("DELETE", f"/containers/{made}", query={"force": True})
 
 
-def measure_pool(image: str, audit: str, *, quick: bool) -> Pooled:
+def measure_pool(image: str, audit: str, *, claims: int, replaced: int) -> Pooled:
     found = Pooled()
     builder = builder_for(image)
     say("idle sandboxes")
     asyncio.run(measure_idle(builder, audit, found))
     say("claims")
-    asyncio.run(measure_claims(builder, audit, found, in_turn=20 if quick else 200, at_rest=5 if quick else 50))
+    asyncio.run(measure_claims(builder, audit, found, in_turn=claims, at_rest=claims // 4))
     say(f"{AT_ONCE} claims at once")
     asyncio.run(measure_at_once(builder, audit, found))
     say("replacing sandboxes")
-    asyncio.run(measure_refill(builder, audit, found, count=8 if quick else 40))
+    asyncio.run(measure_refill(builder, audit, found, count=replaced))
     return found
 
 

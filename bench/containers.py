@@ -33,6 +33,7 @@ MORE_CPU, MORE_MS = 0.15, 150.0
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.containers", description=__doc__)
     parser.add_argument("--image", required=True, help="an image with Python and libssl that the engine has")
+    parser.add_argument("--claims", type=int, default=200, help="claims one after another (default: 200)")
     parser.add_argument("--quick", action="store_true", help="one short round: does it all work?")
     parser.add_argument("--only", default="start,pool,network", help="parts to measure (default: start,pool,network)")
     parser.add_argument("--out", type=Path, help="default: the section of bench/RESULTS.md for a full run")
@@ -159,9 +160,13 @@ def main(argv: list[str]) -> int:
         load.build()
         if "start" in parts:
             measure_start(options.image, engine.kind, results, effort.starts)
+            say("\n".join(start_rows(results)))
         if "pool" in parts:
             with TemporaryDirectory(prefix="run-", dir=WORK) as name:
-                found = measure_pool(options.image, str(Path(name) / "audit.jsonl"), quick=options.quick)
+                audit = str(Path(name) / "audit.jsonl")
+                claims, replaced = (20, 8) if options.quick else (options.claims, 40)
+                found = measure_pool(options.image, audit, claims=claims, replaced=replaced)
+            say("\n".join(pool_rows(found)))
         if "network" in parts:
             with origin.open_origin(1 << 20):
                 measure_network(options.image, effort, results)

@@ -20,7 +20,7 @@ from exeat.container.images.left_over import remove_build_steps
 from exeat.engine.client import Engine
 from exeat.engine.owner import OWNER, labels
 from tests.containers.sandbox_tools import greet, lost, wait
-from tests.support.engines.base import PODMAN_ROOT, PODMAN_ROOTLESS, Base, Way
+from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOT, PODMAN_ROOTLESS, Base, Way
 from tests.support.engines.session import Engines
 from tests.support.images.greedy import PROGRAMS, make_greedy, make_wheel
 from tests.support.images.index import serving
@@ -90,6 +90,12 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PIP_FIND_LINKS", str(folder))
         patch.setenv("PIP_NO_INDEX", "1")
         yield folder
+
+
+@pytest.fixture(scope="module")
+def docker(engines: Engines) -> Base:
+    """One in which no one else builds: these tests look at every image that there is."""
+    return engines.get(DOCKER_ROOT, own="builds")
 
 
 @pytest.fixture(scope="module")
@@ -286,12 +292,10 @@ def test_podman_builds_the_same(way: Way, engines: Engines, settings: Path, tmp_
     """Without packages: this is the image that other tests of this engine start from, too."""
     base = engines.get(way)
     engine = _engine(base)
-    before = set(_ids(engine))
     tag = _ensure(engine, _registry(base.image))
     _check_layers(export(engine, tag, tmp_path / "image.tar"))
     assert _run(engine, tag, 'import json, os; print(json.dumps({"uid": os.getuid()}))') == {"uid": 10001}
-    tags = [
-        each["RepoTags"] for each in engine.call("GET", "/images/json", query={"all": True}) if each["Id"] not in before
-    ]
-    assert all(tags), "an image without a tag was left"
+    made = engine.call("GET", "/images/json", query={"all": True})
+    ours = [each for each in made if f".{os.getpid()}." in (each.get("Labels") or {}).get(OWNER, "")]
+    assert all(each["RepoTags"] for each in ours), "an image without a tag was left"
     assert _ensure(engine, _registry(base.image)) == tag

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.origins.web import hello
 from tests.support.runs.running import hosts
 from tests.support.runs.secret_runs import HOST, Hoard, tls_echo
 
+QUIET_S = 0.7  # after a question, before a key can be an answer
 # Streams, terminals and lists are passed by exeat, not by the engine: two ways that differ in everything are enough.
 SOME = pytest.mark.parametrize("engine", [DOCKER_GROUP, PODMAN_ROOTLESS], ids=lambda way: way.name, indirect=True)
 
@@ -259,6 +261,23 @@ def test_on_a_terminal_it_has_its_keys_and_size(box: Boxed) -> None:
         terminal.wait_for("[hello]")
         terminal.type("\x04")
         assert terminal.wait(job) == ("exited", 5), terminal.text
+
+
+@SOME
+def test_questions_are_asked_at_the_terminal(box: Boxed, start_web: StartWeb) -> None:
+    web = start_web(hello, "http")
+    fetch = "for name in good bad; do curl -s -o /dev/null -w '<%{http_code}>' http://$name.test:$0/; done; exit 3"
+    with Terminal(box.environment(TERM="dumb"), cwd=str(box.work)) as terminal:
+        options = ("--ask", *hosts("good.test", "bad.test"))
+        job = box.on(terminal, *options, command=["sh", "-c", fetch, str(web.port)])
+        for name, key in (("good", "y"), ("bad", "n")):
+            terminal.wait_for(f"allow {name}.test:{web.port}?")
+            time.sleep(QUIET_S)
+            terminal.type(key)
+        assert terminal.wait(job) == ("exited", 3), terminal.text
+        assert "<200>" in terminal.text
+        assert "<403>" in terminal.text
+    assert len(web.requests) == 1
 
 
 @SOME

@@ -172,6 +172,16 @@ def test_it_is_hardened_and_well(scene: _Scene) -> None:
     assert not found["Config"]["Labels"].get("exeat.owner"), "it outlives whoever has started it"
 
 
+@pytest.mark.threat("T-S3")
+def test_its_log_cannot_fill_the_disk(scene: _Scene) -> None:
+    """Every request is a line, and a sandbox can make as many as it likes."""
+    log = scene.sidecar["HostConfig"]["LogConfig"]
+    if log["Type"] not in ("json-file", "k8s-file"):
+        pytest.skip(f"{log['Type']} has limits of its own")
+    assert log["Config"].get("max-size") if log["Type"] == "json-file" else log.get("Size"), log
+    assert '"start"' in scene.log(), "the control: records are in it"
+
+
 @pytest.mark.threat("T-S4")
 def test_a_sandbox_has_its_own_hosts_and_no_others(scene: _Scene) -> None:
     urls = {name: proxy.url for name, proxy in scene.proxies.items()}
@@ -225,6 +235,26 @@ def test_new_rules_are_in_force_without_a_restart(scene: _Scene) -> None:
     assert scene.probe(ONE, *attempts) == [200, 403]
     after = scene.sidecar
     assert (after["Id"], after["State"]["StartedAt"]) == (before["Id"], before["State"]["StartedAt"])
+
+
+@pytest.mark.threat("T-S4")
+@pytest.mark.parametrize("is_named", [True, False], ids=["its-network", "all-networks"])
+def test_a_sandbox_that_is_isolated_now_loses_what_it_had(scene: _Scene, is_named: bool) -> None:
+    url = scene.ensure(ONE).url
+    attempt = ("through", url, ADDRESSES[ONE], PORT)
+    assert scene.probe(ONE, attempt) == [200], "the control"
+    isolated = Registry()
+    isolated.register_sandbox(SandboxConfig(ONE))
+    if is_named:
+        with pytest.raises(ConfigError, match="is isolated"):
+            ensure_proxy(scene.engine, isolated, scene.proxies[ONE].network, scene.base.image)
+    else:
+        ensure_proxy(scene.engine, isolated, None, scene.base.image)
+    try:
+        assert scene.probe(ONE, attempt) == [403]
+        assert scene.probe(TWO, ("through", scene.ensure(TWO).url, ADDRESSES[TWO], PORT)) == [200]
+    finally:
+        scene.ensure(ONE)
 
 
 def test_it_comes_back_with_its_clients(scene: _Scene) -> None:

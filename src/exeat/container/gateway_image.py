@@ -96,7 +96,7 @@ def _context(installed: Installed, base: str, mark: str) -> bytes:
     files = installed.files()
     dockerfile = _DOCKERFILE.format(
         base=base,
-        ours=" ".join(f"{name}={value}" for name, value in {**labels("build"), BUILD: mark}.items()),
+        ours=" ".join(f'{name}="{value}"' for name, value in {**labels("build"), BUILD: mark}.items()),
         kept=f'{KIND}=image {OWNER}="" {BUILD}=""',
         folder=_FOLDER,
         setup=f"{_FOLDER}/exeat/container/gateway_setup.py",

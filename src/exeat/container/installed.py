@@ -17,6 +17,8 @@ from exeat.errors import ConfigError
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # What a package ships for those who compile or test it. Licences stay.
 _NOT_NEEDED: Final = (".pyc", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h", ".pth")
+# Notes of the installer: where a package came from can be a path of this machine, or an address with a password.
+_NOTES: Final = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 _MISSING: Final = "install exeat with pip, and build the image from there"
 
 
@@ -98,7 +100,9 @@ def _files_of(what: Distribution) -> dict[str, bytes]:
 
 
 def _is_wanted(path: Path) -> bool:
-    return "__pycache__" not in path.parts and path.suffix not in _NOT_NEEDED and path.name != "RECORD"
+    is_hidden = any(part.startswith(".") for part in path.parts)  # of an editor, or .env: no package ships such a file
+    is_left_out = path.suffix in _NOT_NEEDED or path.name in _NOTES or "__pycache__" in path.parts
+    return not (is_hidden or is_left_out)
 
 
 def as_tar(files: list[InstalledFile], folder: str = "") -> bytes:

@@ -20,7 +20,7 @@ _REQUIREMENT: Final = re.compile(
     rf"(?P<name>{_NAME})\s*"
     rf"(?:\[\s*{_NAME}(?:\s*,\s*{_NAME})*\s*\]\s*)?"
     rf"(?:@\s*(?P<url>[^\s;]+)|(?:{_VERSION}(?:\s*,\s*{_VERSION})*)?)"
-    r"(?:\s*;\s*(?P<marker>[A-Za-z0-9_.<>=!~'\"() ,+-]+?))?"
+    r"(?:\s*;\s*(?P<marker>(?:[A-Za-z0-9_.<>=!~'\"(),+]| (?!-)|(?<! )-)+?))?"  # " -" begins an option
 )
 _HASHES: Final = re.compile(r"(?P<what>.*?)(?P<hashes>(?:\s+--hash=[^\s]+)*)")
 _HASH: Final = re.compile(r"--hash=(sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final
@@ -18,7 +19,10 @@ from exeat.engine.errors import ConflictError, EngineError, NotFoundError
 
 CALL_S: Final = 120.0  # the engine may be busy with others
 _CHUNK: Final = 1 << 16
+_LOOK_MS: Final = 100
 _MAX_ANSWER: Final = 64 << 20
+_PEER: Final = struct.Struct("iII")
+_UNKNOWN_UID: Final = 65_534  # of a user that this user namespace does not have
 
 
 class Engine:
@@ -30,12 +34,14 @@ class Engine:
         self._held = held
         self._kind = kind
         self._info: dict[str, Any] | None = None
+        # Called while an answer is waited for, and may raise: a run has signals blocked, and a pull takes long.
+        self.while_waiting: Callable[[], None] | None = None
 
     @property
     def kind(self) -> str:
         if not self._kind:
-            parts = self.call("GET", "/version").get("Components") or ()
-            self._kind = "podman" if any("podman" in part.get("Name", "").lower() for part in parts) else "docker"
+            with closing(self.request("GET", "/_ping")) as answer:
+                self._kind = "podman" if "libpod-api-version" in answer.headers else "docker"
         return self._kind
 
     @property
@@ -49,8 +55,19 @@ class Engine:
             self._info = self.call("GET", "/info", timeout_s=timeout_s)
         return self._info
 
+    def ask_peer(self) -> tuple[int, int]:
+        """Who listens at the socket: pid and uid, as they are here."""
+        with closing(self.connect()) as connection:
+            pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        return pid, uid
+
     @property
     def is_rootless(self) -> bool:
+        if self.kind == "podman":
+            # Its /info takes a second on Debian, where it asks the package manager about its parts.
+            uid = self.ask_peer()[1]
+            if uid != _UNKNOWN_UID:
+                return uid != 0
         info = self.info()
         return bool(info.get("Rootless")) or any("rootless" in each for each in info.get("SecurityOptions") or ())
 
@@ -128,7 +145,7 @@ class Engine:
             if opened is not None:
                 opened(connection)
             _send(connection, method, _target(path, query), body, data, headers or {})
-            answer = Answer(connection)
+            answer = Answer(connection, self.while_waiting)
         except (OSError, httptools.HttpParserError) as error:
             connection.close()
             raise EngineError("the engine does not answer", detail=f"{self.where}: {error}") from None
@@ -157,8 +174,9 @@ class Engine:
 class Answer:
     """The head is there; the body is read from the connection, which is closed with it."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, while_waiting: Callable[[], None] | None = None) -> None:
         self.connection = connection
+        self._while_waiting = while_waiting
         self.headers: dict[str, str] = {}
         self._pieces: list[bytes] = []
         self._has_head = self._is_whole = False
@@ -168,6 +186,7 @@ class Answer:
         self.status: int = self._parser.get_status_code()
 
     def _feed(self) -> bool:
+        self._wait()
         data = self.connection.recv(_CHUNK)
         if not data:
             if not self._has_head or self.headers.keys() & {"content-length", "transfer-encoding"}:
@@ -179,6 +198,21 @@ class Answer:
         except httptools.HttpParserUpgrade as upgrade:  # a stream from here on
             self._pieces.append(data[upgrade.args[0] :])
         return True
+
+    def _wait(self) -> None:
+        if self._while_waiting is None:
+            return
+        import select  # for who waits for a person, too
+        import time
+
+        limit = self.connection.gettimeout()
+        deadline = time.monotonic() + limit if limit is not None else None
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        while not poll.poll(_LOOK_MS):
+            self._while_waiting()
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError("timed out")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -222,6 +256,9 @@ class Answer:
 
 
 def _target(path: str, query: Mapping[str, object] | None) -> str:
+    """Raises EngineError for a path that would end the line it is in: what follows would be requests of its own."""
+    if not path.isascii() or not path.isprintable() or " " in path:
+        raise EngineError("that cannot be a name at an engine", detail=repr(path[:200]))
     if not query:
         return path
     from urllib.parse import urlencode  # for calls that have one

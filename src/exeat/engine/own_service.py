@@ -14,6 +14,7 @@ from exeat.engine.errors import EngineError
 _START_S: Final = 20.0
 _LOOK_S: Final = 0.01
 _MAX_SAID: Final = 4_000
+_LONGEST: Final = 70  # of a folder, so that the socket's path in it can be used
 # Standard input is a pipe that only we hold: its end tells that we are gone, however that came about. Podman does not
 # read it itself. A Podman that ends by itself ends the watch.
 _WATCHED: Final = """
@@ -29,7 +30,7 @@ rm -rf "$2"
 
 def start_podman(program: str) -> Engine:
     """Raises EngineError with what Podman said."""
-    folder = tempfile.mkdtemp(prefix="exeat-podman-")
+    folder = tempfile.mkdtemp(prefix="exeat-podman-", dir=_private_folder())
     reader, writer = os.pipe()
     with tempfile.TemporaryFile() as errors:
         watcher = _spawn(["/bin/sh", "-c", _WATCHED, "exeat-podman", program, folder], reader, errors.fileno())
@@ -40,6 +41,12 @@ def start_podman(program: str) -> Engine:
         errors.seek(0)
         said = errors.read(_MAX_SAID).decode("utf-8", "replace").strip()
     raise EngineError("Podman's service could not be started", detail=said or "it does not answer", fix="podman info")
+
+
+def _private_folder() -> str | None:
+    """Where no command gets at it. The folder for temporary files may be in a project, or be shared itself."""
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    return own if own.startswith("/") and len(own) <= _LONGEST and os.access(own, os.W_OK | os.X_OK) else None
 
 
 def _spawn(argv: list[str], reader: int, errors: int) -> int:

@@ -7,8 +7,9 @@ it. Nothing without such a label is ever touched, nor anything of another machin
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from exeat.engine.client import Engine
 from exeat.engine.errors import EngineError, NotFoundError
@@ -16,14 +17,15 @@ from exeat.engine.errors import EngineError, NotFoundError
 KIND: Final = "exeat.kind"
 OWNER: Final = "exeat.owner"
 INSIDE: Final = "exeat.inside"
+_ID: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def labels(kind: str, *, is_kept: bool = False, inside: str = "") -> dict[str, str]:
     """`is_kept`: it outlives this process on purpose. `inside`: the engine's container that this process is in."""
     if is_kept:
         return {KIND: kind}
-    found = {KIND: kind, OWNER: f"{_world()}.{os.getpid()}.{_started(os.getpid())}"}
-    return found | {INSIDE: inside} if inside else found
+    # Also if it is "": a container has the labels of its image, unless they are set.
+    return {KIND: kind, OWNER: f"{_world()}.{os.getpid()}.{_started(os.getpid())}", INSIDE: inside}
 
 
 def remove_left_over(engine: Engine) -> list[str]:
@@ -33,9 +35,24 @@ def remove_left_over(engine: Engine) -> list[str]:
     found = engine.call("GET", "/containers/json", query={"all": True, "filters": only_ours})
     # Podman removes no container while there is another that shares its network.
     for container in sorted(found, key=lambda each: (each.get("Labels") or {}).get(KIND) != "helper"):
-        if is_left_over(container.get("Labels") or {}, engine):
+        if is_left_over(container.get("Labels") or {}, engine) and not _is_by_image(container, engine):
             removed += _remove(engine, f"/containers/{container['Id']}", {"force": True, "v": True})
     return removed
+
+
+def _is_by_image(container: Mapping[str, Any], engine: Engine) -> bool:
+    """Has it this owner from its image? Then it is someone else's: of a hostile image, or one committed from a run.
+
+    Those of a build have theirs from the step before. They name this boot, which no image from elsewhere can.
+    """
+    found = container["Labels"]
+    if found.get(KIND) == "build" and not found.get(INSIDE):
+        return False
+    try:
+        config = engine.call("GET", f"/images/{container['ImageID']}/json").get("Config") or {}
+    except NotFoundError:
+        return True  # not to be told apart
+    return (config.get("Labels") or {}).get(OWNER) == found[OWNER]
 
 
 def remove_left_networks(engine: Engine) -> list[str]:
@@ -66,9 +83,9 @@ def is_left_over(found: Mapping[str, str], engine: Engine | None = None) -> bool
     if not process.isdigit():
         return False
     if world == _world():
-        return _started(int(process)) != started
-    inside = found.get(INSIDE, "")
-    return bool(inside) and engine is not None and not _runs(engine, inside)
+        return _is_gone(int(process), started)
+    inside = found.get(INSIDE, "")  # whatever an image has written there
+    return bool(_ID.fullmatch(inside)) and engine is not None and not _runs(engine, inside)
 
 
 def _runs(engine: Engine, container: str) -> bool:
@@ -84,6 +101,19 @@ def _world() -> str:
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def _is_gone(pid: int, started: str) -> bool:
+    """A process of another user may not be looked at (hidepid, ProtectProc). If there is one by this pid, it counts."""
+    if found := _started(pid):
+        return found != started
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass
+    return False
 
 
 def _started(pid: int) -> str:

@@ -35,6 +35,22 @@ def raise_descriptor_limit() -> None:
             pass  # some systems report a hard limit that they do not grant
 
 
+# Of version 2 and 1 of control groups, as a container sees its own.
+_MEMORY_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def memory_limit() -> int:
+    """Bytes that this process can have: those of the machine, or fewer in a container."""
+    least = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in _MEMORY_LIMITS:
+        try:
+            with open(path, "rb") as file:
+                least = min(least, int(file.read()))
+        except (OSError, ValueError):  # another version, or "max"
+            pass
+    return least
+
+
 _ADVICE: Final = {
     errno.EACCES: "ports below 1024 are root's: take a higher one, such as 8888, or allow it to all users with\n"
     "  sysctl net.ipv4.ip_unprivileged_port_start=PORT",

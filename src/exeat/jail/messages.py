@@ -205,6 +205,15 @@ def open_channel() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
+def hang_up(channel: socket.socket) -> None:
+    """Close it for good: forks of this process (multiprocessing makes some) may have it as well."""
+    try:
+        channel.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # the other end has left, or it is closed
+    channel.close()
+
+
 def send(channel: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
     """The descriptors stay the sender's. Raises OSError."""
     data = encode(message)

@@ -47,7 +47,8 @@ def run_in_jail(settings: RunSettings, gateway: GatewayProcess, log_files: tuple
     refuse_what_it_lacks(bodies[0], make_plan(settings, Preparations()))
     if bodies[0].warning:
         say(bodies[0].warning)
-    jail = open_jail(bodies[0])  # loaded while the gateway process loads its own code
+    jail = open_jail(bodies[0])  # loaded while the gateway process loads its own code, as is what sees to files
+    _files_of(bodies[0].hides)
     remember_signals()
     # A secret's command may take long. While nothing else has begun, Ctrl-C does what it always does.
     plan = make_plan(settings, gateway.prepare(), log_files)
@@ -129,7 +130,7 @@ def _build_first(bodies: list[Body], jail: Jail, plan: Plan, terminal: Terminal)
 
 def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
     settings, prepared = plan.settings, plan.prepared
-    files = _open_files(body.hides, plan)
+    files = _files_of(body.hides)(plan)
     try:
         inherited = inherited_environment(settings.environ)
         built = jail.build(
@@ -167,20 +168,20 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
     return _Standing(body, jail, built, files)
 
 
-def _open_files(hides: Hides, plan: Plan) -> CommandFiles:
+def _files_of(hides: Hides) -> type[CommandFiles]:
     match hides:
         case Hides.BY_MOUNTS:
             from exeat.run.viewed_files import ViewedFiles  # Linux only
 
-            return ViewedFiles(plan)
+            return ViewedFiles
         case Hides.BY_PATH:
-            return FilesByPath(plan)
+            return FilesByPath
         case Hides.BY_IMAGE:
             from exeat.run.container_files import ContainerFiles  # for containers
 
-            return ContainerFiles(plan)
+            return ContainerFiles
         case Hides.NOTHING:
-            return CommandFiles(plan)
+            return CommandFiles
 
 
 def _run_to_the_end(standing: _Standing, gateway: GatewayProcess, terminal: Terminal, signals: SignalSource) -> Ended:

@@ -33,20 +33,19 @@ _LOOK_S: Final = 0.02
 def put(folder: Path, name: str, text: str) -> dict[str, Client]:
     """Put the clients of a text in the place of those that a file has. Raises ConfigError, and then nothing changes."""
     new = parse_clients(text, f"{name}.json")
+    file = folder / f"{name}.json"
     with _locked(folder):
-        for path in client_files(str(folder)):
-            if Path(path).stem != name and _is_gone(path, new):
-                Path(path).unlink()
-        file, draft = folder / f"{name}.json", folder / f".{name}"
-        before = file.read_bytes() if file.exists() else None
-        _write(draft, text.encode(), file)
+        gone = [Path(path) for path in client_files(str(folder)) if Path(path) != file and _is_gone(path, new)]
+        before = {path: path.read_bytes() for path in (file, *gone) if path.exists()}
+        for path in gone:
+            path.unlink()
+        _write(file, text.encode())
         try:
             return load_clients(str(folder))
         except ConfigError:
-            if before is None:
-                file.unlink()
-            else:
-                _write(draft, before, file)
+            file.unlink()
+            for path, content in before.items():
+                _write(path, content)
             raise
 
 
@@ -56,7 +55,8 @@ def remove(folder: Path, name: str) -> dict[str, Client]:
         return load_clients(str(folder))
 
 
-def _write(draft: Path, content: bytes, file: Path) -> None:
+def _write(file: Path, content: bytes) -> None:
+    draft = file.with_name(f".{file.name}.draft")  # never the lock, whatever the client is called
     draft.write_bytes(content)
     draft.replace(file)
 

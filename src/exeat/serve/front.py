@@ -19,7 +19,7 @@ from exeat.gateway.credentials import Login, Strangers
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
-from exeat.gateway.process import cannot_listen, proxy_url
+from exeat.gateway.process import cannot_listen, memory_limit, proxy_url
 from exeat.policy import Policy, build_policy
 from exeat.reasons import Reason
 from exeat.serve.clients import Client
@@ -27,6 +27,9 @@ from exeat.serve.clients import Client
 _STRANGERS: Final = Limits(max_connections=256, first_byte_s=5.0, head_s=5.0, keep_alive_s=5.0)
 _MIN_SHARE: Final = 16
 _SPARE_DESCRIPTORS: Final = 64
+# What a connection can hold: a head of 64 KB, or what waits to be passed on, either way. All of them together have half
+# of the memory, or one client could end the process for all.
+_CONNECTION_BYTES: Final = 128 * 1024
 _MAX_KNOWN: Final = 4_096
 
 
@@ -178,7 +181,7 @@ class Front:
 
     def _put_shares(self) -> None:
         """One client cannot take the connections of others: each has an equal part of what there can be."""
-        most = Limits().max_connections
+        most = min(Limits().max_connections, memory_limit() // 2 // _CONNECTION_BYTES)
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if descriptors != resource.RLIM_INFINITY:
             most = min(most, (descriptors - _SPARE_DESCRIPTORS) // 2 - _STRANGERS.max_connections)

@@ -52,6 +52,7 @@ def container_of(service: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     if "command" in rest:
         body["Cmd"] = rest.pop("command")
     memory = rest.pop("mem_limit")
+    logging = rest.pop("logging", {"driver": "", "options": {}})
     host_config = {
         "ReadonlyRootfs": rest.pop("read_only"),
         "CapDrop": rest.pop("cap_drop"),
@@ -62,6 +63,7 @@ def container_of(service: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
         "Dns": rest.pop("dns", []),
         "Tmpfs": dict.fromkeys(rest.pop("tmpfs", []), ""),
         "RestartPolicy": {"Name": rest.pop("restart", "no")},
+        "LogConfig": {"Type": logging["driver"], "Config": logging["options"]},
     }
     assert not rest, rest
     return body, host_config, networks

@@ -18,7 +18,6 @@ import fcntl
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
@@ -54,7 +53,7 @@ def main(kind: str, folder: Path, archive: Path) -> None:
             last = _serve(listener, facts, keeper)
         finally:
             keeper.stop()
-            shutil.rmtree(folder, ignore_errors=True)
+            subprocess.run(["rm", "-rf", str(folder)], check=False)  # several times as fast as Python
             with contextlib.suppress(OSError):  # the last of several removes the folder around them
                 folder.with_suffix(".lock").unlink()
                 folder.parent.rmdir()
@@ -171,13 +170,13 @@ class _Keeper:
         self._start_engine()
 
     def stop(self) -> None:
-        if self._engine is not None and self._engine.poll() is None:
-            with contextlib.suppress(OSError, EngineError):
-                self._remove_containers()
+        """By force: what is asked of an engine one by one takes long, and nothing of it is to be kept."""
+        containers = self._containers()
         _kill_descendants()
         for place in _mounts_under(self.folder):
             _libc.umount2(place.encode(), _MNT_DETACH)
-        for group in sorted(set(_control_groups(self.folder)) - self._groups, key=len, reverse=True):
+        groups = {*_control_groups(self.folder), *_groups_of(containers)} - self._groups
+        for group in sorted(groups, key=len, reverse=True):
             with contextlib.suppress(OSError):
                 Path(group).rmdir()
         for name in COVERED:
@@ -186,11 +185,12 @@ class _Keeper:
             with contextlib.suppress(OSError):  # another keeper has it too
                 made.rmdir()
 
-    def _remove_containers(self) -> None:
-        assert self._service is not None
-        for each in ask(self._service.socket, "GET", "/containers/json?all=1") or ():
-            with contextlib.suppress(EngineError):
-                ask(self._service.socket, "DELETE", f"/containers/{each['Id']}?force=1&v=1")
+    def _containers(self) -> list[str]:
+        if self._service is None:
+            return []
+        with contextlib.suppress(OSError, EngineError):
+            return [each["Id"] for each in ask(self._service.socket, "GET", "/containers/json?all=1") or ()]
+        return []
 
     def last_words(self) -> str:
         with contextlib.suppress(OSError):
@@ -209,6 +209,13 @@ def _control_groups(folder: Path) -> Iterator[str]:
     for top in ("", *(entry.name for entry in os.scandir("/sys/fs/cgroup") if entry.is_dir())):
         own = Path("/sys/fs/cgroup", top, f"{folder.parent.name}-{folder.name}")
         yield from (str(each) for each in (own, *own.rglob("*"), own.parent / "libpod_parent") if each.is_dir())
+
+
+def _groups_of(containers: list[str]) -> Iterator[str]:
+    """Podman names them after the container."""
+    for each in containers:
+        yield from (str(group) for group in Path("/sys/fs/cgroup").glob(f"*/libpod_parent/libpod-*{each}*"))
+        yield from (str(group) for group in Path("/sys/fs/cgroup").glob(f"libpod_parent/libpod-*{each}*"))
 
 
 def _kill_descendants() -> None:

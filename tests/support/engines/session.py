@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.support.engines.services import PROGRAMS
 from tests.support.programs import find, give_up
 
 _REPOSITORY = Path(__file__).parents[3]
-_START_S, _STOP_S = 180, 90
+_START_S, _STOP_S = 180, 180
 _SESSION = (os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid():x}")[:8]
 # Podman takes no path of more than 50 characters for what it has at run time, so names are short.
 _SHORT = {"docker": "d", "podman": "p", "podman-rootless": "r"}
@@ -32,7 +33,6 @@ class Engines:
     """The engines that this worker uses."""
 
     def __init__(self) -> None:
-        self._stack = ExitStack()
         self._links: dict[str, _Link] = {}
 
     def get(self, way: Way, own: str = "") -> Base:
@@ -46,8 +46,11 @@ class Engines:
         self._link(way, own).restart()
 
     def close(self) -> None:
-        """Leave. Whoever leaves last waits until everything is gone."""
-        self._stack.close()
+        """Leave, all at the same time. Whoever leaves last waits until everything is gone."""
+        for link in self._links.values():
+            link.leave()
+        for link in self._links.values():
+            link.wait()
 
     def _link(self, way: Way, own: str) -> _Link:
         assert len(own) <= _LONGEST, f"a word of at most {_LONGEST} letters"
@@ -57,7 +60,7 @@ class Engines:
                 give_up(f"{way.name}: needs root, to start an engine of the tests' own")
             for program in PROGRAMS[way.service]:
                 find(program, "/usr/sbin", "/sbin")
-            self._links[name] = self._stack.enter_context(_linked(way.service, name))
+            self._links[name] = _link_to(way.service, name)
         facts = self._links[name].facts
         if "failed" in facts:
             give_up(f"{way.name}: cannot be started here: {facts['failed']}")
@@ -79,25 +82,28 @@ class _Link:
             line += more
         return dict(json.loads(line))
 
+    def leave(self) -> None:
+        self._connection.settimeout(_STOP_S)
+        self._connection.shutdown(socket.SHUT_WR)
+
+    def wait(self) -> None:
+        with self._connection:
+            assert self._connection.recv(1) == b""
+
     def restart(self) -> None:
         self._connection.sendall(b"restart\n")
         self.facts = self._listen()
 
 
-@contextmanager
-def _linked(service: str, name: str) -> Iterator[_Link]:
+def _link_to(service: str, name: str) -> _Link:
     image = archive()
     folder = Path(tempfile.gettempdir(), f"exeat-eng-{_SESSION}", name)
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(_START_S)
-        with _locked(folder):
-            _connect(connection, service, folder, image)
-            # Told before the lock is free: a worker that comes later finds an engine, or waits.
-            link = _Link(connection)
-        yield link
-        connection.settimeout(_STOP_S)
-        connection.shutdown(socket.SHUT_WR)
-        assert connection.recv(1) == b""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(_START_S)
+    with _locked(folder):
+        _connect(connection, service, folder, image)
+        # Told before the lock is free: a worker that comes later finds an engine, or waits.
+        return _Link(connection)
 
 
 @contextmanager
@@ -130,4 +136,5 @@ def _connect(connection: socket.socket, service: str, folder: Path, image: Path)
             connection.connect(where)
             break
         assert keeper.poll() is None, (folder / "keeper.log").read_text()
+        time.sleep(0.01)
     keeper.returncode = 0  # it is not waited for: it outlives this worker if another one needs it

@@ -124,6 +124,20 @@ def test_passwords_are_not_in_the_log_nor_in_the_progress(
     assert "hunter2" not in f"{caught.value} {caught.value.log} {caught.value.detail} {said}"
 
 
+@pytest.mark.threat("T-O2")
+def test_what_a_package_prints_while_it_is_built_reaches_no_terminal_as_an_order(
+    at: tuple[ScriptedEngine, Engine],
+) -> None:
+    script, engine = at
+    script.log = [{"stream": "a\tb \x1b]0;owned\x07\x9b2J\u202e.\n"}, {"error": "failed \x1b[2J"}]
+    said: list[str] = []
+    with pytest.raises(BuildError) as caught:
+        _ensure(engine, said=said)
+    assert any(line.startswith("a") and "owned" in line for line in said)  # the control: it is shown
+    shown = [*said, *caught.value.log.splitlines(), *str(caught.value).splitlines()]
+    assert [line for line in shown if not line.isprintable()] == []
+
+
 def test_a_base_image_that_cannot_be_fetched_is_named(at: tuple[ScriptedEngine, Engine]) -> None:
     with pytest.raises(RuntimeError, match=r"the image missing:1 is not here") as caught:
         _ensure(at[1], _registry(base_image="missing:1"))

@@ -55,6 +55,23 @@ def test_the_archive_is_the_same_every_time() -> None:
         ]
 
 
+def test_nothing_says_where_a_package_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an editable install the folder of exeat is someone's working copy, and has what lies around in it."""
+    notes = tmp_path / "one-1.dist-info"
+    own = tmp_path / "exeat"
+    for folder in (notes, own):
+        folder.mkdir()
+    (notes / "direct_url.json").write_text('{"url": "https://user:password@index.test/one.whl"}')
+    (notes / "METADATA").write_text("Name: one")
+    (notes / "RECORD").write_text("one-1.dist-info/METADATA,,\none-1.dist-info/direct_url.json,,\n")
+    (own / "__init__.py").write_text("")
+    (own / ".env").write_text("TOKEN=value")
+    monkeypatch.setattr(exeat, "__file__", str(own / "__init__.py"))
+    package = Distribution.at(notes)
+    monkeypatch.setattr(module, "_needed", lambda _: [package])
+    assert [file.name for file in Installed().files()] == ["exeat/__init__.py", "one-1.dist-info/METADATA"]
+
+
 class _Package:
     def __init__(self, name: str, requires: list[str], files: list[Path] | None = None) -> None:
         self.metadata = {"Name": name}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -68,14 +69,26 @@ def test_an_answer_that_is_none_is_an_error(tmp_path: Path, reply: bytes) -> Non
 
 def test_kind_and_rootless_are_asked_once(tmp_path: Path) -> None:
     def reply(request: bytes) -> bytes:
-        if request.startswith(b"GET /version"):
-            return answer(200, {"Components": [{"Name": "Podman Engine"}]})
+        if request.startswith(b"GET /_ping"):
+            return b"HTTP/1.1 200 OK\r\nServer: Docker\r\nContent-Length: 2\r\n\r\nOK"
         return answer(200, {"SecurityOptions": ["name=seccomp", "name=rootless"]})
 
     with serving(tmp_path / "s", reply) as requests:
         engine = Engine(str(tmp_path / "s"))
-        assert [engine.kind, engine.kind, engine.is_rootless, engine.is_rootless] == ["podman", "podman", True, True]
+        assert [engine.kind, engine.kind, engine.is_rootless, engine.is_rootless] == ["docker", "docker", True, True]
     assert len(requests) == 2
+
+
+def test_podman_is_rootless_if_its_process_is_not_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reply = b"HTTP/1.1 200 OK\r\nLibpod-API-Version: 4.3.1\r\nContent-Length: 2\r\n\r\nOK"
+    with serving(tmp_path / "s", lambda request: reply) as requests:
+        engine = Engine(str(tmp_path / "s"))
+        assert engine.kind == "podman"
+        assert engine.ask_peer() == (os.getpid(), os.geteuid())
+        assert engine.is_rootless == (os.geteuid() != 0)
+        monkeypatch.setattr(engine, "ask_peer", lambda: (1, 1000))
+        assert engine.is_rootless
+    assert [request.split()[1] for request in requests] == [b"/_ping"]
 
 
 def test_a_stream_that_takes_over_begins_with_what_came_with_the_head(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def _program(folder: Path, text: str) -> str:
 
 def test_one_that_fails_at_once_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_service, "_START_S", 1e6)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(EngineError, match="could not be started") as error:
         own_service.start_podman(_program(tmp_path, "#!/bin/sh\necho 'no subuid ranges' >&2\nexit 125\n"))
     assert error.value.detail == "no subuid ranges"
@@ -47,7 +47,7 @@ def test_it_ends_with_the_program(
 ) -> None:
     """In a run signals are blocked, which a shell would inherit."""
     monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
         engine = own_service.start_podman(_program(tmp_path, _SERVES))
@@ -55,6 +55,7 @@ def test_it_ends_with_the_program(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     pid, where = (tmp_path / "noted").read_text().split()
     assert where == f"unix://{engine.where}"
+    assert Path(engine.where).parents[1] == tmp_path  # and not where temporary files are, which may be shared
     process = Process(int(pid))
     assert process.is_there
     os.close(engine._held)

@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from exeat.engine import owner
 from exeat.engine.client import Engine
 from exeat.engine.owner import KIND, OWNER, labels, remove_left_over
 from tests.unit.engine.fake_engine import answer, serving
@@ -27,13 +30,16 @@ def test_only_what_belongs_to_a_process_of_this_machine_that_is_gone_is_removed(
     }
 
     def reply(request: bytes) -> bytes:
+        if request.startswith(b"GET /images/i/json"):
+            return answer(200, {"Config": {"Labels": None}})
         if request.startswith(b"GET"):
-            return answer(200, [{"Id": name, "Labels": found} for name, found in containers.items()])
+            made = [{"Id": name, "ImageID": "i", "Labels": found} for name, found in containers.items()]
+            return answer(200, made)
         return answer(204)
 
     with serving(tmp_path / "s", reply) as requests:
         assert remove_left_over(Engine(str(tmp_path / "s"), "docker")) == ["/containers/gone", "/containers/reused"]
-    assert [each.split()[:2] for each in requests[1:]] == [
+    assert [each.split()[:2] for each in requests if each.startswith(b"DELETE")] == [
         [b"DELETE", b"/containers/gone?force=true&v=true"],
         [b"DELETE", b"/containers/reused?force=true&v=true"],
     ]
@@ -48,9 +54,20 @@ def test_another_run_that_was_faster_is_no_error(tmp_path: Path) -> None:
     world = labels("run")[OWNER].rsplit(".", 2)[0]
 
     def reply(request: bytes) -> bytes:
+        if request.startswith(b"GET /images"):
+            return answer(200, {})
         if request.startswith(b"GET"):
-            return answer(200, [{"Id": "a", "Labels": {OWNER: f"{world}.{2**22 + 1}.1"}}])
+            return answer(200, [{"Id": "a", "ImageID": "i", "Labels": {OWNER: f"{world}.{2**22 + 1}.1"}}])
         return answer(409, {"message": "removal is already in progress"})
 
     with serving(tmp_path / "s", reply):
         assert remove_left_over(Engine(str(tmp_path / "s"), "docker")) == []
+
+
+def test_a_process_that_is_not_shown_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hidepid a user does not see the processes of others, whose containers are theirs all the same."""
+    found = labels("run")
+    monkeypatch.setattr(owner, "_started", lambda pid: "")
+    assert not owner.is_left_over(found)
+    world = found[OWNER].rsplit(".", 2)[0]
+    assert owner.is_left_over({OWNER: f"{world}.{2**22 + 1}.1"})

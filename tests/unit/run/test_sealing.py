@@ -95,7 +95,7 @@ _BEFORE = {
     "exeat.run.files.seen_files: exeat.files.layers.folding",
     "exeat.engine.client: urllib.parse", "exeat.engine.find: exeat.engine.own_service",
     "exeat.jail.container.furnishing: exeat.jail.container.trust",
-    "exeat.jail.container.cell: exeat.jail.container.door",
+    "exeat.jail.container.cell: exeat.jail.container.door", "exeat.jail.container.stage: tarfile",
     "exeat.run.gateway_process.process: exeat.run.gateway_process.rules",
     "exeat.run.gateway_process.process: exeat.run.gateway_process.serving",
 }  # fmt: skip

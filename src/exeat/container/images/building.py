@@ -18,6 +18,7 @@ from exeat.container.images.package_index import without_passwords
 from exeat.engine.client import Engine
 from exeat.engine.errors import BuildError, EngineError, NotFoundError
 from exeat.errors import ConfigError
+from exeat.paths import printable
 from exeat.sandbox.home import open_home
 
 _LOCK: Final = "images.lock"
@@ -104,6 +105,11 @@ def _event(line: bytes) -> Mapping[str, Any]:
         raise EngineError("the engine's answer is not JSON", detail=repr(line[:200])) from None
 
 
+def _shown(text: str) -> str:
+    """Packages print what they like while they are installed, and a person reads it at a terminal."""
+    return "\n".join(printable(line.expandtabs()) for line in without_passwords(text).splitlines())
+
+
 class _Log:
     """What a build prints, bounded, without passwords."""
 
@@ -115,9 +121,9 @@ class _Log:
 
     def add(self, event: Mapping[str, Any]) -> None:
         if problem := event.get("error"):
-            self.problem = without_passwords(str(problem).strip())
+            self.problem = _shown(str(problem).strip())
         for line in str(event.get("stream") or event.get("error") or event.get("status") or "").splitlines():
-            if shown := without_passwords(line.rstrip()):
+            if shown := _shown(line.rstrip()):
                 self._say(shown)
                 self._lines.append(shown)
                 self._size += len(shown) + 1

@@ -28,7 +28,7 @@ _INDEXES: Final = ("index-url", "extra-index-url")
 _PROXIES: Final = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _ARCHIVES: Final = (".whl", ".tar.gz", ".zip")
 _MAX_SHIPPED: Final = 1 << 30
-_PASSWORD: Final = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_PASSWORD: Final = re.compile(r"(?<=://)[^/\s]+(?=@)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ def read_package_index(environ: Mapping[str, str] | None = None) -> PackageIndex
         for url in found.get(name, "").split():
             if not url.startswith(("http://", "https://")):
                 raise _error(name, "it is not http:// or https://", "for a folder of packages, PIP_FIND_LINKS")
+            if not _has_port(url):
+                raise _error(name, "its port is not a number", "in a password, %2F for /, %3F for ? and %23 for #")
     is_offline = has_no_index and "://" not in found.get("find-links", "")
     variables = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in found.items()}
     proxies = {name: environ[name] for each in _PROXIES for name in (each, each.upper()) if environ.get(name)}
@@ -124,6 +126,13 @@ def _usable_links(places: Iterable[str], files: dict[str, bytes]) -> list[str]:
             raise _error("find-links", f"{folder} has more than 1 GiB of packages", "a folder with those needed")
         usable.append(f"{HERE}/links/{number}")
     return usable
+
+
+def _has_port(url: str) -> bool:
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 def _read(path: Path, name: str) -> bytes:

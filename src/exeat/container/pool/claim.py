@@ -94,10 +94,10 @@ class ClaimedSandbox:
         return await self._warm.harness.call(
             tool,
             arguments,
-            timeout_s=timeout_s or self._spent.call_s,
-            memory_bytes=memory_bytes or self._spent.call_memory_bytes,
-            output_bytes=output_bytes or self._spent.output_bytes,
-            result_bytes=output_bytes or self._spent.output_bytes,
+            timeout_s=self._spent.call_s if timeout_s is None else timeout_s,
+            memory_bytes=self._spent.call_memory_bytes if memory_bytes is None else memory_bytes,
+            output_bytes=self._spent.output_bytes if output_bytes is None else output_bytes,
+            result_bytes=output_bytes or self._spent.output_bytes,  # none to stdout is still a result
             file_bytes=self._spent.tmp_bytes,
             on_output=on_output,
         )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -74,6 +74,7 @@ class SandboxPool:
         self._journal: Journal
         self._stocks: dict[str, Stock] = {}
         self._trust: asyncio.Future[PoolTrust] | None = None
+        self._claims: dict[ClaimedSandbox, Callable[[], asyncio.Task[None]]] = {}  # how each is ended
         self._ending: set[asyncio.Task[None]] = set()
         self._is_open = False
 
@@ -122,9 +123,15 @@ class SandboxPool:
     async def _close(self) -> None:
         self._is_open = False
         tasks = [task for stock in self._stocks.values() for task in stock.close()]
+        for end in list(self._claims.values()):
+            end()
         tasks += self._ending
-        if tasks:
-            await asyncio.wait(tasks, timeout=_END_S)
+        # Claims that are being bound end by themselves when they find the pool closed.
+        emptied = [asyncio.get_running_loop().create_task(stock.emptied()) for stock in self._stocks.values()]
+        if tasks or emptied:
+            await asyncio.wait([*tasks, *emptied], timeout=_END_S)
+        for task in emptied:
+            task.cancel()
         await self._threads.finished(_END_S)
         if self._maker is not None:
             await self._threads.start(self._maker.close)
@@ -168,11 +175,16 @@ class SandboxPool:
         binding = await bind(terms, await self._shared_trust(terms))
         warm = await stock.take(self._claim_s if timeout_s is None else timeout_s)
         claimed = ClaimedSandbox(warm, user, binding, self._journal, self._limits, config.limits)
+        end = cache(partial(self._end, claimed, warm, stock))  # once, by the pool or by whoever claimed it
         try:
             await claimed.begin()
+            if not self._is_open:
+                raise PoolClosedError("the pool was closed")
+            self._claims[claimed] = end
             yield claimed
         finally:
-            await asyncio.shield(self._end(claimed, warm, stock))
+            self._claims.pop(claimed, None)
+            await asyncio.shield(end())
 
     def _stock(self, name: str) -> Stock:
         try:

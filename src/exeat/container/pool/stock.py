@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from exeat.container.pool.warm import WarmSandbox
-from exeat.errors import ExeatError
+from exeat.errors import ExeatError, JailError
 
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
@@ -71,6 +71,7 @@ class Stock:
         self._is_closed = False
         self._making = self._claimed = self._ending = self._made = self._lost = self._failed = 0
         self._failed_in_row = 0
+        self._lost_in_row = 0  # since one was claimed
         self._last_error: Exception | None = None
 
     # Claims
@@ -86,6 +87,7 @@ class Stock:
         taken = self._ready.popleft()
         taken.unwatch()
         self._claimed += 1
+        self._lost_in_row = 0
         self._fill_behind()
         return taken
 
@@ -98,7 +100,7 @@ class Stock:
                 return await waiter
         except TimeoutError:
             self._leave(waiter)
-            raise self._explain(limit_s) from self._last_error
+            raise self._explain(limit_s) from self._reason()
         except BaseException:
             self._leave(waiter)
             raise
@@ -110,9 +112,10 @@ class Stock:
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._claimed -= 1
             self._put(waiter.result())
+            self._tell()
 
     def _explain(self, limit_s: float) -> NoSandboxError:
-        error = self._last_error
+        error = self._reason()
         reason = getattr(error, "public", "") or str(error) if error is not None else ""
         why = f": {reason}" if reason else "; all are claimed, or still being made"
         return NoSandboxError(
@@ -159,8 +162,8 @@ class Stock:
                 async with self._places:
                     if self._missing() > self._making:
                         await self._make_one()
-                if self._failed_in_row:
-                    await asyncio.sleep(self._pause())
+                if failures := self._failures():
+                    await asyncio.sleep(_pause(failures))
         finally:
             # At once: whoever calls `fill` next has to know that this one does nothing more.
             self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
@@ -169,7 +172,7 @@ class Stock:
         self._making += 1
         try:
             made = await self._make()
-        except (ExeatError, OSError) as error:
+        except Exception as error:  # whatever it is: who waits is told, and it is tried again
             self._failed += 1
             self._failed_in_row += 1
             self._last_error = error
@@ -181,9 +184,16 @@ class Stock:
             self._making -= 1
             self._tell()
 
-    def _pause(self) -> float:
-        longest: float = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._failed_in_row - 1, 10))
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that pools do not try in step
+    def _failures(self) -> int:
+        """Tries in a row that were in vain. A restarted engine loses the whole stock, once; more than that were lost
+        soon after they had been made, and so will be the next.
+        """
+        return self._failed_in_row + max(0, self._lost_in_row - self.size)
+
+    def _reason(self) -> Exception | None:
+        if self._last_error is None and self._lost_in_row > self.size:
+            return JailError(f"sandboxes {self.name!r} end as soon as they have been made")
+        return self._last_error
 
     def _put(self, warm: WarmSandbox) -> None:
         """To whoever has waited longest, else into the stock."""
@@ -204,6 +214,7 @@ class Stock:
         if warm in self._ready:
             self._ready.remove(warm)
             self._lost += 1
+            self._lost_in_row += 1
         warm.throw_away()
         self._tell()
         self.fill()
@@ -213,8 +224,14 @@ class Stock:
     async def reach(self, count: int) -> None:
         """Wait until so many are ready. Raises what kept the last one from being made, if that fails three times."""
         while len(self._ready) < count and not self._is_closed:
-            if self._failed_in_row >= _TRIES and self._last_error is not None:
-                raise self._last_error
+            if self._failures() >= _TRIES and (reason := self._reason()) is not None:
+                raise reason
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def emptied(self) -> None:
+        """Wait until no claim has one, and none of a claim is left."""
+        while self._claimed or self._ending:
             self._changed.clear()
             await self._changed.wait()
 
@@ -237,7 +254,7 @@ class Stock:
         return workers + ending
 
     def stats(self) -> StockStats:
-        error = self._last_error
+        error = self._reason()
         return StockStats(
             size=self.size,
             ready=len(self._ready),
@@ -250,3 +267,8 @@ class Stock:
             failed=self._failed,
             last_error=str(error) if error is not None else "",
         )
+
+
+def _pause(failures: int) -> float:
+    longest: float = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures - 1, 10))
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that pools do not try in step

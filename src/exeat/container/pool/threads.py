@@ -40,7 +40,10 @@ class Threads:
 
         self._running.add(outcome)
         outcome.add_done_callback(self._forget)
-        threading.Thread(target=work, name="exeat-engine", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="exeat-engine", daemon=True).start()
+        except RuntimeError as error:  # the system has no room for one
+            outcome.set_exception(error)
         return outcome
 
     async def finished(self, limit_s: float) -> bool:

@@ -29,6 +29,8 @@ from exeat.gateway.process import proxy_url, proxy_variables
 NAME: Final = "exeat-proxy"
 KEY: Final = "exeat.key"
 _MB: Final = 1 << 20
+# Of logs that grow without end otherwise. Every request is a line, so a sandbox could fill the disk of the host.
+_LOG_LIMITS: Final = {"json-file": {"max-size": "100m", "max-file": "5"}, "k8s-file": {"max-size": "500m"}}
 _TRIES: Final = 100
 _AGAIN_S: Final = 0.1
 
@@ -78,11 +80,15 @@ def ensure_proxy(engine: Engine, registry: HasSandboxes, network_name: str | Non
     """
     network = find_network(engine, network_name) if network_name is not None else None
     config = registry.sandbox(_sandbox_of(network)) if network is not None else None
-    if config is not None and config.network.is_isolated:
-        raise ConfigError(f"the sandbox {config.name} is isolated", expected="network=NetworkPolicy(allowed_hosts=...)")
+    isolated = config.name if config is not None and config.network.is_isolated else ""
+    if isolated and not _was_used(engine):
+        raise _is_isolated(isolated)
     image = ensure_gateway_image(engine, base)
     key = _ensure_key(engine)
     container = _ensure_running(engine, image, ensure_way_out(engine))
+    if isolated:
+        _remove_client(engine, container, isolated)
+        raise _is_isolated(isolated)
     if network is None or config is None:
         _refresh_all(engine, registry, container, key)
         return Proxy(_address_in(engine, container, None))
@@ -91,6 +97,19 @@ def ensure_proxy(engine: Engine, registry: HasSandboxes, network_name: str | Non
     _set_client(engine, container, network, config, credential)
     url = proxy_url(address, PORT, Credentials(config.name, credential))
     return Proxy(address, network["Name"], url)
+
+
+def _is_isolated(name: str) -> ConfigError:
+    return ConfigError(f"the sandbox {name} is isolated", expected="network=NetworkPolicy(allowed_hosts=...)")
+
+
+def _was_used(engine: Engine) -> bool:
+    """Then it may know a sandbox that was not isolated before, and has to be told, even if it does not run now."""
+    try:
+        engine.call("GET", f"/volumes/{NAME}")
+    except NotFoundError:
+        return False
+    return True
 
 
 def _sandbox_of(network: dict[str, Any]) -> str:
@@ -106,7 +125,9 @@ def _refresh_all(engine: Engine, registry: HasSandboxes, container: str, key: by
     for network in engine.call("GET", "/networks", query={"filters": {"label": [SANDBOX]}}) or ():
         name = network["Labels"][SANDBOX]
         config = next((each for each in registry.sandboxes() if each.name == name), None)
-        if config is not None and not config.network.is_isolated:
+        if config is not None and config.network.is_isolated:
+            _remove_client(engine, container, name)
+        elif config is not None:
             join(engine, container, network["Name"])
             _set_client(engine, container, network, config, _credential(key, name))
 
@@ -149,7 +170,7 @@ def _ensure_running(engine: Engine, image: str, way_out: str) -> str:
             time.sleep(_AGAIN_S)
             continue
         try:
-            engine.call("POST", "/containers/create", query={"name": NAME}, body=_body(image, way_out))
+            engine.call("POST", "/containers/create", query={"name": NAME}, body=_body(engine, image, way_out))
         except EngineError as error:
             _pass_if_there(error)
     raise EngineError(f"the container {NAME} does not start", fix=f"{engine.kind} logs {NAME}")
@@ -170,7 +191,16 @@ def _start(engine: Engine, container: str) -> None:
             raise
 
 
-def _body(image: str, way_out: str) -> dict[str, Any]:
+def _log_config(engine: Engine) -> dict[str, Any]:
+    """The engine's own way to log, bounded. Other ways than to a file are left as they were set up."""
+    if engine.kind == "podman":
+        driver = engine.call("GET", "/v4.0.0/libpod/info")["host"].get("logDriver")
+    else:
+        driver = engine.info().get("LoggingDriver")
+    return {"Type": driver, "Config": _LOG_LIMITS[driver]} if driver in _LOG_LIMITS else {}
+
+
+def _body(engine: Engine, image: str, way_out: str) -> dict[str, Any]:
     return {
         "Image": image,
         "Labels": {**labels("sidecar", is_kept=True), "exeat.image": image},
@@ -178,6 +208,7 @@ def _body(image: str, way_out: str) -> dict[str, Any]:
         "HostConfig": {
             **hardened(way_out),
             "RestartPolicy": {"Name": "unless-stopped"},
+            "LogConfig": _log_config(engine),
             "Mounts": [{"Type": "volume", "Source": NAME, "Target": DATA}],
         },
     }
@@ -232,6 +263,11 @@ def _set_client(engine: Engine, container: str, network: dict[str, Any], config:
     }
     text = json.dumps({"clients": {config.name: entry}})
     _execute(engine, container, ["python3", "-I", "-m", "exeat.serve.client_change", "set", config.name, text])
+
+
+def _remove_client(engine: Engine, container: str, name: str) -> None:
+    """What it was allowed before is over when this returns."""
+    _execute(engine, container, ["python3", "-I", "-m", "exeat.serve.client_change", "remove", name])
 
 
 def _execute(engine: Engine, container: str, command: list[str]) -> None:

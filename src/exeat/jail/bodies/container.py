@@ -17,13 +17,14 @@ from exeat.jail.container.image_files import ImageFiles
 from exeat.jail.container.images import Image, find_image
 from exeat.jail.container.inside import furnish_inside
 from exeat.jail.container.limits import check_limits
-from exeat.jail.container.mounted import open_mounts
+from exeat.jail.container.mounted import open_mounts, refuse_engine_in_sight
 from exeat.jail.container.options import ContainerOptions, Mount
 from exeat.jail.container.streams import Streams
 from exeat.jail.explain import explain_failure
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Built, Company, Ended, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
+from exeat.jail.signals import waiting_end
 from exeat.trust.places import trust_variables
 
 
@@ -48,8 +49,11 @@ class ContainerJail:
         engine = open_engine(options.engine)
         cell = self._cell = Cell(engine)
         cell.check_way()
+        refuse_engine_in_sight(engine.where, spec.mounts)
+        engine.while_waiting = _leave_if_told  # as long as there is nothing to remove
         remove_left_over(engine)
         image = find_image(engine, options.image, _show)
+        engine.while_waiting = None
         if told := check_limits(engine, options):
             _show(told)
         if cell.way.own is not None:
@@ -153,6 +157,12 @@ def _cell_spec(spec: Spec, options: ContainerOptions, image: Image, user: str, m
     )
 
 
+def _leave_if_told() -> None:
+    """An image may take minutes to pull, or forever. Signals are blocked by now, for the command that is to come."""
+    if number := waiting_end():
+        raise SystemExit(128 + number)
+
+
 def _show(text: str) -> None:
     """Progress of what takes long, for a person who waits."""
     sys.stderr.write(f"exeat: {text}\n")
@@ -160,6 +170,8 @@ def _show(text: str) -> None:
 
 
 def open_jail() -> ContainerJail:
+    import exeat.jail.container.adopt  # noqa: F401 - for most ways; now, while the gateway process loads its own code
+
     return ContainerJail()
 
 

@@ -178,7 +178,7 @@ class Cell:
     def end(self) -> None:
         """End everything in it: process 1 ends when its connection does."""
         if self.control is not None:
-            self.control.close()
+            messages.hang_up(self.control)
 
     def close(self) -> None:
         """Nothing of it is left afterwards."""

@@ -7,16 +7,19 @@ ours and shows a key, which is in its environment, where other users cannot look
 
 from __future__ import annotations
 
+import glob
 import hmac
 import os
 import secrets
 import selectors
 import shutil
 import socket
+import stat
 import struct
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from exeat.engine.client import Engine
@@ -31,9 +34,10 @@ from exeat.values import Value
 
 PROGRAM: Final = "/run/exeat/door"
 _FOLDER: Final = "/run/exeat/socket"
+_PREFIX: Final = "exeat-door-"
 _MEMORY: Final = 64 << 20
 _CONNECT_S: Final = 30.0
-_GREETING_S: Final = 1.0  # it is sent at once; whoever says nothing keeps others waiting
+_MOST_WAITING: Final = 64  # for who comes without a word
 _ANSWER_S: Final = 10.0
 _LOOK_S: Final = 0.25
 _MAX_KEY: Final = 100
@@ -89,7 +93,9 @@ class _Entrance:
         self.key = secrets.token_hex(16)
         # Closed to other users, if there is such a place. The helper has the folder itself mounted.
         private = os.environ.get("XDG_RUNTIME_DIR", "") if not neighbour.own_container else ""
-        self.folder = tempfile.mkdtemp(prefix="exeat-door-", dir=private if os.access(private, os.W_OK) else None)
+        parent = private if os.access(private, os.W_OK) else tempfile.gettempdir()
+        _remove_abandoned(parent)
+        self.folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
             path = f"{self.folder}/{secrets.token_hex(4)}"
@@ -115,18 +121,33 @@ class _Entrance:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def accept(self, engine: Engine, helper: str) -> tuple[socket.socket, socket.socket]:
-        """The connection to the helper, and with it the one to process 1. Raises JailError."""
+        """The connection to the helper, and with it the one to process 1. Raises JailError.
+
+        The name of the socket is no secret (/proc/net/unix). Whoever connects and says nothing keeps no one waiting.
+        """
         deadline = time.monotonic() + _CONNECT_S
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            while time.monotonic() < deadline:
-                if selector.select(_LOOK_S):
-                    channel, _ = self._listener.accept()
-                    if (control := self._greet(channel)) is not None:
-                        return channel, control
-                    channel.close()  # someone else of this machine
-                elif not _is_running(engine, helper):
-                    break
+        waiting: list[socket.socket] = []
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._listener, selectors.EVENT_READ)
+                while time.monotonic() < deadline:
+                    ready = [key.fileobj for key, _ in selector.select(_LOOK_S)]
+                    if not ready and not _is_running(engine, helper):
+                        break
+                    for channel in [each for each in waiting if each in ready]:
+                        if (control := self._greet(channel)) is not None:
+                            waiting.remove(channel)
+                            return channel, control
+                        _drop(channel, waiting, selector)  # someone else of this machine
+                    if self._listener in ready:
+                        waiting.append(self._listener.accept()[0])
+                        waiting[-1].setblocking(False)
+                        selector.register(waiting[-1], selectors.EVENT_READ)
+                        if len(waiting) > _MOST_WAITING:
+                            _drop(waiting[0], waiting, selector)
+        finally:
+            for channel in waiting:
+                channel.close()
         raise JailError(
             "the helper container found no way between the container's network and exeat",
             detail=f"{engine.kind} at {engine.where}",
@@ -134,7 +155,6 @@ class _Entrance:
         )
 
     def _greet(self, channel: socket.socket) -> socket.socket | None:
-        channel.settimeout(_GREETING_S)
         try:
             said, descriptors, _, _ = socket.recv_fds(channel, _MAX_KEY, 1)
         except OSError:
@@ -146,6 +166,27 @@ class _Entrance:
         for each in received:
             each.close()
         return None
+
+
+def _drop(channel: socket.socket, waiting: list[socket.socket], selector: selectors.BaseSelector) -> None:
+    selector.unregister(channel)
+    waiting.remove(channel)
+    channel.close()
+
+
+def _remove_abandoned(parent: str) -> None:
+    """What a run that was killed has left: folders of ours with a socket that no one listens to."""
+    for path in glob.glob(f"{glob.escape(parent)}/{_PREFIX}*/*"):
+        folder = os.path.dirname(path)
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            found = os.lstat(folder)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                continue
+            probe.setblocking(False)
+            try:
+                probe.connect(path)
+            except ConnectionRefusedError:
+                shutil.rmtree(folder)
 
 
 def _is_running(engine: Engine, helper: str) -> bool:

@@ -88,7 +88,7 @@ class Entrance:
             self._end()
 
     def _end(self) -> None:
-        self._channel.close()
+        messages.hang_up(self._channel)
         if self._pid:
             try:
                 os.waitpid(self._pid, 0)
@@ -102,6 +102,7 @@ def attend() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no one waits for those that it forks
     os.set_inheritable(_CHANNEL, False)
+    os.closerange(_CHANNEL + 1, os.sysconf("SC_OPEN_MAX"))  # what the program passes on to all that it starts
     with socket.socket(fileno=_CHANNEL) as channel:
         while True:
             message, received = messages.receive(channel, 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from exeat.errors import JailError
 from exeat.jail.container.options import Mount
@@ -40,6 +40,22 @@ def open_mounts(pid: int, control: socket.socket) -> tuple[int, ...]:
             os.close(descriptor)
         return ()
     return tuple(opened)
+
+
+def refuse_engine_in_sight(socket_path: str, mounts: Sequence[Mount]) -> None:
+    """Raises JailError if the command would see the engine's socket: by it one gets out.
+
+    Sockets that were there when the mounts were chosen are covered. An engine that we started since is not.
+    """
+    path = os.path.realpath(socket_path)
+    covered = {mount.target for mount in mounts}
+    for mount in mounts:
+        if is_below(path, mount.source) and mount.target.rstrip("/") + path[len(mount.source) :] not in covered:
+            raise JailError(
+                "the engine's socket is in a folder that the container has, and by it the command would get out",
+                detail=f"{path} in {mount.source}",
+                fix="TMPDIR or XDG_RUNTIME_DIR in a folder that is not shared",
+            )
 
 
 def refuse_other_mounts(pid: int, mounts: Iterable[Mount]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import struct
 from enum import StrEnum
 from typing import Final
 
@@ -13,7 +11,6 @@ from exeat.engine.find import is_in_container
 from exeat.jail.container.own_container import OwnContainer, find_own_container
 from exeat.values import Value
 
-_PEER: Final = struct.Struct("iII")
 _CAP_NET_ADMIN, _CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 12, 19, 21
 _NEEDED: Final = 1 << _CAP_NET_ADMIN | 1 << _CAP_SYS_PTRACE | 1 << _CAP_SYS_ADMIN
 _ENGINES: Final = ("dockerd", "podman", "systemd")
@@ -57,11 +54,7 @@ def find_way(engine: Engine) -> Way:
 
 def _ask_peer(engine: Engine) -> tuple[int, int]:
     """Who listens at the engine's socket: pid and uid. The pid is 0 if that process cannot be seen from here."""
-    connection = engine.connect()
-    try:
-        pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    finally:
-        connection.close()
+    pid, uid = engine.ask_peer()
     return 0 if _is_elsewhere(pid) else pid, uid
 
 

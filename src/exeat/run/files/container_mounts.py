@@ -46,6 +46,8 @@ class ContainerMounts:
         for share in self._shares:
             if share.target in self._made:
                 raise ConfigError("two things cannot be at one place", where=f"--mount …:{share.target}")
+            if share.read_only:
+                _refuse_mounts_in(share.source)
             self._made[share.target] = share
         self.links = [place for place in dict.fromkeys((*holdings.read_only, *holdings.pinned)) if _is_link(place.path)]
         hidden = {place: _cover(place, covers, number) for number, place in enumerate(holdings.hidden)}

@@ -90,6 +90,17 @@ def test_passwords_are_in_no_log_and_no_repr() -> None:
         "from https://****@index.test/x and http://****@b/"
     )
     assert without_passwords("https://index.test/a@b") == "https://index.test/a@b"
+    assert without_passwords("https://me:hunter2@2@index.test/x") == "https://****@index.test/x"
+
+
+@pytest.mark.threat("T-O2")
+@pytest.mark.parametrize("password", ["hun/ter2", "hun?ter2", "hun#ter2"])
+def test_a_password_that_a_url_ends_in_is_refused_and_not_repeated(password: str) -> None:
+    """pip would take the first half for a port, and print all of it in its error."""
+    with pytest.raises(ConfigError, match="%2F") as caught:
+        read_package_index({**_NONE, "PIP_EXTRA_INDEX_URL": f"https://me:{password}@index.test/simple"})
+    assert "hun" not in str(caught.value)
+    assert "ter2" not in str(caught.value)
 
 
 def test_the_pip_that_is_lent_is_the_newest_one_here(tmp_path: Path) -> None:

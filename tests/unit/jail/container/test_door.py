@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,42 @@ def test_someone_without_the_key_is_not_taken_for_the_helper() -> None:
             assert control.recv(10) == b"right"
         for each in callers:
             each.join(20)
+
+
+@pytest.mark.threat("T-E12")
+def test_those_who_say_nothing_keep_the_helper_from_nothing() -> None:
+    """The names of sockets are in /proc/net/unix, for every user."""
+    engine = _Engine(is_running=True)
+    theirs, ours = socket.socketpair()
+    with _entrance() as entrance, ExitStack() as stack, theirs, ours:
+        assert _path(entrance) in Path("/proc/net/unix").read_text()
+
+        def connect() -> socket.socket:
+            made = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            made.connect(_path(entrance))
+            return made
+
+        for _ in range(60):  # each would be heard for a second, and the helper is waited for 30
+            connect()
+        ours.send(b"right")
+        socket.send_fds(connect(), [entrance.key.encode()], [theirs.fileno()])
+        channel, control = entrance.accept(engine, "")
+        with channel, control:
+            assert control.recv(10) == b"right"
+
+
+@pytest.mark.threat("T-E9")
+def test_the_folder_of_a_run_that_was_killed_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    child = os.fork()
+    if child == 0:
+        _Entrance(Neighbour("", "", "", {}))
+        os._exit(0)
+    os.waitpid(child, 0)
+    (left,) = tmp_path.iterdir()
+    with _entrance() as living, _entrance() as another:
+        assert sorted(tmp_path.iterdir()) == sorted(Path(each.folder) for each in (living, another))
+        assert not left.exists()
 
 
 def test_a_helper_that_dies_is_noticed() -> None:

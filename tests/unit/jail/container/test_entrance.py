@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
+from exeat.engine.client import Engine
 from exeat.errors import JailError
-from exeat.jail.container.cell import find_program
+from exeat.jail.container.cell import Cell, find_program
 from exeat.jail.container.entrance import Entrance
 from exeat.jail.messages import Word, receive
 from tests.support.programs import find
@@ -68,6 +70,62 @@ def test_what_is_no_container_of_ours_is_not_entered(entrance: Entrance) -> None
     assert caught.value.is_missing
     with pytest.raises(JailError, match="cannot be entered"):
         entrance.enter(2**22 + 1, "exeat-test-none", ())  # no such process
+
+
+def test_it_ends_though_a_fork_of_the_program_has_all_its_descriptors() -> None:
+    """multiprocessing forks; such a child may live as long as the program, and closing must not wait for it."""
+    entrance = Entrance()
+    pid = entrance._pid
+    with pytest.raises(JailError):
+        entrance.enter(os.getpid(), "exeat-test-none", ())  # the control: it answers
+    go_on, held = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(held)
+        os.read(go_on, 1)
+        os._exit(0)
+    os.close(go_on)
+    rescue = Timer(20, os.kill, (child, signal.SIGKILL))  # so that a failure is one
+    rescue.start()
+    try:
+        entrance.close()
+        assert not Path(f"/proc/{pid}").exists()
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)  # the child still has them
+    finally:
+        rescue.cancel()
+        os.close(held)
+    os.waitpid(child, 0)
+
+
+def test_a_container_ends_though_a_fork_of_the_program_has_its_control(entrance: Entrance) -> None:
+    token = f"exeat-test-{os.getpid()}-held"
+    with init_waiting(token) as pid:
+        cell = Cell(Engine("/nonexistent", "docker"))
+        cell.control, sockets = entrance.enter(pid, token, ())
+        sockets.close()
+        cell.hear_ready()
+        with cell.control.dup() as of_the_fork:
+            of_the_fork.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                of_the_fork.recv(1)  # the control: it is open
+            cell.end()
+            assert of_the_fork.recv(1) == b""
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_it_keeps_no_descriptor_that_the_program_passes_on() -> None:
+    theirs, passed_on = os.pipe()
+    os.set_inheritable(passed_on, True)
+    entrance = Entrance()
+    try:
+        with pytest.raises(JailError):
+            entrance.enter(os.getpid(), "exeat-test-none", ())  # it is there now
+        os.close(passed_on)
+        os.set_blocking(theirs, False)
+        assert os.read(theirs, 1) == b""  # else: no writer has left
+    finally:
+        entrance.close()
+        os.close(theirs)
 
 
 def test_it_has_nothing_of_the_program_and_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

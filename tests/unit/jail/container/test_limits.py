@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from exeat.engine.client import Engine
 from exeat.engine.errors import EngineError
+from exeat.jail.container import limits
 from exeat.jail.container.limits import check_limits
 from exeat.jail.container.options import ContainerOptions
+
+
+@pytest.fixture(autouse=True)
+def _asks_podman(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_own_groups", lambda uid: None)
 
 
 class _Engine(Engine):
@@ -17,6 +24,9 @@ class _Engine(Engine):
         super().__init__(where, kind)
         self._info = info
         self._host = host
+
+    def ask_peer(self) -> tuple[int, int]:
+        return 1, 0 if self._host is None else 1000
 
     def call(self, method: str, path: str, **more: Any) -> Any:
         assert (method, path) == ("GET", "/v4.0.0/libpod/info")
@@ -67,3 +77,15 @@ def test_what_was_asked_for_is_refused(options: ContainerOptions, name: str) -> 
     with pytest.raises(EngineError, match=f"cannot limit that here: {name}") as error:
         check_limits(_podman("v1"), options)
     assert "control groups" in error.value.fix
+
+
+def test_the_kernel_says_what_a_user_may_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(limits, "_GROUPS", str(tmp_path))
+    assert limits._own_groups(1000) == []  # version 1
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    assert limits._own_groups(1000) is None  # not where systemd has it
+    own = tmp_path / "user.slice/user-1000.slice/user@1000.service"
+    own.mkdir(parents=True)
+    (own / "cgroup.controllers").write_text("memory pids\n")
+    assert limits._own_groups(1000) == ["memory", "pids"]
