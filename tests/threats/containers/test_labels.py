@@ -10,8 +10,7 @@ import pytest
 
 from exeat.engine.client import Engine
 from exeat.engine.errors import EngineError
-from exeat.engine.owner import KIND, OWNER, is_left_over, labels, remove_left_over
-from exeat.reasons import INSIDE
+from exeat.engine.owner import INSIDE, KIND, OWNER, is_left_over, labels, remove_left_over
 from tests.unit.engine.fake_engine import answer, serving
 
 _ELSEWHERE = "another-boot.1.2.3"

@@ -12,13 +12,12 @@ import pytest
 
 from exeat.engine.client import Engine
 from exeat.engine.errors import NotFoundError
-from exeat.engine.owner import is_left_over, labels
+from exeat.engine.owner import INSIDE, is_left_over, labels
 from exeat.errors import ConfigError
 from exeat.jail.container import own_container
 from exeat.jail.container.options import Mount
 from exeat.jail.container.own_container import OwnContainer, Shared, find_own_container
 from exeat.jail.container.stage import Stage
-from exeat.reasons import INSIDE
 
 _ID = "ab" * 32
 OWN = OwnContainer(
