@@ -1,4 +1,4 @@
-"""Modules of the same name in two files, as loaders of plugins make them."""
+"""Declarations that would be found wrong only later, or never."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from exeat import Registry
+from exeat.container.sandbox_config import SandboxLimits
 from exeat.errors import ConfigError
 
 _TOOL = "def run(text: str) -> str:\n    return text + {owner!r}\n"
@@ -25,6 +26,7 @@ def _load(path: Path) -> ModuleType:
 
 
 def test_a_tool_of_another_file_does_not_take_the_place_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders of plugins give all their modules one name."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     registry = Registry()
     for owner in ("ann", "bob"):
@@ -50,3 +52,19 @@ def test_the_cell_of_a_notebook_may_be_run_again(tmp_path: Path, monkeypatch: py
         registry.tool(namespace["run"])  # type: ignore[call-overload]
     (tool,) = registry.tools("default")
     assert "run 2" in tool.source
+
+
+@pytest.mark.parametrize("name", ["memory_bytes", "pids", "tmp_bytes", "call_memory_bytes", "output_bytes"])
+def test_what_is_counted_is_a_whole_number(name: str) -> None:
+    """An engine refuses others when the container is made, and the harness at each call."""
+    assert getattr(SandboxLimits(**{name: 1 << 26}), name) == 1 << 26
+    with pytest.raises(ConfigError, match=name):
+        SandboxLimits(**{name: 1.5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["cpus", "call_s"])
+def test_no_limit_is_infinite(name: str) -> None:
+    assert getattr(SandboxLimits(**{name: 1.5}), name) == 1.5  # type: ignore[arg-type]
+    for value in (float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=name):
+            SandboxLimits(**{name: value})  # type: ignore[arg-type]
