@@ -52,7 +52,7 @@ def _is_by_image(container: Mapping[str, Any], engine: Engine) -> bool:
         config = engine.call("GET", f"/images/{container['ImageID']}/json").get("Config") or {}
     except NotFoundError:
         return True  # not to be told apart
-    return (config.get("Labels") or {}).get(OWNER) == found[OWNER]
+    return bool((config.get("Labels") or {}).get(OWNER) == found[OWNER])
 
 
 def remove_left_networks(engine: Engine) -> list[str]:

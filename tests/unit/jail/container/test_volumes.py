@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from exeat.errors import JailError
-from exeat.jail.container.options import Mount
 from exeat.jail.container.images import hold_volumes
+from exeat.jail.container.options import Mount
 
 _MOUNTS = (Mount("/home/me/project", "/work"), Mount("/own/passwd", "/etc/passwd", True))
 
