@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP, rotation_from
 from exeat.cli.container.options import add_container_options, container_options
 from exeat.cli.options import add_file_options, add_policy_options, add_repeatable, file_settings, given_rules
+from exeat.engine.errors import NoWayError
 from exeat.errors import ConfigError
 from exeat.file_policy import combine
 from exeat.run.settings import JAILS
@@ -101,34 +102,39 @@ def run_command(options: argparse.Namespace) -> int:
     said = [file_settings(options)]
     folder = _open_sandbox(options, said) if options.name is not None else None
     combine(said[0], said[1:])  # what contradicts itself is told before anything starts
-    return run(
-        RunSettings(
-            argv,
-            given_rules(options),
-            upstream_ca=tuple(options.upstream_ca),
-            jail=_jail(options),
-            container=container_options(options),
-            audit=folder.audit_path if folder is not None else options.audit,
-            audit_rotation=rotation_from(os.environ, keep=DEFAULT_KEEP if folder is not None else RUN_KEEP),
-            env=tuple(options.env),
-            environ=getattr(options, "environ", None),  # by no option: see exeat.cli.embedded
-            clean_env=options.clean_env,
-            proxy_env=not options.no_proxy_env,
-            unix=tuple(options.unix),
-            devices=tuple(options.device),
-            files=tuple(said),
-            quiet=options.quiet,
-            folder=folder,
-            ask=_asks(options),
-            ask_here=options.ask_on != "other",
-            ask_s=options.ask_timeout or _ASK_S,
-            ask_fd=options.ask_fd,
-            learn=options.learn or options.learn_out is not None,
-            learn_out=options.learn_out,
-            summary_json=options.summary_json,
-            on_summary=getattr(options, "on_summary", None),
-        )
+    settings = RunSettings(
+        argv,
+        given_rules(options),
+        upstream_ca=tuple(options.upstream_ca),
+        jail=_jail(options),
+        container=container_options(options),
+        audit=folder.audit_path if folder is not None else options.audit,
+        audit_rotation=rotation_from(os.environ, keep=DEFAULT_KEEP if folder is not None else RUN_KEEP),
+        env=tuple(options.env),
+        environ=getattr(options, "environ", None),  # by no option: see exeat.cli.embedded
+        clean_env=options.clean_env,
+        proxy_env=not options.no_proxy_env,
+        unix=tuple(options.unix),
+        devices=tuple(options.device),
+        files=tuple(said),
+        quiet=options.quiet,
+        folder=folder,
+        ask=_asks(options),
+        ask_here=options.ask_on != "other",
+        ask_s=options.ask_timeout or _ASK_S,
+        ask_fd=options.ask_fd,
+        learn=options.learn or options.learn_out is not None,
+        learn_out=options.learn_out,
+        summary_json=options.summary_json,
+        on_summary=getattr(options, "on_summary", None),
     )
+    has_secrets = bool(os.environ.get("EXEAT_SECRETS_JSON"))  # the run takes them out
+    try:
+        return run(settings)
+    except NoWayError as error:
+        from exeat.container.sidecar.far_run import run_far  # for engines on other machines
+
+        return run_far(settings, error, has_secrets=has_secrets)
 
 
 def _jail(options: argparse.Namespace) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ASK_S = 3.0  # for an answer of the engine
 WAIT_S = 8.0  # for everything; Podman's service may have to be started
-_ELSEWHERE = "run exeat where the engine is; or put a sidecar between containers and the network: exeat image gateway"
+_ELSEWHERE = "run exeat where the engine is; from here a run has its gateway as a sidecar, which is weaker"
 
 
 @dataclass(frozen=True, slots=True)

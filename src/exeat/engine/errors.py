@@ -23,6 +23,10 @@ class ConflictError(EngineError):
     """It is there already, or in a state in which this cannot be done."""
 
 
+class NoWayError(EngineError):
+    """There is no way into the network of the engine's containers. `detail` says why."""
+
+
 class BuildError(ExeatError):
     """An image could not be built. `log` is all that the build has printed."""
 

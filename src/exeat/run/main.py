@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from exeat.engine.errors import NoWayError
 from exeat.errors import ConfigError, ExeatError
 from exeat.file_policy import FilePolicy
 from exeat.jail.environment import inherited_environment
@@ -45,7 +46,7 @@ def _run(settings: RunSettings) -> int:
     out: LearnOut | None = None
     summary: SummaryOut | None = None
     try:
-        out, summary = _open_files(settings)
+        out, summary = open_files(settings)
         add_files = _learn_files(settings)
         log = RunLog(settings.log_in_reach, settings.spare_logs)
         gateway = GatewayProcess(settings)
@@ -67,10 +68,12 @@ def _run(settings: RunSettings) -> int:
                 say(line)
         if settings.learn:
             print_learned(add_files(outcome.learned, finished.files, finished.files_seen), out)
-        _tell(settings, summary, as_json(outcome, status))
+        tell(settings, summary, as_json(outcome, status))
         return status
+    except NoWayError:
+        raise  # whoever asked may know another way; the run is not over
     except ExeatError as error:
-        _tell(settings, summary, as_json(UNKNOWN, None, str(error)))
+        tell(settings, summary, as_json(UNKNOWN, None, str(error)))
         raise
     finally:
         for each in (log, out, summary):
@@ -89,7 +92,7 @@ def _learn_files(settings: RunSettings) -> Callable[[str, FilePolicy, FilesSeen]
     return lambda text, files, seen: with_files(text, form, files, seen, around)
 
 
-def _open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | None]:
+def open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | None]:
     """Those that are written when the run is over. One that cannot be is an error before anything starts."""
     if settings.learn_out is None and settings.summary_json in (None, "-"):
         return None, None
@@ -109,7 +112,7 @@ def _open_files(settings: RunSettings) -> tuple[LearnOut | None, SummaryOut | No
         raise
 
 
-def _tell(settings: RunSettings, summary: SummaryOut | None, text: str) -> None:
+def tell(settings: RunSettings, summary: SummaryOut | None, text: str) -> None:
     if settings.on_summary is not None:
         settings.on_summary(text)
     if settings.summary_json == "-":

@@ -80,7 +80,7 @@ def test_a_socket_that_leads_to_another_machine_is_no_way_in(tmp_path: Path) -> 
         (line,) = examine_engines(["docker"])
     assert (line.ok, line.way) == (False, "sidecar")
     assert "another machine (elsewhere)" in _text(line)
-    assert "exeat image gateway" in _text(line)
+    assert "as a sidecar, which is weaker" in _text(line)
 
 
 def test_an_engine_that_does_not_answer_does_not_stop_the_report(

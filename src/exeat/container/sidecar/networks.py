@@ -70,7 +70,7 @@ def _ensure(engine: Engine, name: str, *, is_internal: bool, marks: dict[str, st
         found = find_network(engine, name)
     except NotFoundError:
         with held(engine, name):
-            found = _find_or_create(engine, name, is_internal=is_internal, marks=marks)
+            found = find_or_create(engine, name, is_internal=is_internal, marks=marks)
     if bool(found.get("Internal")) != is_internal:
         raise EngineError(
             f"the network {name} is not {'internal' if is_internal else 'a way out'}",
@@ -78,7 +78,8 @@ def _ensure(engine: Engine, name: str, *, is_internal: bool, marks: dict[str, st
         )
 
 
-def _find_or_create(engine: Engine, name: str, *, is_internal: bool, marks: dict[str, str]) -> dict[str, Any]:
+def find_or_create(engine: Engine, name: str, *, is_internal: bool, marks: dict[str, str]) -> dict[str, Any]:
+    """As an engine describes it. Raises EngineError."""
     try:
         return find_network(engine, name)  # another process was faster
     except NotFoundError:

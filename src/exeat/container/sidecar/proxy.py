@@ -93,7 +93,7 @@ def ensure_proxy(engine: Engine, registry: HasSandboxes, network_name: str | Non
         _refresh_all(engine, registry, container, key)
         return Proxy(_address_in(engine, container, None))
     credential = _credential(key, config.name)
-    address = _join(engine, container, network["Name"])
+    address = join(engine, container, network["Name"])
     _set_client(engine, container, network, config, credential)
     url = proxy_url(address, PORT, Credentials(config.name, credential))
     return Proxy(address, network["Name"], url)
@@ -128,7 +128,7 @@ def _refresh_all(engine: Engine, registry: HasSandboxes, container: str, key: by
         if config is not None and config.network.is_isolated:
             _remove_client(engine, container, name)
         elif config is not None:
-            _join(engine, container, network["Name"])
+            join(engine, container, network["Name"])
             _set_client(engine, container, network, config, _credential(key, name))
 
 
@@ -206,22 +206,29 @@ def _body(engine: Engine, image: str, way_out: str) -> dict[str, Any]:
         "Labels": {**labels("sidecar", is_kept=True), "exeat.image": image},
         "Env": [f"EXEAT_CLIENTS={DATA}"],
         "HostConfig": {
-            "NetworkMode": way_out,
-            "ReadonlyRootfs": True,
-            "CapDrop": ["ALL"],
-            "SecurityOpt": ["no-new-privileges"],
-            "PidsLimit": 256,
-            "Memory": 512 * _MB,
+            **hardened(way_out),
             "RestartPolicy": {"Name": "unless-stopped"},
             "LogConfig": _log_config(engine),
-            # It is on all networks: packets must not pass through it from one to another.
-            "Sysctls": {"net.ipv4.ip_forward": "0", "net.ipv6.conf.all.disable_ipv6": "1"},
             "Mounts": [{"Type": "volume", "Source": NAME, "Target": DATA}],
         },
     }
 
 
-def _join(engine: Engine, container: str, network: str) -> str:
+def hardened(way_out: str) -> dict[str, Any]:
+    """The host's side of a container with the gateway in it."""
+    return {
+        "NetworkMode": way_out,
+        "ReadonlyRootfs": True,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges"],
+        "PidsLimit": 256,
+        "Memory": 512 * _MB,
+        # It is on several networks: packets must not pass through it from one to another.
+        "Sysctls": {"net.ipv4.ip_forward": "0", "net.ipv6.conf.all.disable_ipv6": "1"},
+    }
+
+
+def join(engine: Engine, container: str, network: str) -> str:
     """Connect it, unless it is; its address there."""
     for _ in range(_TRIES):
         try:

@@ -47,6 +47,8 @@ class ContainerJail:
         self._terminal = spec.terminal.descriptor if spec.terminal is not None else -1
         self._streams = Streams(spec.hidden)
         engine = open_engine(options.engine)
+        cell = self._cell = Cell(engine)
+        cell.check_way()
         refuse_engine_in_sight(engine.where, spec.mounts)
         engine.while_waiting = _leave_if_told  # as long as there is nothing to remove
         remove_left_over(engine)
@@ -54,7 +56,6 @@ class ContainerJail:
         engine.while_waiting = None
         if told := check_limits(engine, options):
             _show(told)
-        cell = self._cell = Cell(engine)
         if cell.way.own is not None:
             remove_left_networks(engine)  # and volumes, which no other way needs
         user = options.user or f"{os.geteuid()}:{os.getegid()}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from exeat.engine.client import Engine
-from exeat.engine.errors import EngineError
+from exeat.engine.errors import NoWayError
 from exeat.engine.owner import labels
 from exeat.engine.removal import remove_container
 from exeat.errors import JailError
@@ -72,15 +72,10 @@ class Cell:
 
     def create(self, spec: CellSpec) -> None:
         """Raises EngineError or JailError."""
-        if self.way.name is Name.SIDECAR:
-            raise EngineError(
-                "there is no way into the network of this engine's containers",
-                detail=self.way.why,
-                fix="run exeat on the engine's machine; or a sidecar: exeat image gateway, and docs/containers.md",
-            )
+        self.check_way()
         self._spec = spec
         is_podman = self.engine.kind == "podman"
-        body = _creation(spec, self.token, is_podman=is_podman, keep_id=self._keeps_ids)
+        body = creation(spec, self.token, is_podman=is_podman, keep_id=self._keeps_ids)
         if self.way.own is not None:
             body["Labels"] = labels(spec.kind, inside=self.way.own.id)
             self._stage = stage = Stage(self.engine, self.way.own, spec.image)
@@ -98,6 +93,15 @@ class Cell:
 
             body["HostConfig"]["Sysctls"] = settings()
         self.id = self.engine.call("POST", "/containers/create", body=body)["Id"]
+
+    def check_way(self) -> None:
+        """Raises NoWayError."""
+        if self.way.name is Name.SIDECAR:
+            raise NoWayError(
+                "there is no way into the network of this engine's containers",
+                detail=self.way.why,
+                fix="run exeat on the engine's machine; or a sidecar: exeat image gateway, and docs/containers.md",
+            )
 
     @property
     def way(self) -> Way:
@@ -193,7 +197,8 @@ class Cell:
             self._stage.close()
 
 
-def _creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> dict[str, Any]:
+def creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> dict[str, Any]:
+    """A hardened container without a network, as an engine wants it."""
     tmpfs = f"{_SAFE_TMPFS},size={spec.tmp_bytes}"
     uid = spec.user.partition(":")[0]
     owner = ",mode=1777"  # Podman takes no uid here
