@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar, overload
 
@@ -59,6 +60,7 @@ class Tool:
     is_async: bool
     dependencies: tuple[str, ...] = ()
     origin: str = ""  # where it is written: module and name
+    file: str = ""
 
 
 class Registry:
@@ -103,7 +105,7 @@ class Registry:
     def _add(self, tool: Tool) -> None:
         with self._lock:
             known = self._tools.setdefault((tool.sandbox, tool.name), tool)
-            if known.origin == tool.origin:  # the module was loaded again
+            if known.origin == tool.origin and _is_loaded_again(known.file, tool.file):
                 self._tools[tool.sandbox, tool.name] = tool
                 return
         raise ConfigError(
@@ -144,7 +146,13 @@ def read_tool(function: Callable[..., Any], sandbox: str, dependencies: tuple[st
         is_async=inspect.iscoroutinefunction(function),
         dependencies=dependencies,
         origin=f"{plain.__module__}.{plain.__qualname__}",
+        file=plain.__code__.co_filename,
     )
+
+
+def _is_loaded_again(known: str, file: str) -> bool:
+    """Modules of two files may have one name. A notebook's cell is in no file, and has another name each time."""
+    return known == file or not Path(known).exists()
 
 
 def _is_own_decorator(found: object) -> bool:

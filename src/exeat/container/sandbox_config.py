@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -69,8 +70,10 @@ class SandboxLimits:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ConfigError(f"the limit {name} is {value!r}", expected="a number above 0")
+            if isinstance(value, float) and name not in ("cpus", "call_s"):
+                raise ConfigError(f"the limit {name} is {value!r}", expected="a whole number")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import Final
 from exeat.errors import ConfigError
 from exeat.gateway.credentials import ClientCredentials
 from exeat.gateway.limits import Limits, parse_limits
-from exeat.policy import Policy, build_policy
+from exeat.policy import Policy, Rule, Source, build_policy, parse_rule
 from exeat.policy.document import is_json, kind, parse_data, parse_table
 from exeat.policy.host import shown
 from exeat.policy.positions import Places
@@ -69,6 +69,28 @@ def load_clients(path: str) -> dict[str, Client]:
             _check_apart(client, found.values(), file)
             found[client.name] = client
     return found
+
+
+def keep_apart(clients: Mapping[str, Client]) -> dict[str, Policy]:
+    """What is in force for each: its own policy, and no way into the networks of others, where the gateway is, too."""
+    closed = [(name, _closed(network)) for name, client in clients.items() for network in client.networks]
+    return {
+        name: client.policy.with_rules([*client.policy.rules, *(rule for whose, rule in closed if whose != name)])
+        if _reaches_inside(client.policy)
+        else client.policy
+        for name, client in clients.items()
+    }
+
+
+def _reaches_inside(policy: Policy) -> bool:
+    """Otherwise it has only names, which lead to public addresses."""
+    by_rule = any(rule.private or rule.pattern.network is not None for rule in policy.rules if not rule.deny)
+    return by_rule or bool(policy.hosts) or bool(policy.private_networks)
+
+
+def _closed(network: Network) -> Rule:
+    text = f"[{network}]:*" if network.version == 6 else f"{network}:*"
+    return parse_rule(text, Source("the network of another client"), deny=True)
 
 
 def client_files(path: str) -> list[str]:
@@ -122,11 +144,14 @@ def _parse_networks(table: Mapping[str, object], where: Places) -> tuple[Network
         if network.version == 6 and network.overlaps(_LINK_LOCAL):
             # The same address can be on every interface, so it says nothing about whose it is.
             raise where.fault("link-local addresses name no client", "networks", number, expected="another network")
+        if network.version == 6 and network.overlaps(_MAPPED):
+            raise where.fault("an IPv4 address in an IPv6 one names no client", "networks", number, expected="IPv4")
         found.append(network)
     return tuple(found)
 
 
 _LINK_LOCAL: Final = IPv6Network("fe80::/10")
+_MAPPED: Final = IPv6Network("::ffff:0:0/96")  # peers are looked up as the IPv4 address that they are
 
 
 def _parse_credential(name: str, table: Mapping[str, object], where: Places) -> ClientCredentials:

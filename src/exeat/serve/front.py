@@ -22,7 +22,7 @@ from exeat.gateway.limits import Limits
 from exeat.gateway.process import cannot_listen, memory_limit, proxy_url
 from exeat.policy import Policy, build_policy
 from exeat.reasons import Reason
-from exeat.serve.clients import Client
+from exeat.serve.clients import Client, keep_apart
 
 _STRANGERS: Final = Limits(max_connections=256, first_byte_s=5.0, head_s=5.0, keep_alive_s=5.0)
 _MIN_SHARE: Final = 16
@@ -85,7 +85,7 @@ class Front:
         try:
             self._strangers = self._make("", build_policy(()), _STRANGERS, Strangers())
             await self._strangers.start()
-            self._gateways = await self._open_all(self.clients.values())
+            self._gateways = await self._open_all(self.clients.values(), keep_apart(self.clients))
             self._put_shares()
             await self._server.start_serving()
         except BaseException:
@@ -126,24 +126,26 @@ class Front:
     async def set_clients(self, clients: Mapping[str, Client]) -> int:
         """Put other clients in force. Returns the number of connections that are no longer allowed, which are cut."""
         before = self.clients
-        new = await self._open_all(client for name, client in clients.items() if name not in before)
+        policies = keep_apart(clients)
+        new = await self._open_all((each for name, each in clients.items() if name not in before), policies)
         # Nothing waits from here on: no connection comes in between, to be given to who it was for before.
         self._gateways |= new
         self.clients = dict(clients)
         self._known.clear()
         cut = sum(self._remove(name) for name in before.keys() - clients.keys())
         for name, client in clients.items():
-            if name in before and client.digest != before[name].digest:
-                cut += await self._change(before[name], client)
+            is_same = name in before and client.digest == before[name].digest
+            if name in before and not (is_same and policies[name].digest == self._gateways[name].policy.digest):
+                cut += await self._change(before[name], client, policies[name])
         self._put_shares()
         return cut
 
-    async def _open_all(self, clients: Iterable[Client]) -> dict[str, Gateway]:
+    async def _open_all(self, clients: Iterable[Client], policies: Mapping[str, Policy]) -> dict[str, Gateway]:
         """All of them or none."""
         opened: dict[str, Gateway] = {}
         try:
             for client in clients:
-                gateway = self._make(client.name, client.policy, client.limits, client.credentials)
+                gateway = self._make(client.name, policies[client.name], client.limits, client.credentials)
                 await gateway.start()
                 opened[client.name] = gateway
         except BaseException:
@@ -162,14 +164,14 @@ class Front:
             own_ports=tuple(self._own_ports),
         )
 
-    async def _change(self, before: Client, client: Client) -> int:
+    async def _change(self, before: Client, client: Client, policy: Policy) -> int:
         """`set_policy` is a coroutine that never waits."""
         gateway = self._gateways[client.name]
         cut = 0
         if (client.networks, client.credentials) != (before.networks, before.credentials):
             gateway.state.credentials = client.credentials
             cut = _cut_all(gateway)  # they were let in by what no longer holds
-        return cut + await gateway.set_policy(client.policy, client.limits)
+        return cut + await gateway.set_policy(policy, client.limits)
 
     def _remove(self, name: str) -> int:
         gateway = self._gateways.pop(name)

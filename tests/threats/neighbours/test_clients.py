@@ -220,6 +220,34 @@ def test_a_broken_file_changes_nothing(scene: _Scene) -> None:
     assert scene.reach(scene.bob, "http", "b.test") == ALLOWED
 
 
+@pytest.mark.threat("T-S1")
+@pytest.mark.parametrize("door", ["connect", "socks5"])
+def test_no_client_is_led_into_the_network_of_another(serve: StartServing, tmp_path: Path, door: str) -> None:
+    """The gateway is on all of them, and a rule for a large network can have theirs in it; engines give them 10.89."""
+    with socket.create_server(("127.0.2.9", 0)) as of_bob:
+        port = of_bob.getsockname()[1]
+        with socket.create_server(("127.0.3.9", port)):
+            hosts = {"bobs.test": "127.0.2.9", "free.test": "127.0.3.9"}
+            rules = (f"127.0.0.0/8:{port}", f"bobs.test:{port}", f"free.test:{port}")
+            alice = replace(A, rules=rules, more={"hosts": hosts})
+            carol = Neighbour("carol", "127.0.3.1", "carol-came-later-with-this")
+            file = write_clients(tmp_path / "clients.json", alice, B)
+            serving: Serving = serve("--clients", str(file))
+
+            def reached() -> list[str]:
+                hosts = ("127.0.2.9", "bobs.test", "127.0.3.9", "free.test")
+                return [alice.reach(serving, door, host, port) for host in hosts]
+
+            assert reached() == [DENIED, DENIED, ALLOWED, ALLOWED]
+            with alice.connect(serving) as open_before:
+                assert alice.tunnel(open_before, "127.0.3.9", port) == ALLOWED
+                write_clients(file, alice, carol)
+                serving.signal(signal.SIGHUP)
+                wait_until(lambda: "reloaded (" in serving.errors, "the clients to be read again")
+                assert _is_over(open_before), "it leads to carol now"
+            assert reached() == [ALLOWED, ALLOWED, DENIED, DENIED]
+
+
 @pytest.mark.threat("T-S3")
 def test_one_client_cannot_take_the_connections_of_another(
     serve: StartServing, start_raw_origin: StartRawOrigin, tmp_path: Path

@@ -77,6 +77,7 @@ def test_toml_with_all_that_a_policy_has() -> None:
         (_text(agent=_entry(networks=[7])), "c.json:1", "not a network"),
         (_text(agent=_entry(networks=["fe80::/64"])), "c.json:1", "link-local"),
         (_text(agent=_entry(networks=["::/0"])), "c.json:1", "link-local"),
+        (_text(agent=_entry(networks=["::ffff:10.1.0.0/112"])), "c.json:1", "an IPv4 address in an IPv6 one"),
         (_text(agent=_entry(credential="short")), "c.json:1", "cannot be guessed"),
         (_text(agent=_entry(credential="sha256:12")), "c.json:1", "cannot be guessed"),
         (_text(agent=_entry(credential=f"SHA256:{VALUE}")), "c.json:1", "cannot be guessed"),

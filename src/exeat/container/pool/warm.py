@@ -15,6 +15,7 @@ from exeat.container.pool.threads import Threads
 from exeat.engine.errors import NotFoundError
 from exeat.jail.jail import Sockets
 from exeat.jail.messages import HostPorts
+from exeat.paths import printable
 
 if TYPE_CHECKING:
     from exeat.container.harness.outcome import CallResult, Stream
@@ -161,7 +162,7 @@ async def _make_once(name: str, maker: Maker, threads: Threads) -> WarmSandbox:
         return WarmSandbox(name, made, harness, threads)
     except BaseException as error:
         if said := made.why_silent():
-            error.add_note(said)
+            error.add_note("\n".join(printable(line) for line in said.splitlines()))
         made.sockets.close()
         if harness is not None:
             await harness.aclose()

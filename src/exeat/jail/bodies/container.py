@@ -154,6 +154,7 @@ def _cell_spec(spec: Spec, options: ContainerOptions, image: Image, user: str, m
         options.memory,
         options.cpus,
         options.pids,
+        volumes=image.volumes,
     )
 
 

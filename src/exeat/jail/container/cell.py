@@ -52,6 +52,7 @@ class CellSpec(Value):
     pids: int = PIDS
     tmp_bytes: int = _TMP_BYTES  # of /tmp and of the home, each
     kind: str = "run"
+    volumes: tuple[str, ...] = ()  # that the image asks for
 
 
 class Cell:
@@ -70,7 +71,7 @@ class Cell:
         self.token = f"exeat-{os.urandom(16).hex()}"
 
     def create(self, spec: CellSpec) -> None:
-        """Raises EngineError."""
+        """Raises EngineError or JailError."""
         self.check_way()
         self._spec = spec
         is_podman = self.engine.kind == "podman"
@@ -83,6 +84,10 @@ class Cell:
             body["HostConfig"]["Mounts"] = [stage.as_body(each) for each in mounts]
         else:
             body["HostConfig"]["Mounts"] = [as_body(each) for each in self._mounts(spec)]
+        if spec.volumes:
+            from exeat.jail.container.images import hold_volumes  # few images have some
+
+            hold_volumes(body["HostConfig"], spec.volumes, self._mounts(spec))
         if self.way.name is Name.HELPER:
             from exeat.jail.container.door import settings  # for those without another way
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from exeat.engine.client import Engine
 from exeat.engine.errors import EngineError, NotFoundError
+from exeat.errors import JailError
+from exeat.jail.container.options import Mount
+from exeat.paths import is_in
 from exeat.values import Value
 
 VARIABLE: Final = "EXEAT_IMAGE"
@@ -22,6 +25,7 @@ class Image(Value):
     name: str
     variables: dict[str, str]
     user: str = ""
+    volumes: tuple[str, ...] = ()
 
 
 def default_image() -> str:
@@ -43,7 +47,27 @@ def find_image(engine: Engine, name: str = "", show: Callable[[str], None] | Non
 def _as_image(name: str, found: dict[str, Any]) -> Image:
     config = found.get("Config") or {}
     pairs = (each.partition("=") for each in config.get("Env") or ())
-    return Image(found["Id"], name, {key: value for key, _, value in pairs}, config.get("User") or "")
+    variables = {key: value for key, _, value in pairs}
+    return Image(found["Id"], name, variables, config.get("User") or "", tuple(config.get("Volumes") or ()))
+
+
+def hold_volumes(host: dict[str, Any], volumes: Iterable[str], mounts: Sequence[Mount]) -> None:
+    """Those that an image asks for are to be in memory. Raises JailError for one in a folder of the machine.
+
+    An engine would make each on the machine's disk, writable and without a limit. It cannot be told to make none.
+    """
+    taken = [mount.target for mount in mounts]
+    in_memory = host["Tmpfs"]["/tmp"]  # noqa: S108 - in the container
+    for text in volumes:
+        path = "/" + os.path.normpath(text).strip("/")
+        if path in taken or path in host["Tmpfs"]:
+            continue
+        if is_in(path, taken):
+            raise JailError(
+                f"the image has a volume at {path}, which the engine would make in a folder of this machine",
+                fix="another image, or the folder at another path: --mount SRC:DST",
+            )
+        host["Tmpfs"][path] = in_memory
 
 
 def pull(engine: Engine, name: str, show: Callable[[str], None] | None = None) -> None:

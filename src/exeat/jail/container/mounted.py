@@ -35,11 +35,21 @@ def open_mounts(pid: int, control: socket.socket) -> tuple[int, ...]:
             if os.geteuid() != 0:
                 return ()
         opened.append(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+        if not _is_open(control):
+            raise ProcessLookupError("what was opened may be another's")
     except OSError:
         for descriptor in opened:
             os.close(descriptor)
         return ()
     return tuple(opened)
+
+
+def _is_open(control: socket.socket) -> bool:
+    """As long as process 1 holds its end, its pid is no one else's."""
+    try:
+        return bool(control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return True
 
 
 def refuse_engine_in_sight(socket_path: str, mounts: Sequence[Mount]) -> None:

@@ -88,7 +88,8 @@ class Stage:
             headers = {"Content-Type": "application/x-tar"}
             engine.call("PUT", f"/containers/{porter}/archive", query={"path": _POINT}, data=tar, headers=headers)
         finally:
-            engine.call("DELETE", f"/containers/{porter}", query={"force": True})
+            # With the volumes that the image asks for. Ours has a name here, and stays.
+            engine.call("DELETE", f"/containers/{porter}", query={"force": True, "v": True})
 
     def close(self) -> None:
         """To be called when no container uses it any more."""

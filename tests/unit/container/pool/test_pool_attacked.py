@@ -13,6 +13,7 @@ from exeat.container.pool.claim import ClaimedSandbox
 from exeat.container.pool.sandbox_pool import SandboxPool
 from exeat.container.pool.stock import NoSandboxError, PoolClosedError
 from exeat.container.pool.threads import Threads
+from exeat.errors import ExeatError
 from tests.support.pools.fakes import FakeHarness, FakeMade, FakeMaker, builder_of
 
 _SECRET = {"TOKEN": {"value": "sekrit-value-123", "hosts": ["api.test"]}}
@@ -154,6 +155,19 @@ def test_sandboxes_that_die_as_soon_as_they_are_ready_are_not_made_without_end(
             with pytest.raises(NoSandboxError, match="as soon as"):
                 async with pool.claim("default", timeout_s=0.01):
                     pass
+
+    asyncio.run(main())
+
+
+def test_what_an_image_says_before_it_is_ready_is_no_order_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stock, "_LONGEST_PAUSE_S", 0.001)
+    monkeypatch.setattr(FakeMade, "why_silent", lambda made: "first\x1b[2J\nsecond\x07")
+
+    async def main() -> None:
+        with pytest.raises(ExeatError) as caught:
+            async with pool_of(FakeMaker(breaks_in_ready=True)):
+                pass
+        assert caught.value.__notes__ == ["first?[2J\nsecond?"]
 
     asyncio.run(main())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import JailError
-from exeat.jail.container.mounted import refuse_other_mounts
+from exeat.jail.container.mounted import open_mounts, refuse_other_mounts
 from exeat.jail.container.options import Mount
 from tests.support.runs.running import AS_ROOT
 
@@ -62,3 +64,15 @@ def test_what_is_not_there_and_what_lies_on_top(tmp_path: Path) -> None:
         refuse_other_mounts(pid, [mount])
     with pytest.raises(JailError, match="cannot be looked at"):
         refuse_other_mounts(1 << 30, [mount])
+
+
+def test_mounts_of_a_process_that_has_ended_are_no_ones() -> None:
+    """By then its pid may be another's, and root would change the mounts of that one."""
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with control, theirs:
+        opened = open_mounts(os.getpid(), control)
+        assert opened
+        for each in opened:
+            os.close(each)
+        theirs.close()
+        assert open_mounts(os.getpid(), control) == ()
