@@ -29,7 +29,7 @@ from exeat.errors import ExeatError
 from exeat.gateway.credentials import Credentials
 from exeat.gateway.process import proxy_url
 from exeat.jail.container.cell import CellSpec, creation
-from exeat.jail.container.images import find_image
+from exeat.jail.container.images import Image, find_image, hold_volumes
 from exeat.jail.container.limits import check_limits
 from exeat.jail.container.options import ContainerOptions
 from exeat.jail.environment import Variables, inherited_environment
@@ -101,7 +101,7 @@ class _FarRun:
         remove_left_networks(self._engine)
         if told := check_limits(self._engine, self._options):
             say(told)
-        image = find_image(self._engine, self._options.image, say).id
+        image = find_image(self._engine, self._options.image, say)
         gateway = ensure_gateway_image(self._engine, progress=_show)
         inside, outside = (self._make_network(each) for each in ("inside", "outside"))
         sidecar, log = self._start_sidecar(gateway, outside)
@@ -158,7 +158,7 @@ class _FarRun:
             self._record.feed(pieces)
         return sidecar, log
 
-    def _command_body(self, image: str, proxy: Proxy) -> dict[str, Any]:
+    def _command_body(self, image: Image, proxy: Proxy) -> dict[str, Any]:
         settings, options = self._settings, self._options
         inherited = inherited_environment(settings.environ)
         url = proxy_url(proxy.address, PORT, Credentials("exeat", self._token))
@@ -169,10 +169,11 @@ class _FarRun:
             environ.setdefault("TERM", inherited.get("TERM") or "xterm")
         user = options.user or f"{os.geteuid()}:{os.getegid()}"
         limits = (options.memory, options.cpus, options.pids)
-        spec = CellSpec(image, settings.argv, environ, options.home, user, options.home, (), *limits)
+        spec = CellSpec(image.id, settings.argv, environ, options.home, user, options.home, (), *limits)
         body = creation(spec, "", is_podman=self._engine.kind == "podman", keep_id=False)
         body |= {"Entrypoint": settings.argv[:1], "Cmd": settings.argv[1:], "Tty": self._has_terminal}
         body |= _WITH_INPUT
+        hold_volumes(body["HostConfig"], image.volumes, ())
         # Its exit status is asked for when it has ended. The engine's own init: process 1 would get no signals.
         body["HostConfig"] |= {**proxy.host_config, "AutoRemove": False, "Init": True}
         return body
