@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -24,6 +25,8 @@ def test_a_pull_can_be_broken_off(number: signal.Signals, tmp_path: Path) -> Non
         if request.startswith(b"POST /images/create"):
             over.wait(60)
             return answer(500, {"message": "it went on"})
+        if request.startswith(b"GET /info"):
+            return answer(200, {"KernelVersion": os.uname().release, "Name": os.uname().nodename})
         return answer(200, []) if request.startswith(b"GET /containers/json") else answer(404, {"message": "no"})
 
     with serving(tmp_path / "s", reply) as requests:
