@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Final
 
+from exeat.container.parsing import parse
 from exeat.errors import ConfigError
 
 _BUILTINS: Final = frozenset(vars(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
@@ -44,7 +45,7 @@ def read_tool_source(function: Callable[..., Any], own_decorator: Callable[[obje
     _check_parameters(plain)
     source, filename = _module_source(plain)
     shown_without = _is_marked(plain.__globals__, own_decorator)
-    statements = [_read_statement(node, source, shown_without) for node in ast.parse(source, filename).body]
+    statements = [_read_statement(node, source, shown_without) for node in parse(source, filename).body]
     start = _find_definition(plain, statements)
     chosen = _needed(plain.__name__, start, statements)
     future = [each for each in statements if isinstance(each.node, ast.ImportFrom) and each.node.module == "__future__"]

@@ -348,8 +348,8 @@ class Gateway:
     @property
     def url(self) -> str:
         """Where the gateway listens, for a client that takes a proxy URL; with credentials if it wants some."""
-        login = self.state.credentials
-        return proxy_url(*self._address, login if isinstance(login, Credentials) else None)
+        address, login = self._address, self.state.credentials
+        return proxy_url(*address, login if isinstance(login, Credentials) else None)
 
     def environ(self) -> dict[str, str]:
         """Proxy variables for a child."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from _thread import allocate_lock  # `threading` takes 2 ms to load
 
 from exeat.errors import ConfigError
 from exeat.paths import steps
@@ -77,22 +78,26 @@ def open_folder(name: str, shown_as: str, within: int | None = None) -> int:
     return descriptor
 
 
+_one_umask = allocate_lock()  # all threads share it, and two at once would leave it narrow
+
+
 def make_folder(name: str, shown_as: str, within: int | None = None) -> None:
     """Make a folder with mode 0700, whatever the umask. What is there already is left as it is."""
     # A mode that was too narrow could only be changed by path, and so perhaps that of another folder.
-    before = os.umask(0o077)
-    try:
-        os.mkdir(name, 0o700, dir_fd=within)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be created: {error.strerror}",
-            where=shown_as,
-            expected="EXEAT_HOME in a place that you may write to",
-        ) from None
-    finally:
-        os.umask(before)
+    with _one_umask:
+        before = os.umask(0o077)
+        try:
+            os.mkdir(name, 0o700, dir_fd=within)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise ConfigError(
+                f"cannot be created: {error.strerror}",
+                where=shown_as,
+                expected="EXEAT_HOME in a place that you may write to",
+            ) from None
+        finally:
+            os.umask(before)
 
 
 def ownership_fault(found: os.stat_result) -> str:

@@ -37,7 +37,7 @@ INIT = {
 }
 GATEWAY = {
     "gateway-begins": ("exeat.run.gateway_process.rules", "read_rules"),
-    "gateway-rules": ("exeat.run.gateway_process.rules", "_loopback_places"),
+    "gateway-rules": ("exeat.run.gateway_process.rules", "loopback_places"),
     "gateway-prepares": ("exeat.run.gateway_process.intercepting", "Authority"),
     "gateway-waits": ("exeat.run.gateway_process.serving", "_receive"),
     "gateway-limits": ("exeat.run.gateway_process.serving", "raise_descriptor_limit"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,13 @@ time.sleep(100)
 """
 
 
+@pytest.fixture
+def own_folder() -> Iterator[Path]:
+    """A short path: a socket's has to fit into 108 bytes."""
+    with tempfile.TemporaryDirectory(prefix="exeat-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 def _program(folder: Path, text: str) -> str:
     program = folder / "podman"
     program.write_text(text)
@@ -32,31 +41,31 @@ def _program(folder: Path, text: str) -> str:
     return str(program)
 
 
-def test_one_that_fails_at_once_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_fails_at_once_is_not_waited_for(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_service, "_START_S", 1e6)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(own_folder))
     with pytest.raises(EngineError, match="could not be started") as error:
-        own_service.start_podman(_program(tmp_path, "#!/bin/sh\necho 'no subuid ranges' >&2\nexit 125\n"))
+        own_service.start_podman(_program(own_folder, "#!/bin/sh\necho 'no subuid ranges' >&2\nexit 125\n"))
     assert error.value.detail == "no subuid ranges"
-    assert not list(tmp_path.glob("exeat-podman-*"))
+    assert not list(own_folder.glob("exeat-podman-*"))
 
 
 @pytest.mark.parametrize("blocked", [(), (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)], ids=["plain", "in a run"])
 def test_it_ends_with_the_program(
-    blocked: tuple[signal.Signals, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    blocked: tuple[signal.Signals, ...], own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a run signals are blocked, which a shell would inherit."""
-    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("NOTED", str(own_folder / "noted"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(own_folder))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
-        engine = own_service.start_podman(_program(tmp_path, _SERVES))
+        engine = own_service.start_podman(_program(own_folder, _SERVES))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    pid, where = (tmp_path / "noted").read_text().split()
+    pid, where = (own_folder / "noted").read_text().split()
     assert where == f"unix://{engine.where}"
-    assert Path(engine.where).parents[1] == tmp_path  # and not where temporary files are, which may be shared
+    assert Path(engine.where).parents[1] == own_folder  # and not where temporary files are, which may be shared
     process = Process(int(pid))
     assert process.is_there
     os.close(engine._held)
-    wait_until(lambda: not process.is_there and not list(tmp_path.glob("exeat-podman-*")), "it has ended")
+    wait_until(lambda: not process.is_there and not list(own_folder.glob("exeat-podman-*")), "it has ended")

@@ -6,6 +6,7 @@ import ast
 from importlib.resources import files
 from typing import Final
 
+from exeat.container.parsing import parse
 from exeat.errors import ExeatError
 
 _HOME: Final = "exeat.container.harness.inside"
@@ -30,7 +31,7 @@ def _read_module(name: str) -> tuple[str, set[str]]:
     text = _source(name)
     imported: set[str] = set()
     last = 0
-    for node in ast.parse(text).body:
+    for node in parse(text).body:
         match node:
             case ast.Import():
                 imported.add(ast.unparse(node))

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -22,7 +21,6 @@ from exeat.paths import printable
 from exeat.sandbox.home import open_home
 
 _LOCK: Final = "images.lock"
-_making_home: Final = threading.Lock()  # it sets the umask meanwhile, which all threads share
 _AGAIN_S: Final = 0.1
 _MAX_LOG: Final = 1 << 20
 _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
@@ -173,8 +171,7 @@ def _one_at_a_time(say: Say, halt: Halt) -> Iterator[None]:
 def _open_lock() -> int | None:
     """None where nothing can be written: looking again before the build has to do there."""
     try:
-        with _making_home:
-            home = open_home(create=True)
+        home = open_home(create=True)
     except (ConfigError, OSError):
         return None
     if home is None:
