@@ -94,7 +94,7 @@ class _Far:
 @pytest.fixture(scope="module", params=(DOCKER_ROOT, PODMAN_ROOT), ids=lambda way: way.name)
 def far(engines: Engines, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Far]:
     way: Way = request.param
-    base = engines.get(way)
+    base = engines.get(way, own="far")  # other tests have servers at the same addresses, and things of their own
     with servers(base), forwarded(base) as seen:
         yield _Far(base, seen, tmp_path_factory.mktemp("far"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -30,7 +31,18 @@ server.serve_forever()
 
 @contextmanager
 def servers(base: Base) -> Iterator[None]:
-    """At two addresses of the engine's host. They listen on all others, too, as many things on a host do."""
+    """At two addresses of the engine's host. They listen on all others, too, as many things on a host do.
+
+    One test at a time: others wait, whichever worker they are of.
+    """
+    with open(base.socket.parent / "servers.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with _serving(base):
+            yield
+
+
+@contextmanager
+def _serving(base: Base) -> Iterator[None]:
     for address in ADDRESSES:
         subprocess.run([*base.on_its_network, "ip", "address", "replace", f"{address}/32", "dev", "lo"], check=True)
     server = subprocess.Popen([*base.on_its_network, sys.executable, "-c", _SERVER], stdout=subprocess.PIPE)
