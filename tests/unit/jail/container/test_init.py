@@ -87,8 +87,9 @@ def test_no_descriptor_that_the_engine_left_open_reaches_the_command() -> None:
     look = f"[ -e /proc/self/fd/{LEAKED} ] && echo leaked; [ -e /proc/self/fd/0 ] && echo stdin"
     assert _output(_native(), "sh", "-c", look)[0] == "stdin\n"
     # The control: a program that closes nothing has it.
-    leave_open = f"exec {LEAKED}>&1; {look}"
-    assert subprocess.run(["sh", "-c", leave_open], stdout=subprocess.PIPE, check=True).stdout == b"leaked\nstdin\n"
+    leave_open = f"import os; os.dup2(1, {LEAKED}); os.execvp('sh', ['sh', '-c', {look!r}])"
+    control = subprocess.run([sys.executable, "-c", leave_open], stdout=subprocess.PIPE, check=True)
+    assert control.stdout == b"leaked\nstdin\n"
 
 
 def test_the_command_has_nothing_open_but_its_streams() -> None:
