@@ -98,7 +98,9 @@ async def _start(engine: Base, folder: Path, host: dict[str, Any]) -> AsyncItera
     streams = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
     upgrade = {"Connection": "Upgrade", "Upgrade": "tcp"}
     try:
-        answer = await asyncio.to_thread(api.request, "POST", f"/containers/{box}/attach", streams, headers=upgrade)
+        answer = await asyncio.to_thread(
+            api.request, "POST", f"/containers/{box}/attach", query=streams, headers=upgrade
+        )
         await asyncio.to_thread(api.call, "POST", f"/containers/{box}/start")
         client = HarnessClient(answer.connection, is_multiplexed=True, received=answer.take_start())
         try:

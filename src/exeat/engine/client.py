@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 import httptools
 
@@ -23,6 +23,17 @@ _LOOK_MS: Final = 100
 _MAX_ANSWER: Final = 64 << 20
 _PEER: Final = struct.Struct("iII")
 _UNKNOWN_UID: Final = 65_534  # of a user that this user namespace does not have
+
+
+class Sent(TypedDict, total=False):
+    """What may be said of a request. `opened` gets the connection before anything is sent, to break it off."""
+
+    query: Mapping[str, object] | None
+    body: object  # as JSON
+    data: bytes | Iterable[bytes] | None
+    headers: Mapping[str, str] | None
+    timeout_s: float | None
+    opened: Callable[[socket.socket], None] | None
 
 
 class Engine:
@@ -71,80 +82,36 @@ class Engine:
         info = self.info()
         return bool(info.get("Rootless")) or any("rootless" in each for each in info.get("SecurityOptions") or ())
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, object] | None = None,
-        body: object = None,
-        data: bytes | Iterable[bytes] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float = CALL_S,
-    ) -> Any:
+    def call(self, method: str, path: str, **how: Unpack[Sent]) -> Any:
         """The answer as JSON; None if it is empty. Raises EngineError, by its status."""
-        answer = self.raw(method, path, query=query, body=body, data=data, headers=headers, timeout_s=timeout_s)
-        try:
-            return json.loads(answer) if answer.strip() else None
-        except ValueError:
-            raise EngineError("the engine's answer is not JSON", detail=repr(answer[:200])) from None
+        answer = self.raw(method, path, **how)
+        return _decode(answer) if answer.strip() else None
 
-    def raw(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, object] | None = None,
-        body: object = None,
-        data: bytes | Iterable[bytes] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float = CALL_S,
-    ) -> bytes:
+    def raw(self, method: str, path: str, **how: Unpack[Sent]) -> bytes:
         """The answer's body."""
-        with closing(self.request(method, path, query, body, data, headers, timeout_s)) as answer:
+        with closing(self.request(method, path, **how)) as answer:
             return answer.read()
 
-    def stream(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, object] | None = None,
-        body: object = None,
-        data: bytes | Iterable[bytes] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
-    ) -> Iterator[dict[str, Any]]:
+    def stream(self, method: str, path: str, **how: Unpack[Sent]) -> Iterator[dict[str, Any]]:
         """Its lines of JSON as they come: progress, events. Without a time limit unless one is said."""
-        with closing(self.request(method, path, query, body, data, headers, timeout_s)) as answer:
+        how.setdefault("timeout_s", None)
+        with closing(self.request(method, path, **how)) as answer:
             rest = b""
             for piece in answer.pieces():
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in filter(bytes.strip, lines):
-                    yield json.loads(line)
+                    yield _decode(line)
             if rest.strip():
-                yield json.loads(rest)
+                yield _decode(rest)
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, object] | None = None,
-        body: object = None,
-        data: bytes | Iterable[bytes] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float | None = CALL_S,
-        opened: Callable[[socket.socket], None] | None = None,
-    ) -> Answer:
-        """Send it and read the head of the answer. Raises EngineError if that says no.
-
-        `opened` gets the connection before anything is sent, for those who may want to break it off.
-        """
-        connection = self.connect(timeout_s)
+    def request(self, method: str, path: str, **how: Unpack[Sent]) -> Answer:
+        """Send it and read the head of the answer. Raises EngineError if that says no."""
+        connection = self.connect(how.get("timeout_s", CALL_S))
         try:
-            if opened is not None:
+            if opened := how.get("opened"):
                 opened(connection)
-            _send(connection, method, _target(path, query), body, data, headers or {})
+            target = _target(path, how.get("query"))
+            _send(connection, method, target, how.get("body"), how.get("data"), how.get("headers") or {})
             answer = Answer(connection, self.while_waiting)
         except (OSError, httptools.HttpParserError) as error:
             connection.close()
@@ -253,6 +220,13 @@ class Answer:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def _decode(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise EngineError("the engine's answer is not JSON", detail=repr(text[:200])) from None
 
 
 def _target(path: str, query: Mapping[str, object] | None) -> str:

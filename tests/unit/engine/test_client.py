@@ -98,3 +98,9 @@ def test_a_stream_that_takes_over_begins_with_what_came_with_the_head(tmp_path: 
         taken = Engine(str(tmp_path / "s")).request("POST", "/containers/1/attach", headers=headers)
         assert (taken.status, taken.take_start() + taken.connection.recv(10)) == (101, b"first")
         taken.close()
+
+
+def test_garbage_in_a_stream_is_an_error(tmp_path: Path) -> None:
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{}\nnot json\n{}"
+    with serving(tmp_path / "s", lambda request: reply), pytest.raises(EngineError, match="not JSON"):
+        list(Engine(str(tmp_path / "s")).stream("GET", "/events"))

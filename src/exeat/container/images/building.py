@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -65,10 +64,10 @@ def _build(engine: Engine, name: str, order: BuildOrder, network: str, say: Say,
     headers = {"Content-Type": "application/x-tar"}
     try:
         with halt.watching() as watch:
-            answer = engine.request("POST", "/build", query, None, order.context(), headers, None, watch)
-            with contextlib.closing(answer):
-                for event in _events(answer.pieces()):
-                    log.add(event)
+            for event in engine.stream(
+                "POST", "/build", query=query, data=order.context(), headers=headers, opened=watch
+            ):
+                log.add(event)
     except EngineError as error:
         if not error.status:
             raise
@@ -85,22 +84,6 @@ def _find(engine: Engine, tag: str) -> str:
         return str(engine.call("GET", f"/images/{tag}/json")["Id"])
     except NotFoundError:
         return ""
-
-
-def _events(pieces: Iterator[bytes]) -> Iterator[Mapping[str, Any]]:
-    rest = b""
-    for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from (_event(line) for line in lines if line.strip())
-    if rest.strip():
-        yield _event(rest)
-
-
-def _event(line: bytes) -> Mapping[str, Any]:
-    try:
-        return dict(json.loads(line))
-    except ValueError:
-        raise EngineError("the engine's answer is not JSON", detail=repr(line[:200])) from None
 
 
 def _shown(text: str) -> str:

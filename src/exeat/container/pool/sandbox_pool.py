@@ -116,9 +116,13 @@ class SandboxPool:
             await stock.reach(stock.size)
 
     async def aclose(self) -> None:
-        """End every sandbox, claimed ones too. Nothing is left at the engine."""
+        """End every sandbox, claimed ones too. Nothing is left at the engine, even if this is cancelled once."""
         task = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(task)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
 
     async def _close(self) -> None:
         self._is_open = False

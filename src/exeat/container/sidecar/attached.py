@@ -25,7 +25,7 @@ class Attached:
     def __init__(self, engine: Engine, container: str, *, stdin: bool = False, is_terminal: bool = False) -> None:
         query = {"stream": True, "stdin": stdin, "stdout": True, "stderr": True}
         upgrade = {"Connection": "Upgrade", "Upgrade": "tcp"}
-        answer = engine.request("POST", f"/containers/{container}/attach", query, headers=upgrade)
+        answer = engine.request("POST", f"/containers/{container}/attach", query=query, headers=upgrade)
         self.connection = answer.connection
         self.connection.settimeout(None)
         self._streams = None if is_terminal else Demultiplexer()  # a terminal has one stream, as it is

@@ -90,7 +90,7 @@ class _Unstarted:
     def _look(self, folder: str, name: str, left: int) -> str:
         here = f"{folder.rstrip('/')}/{name}"
         try:
-            answer = self._engine.request("HEAD", self._archive, {"path": here})
+            answer = self._engine.request("HEAD", self._archive, query={"path": here})
         except NotFoundError:
             return ""
         answer.close()

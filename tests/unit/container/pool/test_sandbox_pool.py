@@ -164,7 +164,7 @@ def test_a_pool_that_cannot_make_one_does_not_open(run: Run) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("moment", ["making", "becoming ready", "waiting", "binding", "using", "ending"])
+@pytest.mark.parametrize("moment", ["making", "becoming ready", "waiting", "binding", "using", "ending", "closing"])
 def test_cancelled_at_any_point_nothing_is_left(run: Run, moment: str) -> None:
     async def main() -> None:
         maker = FakeMaker()
@@ -192,7 +192,7 @@ def test_cancelled_at_any_point_nothing_is_left(run: Run, moment: str) -> None:
                     await asyncio.sleep(60)
 
         task = asyncio.create_task(work())
-        if moment in ("using", "ending"):
+        if moment in ("using", "ending", "closing"):
             await inside.wait()
         for _ in range(3 if moment == "binding" else 20):
             await asyncio.sleep(0.001)
