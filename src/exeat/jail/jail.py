@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from exeat.jail.environment import Variables
     from exeat.jail.files.mounts import View
     from exeat.jail.messages import HostPorts
+    from exeat.jail.vm.options import VmOptions
     from exeat.trust.unnamed_file import TrustFiles
 
 
@@ -42,6 +43,7 @@ class Spec(Value):
     trust: TrustFiles | None = None  # certificates for the command
     nest: bool = False  # may the command make user namespaces?
     container: ContainerOptions | None = None
+    vm: VmOptions | None = None
     mounts: tuple[Mount, ...] = ()  # for a body whose files are an image's
     folder: str = ""  # of the run among exeat's own, for files that such a body mounts
     memory: str = ""  # a folder for what is to be remembered of images

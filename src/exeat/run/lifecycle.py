@@ -155,6 +155,7 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
                 trust=prepared.trust,
                 nest=plan.files.nest,
                 container=settings.container,
+                vm=settings.vm,
                 mounts=files.mounts,
                 folder=files.folder,
                 memory=files.memory,

@@ -14,6 +14,7 @@ from exeat.values import Value
 if TYPE_CHECKING:
     from exeat.jail.container.options import ContainerOptions
     from exeat.jail.messages import HostPorts
+    from exeat.jail.vm.options import VmOptions
     from exeat.sandbox.folder import SandboxFolder
     from exeat.trust.unnamed_file import TrustFiles
 
@@ -46,6 +47,7 @@ class RunSettings(Value):
     upstream_ca: tuple[str, ...] = ()
     jail: str = AUTO
     container: ContainerOptions | None = None
+    vm: VmOptions | None = None
     audit: str | None = None
     audit_rotation: Rotation = DEFAULT_ROTATION
     env: tuple[str, ...] = ()
