@@ -148,7 +148,7 @@ def _make_users(uid: int, gid: int) -> int:
 
 
 def _named_again(descriptor: int) -> tuple[str, os.stat_result]:
-    """A descriptor of another mount namespace cannot be mounted here: the file is opened again, and must be the same."""
+    """A descriptor of another mount namespace cannot be mounted here: the file is opened again, if it is the same."""
     path, found = os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
     os.close(descriptor)
     return path, found
