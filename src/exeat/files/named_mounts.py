@@ -92,7 +92,7 @@ def refuse_missing_points(shares: Sequence[Mount]) -> None:
                 point = outer.source + inner.target[len(outer.target) :]
                 if not os.path.lexists(point):
                     raise ConfigError(
-                        f"would make {point} on this machine, to have {inner.target} in the container",
+                        f"would make {point} on this machine, to have {inner.target} inside",
                         where=f"--mount {outer.source}:{outer.target}",
-                        expected="another place in the container",
+                        expected="another place inside",
                     )
