@@ -32,6 +32,7 @@ class ViewedFiles(CommandFiles):
         self._layers = -1
         self.cwd = working_directory()
         self.view = self._seen.view
+        self.mounts = self._seen.mounts
         self.look_every_ms = self._seen.look_every_ms
 
     def begin(self, built: Built) -> None:
