@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test test-containers quick test-all-pythons lint bench demo demo-svg format clean system venv
+.PHONY: help setup test test-containers test-vms quick test-all-pythons lint bench demo demo-svg format clean system venv
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -29,6 +29,9 @@ test: setup  ## run all tests
 
 test-containers: setup  ## run the tests with real engines over all of them: Docker and Podman, with and without root
 	@EXEAT_TEST_ENGINES=all bash scripts/run-tests $(BIN)/python tests/containers
+
+test-vms: setup  ## run the tests with real guests over all kernels
+	@EXEAT_TEST_VMS=all bash scripts/run-tests $(BIN)/python tests/vms
 
 quick: lint  ## lint and most unit tests, with a tenth of the generated examples: in a minute, after each change
 	@EXEAT_TEST_QUICK=1 bash scripts/run-tests $(BIN)/python -m "not thorough" tests/unit

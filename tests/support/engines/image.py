@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from tests.support.cache import cache_folder
 from tests.support.own_network import on_the_machines_network
 from tests.support.programs import find, give_up, run
 from tests.support.starting import CALLERS_ENVIRONMENT
@@ -31,21 +32,12 @@ _TIMEOUT_S = 220
 def archive() -> Path:
     """The archive, made now if this machine has none. Its download is the only traffic beyond the tests' networks."""
     recipe = json.dumps([_VERSION, SUITE, PACKAGES, _NOT_NEEDED])
-    path = _cache() / f"image-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.tar"
+    path = cache_folder() / f"image-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.tar"
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be at it
         if not path.exists():
             _make(path)
     return path
-
-
-def _cache() -> Path:
-    """Kept between sessions and checkouts: $EXEAT_TEST_CACHE, or in the caller's own cache folder."""
-    caller = CALLERS_ENVIRONMENT
-    home = Path(caller.get("XDG_CACHE_HOME") or Path(caller.get("HOME") or "/root", ".cache"))
-    folder = Path(caller.get("EXEAT_TEST_CACHE") or home / "exeat-tests")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _make(path: Path) -> None:

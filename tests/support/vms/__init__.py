@@ -1,0 +1,1 @@
+"""QEMU and kernels for the tests with real guests."""
