@@ -163,8 +163,9 @@ def to_lines(report: Report) -> list[str]:
         lines += _below(*others)
     lines += ["", "Virtual machines, for exeat run --vm"] if report.vms else []
     for part in report.vms:
-        lines.append(f"  {part.part:<6} {'yes' if part.ok else 'no'}")
-        lines += _below(part.why, f"to get it: {part.fix}" if part.fix and not part.ok else "")
+        first = f"{part.part:<6} {'yes' if part.ok else 'no':<4} {part.why}"
+        lines += textwrap.wrap(first, 98, initial_indent="  ", subsequent_indent=" " * 14)
+        lines += _below(f"to get it: {part.fix}" if part.fix and not part.ok else "")
     lines += _hidden_lines(report.hidden)
     for title, facts in (("Kernel", report.kernel), ("Versions", report.versions)):
         lines += ["", title]
