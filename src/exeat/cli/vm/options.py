@@ -69,6 +69,7 @@ def vm_options(options: argparse.Namespace) -> VmOptions | None:
         image=_image(options),
         guest_root=options.guest_root,
         time_limit_s=0.0 if options.time_limit is None else parse_seconds(options.time_limit, "--time-limit"),
+        quiet=options.quiet,
         mounts=_mounts(options),
     )
 

@@ -63,20 +63,20 @@ class Disk(Value):
 
 
 class Machine(Value):
-    """Sockets are one end of a pair each (`AF_UNIX`, `SOCK_STREAM`)."""
+    """Sockets are one end of a pair each (`AF_UNIX`, `SOCK_STREAM`). Descriptors are known when it is started."""
 
     qemu: str
     memory: int  # bytes
     cpus: int
     accel: str  # kvm | tcg
-    kernel_fd: int
-    initrd_fd: int
-    control_fd: int
-    in_fd: int
-    out_fd: int
-    err_fd: int
-    qmp_fd: int
-    console_fd: int  # a socket as well
+    kernel_fd: int = -1
+    initrd_fd: int = -1
+    control_fd: int = -1
+    in_fd: int = -1
+    out_fd: int = -1
+    err_fd: int = -1
+    qmp_fd: int = -1
+    console_fd: int = -1  # a socket as well
     smbios_fd: int = -1  # a table as `settings.smbios_bytes` makes it
     shares: tuple[VirtioFs | NineP, ...] = ()
     disk: Disk | None = None

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from exeat.errors import JailError
 from exeat.jail.files.kernelfs import read_only, read_only_below
 from exeat.jail.libc import (
     CLONE_NEWUSER,
@@ -115,6 +116,17 @@ class MachineTree:
         mount("/proc", f"{MACHINE}/proc", None, MS_BIND | MS_REC)
         self.namespaces = (_make_users(os.geteuid(), os.getegid()), _make_users(*self._guest_ids))
         return self.namespaces
+
+
+def seen_by_qemu(path: str) -> str:
+    """The program without links, as QEMU's root has it. Raises JailError if it is not of the system's."""
+    real = os.path.realpath(path)
+    if real.split("/")[1] not in _SYSTEM:
+        raise JailError(
+            f"{real} is not among the system's programs, which are all that a machine's root has",
+            fix=f"install it there: /{', /'.join(_SYSTEM[:2])} or /opt",
+        )
+    return real
 
 
 def _make_users(uid: int, gid: int) -> int:
