@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_KEEP, RUN_KEEP, rotation_from
 from exeat.cli.container.options import add_container_options, container_options
+from exeat.cli.limits import add_limit_options, refuse_limits
 from exeat.cli.options import add_file_options, add_policy_options, add_repeatable, file_settings, given_rules
+from exeat.cli.vm.options import add_vm_options, vm_options
 from exeat.engine.errors import NoWayError
 from exeat.errors import ConfigError
 from exeat.file_policy import combine
+from exeat.jail.select import AUTO
 from exeat.run.settings import JAILS
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 # Options that hardly any other program has.
 _OURS_ONLY = frozenset((
     "--allow", "--deny", "--policy", "--add-host", "--learn", "--learn-out", "--upstream-ca", "--clean-env",
-    "--no-proxy-env", "--summary-json", "--ask-timeout", "--layer-size",
+    "--no-proxy-env", "--summary-json", "--ask-timeout", "--layer-size", "--kvm", "--guest-root", "--time-limit",
 ))  # fmt: skip
 _ASK_S, _MAX_ASK_S = 30.0, 3600.0
 
@@ -41,7 +44,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "  exeat run --learn -- npm install    # what would it need?\n"
         "\n"
         "exit status: the command's; 128+N if signal N ended it; 126 or 127 if it could\n"
-        "not be started; 2 if exeat started nothing"
+        "not be started; 2 if exeat started nothing; 124 if a virtual machine took too\n"
+        "long (--time-limit)"
     )
     add_policy_options(parser)
     parser.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="the command, after --")
@@ -75,12 +79,14 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--jail",
         choices=JAILS,
         default="auto",
-        help="netns: namespaces, no root needed; nft: packet rules, root; container: as --container; seatbelt: macOS; "
-        "env: variables only, not a boundary (default: netns, else nft if root; seatbelt on macOS)",
+        help="netns: namespaces, no root needed; nft: packet rules, root; container: as --container; vm: as --vm; "
+        "seatbelt: macOS; env: variables only, not a boundary (default: netns, else nft if root; seatbelt on macOS)",
     )
     add_repeatable(jail, "--unix", metavar="PATH", help="leave this Unix socket of the host reachable")
     add_repeatable(jail, "--device", metavar="PATH", help="show this device of the host's /dev as well")
     add_container_options(parser)
+    add_vm_options(parser)
+    add_limit_options(parser)
     rest = parser.add_argument_group("environment and output")
     rest.add_argument("--audit", metavar="FILE", help="write every decision there; - is stdout")
     add_repeatable(rest, "--env", metavar="NAME[=VALUE]", help="set a variable, or keep it with --clean-env")
@@ -107,6 +113,7 @@ def run_command(options: argparse.Namespace) -> int:
         given_rules(options),
         upstream_ca=tuple(options.upstream_ca),
         jail=_jail(options),
+        vm=vm_options(options),
         container=container_options(options),
         audit=folder.audit_path if folder is not None else options.audit,
         audit_rotation=rotation_from(os.environ, keep=DEFAULT_KEEP if folder is not None else RUN_KEEP),
@@ -138,15 +145,19 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def _jail(options: argparse.Namespace) -> str:
-    if options.container is None:
-        return str(options.jail)
-    if options.jail not in ("auto", "container"):
-        raise ConfigError(
-            "a container is a jail of its own",
-            where=f"--jail {options.jail}",
-            expected="--container or --jail, not both",
-        )
-    return "container"
+    """One of them. A container and a virtual machine are jails of their own."""
+    asked = {"--container": options.container is not None, "--vm": options.vm, "--kvm": options.kvm}
+    kinds = {option: "container" if option == "--container" else "vm" for option, is_given in asked.items() if is_given}
+    if options.jail != AUTO:
+        kinds[f"--jail {options.jail}"] = options.jail
+    first, *others = kinds or (AUTO,)
+    for other in others:
+        if kinds[other] != kinds[first]:
+            raise ConfigError("a run has one jail", where=f"{first}, {other}", expected="one of the two")
+    jail = kinds.get(first, AUTO)
+    if jail not in ("container", "vm"):
+        refuse_limits(options)
+    return jail
 
 
 def _asks(options: argparse.Namespace) -> bool:

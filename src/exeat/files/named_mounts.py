@@ -1,4 +1,4 @@
-"""`--mount SRC:DST[:ro]`, made certain: what it names is there, may be shared, and has a place in the container."""
+"""`--mount SRC:DST[:ro]`, made certain: what it names is there, may be shared, and has a place inside."""
 
 from __future__ import annotations
 
@@ -18,22 +18,33 @@ _KERNELS: Final = ("/proc", "/sys", "/dev")
 # Where a container has something of its own. A folder above one of these would be mounted over it, or changed by it.
 _FOR_ANY: Final = ("/tmp", HOME, ROOT_HOME)  # noqa: S108 - in the container
 _OWN: Final = ("/run/exeat", "/etc/passwd", *_KERNELS)
+_GUESTS_OWN: Final = ("/run/exeat", "/etc/resolv.conf", *_KERNELS)  # of a virtual machine
 
 
 def parse_mount(text: str) -> Mount:
-    """As it was typed. Raises ConfigError."""
+    """As it was typed, for a container. Raises ConfigError."""
+    return _parse(text, "container", _OWN, _FOR_ANY)
+
+
+def parse_guest_mount(text: str) -> Mount:
+    """As it was typed, for a virtual machine with files of its own. Raises ConfigError."""
+    return _parse(text, "guest", _GUESTS_OWN, ())
+
+
+def _parse(text: str, inside: str, own: tuple[str, ...], above: tuple[str, ...]) -> Mount:
+    """`own`: nothing is mounted there, above or below. `above`: not above these."""
     where = f"--mount {text}"
     source, _, rest = text.partition(":")
     target, colon, mode = rest.partition(":")
     if not source or not target or "\0" in text or (colon and mode not in ("ro", "rw")):
         raise ConfigError("is not a mount", where=where, expected=_FORM)
     if not target.startswith("/"):
-        raise ConfigError(f"{target} is not a full path in the container", where=where, expected=_FORM)
+        raise ConfigError(f"{target} is not a full path in the {inside}", where=where, expected=_FORM)
     target = "/" + os.path.normpath(target).strip("/")
-    for path in (*_OWN, *_FOR_ANY):
-        if is_below(path, target) or (path in _OWN and is_below(target, path)):
+    for path in (*own, *above):
+        if is_below(path, target) or (path in own and is_below(target, path)):
             raise ConfigError(
-                f"{path} is the container's own", where=where, expected="another place in the container, such as /mnt"
+                f"{path} is the {inside}'s own", where=where, expected=f"another place in the {inside}, such as /mnt"
             )
     return Mount(source, target, mode == "ro")
 
@@ -81,7 +92,7 @@ def refuse_missing_points(shares: Sequence[Mount]) -> None:
                 point = outer.source + inner.target[len(outer.target) :]
                 if not os.path.lexists(point):
                     raise ConfigError(
-                        f"would make {point} on this machine, to have {inner.target} in the container",
+                        f"would make {point} on this machine, to have {inner.target} inside",
                         where=f"--mount {outer.source}:{outer.target}",
-                        expected="another place in the container",
+                        expected="another place inside",
                     )

@@ -90,6 +90,21 @@ class NestingRefused(Value):
     program: str
 
 
+class GuestFailed(Value):
+    """There is no virtual machine, or not any more: a sentence, what it said last, and what would help."""
+
+    public: str
+    detail: str
+    fix: str
+
+
+class TimedOut(Value):
+    """The virtual machine is ended, for this reason."""
+
+    reason: str
+    detail: str
+
+
 # From the runner to init
 
 
@@ -189,13 +204,13 @@ class Answered(Value):
 
 Message: TypeAlias = (
     Word | InitStarted | Failed | ExecFailed | Stopped | StreamMoved | Exited | NestingRefused | PassSignal | RulesRead
-    | Prepared | Serve | BadRules | NotStarted | Over | Asked | Settled | Answered | Enter
+    | Prepared | Serve | BadRules | NotStarted | Over | Asked | Settled | Answered | Enter | GuestFailed | TimedOut
 )  # fmt: skip
 _KINDS: Final[dict[type, bytes]] = {
     InitStarted: b"I", Failed: b"F", ExecFailed: b"X", Stopped: b"T", StreamMoved: b"M", Exited: b"D",
     NestingRefused: b"N", PassSignal: b"G", RulesRead: b"R", Prepared: b"C", Serve: b"S", BadRules: b"B",
     NotStarted: b"E", Over: b"O", Asked: b"Q", Settled: b"Z", Answered: b"A",
-    Enter: b"H",
+    Enter: b"H", GuestFailed: b"V", TimedOut: b"W",
 }  # fmt: skip
 _TYPES: Final[dict[bytes, Any]] = {kind: message for message, kind in _KINDS.items()}
 

@@ -39,6 +39,7 @@ class Body(Value):
     hides_sockets: bool = False  # Unix sockets of the host, but for those that are named
     needs_variables: bool = False  # it is nothing without those that name the proxy
     nests: bool = False  # the command may make user namespaces
+    own_kernel: bool = False  # the command has one, and meets the host's only by way of QEMU
     own_environment: bool = False  # no variable of the host but those that are named
     own_terminal: bool = False  # the command cannot share the caller's
     warning: str = ""
@@ -56,6 +57,7 @@ BODIES: Final = {
         Body("nft", "linux", Hides.BY_MOUNTS, by_itself=True, hides_sockets=True, needs_root=True),
         Body("seatbelt", "darwin", Hides.BY_PATH, by_itself=True, hides_sockets=True),
         Body("container", "linux", Hides.BY_IMAGE, hides_sockets=True, own_environment=True, own_terminal=True),
+        Body("vm", "linux", Hides.BY_MOUNTS, hides_sockets=True, own_kernel=True),
         Body("env", needs_variables=True, warning=_NOT_A_BOUNDARY),
     )
 }

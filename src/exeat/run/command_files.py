@@ -23,7 +23,7 @@ class CommandFiles:
     hidden: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()  # for a jail whose files are an image's
     folder = ""  # for files that such a jail mounts
-    memory = ""  # for what it remembers of images
+    memory = ""  # for what is remembered of images and kernels
     descriptor = -1  # readable when `attend` has something to do
     look_every_ms: float | None = None  # how often `why_end` wants to be asked
     said = ""  # after `end_layer`: what became of it

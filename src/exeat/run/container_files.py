@@ -23,7 +23,7 @@ from exeat.jail.files.mounttable import silent_mounts
 from exeat.jail.files.trees import usual_modes
 from exeat.jail.files.view import Layers
 from exeat.jail.jail import Built
-from exeat.paths import full_path, is_in, outermost, root_of
+from exeat.paths import root_of
 from exeat.run.command_files import CommandFiles
 from exeat.run.files.container_mounts import ContainerMounts, make_covers
 from exeat.run.files.held_places import HeldPlaces
@@ -36,6 +36,7 @@ from exeat.run.files.hidden_files import (
     working_directory,
 )
 from exeat.run.files.hints import name_hidden_keys
+from exeat.run.files.image_shares import choose_shares, is_in_sight, refuse_to_show_elsewhere
 from exeat.run.files.project_guard import ProjectGuard
 from exeat.run.files.seen_files import check_sockets_and_devices, refuse_own_sockets, refuse_silent, state_folder
 from exeat.run.files.shared_places import hide, hold_ways, own_paths, protect
@@ -100,7 +101,7 @@ class ContainerFiles(CommandFiles):
         hide(view, self._hidden, [])
         hold_ways(view, own)
         refuse_second_names(place.path for place in view.holdings.hidden if place.path in own_paths(self._hidden))
-        self._refuse_to_show_elsewhere(shares, home)
+        refuse_to_show_elsewhere(plan.files.show, shares, home, "container")
         if not settings.quiet:
             for note in notes:
                 say(note)
@@ -117,25 +118,14 @@ class ContainerFiles(CommandFiles):
         for path in settings.unix:
             refuse_way_out(os.path.realpath(path), f"--unix {path}", map(os.path.realpath, engines))
         asked = check_mounts(options.mounts, self._hidden, home=home, state=state_folder(), engines=engines)
-        writable = list(named.write)
         why = why_not_shared(here, home_directories(home, os.environ, os.geteuid()))
-        if not why:
-            writable.append(here)
-        at_own_path = {path: path in named.read_only for path in outermost(writable)}
-        at_own_path |= {path: True for path in named.read_only if not is_in(path, at_own_path)}
-        shares = [Mount(path, path, read_only) for path, read_only in at_own_path.items()] + asked
-        in_sight = [share.target for share in shares if is_in(here, [share.source]) and share.source == share.target]
+        shares = choose_shares(named, asked, () if why else (here,))
+        in_sight = is_in_sight(here, shares)
         self.cwd = here if in_sight else options.home
         if why and not in_sight and not settings.quiet:
             say(f"the working directory is {why}, so the container does not have it; to share it: --write .")
         refuse_missing_points(shares)
         return shares
-
-    def _refuse_to_show_elsewhere(self, shares: list[Mount], home: str) -> None:
-        for text in self.plan.files.show:
-            if not is_in(os.path.realpath(full_path(text, home)), [share.source for share in shares]):
-                expected = f"--mount {text}:PATH:ro as well"
-                raise ConfigError("is not in the container", where=f"--show {text}", expected=expected)
 
     def begin(self, built: Built) -> None:
         if built.init:  # else no one here sees the container's processes

@@ -94,6 +94,10 @@ def _take_down(standing: _Standing | None, gateway: GatewayProcess) -> None:
 
 def refuse_what_it_lacks(body: Body, plan: Plan) -> None:
     """What asks for something that this jail has not must not be taken for heard."""
+    if body.own_kernel:
+        from exeat.run.vm_settings import refuse_what_vms_lack  # for virtual machines
+
+        refuse_what_vms_lack(plan)
     if plan.files.nest:
         refuse_nesting(body, plan.files)
     settings = plan.settings

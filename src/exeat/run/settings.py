@@ -85,6 +85,10 @@ class RunSettings(Value):
         )
 
     @property
+    def has_own_kernel(self) -> bool:
+        return self.jail != AUTO and BODIES[self.jail].own_kernel
+
+    @property
     def spare_logs(self) -> int:
         """How many files must be there for the log to go on in."""
         rotation = self.audit_rotation
@@ -121,7 +125,11 @@ class Plan(Value):
 def make_plan(settings: RunSettings, prepared: Preparations, log_files: tuple[str, ...] = ()) -> Plan:
     """Raises ConfigError for files of which two things are said."""
     options, *others = settings.files
-    return Plan(settings, combine(options, (*others, *prepared.files)), prepared, log_files)
+    files = combine(options, (*others, *prepared.files))
+    if settings.has_own_kernel:
+        # A guest makes namespaces of its own as it likes. The jail around QEMU is not loosened for that.
+        files = files._replace(nest=False)
+    return Plan(settings, files, prepared, log_files)
 
 
 class FilesSeen(Value):

@@ -17,6 +17,7 @@ from exeat.run.files.project_guard import ProjectGuard
 from exeat.run.files.seen_files import see_files
 from exeat.run.outcome import LAYER_FULL, say
 from exeat.run.settings import FilesSeen, Plan
+from exeat.sandbox.home import state_home
 
 
 class ViewedFiles(CommandFiles):
@@ -31,7 +32,9 @@ class ViewedFiles(CommandFiles):
         self._copies: HeldPlaces | None = None
         self._layers = -1
         self.cwd = working_directory()
+        self.memory = f"{state_home()}/machines"
         self.view = self._seen.view
+        self.mounts = self._seen.mounts
         self.look_every_ms = self._seen.look_every_ms
 
     def begin(self, built: Built) -> None:

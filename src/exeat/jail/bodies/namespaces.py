@@ -28,6 +28,7 @@ class NamespaceJail:
         self._init = 0
         self._program = ""
         self._not_started: messages.ExecFailed | None = None
+        self._timed_out: messages.TimedOut | None = None
         self._tried: list[str] = []  # programs that were refused a user namespace
         self.namespaces: tuple[int, ...] = ()
         self.layers = -1
@@ -123,6 +124,11 @@ class NamespaceJail:
                     return self._ended(status)
                 case messages.ExecFailed():
                     self._not_started = message
+                case messages.TimedOut():
+                    self._timed_out = message
+                case messages.GuestFailed(public, detail, fix):
+                    self.end()
+                    raise JailError(public, detail=detail, fix=fix)
                 case messages.NestingRefused(program):
                     self._tried.append(program)
                 case None:
@@ -136,7 +142,10 @@ class NamespaceJail:
     def _ended(self, status: int) -> Ended:
         os.waitpid(self._init, 0)
         self._init = 0
-        return how_it_ended(self._program, status, self._not_started)
+        ended = how_it_ended(self._program, status, self._not_started)
+        if self._timed_out is None:
+            return ended
+        return ended.replace(note="\n".join(filter(None, self._timed_out)))
 
     def close(self) -> None:
         self.end()

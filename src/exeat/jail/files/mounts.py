@@ -12,6 +12,7 @@ import stat
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from exeat.jail.files.holding import Holdings
 from exeat.jail.files.kernelfs import OwnDevices, read_only
@@ -35,6 +36,22 @@ OWN_CERTIFICATE = f"{_OWN}/ca.pem"
 _MAX_ENTRIES = 4_000  # looked at in each folder, those near its top first
 
 
+class OwnTree(Protocol):
+    """More files than the command's, for what runs next to it."""
+
+    def open(self) -> None:
+        """While the host's files have their own names."""
+
+    def put(self) -> None:
+        """In the view, as long as what was opened can still be mounted."""
+
+    def finish(self, shared: Sequence[str]) -> None:
+        """All else stands."""
+
+    def settle(self) -> Sequence[int]:
+        """In init, whose processes /proc shows, before it loses its privileges. Returns descriptors that it keeps."""
+
+
 class View:
     """What the caller wants to be seen or not. Without `layers` it is the host's own files.
 
@@ -50,6 +67,7 @@ class View:
         self.holdings = Holdings()
         self.devices: tuple[str, ...] = ()  # of the host's /dev, added to those that are always there
         self.trust: TrustFiles | None = None
+        self.tree: OwnTree | None = None
 
 
 def build_view(
@@ -74,11 +92,15 @@ def build_view(
     kept_paths = {os.path.realpath(path) for path in view.sockets}
     links = _links_in_run()
     devices = OwnDevices(view.devices, hidden_terminal)
+    if view.tree is not None:
+        view.tree.open()
     held = enter_view(view.layers, own_users=own_users, silent=view.silent) if view.layers is not None else -1
     devices.put()  # what it opened stays open in init
     _cover_run(uid, links)
     os.mkdir(_OWN, 0o755)
     sockets = [(path, _keep_apart(descriptor, number)) for number, (path, descriptor) in enumerate(kept)]
+    if view.tree is not None:
+        view.tree.put()
     if held >= 0:
         forget_host()  # before any path of the view is followed: links of an earlier run's may lead to /..
     _write(BLANK, "", 0o000)

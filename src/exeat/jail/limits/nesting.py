@@ -128,7 +128,7 @@ def install_filter(attempts: Attempts, nesting: seccomp.Nesting, *, unix_sockets
 
 def prepare(nesting: seccomp.Nesting) -> None:
     """For the builder, in namespaces of users and mounts that it has just made."""
-    _bound_namespaces(nest=nesting.allowed)
+    _bound_namespaces(nest=nesting.allowed, programs=nesting.programs)
     _bound_watches()
     if nesting.allowed:
         nesting.control_groups = not _rules_own_control_group()
@@ -155,13 +155,14 @@ def _rules_own_control_group() -> bool:
             libc.call("umount2", "/proc", 0)
 
 
-def _bound_namespaces(*, nest: bool) -> None:
+def _bound_namespaces(*, nest: bool, programs: int) -> None:
     """How many namespaces may be made inside.
 
-    Without `--nest` none: a second wall behind the filter. The limits are those of that user namespace.
+    Without `--nest` none but those of our own programs: a second wall behind the filter. The limits are those of that
+    user namespace.
     """
     for kind in _KINDS if nest else ("user",):
-        _bound(f"{kind}_namespaces", _MAX_NAMESPACES if nest else 0)
+        _bound(f"{kind}_namespaces", _MAX_NAMESPACES if nest else programs)
 
 
 def _bound_watches() -> None:

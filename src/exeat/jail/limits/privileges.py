@@ -43,6 +43,15 @@ def drop_all() -> None:
         raise ExeatError(f"privileges could not be dropped: {', '.join(left)}")
 
 
+def keep_over_exec() -> None:
+    """Keep every capability over the next exec, for a program of ours in a user namespace that it owns."""
+    _, permitted, _ = _get_capabilities()
+    _set_capabilities(effective=permitted, permitted=permitted, inheritable=permitted)
+    for number in _CAPABILITY_NUMBERS:
+        if permitted >> number & 1:
+            libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_RAISE, number, 0, 0)
+
+
 def hide_memory() -> None:
     """Keep this process's memory from debuggers of the same user, from /proc, and out of core files.
 
@@ -98,9 +107,9 @@ def _get_capabilities() -> tuple[int, int, int]:
     return effective | high[0] << 32, permitted | high[1] << 32, inheritable | high[2] << 32
 
 
-def _set_capabilities(*, effective: int, permitted: int) -> None:
-    low = 0xFFFFFFFF
-    data = struct.pack("=6I", effective & low, permitted & low, 0, effective >> 32, permitted >> 32, 0)
+def _set_capabilities(*, effective: int, permitted: int, inheritable: int = 0) -> None:
+    halves = [[each >> shift & 0xFFFFFFFF for each in (effective, permitted, inheritable)] for shift in (0, 32)]
+    data = struct.pack("=6I", *halves[0], *halves[1])
     libc.call("capset", _CAPABILITY_HEADER, data)
 
 

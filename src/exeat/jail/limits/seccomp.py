@@ -113,10 +113,13 @@ def _refuse(number: int) -> int:
 class Nesting:
     """May the command make user namespaces of its own, for a sandbox inside? Not by default."""
 
-    __slots__ = ("allowed", "control_groups", "tell")
+    __slots__ = ("allowed", "control_groups", "programs", "tell")
 
-    def __init__(self, *, allowed: bool = False, control_groups: bool = False, tell: bool = False) -> None:
+    def __init__(
+        self, *, allowed: bool = False, control_groups: bool = False, tell: bool = False, programs: int = 0
+    ) -> None:
         self.allowed = allowed
+        self.programs = programs  # of ours, which get one before the filter is there
         self.control_groups = control_groups  # and namespaces of control groups, which make these mountable
         self.tell = tell  # a try that is refused goes to the listener, which has to answer
 

@@ -96,6 +96,8 @@ def _make_view(place: Place, dead_sockets: list[str], *, uid: int, own_users: bo
         from exeat.jail.limits.own_user import furnish  # root's jail only; loaded by now
 
         furnish(*place.run_as)
+    if place.view.tree is not None:
+        place.view.tree.finish(place.view.shared)
     return layers
 
 

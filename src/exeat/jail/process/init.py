@@ -72,9 +72,10 @@ def _settle(place: Place, control: socket.socket, *, is_root: bool) -> None:
     terminal = place.spec.terminal
     with Step("proc"):
         kernelfs.mount_proc(is_root=is_root)
+        kept = place.view.tree.settle() if place.view.tree is not None else ()
     with Step("descriptors"):
         # What exeat's own process had open: its log, the sockets of the gateway, folders of the host.
-        descriptors.close_all_but([control.fileno(), terminal.descriptor if terminal is not None else -1])
+        descriptors.close_all_but([control.fileno(), terminal.descriptor if terminal is not None else -1, *kept])
     with Step("privileges"):
         if place.run_as is not None:
             uid, gid = place.run_as
@@ -110,6 +111,8 @@ def _become_command(place: Place, control: socket.socket, attempts: Attempts) ->
         shared_network = not place.own_network
         # Also keeps signals inside: the command is in its caller's process group, and so is who else runs in that job.
         scoped = privileges.scope_abstract_sockets()
+        if place.life is not None:
+            place.life(lambda message: messages.send(control, message))
         unix_sockets = scoped or not shared_network
         nesting.install_filter(attempts, place.nesting, unix_sockets=unix_sockets, shared_network=shared_network)
         become(place.paths, spec.argv, place.environ)

@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 from exeat.jail.files.mounts import View
 from exeat.jail.files.view import NoViewError
 from exeat.jail.jail import Spec
 from exeat.jail.limits.seccomp import Nesting
-from exeat.jail.messages import failure, send
+from exeat.jail.messages import Message, failure, send
 from exeat.jail.process.command import places_of
+
+NESTED_PROGRAMS: Final = 2  # of ours, each with a user namespace of its own
 
 
 class Place:
     """The run's wishes, and what its body has decided. `run_as`: uid and gid, where they are not the caller's.
 
+    `life`: what the command's process does instead of becoming the command. It can tell the runner something.
+
     The caller gets a network of its own; another user's is the host's.
     """
 
-    __slots__ = ("environ", "nesting", "paths", "run_as", "spec", "view")
+    __slots__ = ("environ", "life", "nesting", "paths", "run_as", "spec", "view")
 
-    def __init__(self, spec: Spec, environ: dict[str, str], run_as: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        environ: dict[str, str],
+        run_as: tuple[int, int] | None = None,
+        life: Callable[[Callable[[Message], None]], NoReturn] | None = None,
+    ) -> None:
         assert spec.view is not None
         self.spec = spec
         self.view: View = spec.view
         self.environ = environ
         self.run_as = run_as
         self.paths = places_of(spec.argv[0], environ)
-        self.nesting = Nesting(allowed=spec.nest)
+        self.life = life
+        self.nesting = Nesting(allowed=spec.nest and life is None, programs=NESTED_PROGRAMS if life is not None else 0)
 
     @property
     def own_network(self) -> bool:

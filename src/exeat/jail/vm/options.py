@@ -26,4 +26,5 @@ class VmOptions(Value):
     image: str = ""  # "": the files of this machine, as `exeat run` shows them
     guest_root: bool = False
     time_limit_s: float = 0.0  # 0: none
+    quiet: bool = False
     mounts: tuple[Mount, ...] = ()  # with an image: what else of this machine is in it

@@ -37,6 +37,7 @@ from exeat.run.settings import Plan, RunSettings
 from exeat.sandbox.home import state_home
 
 if TYPE_CHECKING:
+    from exeat.jail.container.options import Mount
     from exeat.run.files.layer_end import SaveLayer
     from exeat.sandbox.folder import SandboxFolder
 
@@ -58,6 +59,7 @@ class SeenFiles:
         self.disk = disk
         self.save: SaveLayer | None = None
         self.covered: list[str] = []  # what is hidden though earlier runs have left something there
+        self.mounts: tuple[Mount, ...] = ()  # for a guest whose files are an image's
         self.kept: list[int] = []  # descriptors of the layers of earlier runs, unchanged while they are open
 
     @property
@@ -101,7 +103,9 @@ def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
     hidden = find_hidden(plan, own)
     refuse_own_sockets(settings.unix, hidden)
     named = check_paths(plan.files, hidden, home=home, here=working_directory(), state=state_folder())
-    view = View(_choose_layers(plan, named, home), settings.unix)
+    mounts = _guest_mounts(plan, named, hidden, home)
+    real = [*named.write, *(mount.source for mount in mounts if not mount.read_only)]
+    view = View(_choose_layers(plan, real, home), settings.unix)
     if make_own_folders(view.shared):
         hidden = find_hidden(plan, own)
     notes = protect(view, plan, home, (Place("/", path) for path in named.read_only))
@@ -120,6 +124,7 @@ def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
     view.trust = plan.prepared.trust
     view.devices = settings.devices
     seen = SeenFiles(view, hidden, disk)
+    seen.mounts = mounts
     if view.layers is not None:
         if disk is not None:
             # It lies in folders that it is a layer for. The kernel allows that to the uppermost.
@@ -166,19 +171,32 @@ def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> 
         layers.fill_cover = fill
 
 
-def _choose_layers(plan: Plan, named: RealPaths, home: str) -> Layers | None:
+def _choose_layers(plan: Plan, real: list[str], home: str) -> Layers | None:
+    """`real`: what is written for real, but for the working directory."""
     settings, policy, here = plan.settings, plan.files, working_directory()
     if policy.mode == "host":
         say(_HOST_WARNING)
         return None
-    real = list(named.write)
     why = why_not_shared(here, home_directories(home, os.environ, os.geteuid()))
     if not why:
-        real.append(here)
-    elif not settings.quiet and not is_in(here, real):
+        real = [*real, here]
+    elif not settings.quiet and not is_in(here, real) and not _has_image(settings):
         say(note_on_working_directory(why))
     own_folders = [home, "/var/tmp", os.path.realpath(os.environ.get("TMPDIR", "/tmp"))]  # noqa: S108
     return Layers(outermost(real), limit=policy.layer_bytes, own_folders=own_folders)
+
+
+def _has_image(settings: RunSettings) -> bool:
+    return settings.vm is not None and settings.vm.image != ""
+
+
+def _guest_mounts(plan: Plan, named: RealPaths, hidden: list[HiddenPath], home: str) -> tuple[Mount, ...]:
+    """What of the machine is in a guest that has an image's files."""
+    if not _has_image(plan.settings):
+        return ()
+    from exeat.run.files.image_shares import choose_guest_mounts  # for images
+
+    return choose_guest_mounts(plan, named, hidden, home=home, state=state_folder())
 
 
 def state_folder() -> str:

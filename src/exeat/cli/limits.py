@@ -1,0 +1,68 @@
+"""Options that a container and a virtual machine share: what it may use, and what of this machine is in it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Final
+
+from exeat.errors import ConfigError
+
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
+_MAX_SECONDS: Final = 30 * 24 * 3600
+
+
+def add_limit_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("of a container or virtual machine")
+    group.add_argument(
+        "--mount",
+        metavar="SRC:DST[:ro]",
+        action="append",
+        default=[],
+        help="show a file or folder of this machine there; for a virtual machine: with --image",
+    )
+    group.add_argument(
+        "--memory", metavar="SIZE", help="at most so much, such as 512m (default: 4g; 2g for a virtual machine)"
+    )
+    group.add_argument(
+        "--cpus",
+        metavar="N",
+        type=float,
+        help="at most so many, such as 1.5 (default: all); a virtual machine has whole ones",
+    )
+
+
+def refuse_limits(options: argparse.Namespace) -> None:
+    """For a run in neither. Raises ConfigError."""
+    for name in ("mount", "memory", "cpus"):
+        if getattr(options, name) not in (None, []):
+            raise ConfigError(
+                "it is about a container or a virtual machine",
+                where=f"--{name}",
+                expected="--container or --vm as well",
+            )
+
+
+def parse_size(text: str, *, least: int) -> int:
+    """Of `--memory`. Raises ConfigError."""
+    found = re.fullmatch(r"([0-9]{1,12})([kmg]?)b?", text.lower())
+    size = int(found[1]) * _UNITS[found[2]] if found else 0
+    if size < least:
+        raise ConfigError(
+            "not a size, or too small",
+            where=f"--memory {text}",
+            expected=f"at least {least >> 20}m, such as 512m or 2g",
+        )
+    return size
+
+
+def parse_seconds(text: str, where: str) -> float:
+    """`90`, `90s`, `5m`, `1.5h`. Raises ConfigError."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smh]?)", text.lower())
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if not 0 < seconds <= _MAX_SECONDS:
+        raise ConfigError(
+            "not a time, or too long", where=f"{where} {text}", expected="seconds, such as 90; or 5m, or 1h; up to 720h"
+        )
+    return seconds

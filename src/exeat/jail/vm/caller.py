@@ -1,0 +1,45 @@
+"""The caller's terminal while a guest has it: every key is the guest's, the window's size is told to it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import termios
+import tty
+from contextlib import suppress
+from typing import Any, Final
+
+_SIZE: Final = struct.Struct("HHHH")
+
+
+class CallersTerminal:
+    """Descriptor 0, if that and 1 are a terminal."""
+
+    def __init__(self) -> None:
+        self.exists = os.isatty(0) and os.isatty(1)
+        self._found: list[Any] | None = None
+
+    def take(self) -> None:
+        """Have keys as they are typed, Ctrl-C among them."""
+        if self.exists and self._found is None:
+            found = termios.tcgetattr(0)
+            tty.setraw(0, termios.TCSADRAIN)
+            self._found = found
+
+    def give_back(self) -> None:
+        """As it was found."""
+        if self._found is not None:
+            with suppress(OSError, termios.error):
+                termios.tcsetattr(0, termios.TCSADRAIN, self._found)
+            self._found = None
+
+    def size(self) -> tuple[int, int] | None:
+        """Rows and columns; None: there is no terminal."""
+        if not self.exists:
+            return None
+        try:
+            rows, columns, _, _ = _SIZE.unpack(fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(_SIZE.size)))
+        except OSError:
+            return 24, 80
+        return rows, columns

@@ -1,0 +1,60 @@
+"""Starting QEMU and virtiofsd: each in a user namespace of its own, with a root that has no more than it needs.
+
+The supervisor forks them before it has the system call filter; they get it themselves, last of all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, NoReturn
+
+from exeat.jail import libc
+from exeat.jail.limits import privileges, seccomp
+from exeat.jail.process.descriptors import close_all_but
+from exeat.jail.vm.tree import MACHINE
+
+_ENVIRON: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/"}
+_NOT_STARTED: Final = 127
+
+
+def start(
+    arguments: Callable[[], Sequence[str]], *, namespace: int, kept: Sequence[int], errors: int, keeps_rights: bool
+) -> int:
+    """Fork, and become the program that `arguments` names, in that namespace of users.
+
+    `arguments` is called in the new root, and may open files there. `kept` descriptors are inherited, `errors` becomes
+    its standard error. With `keeps_rights` it keeps all capabilities, which are worth nothing outside of its namespace.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _become(arguments, namespace, kept, errors, keeps_rights=keeps_rights)
+    except BaseException as error:
+        with suppress(OSError):
+            os.write(errors, f"it could not be started: {error}\n".encode(errors="replace"))
+    finally:
+        os._exit(_NOT_STARTED)
+
+
+def _become(
+    arguments: Callable[[], Sequence[str]], namespace: int, kept: Sequence[int], errors: int, *, keeps_rights: bool
+) -> NoReturn:
+    libc.call("setns", namespace, libc.CLONE_NEWUSER)
+    os.chroot(MACHINE)
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDWR)
+    for number, source in ((0, null), (1, null), (2, errors)):
+        os.dup2(source, number)
+    argv = list(arguments())
+    close_all_but(kept)
+    for number in kept:
+        os.set_inheritable(number, True)
+    if keeps_rights:
+        privileges.keep_over_exec()
+    else:
+        privileges.drop_all()
+    seccomp.install(seccomp.build_filter(os.uname().machine))
+    os.execve(argv[0], argv, _ENVIRON)  # noqa: S606

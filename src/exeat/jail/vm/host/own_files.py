@@ -1,0 +1,126 @@
+"""Files that are kept from run to run in a folder of the user's. All can be made again, so none is ever trusted much.
+
+A folder or a file that belongs to another user, that others may write to, or that is a link, counts as not there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Final
+
+from exeat.paths import DIRECTORY
+
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FRESH: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNFINISHED: Final = ".new-"
+_GIVEN_UP_S: Final = 3600.0  # a file that is still being written after so long belongs to a process that died
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    return found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE
+
+
+def _open_folder(folder: str) -> int:
+    """Raises OSError."""
+    descriptor = os.open(folder, DIRECTORY)
+    if not _is_ours(os.fstat(descriptor)):
+        os.close(descriptor)
+        raise PermissionError(f"{folder} is not this user's alone")
+    return descriptor
+
+
+def open_own(folder: str, name: str) -> int | None:
+    """To read. None: it is not there, or not as we would have left it."""
+    try:
+        within = _open_folder(folder)
+    except OSError:
+        return None
+    try:
+        descriptor = os.open(name, _READ, dir_fd=within)
+    except OSError:
+        return None
+    finally:
+        os.close(within)
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and _is_ours(found):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def read_own(folder: str, name: str, most: int) -> bytes:
+    """Its first bytes; none if it is not there."""
+    descriptor = open_own(folder, name)
+    if descriptor is None:
+        return b""
+    try:
+        return os.read(descriptor, most)
+    finally:
+        os.close(descriptor)
+
+
+def write_own(folder: str, name: str, content: bytes) -> None:
+    """All of it or nothing, whoever else writes it at the same time. Raises OSError."""
+    os.makedirs(folder, 0o700, exist_ok=True)
+    within = _open_folder(folder)
+    fresh = f"{_UNFINISHED}{os.urandom(8).hex()}"
+    try:
+        descriptor = os.open(fresh, _FRESH, 0o600, dir_fd=within)
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(fresh, name, src_dir_fd=within, dst_dir_fd=within)
+    except BaseException:
+        _remove(fresh, within)
+        raise
+    finally:
+        os.close(within)
+
+
+def remove_own(folder: str, name: str) -> None:
+    """If it is there."""
+    try:
+        within = _open_folder(folder)
+    except OSError:
+        return
+    try:
+        _remove(name, within)
+    finally:
+        os.close(within)
+
+
+def keep_newest(folder: str, beginning: str, count: int) -> None:
+    """Of the files whose names begin so. Also gone is what processes left that died while they wrote."""
+    try:
+        within = _open_folder(folder)
+    except OSError:
+        return
+    try:
+        files = [(_age_rank(name, within), name) for name in os.listdir(within)]
+        newest = max((when for when, _ in files), default=0.0)
+        ranked = sorted((each for each in files if each[1].startswith(beginning)), reverse=True)
+        dead = [name for when, name in files if name.startswith(_UNFINISHED) and when < newest - _GIVEN_UP_S]
+        for name in [*(name for _, name in ranked[count:]), *dead]:
+            _remove(name, within)
+    finally:
+        os.close(within)
+
+
+def _age_rank(name: str, within: int) -> float:
+    try:
+        return os.stat(name, dir_fd=within, follow_symlinks=False).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _remove(name: str, within: int) -> None:
+    try:
+        os.unlink(name, dir_fd=within)
+    except OSError:
+        pass

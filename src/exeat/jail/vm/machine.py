@@ -1,0 +1,191 @@
+"""One virtual machine: what it is made of, and the arguments of QEMU for it. Pure.
+
+Files, sockets and the guest's settings are descriptors that QEMU inherits: nothing of the caller is in its arguments,
+which every user of the machine can read, and nothing lies on a disk. A device that is not needed is not there. Devices
+have fixed places, so that a machine that was saved and one that continues it are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from exeat.values import Value
+
+KERNEL_PARAMETERS: Final = (
+    "quiet",
+    "console=ttyS0",
+    "panic=-1",  # a kernel that is lost restarts at once, which ends QEMU
+    "reboot=t",
+    "cryptomgr.notests",
+    "random.trust_cpu=on",
+    "no_timer_check",
+    "tsc=reliable",
+    "8250.nr_uarts=1",
+    "raid=noautodetect",
+)
+SANDBOX: Final = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+NETWORK: Final = (
+    "user,id=net,ipv4=on,net=10.0.2.0/24,host=10.0.2.2,dns=10.0.2.3"
+    ",ipv6=on,ipv6-net=fec0::/64,ipv6-host=fec0::2,ipv6-dns=fec0::3"
+)
+PORTS: Final = ("control", "in", "out", "err")
+SERIAL_PLACE, NETWORK_PLACE, DISK_PLACE, FIRST_SHARE_PLACE = 2, 3, 4, 5  # on the PCI bus; 0 and 1 are the board's
+MOST_SHARES: Final = 32 - FIRST_SHARE_PLACE
+
+_MEGABYTE: Final = 1 << 20
+_TRANSLATED: Final = 64  # MB of translated code: more is memory of this machine that an idle guest never uses
+
+
+class VirtioFs(Value):
+    """A tree that a virtiofsd serves, on the other end of this socket. It needs the guest's memory shared with it."""
+
+    fd: int
+    tag: str
+
+
+class NineP(Value):
+    """A tree that QEMU serves itself. `path` may be `/proc/self/fd/N`."""
+
+    path: str
+    tag: str
+    read_only: bool = False
+
+
+class Disk(Value):
+    """An image file by descriptor, and what is below it."""
+
+    fd: int
+    format: str  # raw | qcow2
+    read_only: bool = False
+    backing: Disk | None = None
+
+
+class Machine(Value):
+    """Sockets are one end of a pair each (`AF_UNIX`, `SOCK_STREAM`). Descriptors are known when it is started."""
+
+    qemu: str
+    memory: int  # bytes
+    cpus: int
+    accel: str  # kvm | tcg
+    kernel_fd: int = -1
+    initrd_fd: int = -1
+    control_fd: int = -1
+    in_fd: int = -1
+    out_fd: int = -1
+    err_fd: int = -1
+    qmp_fd: int = -1
+    console_fd: int = -1  # a socket as well
+    smbios_fd: int = -1  # a table as `settings.smbios_bytes` makes it
+    shares: tuple[VirtioFs | NineP, ...] = ()
+    disk: Disk | None = None
+    incoming_fd: int = -1  # a saved state, to be continued
+    is_shared: bool = False  # memory that other processes may map, though no share needs it (yet)
+    append: tuple[str, ...] = KERNEL_PARAMETERS
+
+
+def command_line(machine: Machine) -> list[str]:
+    return [machine.qemu, *_board(machine), *_kernel(machine), *_ports(machine), *_network(), *_storage(machine)]
+
+
+def descriptors(machine: Machine) -> list[int]:
+    """All that QEMU inherits."""
+    fds = [getattr(machine, name) for name in machine.__match_args__ if name.endswith("_fd")]
+    fds += [share.fd for share in machine.shares if isinstance(share, VirtioFs)]
+    return [fd for fd in [*fds, *_disk_fds(machine.disk)] if fd >= 0]
+
+
+def share_device(share: VirtioFs | NineP, number: int) -> dict[str, object]:
+    """The device of a share, as `device_add` and `-device` take it."""
+    place = {"id": f"share{number}", "addr": f"{FIRST_SHARE_PLACE + number:#x}"}
+    match share:
+        case VirtioFs():
+            return {"driver": "vhost-user-fs-pci", "chardev": f"fs{number}", "tag": share.tag, **place}
+        case NineP():
+            return {"driver": "virtio-9p-pci", "fsdev": f"fs{number}", "mount_tag": share.tag, **place}
+
+
+def disk_nodes(disk: Disk, sets: Mapping[int, int], name: str = "disk") -> Iterator[dict[str, object]]:
+    """A disk and what is below it, as `blockdev-add` takes them: each file by the set that QEMU has its descriptor in.
+
+    What lies below is named here: QEMU never opens a file that the image names.
+    """
+    below: str | None = None
+    if disk.backing:
+        below = f"{name}-base"
+        yield from disk_nodes(disk.backing.replace(read_only=True), sets, below)
+    file = {"driver": "file", "filename": f"/dev/fdset/{sets[disk.fd]}", "locking": "off", "node-name": f"{name}-file"}
+    yield {**file, "read-only": disk.read_only}
+    node = {"driver": disk.format, "node-name": name, "file": f"{name}-file", "read-only": disk.read_only}
+    yield node if disk.format == "raw" else {**node, "backing": below}
+
+
+def disk_device() -> dict[str, object]:
+    return {"driver": "virtio-blk-pci", "drive": "disk", "id": "disk0", "addr": f"{DISK_PLACE:#x}"}
+
+
+def _board(machine: Machine) -> Iterator[str]:
+    yield from ("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-sandbox", SANDBOX)
+    board = "pc,usb=off,vmport=off,smm=off,hpet=off,i8042=off,dump-guest-core=off"
+    if machine.is_shared or any(isinstance(share, VirtioFs) for share in machine.shares):
+        yield from ("-object", f"memory-backend-memfd,id=memory,size={machine.memory},share=on")
+        board += ",memory-backend=memory"
+    yield from ("-M", board, "-m", f"{machine.memory // _MEGABYTE}M", "-smp", str(machine.cpus))
+    if machine.accel == "kvm":
+        yield from ("-accel", "kvm", "-cpu", "host")
+    else:
+        yield from ("-accel", f"tcg,thread=multi,tb-size={_TRANSLATED}", "-cpu", "max")
+
+
+def _kernel(machine: Machine) -> Iterator[str]:
+    yield from ("-kernel", _path(machine.kernel_fd), "-initrd", _path(machine.initrd_fd))
+    yield from ("-append", " ".join(machine.append))
+    if machine.smbios_fd >= 0:
+        yield from ("-smbios", f"file={_path(machine.smbios_fd)}")
+    if machine.incoming_fd >= 0:
+        yield from ("-incoming", f"fd:{machine.incoming_fd}")
+
+
+def _ports(machine: Machine) -> Iterator[str]:
+    yield from ("-chardev", f"socket,id=qmp,fd={machine.qmp_fd}", "-mon", "chardev=qmp,mode=control")
+    yield from ("-chardev", f"socket,id=console,fd={machine.console_fd}", "-serial", "chardev:console")
+    yield from ("-device", f"virtio-serial-pci,id=serial,addr={SERIAL_PLACE:#x},max_ports={len(PORTS) + 1}")
+    fds = (machine.control_fd, machine.in_fd, machine.out_fd, machine.err_fd)
+    for number, (name, fd) in enumerate(zip(PORTS, fds, strict=True), start=1):
+        yield from ("-chardev", f"socket,id={name},fd={fd}")
+        yield from ("-device", f"virtserialport,bus=serial.0,nr={number},chardev={name},name=exeat.{name}")
+
+
+def _network() -> Iterator[str]:
+    yield from ("-netdev", NETWORK, "-device", f"virtio-net-pci,netdev=net,romfile=,addr={NETWORK_PLACE:#x}")
+
+
+def _storage(machine: Machine) -> Iterator[str]:
+    for number, share in enumerate(machine.shares):
+        match share:
+            case VirtioFs():
+                yield from ("-chardev", f"socket,id=fs{number},fd={share.fd}")
+            case NineP():
+                readonly = "on" if share.read_only else "off"
+                yield "-fsdev"
+                yield f"local,id=fs{number},path={share.path},security_model=none,multidevs=remap,readonly={readonly}"
+        yield from ("-device", _joined(share_device(share, number)))
+    if machine.disk:
+        for fd in _disk_fds(machine.disk):
+            yield from ("-add-fd", f"fd={fd},set={fd}")
+        for node in disk_nodes(machine.disk, {fd: fd for fd in _disk_fds(machine.disk)}):
+            yield from ("-blockdev", json.dumps(node))
+        yield from ("-device", _joined(disk_device()))
+
+
+def _disk_fds(disk: Disk | None) -> list[int]:
+    return [disk.fd, *_disk_fds(disk.backing)] if disk else []
+
+
+def _joined(device: dict[str, object]) -> str:
+    return ",".join([str(device["driver"]), *(f"{key}={value}" for key, value in device.items() if key != "driver")])
+
+
+def _path(fd: int) -> str:
+    return f"/proc/self/fd/{fd}"

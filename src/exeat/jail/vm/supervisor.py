@@ -1,0 +1,379 @@
+"""The command of a jail with a virtual machine: it starts QEMU, and is to the guest's command what a shell would be.
+
+It is a fork of init, and so exeat's own code; it moves the caller's streams, passes signals on, and ends as the guest's
+command ends. What comes from the guest is its output and its status, and is trusted for nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, NoReturn
+
+from exeat.errors import ExeatError, JailError
+from exeat.jail import messages
+from exeat.jail.limits import seccomp
+from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signalfd
+from exeat.jail.vm import protocol
+from exeat.jail.vm.caller import CallersTerminal
+from exeat.jail.vm.children import start
+from exeat.jail.vm.machine import Machine, command_line, descriptors
+from exeat.jail.vm.options import TIMED_OUT
+from exeat.jail.vm.protocol import Kind
+from exeat.jail.vm.pump import Pump, Tail
+from exeat.jail.vm.settings import Settings, start_text
+from exeat.jail.vm.shares import Served
+from exeat.jail.vm.tree import MachineTree
+from exeat.values import Value
+
+_CONSOLE_BYTES: Final = 64 << 10
+_SHOWN_LINES: Final = 20
+_END_S: Final = 5.0  # for a guest that was told to end
+_LAST_BYTES_S: Final = 10.0  # for output that the guest says it has written
+_ENTROPY: Final = 64
+_PORTS: Final = ("control", "in", "out", "err", "qmp", "console")
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Guest(Value):
+    """All that is decided before the jail is built."""
+
+    machine: Machine  # without descriptors
+    settings: Settings
+    argv: tuple[str, ...]
+    environ: dict[str, str]
+    served: Served
+    tree: MachineTree
+    boot_limit_s: float
+    time_limit_s: float
+
+
+class GuestError(JailError):
+    """There is no guest (any more)."""
+
+
+def live_as_supervisor(guest: Guest, tell: Callable[[messages.Message], None]) -> NoReturn:
+    """In the command's process, which has lost all privileges. Never returns."""
+    supervisor = Supervisor(guest, tell)
+    try:
+        status = supervisor.run()
+    except GuestError as error:
+        supervisor.end()
+        tell(messages.GuestFailed(error.public, error.detail, error.fix))
+        status = 1
+    except BaseException as problem:
+        supervisor.end()
+        tell(messages.GuestFailed("the virtual machine has failed", f"{type(problem).__name__}: {problem}", ""))
+        status = 1
+    finally:
+        supervisor.end()
+    os._exit(status)
+
+
+class Supervisor:
+    def __init__(self, guest: Guest, tell: Callable[[messages.Message], None]) -> None:
+        self._guest = guest
+        self._tell = tell
+        self._terminal = CallersTerminal()
+        self._children: dict[int, str] = {}
+        self._frames = protocol.Frames(protocol.GUEST_LIMIT)
+        self._to_guest = b""
+        self._is_running = False
+        self._input_ended = False
+        self._exited: protocol.Exited | None = None
+        self._not_started = False
+        self._ends_at: float | None = None
+        self._why_ending = 0  # a status, once the guest was told to end
+
+    # Start
+
+    def run(self) -> int:
+        """The status for our own process."""
+        ours = self._start_machine()
+        self._signals = open_signalfd([*FOR_COMMAND, *STOPPING[:1], signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH])
+        self._control = ours["control"]
+        self._input = Pump(0, ours["in"].fileno())
+        self._outputs = {"out": Pump(ours["out"].fileno(), 1), "err": Pump(ours["err"].fileno(), 2)}
+        self._console = Tail(ours["console"].fileno(), _CONSOLE_BYTES)
+        self._ours = ours
+        now = time.monotonic()
+        self._boot_ends = now + self._guest.boot_limit_s
+        self._time_ends = now + self._guest.time_limit_s if self._guest.time_limit_s else None
+        while not self._is_over():
+            self._step()
+        return self._status()
+
+    def _start_machine(self) -> dict[str, socket.socket]:
+        guest = self._guest
+        ours: dict[str, socket.socket] = {}
+        theirs: dict[str, socket.socket] = {}
+        for name in _PORTS:
+            ours[name], theirs[name] = socket.socketpair()
+            ours[name].setblocking(False)
+        said, says = os.pipe()
+        os.set_blocking(said, False)
+        self._said = Tail(said, _CONSOLE_BYTES)
+        for_qemu, for_files = guest.tree.namespaces
+        fds = {f"{name}_fd": theirs[name].fileno() for name in _PORTS}
+        shares, servers = guest.served.open()
+        for server in servers:
+            pid = start(server.arguments, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True)
+            self._children[pid] = "what serves its files"
+        machine = guest.machine.replace(**fds, shares=shares)
+        kept = [fd for fd in descriptors(machine) if fd >= 0]
+        pid = start(
+            partial(_open_and_describe, machine),
+            kept=[*kept, *_BOOT_FDS.values()],
+            namespace=for_qemu,
+            errors=says,
+            keeps_rights=False,
+        )
+        self._children[pid] = "QEMU"
+        os.close(says)
+        for each in theirs.values():
+            each.close()
+        for fd in guest.served.to_close(shares, servers):
+            os.close(fd)
+        seccomp.install(seccomp.build_filter(os.uname().machine))
+        return ours
+
+    # One round
+
+    def _step(self) -> None:
+        poll = select.poll()
+        wishes = [(self._signals, select.POLLIN), *self._control_wishes()]
+        for part in self._parts():
+            wishes += part.wishes()
+        events: dict[int, int] = {}
+        for descriptor, wanted in wishes:
+            events[descriptor] = events.get(descriptor, 0) | wanted
+        for descriptor, wanted in events.items():
+            poll.register(descriptor, wanted)
+        ready = dict(poll.poll(self._wait_ms()))
+        if self._signals in ready:
+            self._take_signals()
+        if self._control.fileno() in ready:
+            self._talk(ready[self._control.fileno()])
+        for part in self._parts():
+            part.move(ready)
+        self._see_to_streams()
+        self._see_to_time()
+
+    def _parts(self) -> list[Pump | Tail]:
+        parts: list[Pump | Tail] = [*self._outputs.values(), self._console, self._said]
+        if self._is_running and not self._exited and not self._input.is_broken:
+            parts.append(self._input)
+        return parts
+
+    def _control_wishes(self) -> list[tuple[int, int]]:
+        return [(self._control.fileno(), select.POLLIN | (select.POLLOUT if self._to_guest else 0))]
+
+    def _see_to_streams(self) -> None:
+        if self._input.has_ended and self._input.is_empty and not self._input_ended:
+            self._input_ended = True
+            self._send(protocol.input_end(self._input.sent))
+        for name, pump in self._outputs.items():
+            if pump.is_broken and name in self._ours:
+                self._ours.pop(name).close()  # the guest's command gets SIGPIPE when it writes
+
+    # The guest's agent
+
+    def _send(self, frame: bytes) -> None:
+        self._to_guest += frame
+        self._flush()
+
+    def _flush(self) -> None:
+        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            self._to_guest = self._to_guest[self._control.send(self._to_guest) :]
+
+    def _talk(self, events: int) -> None:
+        if self._to_guest and events & select.POLLOUT:
+            self._flush()
+        if not events & (select.POLLIN | select.POLLHUP):
+            return
+        try:
+            data = self._control.recv(protocol.GUEST_LIMIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            raise self._gone()
+        for kind, payload in self._frames.feed(data):
+            self._hear(kind, payload)
+
+    def _hear(self, kind: Kind, payload: bytes) -> None:
+        match kind:
+            case Kind.HELLO:
+                self._greet(protocol.read_hello(payload))
+            case Kind.RUNNING:
+                self._is_running = True
+            case Kind.FAILED:
+                failed = protocol.read_failed(payload)
+                raise GuestError(f"the guest could not be set up: {failed.text}", detail=self._why(failed.errno))
+            case Kind.EXEC_FAILED:
+                number = protocol.read_exec_failed(payload)
+                self._not_started = True
+                self._tell(messages.ExecFailed(number, os.strerror(number) if number < 200 else "unknown"))
+                self._exited = protocol.Exited(0, 0, 0)
+            case Kind.STOPPED if self._is_running:
+                protocol.read_stopped(payload)
+                self._stop()
+            case Kind.EXITED:
+                self._exited = self._exited or protocol.read_exited(payload)
+                self._ends_at = time.monotonic() + _LAST_BYTES_S
+            case _:
+                pass
+
+    def _greet(self, version: int) -> None:
+        if version != protocol.VERSION:
+            raise GuestError("the guest's agent is of another version", detail=f"{version}, not {protocol.VERSION}")
+        self._boot_ends = float("inf")
+        guest = self._guest
+        os.umask(umask := os.umask(0))
+        text = start_text(
+            guest.settings,
+            guest.argv,
+            guest.environ,
+            time_ns=time.time_ns(),
+            entropy=os.urandom(_ENTROPY),
+            terminal=self._terminal.size(),
+            umask=umask,
+        )
+        self._terminal.take()
+        self._send(protocol.encode(Kind.START, text))
+
+    # Signals
+
+    def _take_signals(self) -> None:
+        for number, _, _ in read_signalfd(self._signals):
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif number == signal.SIGWINCH:
+                if self._is_running and (size := self._terminal.size()):
+                    self._send(protocol.window(*size))
+            elif self._is_running:
+                if number != signal.SIGCONT:
+                    self._send(protocol.signal(number))
+            elif number in _ENDING:
+                self.end()
+                os._exit(128 + number)
+
+    def _stop(self) -> None:
+        """The guest's command has stopped, and so do we; whoever waits for us stops all of the jail."""
+        self._terminal.give_back()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._terminal.take()
+        if size := self._terminal.size():
+            self._send(protocol.window(*size))
+        self._send(protocol.signal(signal.SIGCONT))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            what = self._children.pop(pid, "")
+            if what and not self._exited:
+                self._said.take()
+                if what == "QEMU" and self._read_last_words():
+                    continue
+                raise self._gone(what, status)
+
+    def _read_last_words(self) -> bool:
+        """QEMU has ended, and may have passed on how the command did."""
+        with suppress(OSError, ExeatError):
+            while data := self._control.recv(protocol.GUEST_LIMIT):
+                for kind, payload in self._frames.feed(data):
+                    self._hear(kind, payload)
+        return self._exited is not None
+
+    # Time
+
+    def _wait_ms(self) -> float | None:
+        ends = [each for each in (self._ends_at, self._time_ends, self._boot_ends) if each is not None]
+        nearest = min(ends)
+        return None if nearest == float("inf") else max(0.0, (nearest - time.monotonic()) * 1_000) + 1
+
+    def _see_to_time(self) -> None:
+        now = time.monotonic()
+        if now >= self._boot_ends:
+            reason = f"the guest did not boot within {self._guest.boot_limit_s:g} s"
+            self._tell(messages.TimedOut(reason, self._shown()))
+            self.end()
+            os._exit(TIMED_OUT)
+        if self._time_ends is not None and now >= self._time_ends:
+            self._time_ends = None
+            self._tell(messages.TimedOut(f"the guest's time was over ({self._guest.time_limit_s:g} s)", ""))
+            self._why_ending = TIMED_OUT
+            self._send(protocol.encode(Kind.END))
+            self._ends_at = now + _END_S
+
+    def _is_over(self) -> bool:
+        late = self._ends_at is not None and time.monotonic() >= self._ends_at
+        if self._exited is None:
+            return late
+        if not self._not_started and not late:
+            expected = {"out": self._exited.out, "err": self._exited.err}
+            for name, pump in self._outputs.items():
+                if pump.received < expected[name] and not (pump.has_ended or pump.is_broken):
+                    return False
+        return all(pump.is_empty for pump in self._outputs.values())
+
+    def _status(self) -> int:
+        if self._why_ending:
+            return self._why_ending
+        if self._not_started or self._exited is None:
+            return 127
+        status = self._exited.status
+        return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    # The end
+
+    def _gone(self, what: str = "QEMU", status: int | None = None) -> GuestError:
+        how = "" if status is None else f" (status {os.waitstatus_to_exitcode(status)})"
+        if self._is_running and what == "QEMU" and not status:
+            return GuestError("the guest has powered off, and has not said how its command ended", detail=self._shown())
+        return GuestError(f"{what} has ended{how}", detail=self._shown())
+
+    def _why(self, number: int) -> str:
+        told = f"{errno.errorcode.get(number, number)}: {os.strerror(number)}" if 0 < number < 200 else ""
+        return "\n".join(filter(None, (told, self._shown())))
+
+    def _shown(self) -> str:
+        """What QEMU said, and the end of the guest's console."""
+        self._said.take()
+        self._console.take()
+        lines = self._said.lines(_SHOWN_LINES)
+        if console := self._console.lines(_SHOWN_LINES):
+            lines += ["the guest's console:", *(f"  {line}" for line in console)]
+        return "\n".join(lines)
+
+    def end(self) -> None:
+        self._terminal.give_back()
+        for pid in self._children:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._children = {}
+
+
+_BOOT_FDS: Final = {"kernel": 900, "initrd": 901, "smbios": 902}
+
+
+def _open_and_describe(machine: Machine) -> list[str]:
+    """In QEMU's root, where its files are read-only: by a descriptor of one that is not, it could be changed."""
+    for name, number in _BOOT_FDS.items():
+        opened = os.open(f"/boot/{name}", os.O_RDONLY)
+        os.dup2(opened, number)
+        os.close(opened)
+    return command_line(machine.replace(**{f"{name}_fd": number for name, number in _BOOT_FDS.items()}))

@@ -1,0 +1,179 @@
+"""The files of a machine: what QEMU has itself, and what it serves to its guest.
+
+QEMU's root has the system's own programs, read-only and as the host has them, and nothing of the user's: neither what
+an earlier guest wrote to a kept layer nor the project. Who breaks out of QEMU is in there. The guest gets the command's
+view, without the kernel's own file systems: a process that serves those serves its own memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from exeat.errors import JailError
+from exeat.jail.files.kernelfs import read_only, read_only_below
+from exeat.jail.libc import (
+    CLONE_NEWUSER,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_SHARED,
+    mount,
+    unshare,
+)
+
+MACHINE: Final = "/run/exeat-machine"
+GUEST: Final = "/guest"  # in there
+BOOT: Final = "/boot"  # in there: what was given by name
+_SYSTEM: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu", "opt")
+_SAFE: Final = MS_NOSUID | MS_NODEV | MS_NOEXEC
+_COVERED: Final = ("proc", "sys", "dev", MACHINE.lstrip("/"))
+_RESOLV_CONF: Final = "nameserver 127.0.0.1\n"  # the jail's; QEMU asks it for the guest
+_LIBRARY_CACHE: Final = "/etc/ld.so.cache"
+
+
+class MachineTree:
+    """`files`: contents for BOOT; `shown`: descriptors of files for BOOT, which are mounted there, read-only or not.
+
+    The builder calls `open`, `put` and `finish`, in this order and each at its own time, and init `settle`.
+    """
+
+    def __init__(
+        self, files: Mapping[str, bytes], shown: Mapping[str, tuple[int, bool]], guest_ids: tuple[int, int]
+    ) -> None:
+        self._guest_ids = guest_ids
+        self.namespaces: tuple[int, int] = (-1, -1)  # of users: for QEMU, and for who serves files to it
+        self._files = files
+        self._shown = {name: (_named_again(descriptor), writable) for name, (descriptor, writable) in shown.items()}
+        self._opened: list[tuple[str, int, bool]] = []
+        self._system: list[tuple[str, int]] = []
+        self._links: list[tuple[str, str]] = []
+        self._cache = -1
+
+    def open(self) -> None:
+        """While the host's files have their own names."""
+        for name in _SYSTEM:
+            path = f"/{name}"
+            if os.path.islink(path):
+                self._links.append((name, os.readlink(path)))
+            elif os.path.isdir(path):
+                self._system.append((name, os.open(path, os.O_PATH | os.O_CLOEXEC)))
+        for name, ((path, found), writable) in self._shown.items():
+            descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if not os.path.samestat(os.fstat(descriptor), found):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+            self._opened.append((name, descriptor, writable))
+        with suppress(OSError):
+            self._cache = os.open(_LIBRARY_CACHE, os.O_PATH | os.O_CLOEXEC)
+
+    def put(self) -> None:
+        """In the view, as long as what was opened can still be mounted."""
+        os.mkdir(MACHINE, 0o755)
+        mount("exeat", MACHINE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=256m")
+        for name in ("boot", "etc", "proc", "dev", "tmp", "guest"):
+            os.mkdir(f"{MACHINE}/{name}", 0o755)
+        for name, target in self._links:
+            os.symlink(target, f"{MACHINE}/{name}")
+        for name, descriptor in self._system:
+            place = f"{MACHINE}/{name}"
+            os.mkdir(place)
+            mount(f"/proc/self/fd/{descriptor}", place, None, MS_BIND | MS_REC)
+            os.close(descriptor)
+            read_only_below(place)
+        if self._cache >= 0:
+            _show(f"{MACHINE}{_LIBRARY_CACHE}", self._cache, writable=False)
+        _write(f"{MACHINE}/etc/resolv.conf", _RESOLV_CONF.encode())
+        for name, content in self._files.items():
+            _write(f"{MACHINE}{BOOT}/{name}", content)
+        for name, descriptor, writable in self._opened:
+            _show(f"{MACHINE}{BOOT}/{name}", descriptor, writable=writable)
+
+    def finish(self, shared: Sequence[str]) -> None:
+        """All else stands. What is held in `shared` folders later is held in the guest's tree as well."""
+        mount("/dev", f"{MACHINE}/dev", None, MS_BIND | MS_REC)
+        for path in shared:
+            if os.path.ismount(path):
+                mount(None, path, None, MS_REC | MS_SHARED)
+        guest = f"{MACHINE}{GUEST}"
+        mount("/", guest, None, MS_BIND | MS_REC)
+        for name in _COVERED:
+            place = f"{guest}/{name}"
+            if os.path.isdir(place):
+                if os.path.ismount(place):
+                    mount(None, place, None, MS_PRIVATE)
+                mount("exeat", place, "tmpfs", _SAFE | MS_RDONLY, "mode=555")
+
+    def settle(self) -> tuple[int, ...]:
+        """In init, whose processes /proc shows, while it has its privileges: without, root cannot be mapped."""
+        mount("/proc", f"{MACHINE}/proc", None, MS_BIND | MS_REC)
+        self.namespaces = (_make_users(os.geteuid(), os.getegid()), _make_users(*self._guest_ids))
+        return self.namespaces
+
+
+def seen_by_qemu(path: str) -> str:
+    """The program without links, as QEMU's root has it. Raises JailError if it is not of the system's."""
+    real = os.path.realpath(path)
+    if real.split("/")[1] not in _SYSTEM:
+        raise JailError(
+            f"{real} is not among the system's programs, which are all that a machine's root has",
+            fix=f"install it there: /{', /'.join(_SYSTEM[:2])} or /opt",
+        )
+    return real
+
+
+def _make_users(uid: int, gid: int) -> int:
+    """A descriptor of a new namespace that has one user, ourselves by these numbers."""
+    own_uid, own_gid = os.geteuid(), os.getegid()
+    ready, tells = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            unshare(CLONE_NEWUSER)
+            for name, content in (
+                ("setgroups", "deny"),
+                ("uid_map", f"{uid} {own_uid} 1"),
+                ("gid_map", f"{gid} {own_gid} 1"),
+            ):
+                with open(f"/proc/self/{name}", "wb", buffering=0) as file:
+                    file.write(content.encode())
+            os.write(tells, b".")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(tells)
+    try:
+        if not os.read(ready, 1):
+            raise OSError(errno.EPERM, "a user namespace for QEMU could not be made")
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _named_again(descriptor: int) -> tuple[str, os.stat_result]:
+    """A descriptor of another mount namespace cannot be mounted here: the file is opened again, if it is the same."""
+    path, found = os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
+    os.close(descriptor)
+    return path, found
+
+
+def _show(path: str, descriptor: int, *, writable: bool) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND)
+    os.close(descriptor)
+    if not writable:
+        read_only(path)
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(content)

@@ -1,0 +1,33 @@
+"""What cannot be had with a virtual machine, and what is settled by having one."""
+
+from __future__ import annotations
+
+from exeat.errors import ConfigError, JailError
+from exeat.jail.explain import is_already_inside
+from exeat.run.settings import Plan
+
+
+def refuse_what_vms_lack(plan: Plan) -> None:
+    """Raises ConfigError, or JailError where no virtual machine can be had at all."""
+    settings = plan.settings
+    if is_already_inside():
+        raise JailError(
+            "already inside an exeat jail, which has no virtual machine in it",
+            detail="QEMU needs a jail of its own, and a jail allows no other in it",
+            fix="exeat run --vm outside, with all of this in the guest",
+        )
+    if settings.unix:
+        raise ConfigError(
+            "a Unix socket of this machine does not lead through a guest's kernel",
+            where="--unix",
+            expected="--allow localhost:PORT for a TCP port of this machine, or a run without --vm",
+        )
+    if settings.devices:
+        raise ConfigError("a virtual machine has devices of its own", where="--device", expected="a run without --vm")
+    for said in (*settings.files, *plan.prepared.files):
+        if said.mode == "host":
+            raise ConfigError(
+                "the guest would change every file that you may, and a virtual machine is there to prevent that",
+                where=said.named("mode"),
+                expected="--files view, and --write PATH for what it may change",
+            )
