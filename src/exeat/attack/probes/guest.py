@@ -14,7 +14,7 @@ import struct
 import time
 from pathlib import Path
 
-from exeat.attack.model import Absent, Evidence, Group, Place, Run, Scene, Stopped, need
+from exeat.attack.model import Absent, Evidence, Group, Run, Scene, Stopped, need
 from exeat.attack.moves import (
     WAIT_S,
     ask,

@@ -30,20 +30,24 @@ _FW_CFG_COMMAND_LINE = 0x15
 _MOST = 1 << 18
 
 
-def _again(scene: Scene) -> Path:
+def _again(scene: Scene) -> list[Path]:
     """The served tree, mounted a second time and without what the guest has put over it. Outside, the root itself."""
     if scene.outside:
-        return Path("/")
+        return [Path("/")]
     libc.unshare(libc.CLONE_NEWNS)
     libc.mount(None, "/", None, libc.MS_PRIVATE | libc.MS_REC)
-    point = Path("/tmp", f"again-{scene.token}")  # noqa: S108 - of the guest
-    point.mkdir()
-    for kind, options in (("virtiofs", None), ("9p", "trans=virtio,version=9p2000.L")):
+    tops = []
+    for source, kind, flags, options in (
+        ("/", None, libc.MS_BIND, None),
+        ("root", "virtiofs", 0, None),
+        ("root", "9p", 0, "trans=virtio,version=9p2000.L"),
+    ):
+        point = Path("/tmp", f"again-{kind}-{scene.token}")  # noqa: S108 - of the guest
+        point.mkdir()
         with contextlib.suppress(OSError):
-            libc.mount("root", str(point), kind, 0, options)
-            return point
-    libc.mount("/", str(point), None, libc.MS_BIND)  # 9p has one mount of each: the tree without what is on it
-    return point
+            libc.mount(source, str(point), kind, flags, options)
+            tops.append(point)
+    return tops
 
 
 def _below(top: Path, path: Path | str) -> Path:
@@ -52,20 +56,25 @@ def _below(top: Path, path: Path | str) -> Path:
 
 @FILES.probe("G3.again-key", "a key by a second mount of the shared tree", evidence=_SECRET)
 def again_key(scene: Scene) -> str:
-    top = _again(scene)
-    for name, path in scene.files.items():
-        if name.startswith("key "):
-            with contextlib.suppress(OSError):
-                found = re.search(rb"filekey-[0-9a-f]{24}", _below(top, path).read_bytes())
-                if found:
-                    return found.group().decode()
-    raise Stopped("none of the keys is there")
+    paths = [path for name, path in scene.files.items() if name.startswith("key ")]
+    tops = _again(scene)
+    for path in (_below(top, path) for top in tops for path in paths):
+        with contextlib.suppress(OSError):
+            if found := re.search(rb"filekey-[0-9a-f]{24}", path.read_bytes()):
+                return found.group().decode()
+    raise Stopped(f"none of the keys is in {len(tops)} mounts")
 
 
 def _append_again(scene: Scene, path: str) -> str:
-    with _below(_again(scene), home(scene, path)).open("a") as file:
-        file.write(line(scene))
-    return "written, as far as this process can tell"
+    said = []
+    for top in _again(scene):
+        try:
+            with _below(top, home(scene, path)).open("a") as file:
+                file.write(line(scene))
+            said.append("written, as far as this process can tell")
+        except OSError as error:
+            said.append(str(error))
+    return "; ".join(said)
 
 
 FILES.probe("G3.again-hook", "a git hook by a second mount of the shared tree")(
@@ -79,11 +88,18 @@ FILES.probe("G3.again-start", "a start file by a second mount of the shared tree
 @FILES.probe("G3.processes", "QEMU and its helpers, by the shared tree's own proc", evidence=Evidence.DEED)
 def processes(scene: Scene) -> str:
     """Its memory, by /proc/self/mem, would be every way out at once."""
-    top = _again(scene)
-    found = [name for name in _COVERED for _ in _entries(top / name)]
+    found = {name for top in _again(scene) for name in _COVERED if _entries(top / name)}
     if not found:
         raise Stopped("proc, sys and dev are empty in it")
-    return f"has entries in {sorted(set(found))}"
+    return f"has entries in {sorted(found)}"
+
+
+@FILES.probe("W2.again", "the project is in a second mount of the shared tree", evidence=Evidence.WORKS)
+def again_works(scene: Scene) -> str:
+    """Or the probes by such a mount prove nothing."""
+    if not any(_below(top, home(scene, "project/README")).exists() for top in _again(scene)):
+        raise Stopped("it is in none")
+    return "it is there"
 
 
 @FILES.probe("G3.uncovered", "what the guest's own proc, sys and dev lie on", evidence=Evidence.DEED, scratch=True)
@@ -95,7 +111,7 @@ def uncovered(scene: Scene) -> str:
         libc.mount(None, "/", None, libc.MS_PRIVATE | libc.MS_REC)
     for name in ("proc",) if scene.outside else _COVERED:
         libc.call("umount2", f"/{name}", _DETACH)
-    found = [name for name in _COVERED if any(_entries(Path("/", name)))]
+    found = [name for name in _COVERED if _entries(Path("/", name))]
     if not found:
         raise Stopped("nothing lies there")
     return f"entries in {found}"
@@ -190,7 +206,7 @@ def fw_cfg(scene: Scene) -> str:
 
 
 class _Ports:
-    """fw_cfg's own: a number of two bytes chooses, and what was chosen is read byte by byte. /dev/port has only bytes."""
+    """fw_cfg's own. A number of two bytes chooses, and /dev/port has only bytes; then it is read byte by byte."""
 
     def __init__(self) -> None:
         libc.call("ioperm", _FW_CFG_SELECT, 2, 1)
