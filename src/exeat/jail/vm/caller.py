@@ -14,10 +14,10 @@ _SIZE: Final = struct.Struct("HHHH")
 
 
 class CallersTerminal:
-    """Descriptor 0, if that and 1 are a terminal."""
+    """All three streams, if they are a terminal. If one is not, it is kept apart, and none of them is one inside."""
 
     def __init__(self) -> None:
-        self.exists = os.isatty(0) and os.isatty(1)
+        self.exists = all(map(os.isatty, (0, 1, 2)))
         self._found: list[Any] | None = None
 
     def take(self) -> None:
