@@ -60,9 +60,13 @@ class VmJail(NamespaceJail):
             cpus=options.cpus or (1 if runs_on.kind == TCG else min(_FASTEST_CPUS, os.cpu_count() or 1)),
             accel=runs_on.kind,
         )
-        files = {"initrd": initramfs.build(agent.read(), modules), "smbios": smbios_bytes(settings)}
+        initrd = initramfs.build(agent.read(), modules)
+        told = settings if options.saving_fd < 0 else Settings(settings.root, uid, gid, *_LATER)
+        files = {"initrd": initrd, "smbios": smbios_bytes(told)}
+        continues, saves = _saved(options, head, machine, found, initrd)
         assert spec.view is not None
-        tree = MachineTree(files, {"kernel": (kernel.open_kernel(found, cache), False)}, (uid, gid))
+        kept = [each.file for each in (continues, saves) if each is not None]
+        tree = MachineTree(files, {"kernel": (kernel.open_kernel(found, cache), False)}, (uid, gid), kept)
         spec.view.tree = tree
         guest = Guest(
             machine,

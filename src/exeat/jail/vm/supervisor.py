@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from exeat.errors import ExeatError, JailError
 from exeat.jail import messages
@@ -32,6 +32,9 @@ from exeat.jail.vm.settings import Settings, start_text
 from exeat.jail.vm.shares import Served
 from exeat.jail.vm.tree import MachineTree
 from exeat.values import Value
+
+if TYPE_CHECKING:
+    from exeat.jail.vm.saved.continuing import Continuing, Saving
 
 _CONSOLE_BYTES: Final = 64 << 10
 _SHOWN_LINES: Final = 20
@@ -53,6 +56,8 @@ class Guest(Value):
     tree: MachineTree
     boot_limit_s: float
     time_limit_s: float
+    continues: Continuing | None = None  # a machine that was saved
+    saves: Saving | None = None  # the machine, instead of running a command
 
 
 class GuestError(JailError):
@@ -96,7 +101,8 @@ class Supervisor:
 
     def run(self) -> int:
         """The status for our own process."""
-        ours = self._start_machine()
+        ours = self._start_machine() if self._guest.continues is None else self._continue_machine(self._guest.continues)
+        seccomp.install(seccomp.build_filter(os.uname().machine))
         self._signals = open_signalfd([*FOR_COMMAND, *STOPPING[:1], signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH])
         self._control = ours["control"]
         self._input = Pump(0, ours["in"].fileno())
@@ -106,11 +112,30 @@ class Supervisor:
         now = time.monotonic()
         self._boot_ends = now + self._guest.boot_limit_s
         self._time_ends = now + self._guest.time_limit_s if self._guest.time_limit_s else None
+        if self._machine.is_continued:
+            self._greet(protocol.VERSION)  # it has greeted when it was saved
         while not self._is_over():
             self._step()
         return self._status()
 
+    def _continue_machine(self, saved: Continuing) -> dict[str, socket.socket]:
+        """While another one can still be started: it boots, if it must."""
+        try:
+            machine, devices = saved.prepare(self._guest.machine)
+            ours = self._start_processes(machine)
+            saved.resume(self._machine, ours["qmp"], devices)
+            os.close(devices)
+        except (ExeatError, OSError) as error:
+            self.end()
+            self._tell(messages.GuestBoots(error.public if isinstance(error, ExeatError) else str(error)))
+            return self._start_machine()
+        return ours
+
     def _start_machine(self) -> dict[str, socket.socket]:
+        machine = self._guest.machine
+        return self._start_processes(self._guest.saves.prepare(machine) if self._guest.saves else machine)
+
+    def _start_processes(self, machine: Machine) -> dict[str, socket.socket]:
         guest = self._guest
         ours: dict[str, socket.socket] = {}
         theirs: dict[str, socket.socket] = {}
@@ -126,7 +151,7 @@ class Supervisor:
         for server in servers:
             pid = start(server.arguments, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True)
             self._children[pid] = "what serves its files"
-        machine = guest.machine.replace(**fds, shares=shares)
+        self._machine = machine = machine.replace(**fds, shares=shares)
         kept = [fd for fd in descriptors(machine) if fd >= 0]
         pid = start(
             partial(_open_and_describe, machine),
@@ -141,7 +166,6 @@ class Supervisor:
             each.close()
         for fd in guest.served.to_close(shares, servers):
             os.close(fd)
-        seccomp.install(seccomp.build_filter(os.uname().machine))
         return ours
 
     # One round
@@ -237,6 +261,10 @@ class Supervisor:
             raise GuestError("the guest's agent is of another version", detail=f"{version}, not {protocol.VERSION}")
         self._boot_ends = float("inf")
         guest = self._guest
+        if guest.saves is not None:
+            guest.saves.save(self._machine, self._ours["qmp"])
+            self._exited = protocol.Exited(0, 0, 0)
+            return
         os.umask(umask := os.umask(0))
         text = start_text(
             guest.settings,

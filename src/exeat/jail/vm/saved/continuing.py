@@ -1,0 +1,76 @@
+"""A machine to be saved, and one to be continued, for the supervisor: both are decided before the jail is built.
+
+All of this happens before the guest has run anything but its kernel and exeat's agent.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from exeat.jail.vm.machine import Machine
+from exeat.jail.vm.saved.made import Made
+from exeat.jail.vm.saved.qmp import Qmp
+from exeat.jail.vm.saved.state import MOST_DEVICES, Head, StateError, read_state, write_state
+from exeat.jail.vm.saved.transfer import continue_with, load_devices, save_devices
+from exeat.values import Value
+
+_GREETING_S = 30.0
+
+
+class Saving(Value):
+    """`file` is where the state goes."""
+
+    file: int
+    made: Made
+
+    def prepare(self, machine: Machine) -> Machine:
+        """With memory that can be read from here."""
+        memory = os.memfd_create("memory", os.MFD_CLOEXEC)
+        os.ftruncate(memory, machine.memory)
+        return machine.replace(memory_fd=memory)
+
+    def save(self, machine: Machine, connection: socket.socket) -> None:
+        """The guest waits for a command. Raises QmpError; OSError."""
+        qmp = _connected(connection)
+        devices = os.memfd_create("devices", os.MFD_CLOEXEC)
+        try:
+            save_devices(qmp, devices)
+            content = os.pread(devices, MOST_DEVICES + 1, 0)
+        finally:
+            os.close(devices)
+        if len(content) > MOST_DEVICES:
+            raise StateError("the state of its devices is too large")
+        write_state(self.file, self.made, content, machine.memory_fd)
+
+
+class Continuing(Value):
+    """`file` has the state."""
+
+    file: int
+    head: Head
+
+    def prepare(self, machine: Machine) -> tuple[Machine, int]:
+        """With its memory as it was, and a file with its devices. Raises StateError; OSError."""
+        memory = os.memfd_create("memory", os.MFD_CLOEXEC)
+        try:
+            content = read_state(self.file, self.head, memory)
+            devices = os.memfd_create("devices", os.MFD_CLOEXEC)
+        except BaseException:
+            os.close(memory)
+            raise
+        os.write(devices, content)
+        os.lseek(devices, 0, os.SEEK_SET)
+        return machine.replace(memory_fd=memory, is_continued=True), devices
+
+    def resume(self, machine: Machine, connection: socket.socket, devices: int) -> None:
+        """The guest waits for a command again. Raises QmpError."""
+        qmp = _connected(connection)
+        load_devices(qmp, devices)
+        continue_with(qmp, machine)
+
+
+def _connected(connection: socket.socket) -> Qmp:
+    qmp = Qmp(connection)
+    qmp.greet(_GREETING_S)
+    return qmp
