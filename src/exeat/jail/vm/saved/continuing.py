@@ -13,6 +13,7 @@ from exeat.jail.vm.saved.made import Made
 from exeat.jail.vm.saved.qmp import Qmp
 from exeat.jail.vm.saved.state import MOST_DEVICES, Head, StateError, read_state, write_state
 from exeat.jail.vm.saved.transfer import continue_with, load_devices, save_devices
+from exeat.jail.vm.settings import Settings
 from exeat.values import Value
 
 _GREETING_S = 30.0
@@ -29,6 +30,10 @@ class Saving(Value):
         memory = os.memfd_create("memory", os.MFD_CLOEXEC)
         os.ftruncate(memory, machine.memory)
         return machine.replace(memory_fd=memory)
+
+    def known_at_boot(self, settings: Settings) -> Settings:
+        """Nothing that a later command would have otherwise: what it is told then may not take this back."""
+        return Settings(settings.root, 0, 0, cwd="", net4="", net6="", resolver="", waits=True)
 
     def save(self, machine: Machine, connection: socket.socket) -> None:
         """The guest waits for a command. Raises QmpError; OSError."""
