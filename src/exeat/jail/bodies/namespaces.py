@@ -127,8 +127,8 @@ class NamespaceJail:
                     self._not_started = message
                 case messages.TimedOut():
                     self._timed_out = message
-                case messages.GuestBoots(reason):
-                    sys.stderr.write(f"exeat: the saved machine is not used: {reason}; the guest boots\n")
+                case messages.GuestNote(text):
+                    sys.stderr.write(f"exeat: {text}\n")
                 case messages.GuestFailed(public, detail, fix):
                     self.end()
                     raise JailError(public, detail=detail, fix=fix)

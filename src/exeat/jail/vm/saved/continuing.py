@@ -19,6 +19,10 @@ from exeat.values import Value
 _GREETING_S = 30.0
 
 
+def not_used(reason: str) -> str:
+    return f"the saved machine is not used: {reason}; the guest boots"
+
+
 class Saving(Value):
     """`file` is where the state goes."""
 
@@ -50,10 +54,11 @@ class Saving(Value):
 
 
 class Continuing(Value):
-    """`file` has the state."""
+    """`file` has the state. `tells`: say so if it cannot be used."""
 
     file: int
     head: Head
+    tells: bool = True
 
     def prepare(self, machine: Machine) -> tuple[Machine, int]:
         """With its memory as it was, and a file with its devices. Raises StateError; OSError."""

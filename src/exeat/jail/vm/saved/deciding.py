@@ -7,11 +7,9 @@ import sys
 from exeat.errors import ExeatError
 from exeat.jail.vm.machine import Machine
 from exeat.jail.vm.options import VmOptions
-from exeat.jail.vm.saved.continuing import Continuing, Saving
+from exeat.jail.vm.saved.continuing import Continuing, Saving, not_used
 from exeat.jail.vm.saved.made import made_of
 from exeat.jail.vm.saved.state import Head, read_head
-
-NOT_USED = "exeat: the saved machine is not used: {}; the guest boots\n"
 
 
 class SavedMachine:
@@ -43,8 +41,8 @@ class SavedMachine:
         if reason := self._head.made.difference(made):
             self._boot(reason)
             return None, None
-        return Continuing(self._options.saved_fd, self._head), None
+        return Continuing(self._options.saved_fd, self._head, tells=not self._options.quiet), None
 
     def _boot(self, reason: str) -> None:
         if not self._options.quiet:
-            sys.stderr.write(NOT_USED.format(reason))
+            sys.stderr.write(f"exeat: {not_used(reason)}\n")
