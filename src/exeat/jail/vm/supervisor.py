@@ -23,8 +23,8 @@ from exeat.jail.limits import seccomp
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signalfd
 from exeat.jail.vm import protocol
 from exeat.jail.vm.caller import CallersTerminal
-from exeat.jail.vm.children import start
-from exeat.jail.vm.machine import Machine, command_line, descriptors
+from exeat.jail.vm.children import BOOT_FDS, qemu_arguments, start
+from exeat.jail.vm.machine import Machine, descriptors
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump, Tail
@@ -122,15 +122,15 @@ class Supervisor:
     def _continue_machine(self, saved: Continuing) -> dict[str, socket.socket]:
         """While another one can still be started: it boots, if it must."""
         try:
-            machine, devices = saved.prepare(self._guest.machine)
-            ours = self._start_processes(machine)
-            saved.resume(self._machine, ours["qmp"], devices)
-            os.close(devices)
+            with saved.prepared(self._guest.machine) as (machine, devices):
+                ours = self._start_processes(machine)
+                saved.resume(self._machine, ours["qmp"], devices)
+                return ours
         except (ExeatError, OSError) as error:
             self.end()
-            self._tell(messages.GuestBoots(error.public if isinstance(error, ExeatError) else str(error)))
+            if note := saved.why_not(error):
+                self._tell(messages.GuestNote(note))
             return self._start_machine()
-        return ours
 
     def _start_machine(self) -> dict[str, socket.socket]:
         machine = self._guest.machine
@@ -155,8 +155,8 @@ class Supervisor:
         self._machine = machine = machine.replace(**fds, shares=shares)
         kept = [fd for fd in descriptors(machine) if fd >= 0]
         pid = start(
-            partial(_open_and_describe, machine),
-            kept=[*kept, *_BOOT_FDS.values()],
+            partial(qemu_arguments, machine),
+            kept=[*kept, *BOOT_FDS.values()],
             namespace=for_qemu,
             errors=says,
             keeps_rights=False,
@@ -394,15 +394,3 @@ class Supervisor:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._children = {}
-
-
-_BOOT_FDS: Final = {"kernel": 900, "initrd": 901, "smbios": 902}
-
-
-def _open_and_describe(machine: Machine) -> list[str]:
-    """In QEMU's root, where its files are read-only: by a descriptor of one that is not, it could be changed."""
-    for name, number in _BOOT_FDS.items():
-        opened = os.open(f"/boot/{name}", os.O_RDONLY)
-        os.dup2(opened, number)
-        os.close(opened)
-    return command_line(machine.replace(**{f"{name}_fd": number for name, number in _BOOT_FDS.items()}))

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from exeat.errors import ExeatError
 from exeat.jail.vm.machine import Machine
 from exeat.jail.vm.saved.made import Made
 from exeat.jail.vm.saved.qmp import Qmp
@@ -60,18 +63,22 @@ class Continuing(Value):
     head: Head
     tells: bool = True
 
-    def prepare(self, machine: Machine) -> tuple[Machine, int]:
+    @contextmanager
+    def prepared(self, machine: Machine) -> Iterator[tuple[Machine, int]]:
         """With its memory as it was, and a file with its devices. Raises StateError; OSError."""
         memory = os.memfd_create("memory", os.MFD_CLOEXEC)
+        devices = os.memfd_create("devices", os.MFD_CLOEXEC)
         try:
-            content = read_state(self.file, self.head, memory)
-            devices = os.memfd_create("devices", os.MFD_CLOEXEC)
-        except BaseException:
+            os.write(devices, read_state(self.file, self.head, memory))
+            os.lseek(devices, 0, os.SEEK_SET)
+            yield machine.replace(memory_fd=memory, is_continued=True), devices
+        finally:
             os.close(memory)
-            raise
-        os.write(devices, content)
-        os.lseek(devices, 0, os.SEEK_SET)
-        return machine.replace(memory_fd=memory, is_continued=True), devices
+            os.close(devices)
+
+    def why_not(self, error: Exception) -> str:
+        """What to say about it; "" for nothing."""
+        return not_used(error.public if isinstance(error, ExeatError) else str(error)) if self.tells else ""
 
     def resume(self, machine: Machine, connection: socket.socket, devices: int) -> None:
         """The guest waits for a command again. Raises QmpError."""
