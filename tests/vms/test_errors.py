@@ -12,6 +12,17 @@ from tests.support.fixtures.vms import Guest
 from tests.support.runs.running import NOBODY, Running, environment, exeat, folder_of, project, python
 
 TRUE = ["true"]
+# All processes above this one are stopped, as by a debugger.
+STOP_THE_AGENT = """
+import ctypes, os, time
+pid = os.getppid()
+while pid:
+    with open(f"/proc/{pid}/stat") as file:
+        above = int(file.read().rpartition(")")[2].split()[1])
+    ctypes.CDLL(None).ptrace(16, pid, 0, 0)
+    pid = above
+time.sleep(60)
+"""
 
 
 def test_without_qemu(tmp_path: Path) -> None:
@@ -107,13 +118,12 @@ def test_the_time_limit_ends_what_does_not_end(guest: Guest, tmp_path: Path) -> 
     """A command that ignores signals, and a guest that answers nothing: its first process is stopped by a debugger."""
     limited = (*guest.options, "--guest-root", "--time-limit", "15")
     stubborn = ["sh", "-c", "trap '' TERM; echo begun; while :; do sleep 1; done"]
-    stop = "import ctypes, time; ctypes.CDLL(None).ptrace(16, 1, 0, 0); time.sleep(60)"
     folders = [tmp_path / name for name in ("stubborn", "hanging")]
     for folder in folders:
         folder.mkdir()
     with (
         Running(folders[0], *limited, command=stubborn, cwd=project()) as one,
-        Running(folders[1], *limited, command=python(stop), cwd=project()) as other,
+        Running(folders[1], *limited, command=python(STOP_THE_AGENT), cwd=project()) as other,
     ):
         assert (one.wait(), other.wait()) == (124, 124), one.errors + other.errors
     assert one.out == "begun\n"

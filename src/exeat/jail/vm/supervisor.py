@@ -376,6 +376,9 @@ class Supervisor:
         for pid in self._children:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)  # the jail ends no sooner, and its caller is told what CPU time they took
         self._children = {}
 
 
