@@ -283,7 +283,9 @@ def _tell(
     """What the user is to know. Not silenced: why the command did not start, and what may be about to run outside."""
     quiet = plan.settings.quiet
     if ended.note:
-        say(ended.note)
+        first, *more = ended.note.split("\n")
+        for line in (first, *(f"  {each}" for each in more)):
+            say(line)
     if ended.status and not quiet:
         for line in files.hints():
             say(line)

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from exeat.errors import ConfigError, JailError
+from exeat.errors import JailError
 from exeat.jail.bodies.namespaces import NamespaceJail, mounted_trust
 from exeat.jail.jail import Built, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
 from exeat.jail.process.place import Place
 from exeat.jail.vm import accel, agent, initramfs, kernel, programs
 from exeat.jail.vm.machine import Machine
-from exeat.jail.vm.options import AUTO, LEAST_MEMORY, MEMORY, TCG, VmOptions
+from exeat.jail.vm.memory import choose_memory
+from exeat.jail.vm.options import AUTO, TCG, VmOptions
 from exeat.jail.vm.settings import Settings, smbios_bytes
 from exeat.jail.vm.shares import ROOT_TAG, Served
 from exeat.jail.vm.supervisor import Guest, live_as_supervisor
@@ -61,7 +62,7 @@ class VmJail(NamespaceJail):
         )
         machine = Machine(
             qemu=qemu,
-            memory=_memory(options),
+            memory=choose_memory(options.memory),
             cpus=options.cpus or (1 if runs_on.kind == TCG else min(_FASTEST_CPUS, os.cpu_count() or 1)),
             accel=runs_on.kind,
         )
@@ -117,21 +118,6 @@ def _serve(found: kernel.Kernel, environ: Mapping[str, str]) -> Served:
 
 def _share_modules(served: Served) -> tuple[str, ...]:
     return ("virtiofs",) if served.virtiofsd else ("9p", "9pnet_virtio")
-
-
-def _memory(options: VmOptions) -> int:
-    """Raises ConfigError for more than there is."""
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    wanted = options.memory or min(MEMORY, there // 2)
-    if wanted > there:
-        raise ConfigError(
-            "more than this machine has", where=f"--memory {wanted >> 20}m", expected=f"less than {there >> 20}m"
-        )
-    if wanted < LEAST_MEMORY:
-        raise ConfigError(
-            "too little for a guest", where=f"--memory {wanted >> 20}m", expected=f"at least {LEAST_MEMORY >> 20}m"
-        )
-    return wanted & ~0xFFFFF
 
 
 def _ports(spec: Spec) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from exeat.errors import ExeatError, JailError
 from exeat.jail import messages
 from exeat.jail.limits import seccomp
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signalfd
-from exeat.jail.vm import protocol
+from exeat.jail.vm import last_words, protocol
 from exeat.jail.vm.caller import CallersTerminal
 from exeat.jail.vm.children import BOOT_FDS, qemu_arguments, start
 from exeat.jail.vm.machine import Machine, descriptors
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from exeat.jail.vm.saved.continuing import Continuing, Saving
 
 _CONSOLE_BYTES: Final = 64 << 10
+_CONSOLE_LINES: Final = 1_000
 _SHOWN_LINES: Final = 20
 _END_S: Final = 5.0  # for a guest that was told to end
 _LAST_BYTES_S: Final = 10.0  # for output that the guest says it has written
@@ -71,8 +72,12 @@ def live_as_supervisor(guest: Guest, tell: Callable[[messages.Message], None]) -
         status = supervisor.run()
     except GuestError as error:
         supervisor.end()
-        tell(messages.GuestFailed(error.public, error.detail, error.fix))
-        status = 1
+        if supervisor.has_begun:
+            tell(messages.GuestEnded(error.public, error.detail))
+            status = 128 + signal.SIGKILL  # as of a command that was killed
+        else:
+            tell(messages.GuestFailed(error.public, error.detail, error.fix))
+            status = 1
     except BaseException as problem:
         supervisor.end()
         tell(messages.GuestFailed("the virtual machine has failed", f"{type(problem).__name__}: {problem}", ""))
@@ -97,6 +102,11 @@ class Supervisor:
         self._not_started = False
         self._ends_at: float | None = None
         self._why_ending = 0  # a status, once the guest was told to end
+
+    @property
+    def has_begun(self) -> bool:
+        """Has the guest's command been started?"""
+        return self._is_running
 
     # Start
 
@@ -313,6 +323,8 @@ class Supervisor:
             if not pid:
                 return
             what = self._children.pop(pid, "")
+            if what != "QEMU" and not status:
+                continue  # it ends when QEMU does
             if what and not self._exited:
                 self._said.take()
                 if what == "QEMU" and self._read_last_words():
@@ -338,15 +350,14 @@ class Supervisor:
         now = time.monotonic()
         if now >= self._boot_ends:
             reason = f"the guest did not boot within {self._guest.boot_limit_s:g} s"
-            self._tell(messages.TimedOut(reason, self._shown()))
+            self._tell(messages.GuestEnded(reason, self._shown()))
             self.end()
             os._exit(TIMED_OUT)
         if self._time_ends is not None and now >= self._time_ends:
             self._time_ends = None
-            self._tell(messages.TimedOut(f"the guest's time was over ({self._guest.time_limit_s:g} s)", ""))
             self._why_ending = TIMED_OUT
             self._send(protocol.encode(Kind.END))
-            self._ends_at = now + _END_S
+            self._ends_at = now + (_END_S if self._is_running else 0)
 
     def _is_over(self) -> bool:
         late = self._ends_at is not None and time.monotonic() >= self._ends_at
@@ -361,6 +372,9 @@ class Supervisor:
 
     def _status(self) -> int:
         if self._why_ending:
+            hangs = "" if self._exited or not self._is_running else "; it did not answer any more, and was powered off"
+            reason = f"the guest's time was over ({self._guest.time_limit_s:g} s){hangs}"
+            self._tell(messages.GuestEnded(reason, "" if self._exited else self._shown()))
             return self._why_ending
         if self._not_started or self._exited is None:
             return 127
@@ -370,10 +384,10 @@ class Supervisor:
     # The end
 
     def _gone(self, what: str = "QEMU", status: int | None = None) -> GuestError:
-        how = "" if status is None else f" (status {os.waitstatus_to_exitcode(status)})"
-        if self._is_running and what == "QEMU" and not status:
-            return GuestError("the guest has powered off, and has not said how its command ended", detail=self._shown())
-        return GuestError(f"{what} has ended{how}", detail=self._shown())
+        detail = self._shown()
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        console = self._console.lines(_CONSOLE_LINES)
+        return GuestError(last_words.why_gone(what, code, console, has_begun=self.has_begun), detail=detail)
 
     def _why(self, number: int) -> str:
         told = f"{errno.errorcode.get(number, number)}: {os.strerror(number)}" if 0 < number < 200 else ""
@@ -383,14 +397,15 @@ class Supervisor:
         """What QEMU said, and the end of the guest's console."""
         self._said.take()
         self._console.take()
-        lines = self._said.lines(_SHOWN_LINES)
-        if console := self._console.lines(_SHOWN_LINES):
-            lines += ["the guest's console:", *(f"  {line}" for line in console)]
-        return "\n".join(lines)
+        said, console = self._said.lines(_CONSOLE_LINES), self._console.lines(_CONSOLE_LINES)
+        return "\n".join(last_words.shown(said, console, _SHOWN_LINES))
 
     def end(self) -> None:
         self._terminal.give_back()
         for pid in self._children:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)  # the jail ends no sooner, and its caller is told what CPU time they took
         self._children = {}
