@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from exeat.attack.in_guest import inside_guest
+from exeat.attack.guest.inside import inside_guest
 from exeat.attack.probes import GROUPS
 from tests.support.fixtures.vms import Guest
 from tests.support.jails.stage import Stage, judge

@@ -23,7 +23,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from exeat.attack.guest_routes import lead_out
+from exeat.attack.guest.routes import lead_out
 from exeat.attack.model import Absent, Answer, Evidence, Probe, Scene, Stopped
 from exeat.attack.moves import become_root_inside
 from exeat.attack.probes import find
