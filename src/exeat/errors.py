@@ -83,7 +83,8 @@ class JailError(ExeatError):
     def __str__(self) -> str:
         lines = [self.public]
         if self.detail:
-            lines.append(f"  why: {self.detail}")
+            first, *more = self.detail.split("\n")
+            lines += [f"  why: {first}", *(f"       {each}" for each in more)]
         if self.fix:
             lines.append(f"  fix: {self.fix}")
         # The command may have chosen the names of files in it.
