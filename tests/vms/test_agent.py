@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ import pytest
 
 from exeat.jail.vm.protocol import Kind
 from tests.support.fixtures.vms import Guest
-from tests.support.programs import find
+from tests.support.programs import find, run
 from tests.support.vms.agent_guest import boot, make_root, oem_strings
 from tests.support.vms.agent_process import AgentProcess, start_payload
 
@@ -210,8 +211,21 @@ def test_a_guest_with_a_disk(guest: Guest, tmp_path: Path, tmp_path_factory: pyt
     assert facts["file"] == "content:640\n"
     assert facts["trust"] == facts["again"] == "of the image\nof the run\n"
     # It was left in order, and what the image had is as it was.
-    assert subprocess.run([find("e2fsck", "/usr/sbin"), "-fn", str(disk)], capture_output=True).returncode == 0
-    debugfs = [find("debugfs", "/usr/sbin"), "-R"]
-    said = [subprocess.run([*debugfs, what, str(disk)], capture_output=True).stdout for what in ("cat /kept", "stats")]
-    assert said[0] == b"kept\n"
-    assert b"needs_recovery" not in said[1]
+    assert run([find("e2fsck", "/usr/sbin"), "-fn", str(disk)], {}).status == 0
+    kept, statistics = (
+        run([find("debugfs", "/usr/sbin"), "-R", what, str(disk)], {}) for what in ("cat /kept", "stats")
+    )
+    assert kept.stdout == "kept\n"
+    assert "needs_recovery" not in statistics.stdout
+
+
+def test_a_guest_whose_root_cannot_be_mounted(
+    guest: Guest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    firmware = oem_strings(["root=9p:root", "uid=1000", *_FIRMWARE])  # which this kernel does not have
+    with boot("virtiofs", None, firmware, kernel=guest.kernel, cache=_cache(tmp_path_factory)) as process:
+        process.start("true", environ=_PATH)
+        told = process.hear_kind(Kind.FAILED)
+        assert told == struct.pack("<I", errno.ENODEV) + b"the root cannot be mounted: 9p:root"
+        assert process.hear() is None  # it has powered off by itself
+        assert b"exeat: the root cannot be mounted: 9p:root: error 19" in process.said
