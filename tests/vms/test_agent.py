@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import signal
 import socket
@@ -98,7 +99,9 @@ echo '## dead'; (sleep 0.01 &); (sleep 0.01 &); sleep 0.3; ps -o stat | grep -c 
 echo '## control'; ps -o stat | grep -c S
 echo '## limits'; ulimit -n; ulimit -Hn; ulimit -c
 echo '## unasked'; ls /modules /init /.exeat 2>&1 | grep -c 'No such'; ls -ld /dev/shm /dev/pts /dev/mqueue | wc -l
-echo '## input'; cat
+echo '## pipe'; (while :; do echo x; done) >&2; echo $?
+echo '## input'; md5sum
+echo '## flood'; dd if=/dev/zero bs=32768 count=40 2>/dev/null
 """
 
 
@@ -118,9 +121,13 @@ def test_a_guest_that_has_a_folder_of_this_machine_as_its_root(
         with boot("virtiofs", root, firmware, kernel=guest.kernel, cache=_cache(tmp_path_factory)) as process:
             script = _LOOK.replace("PORT", str(port)).replace("CLOSED", str(closed))
             _start(process, script, hostname="of-start", time="1700000000.5", entropy="5a" * 64, umask="0027")
-            process.type(b"typed\n")
-            process.end_input(6)
-            assert process.exited().status == 0
+            process.wait_for_output(b"## pipe")
+            process.stderr.close()
+            typed = os.urandom(1_000_000)
+            process.type(typed)
+            process.end_input(len(typed))
+            # All that it wrote is kept for us, however late we read.
+            assert process.exited(is_late=True).status == 0
             process.send(Kind.END)
             assert process.hear() is None  # it has powered off
     facts = _facts(process)
@@ -146,7 +153,9 @@ def test_a_guest_that_has_a_folder_of_this_machine_as_its_root(
     assert int(facts["control"]) > 2
     assert facts["limits"].split() == ["1024", "524288", "0"]
     assert facts["unasked"].split() == ["3", "3"]
-    assert facts["input"] == "typed\n"
+    assert facts["pipe"] == f"{128 + signal.SIGPIPE}\n"
+    assert facts["input"] == f"{hashlib.md5(typed).hexdigest()}  -\n"
+    assert facts["flood"].rstrip("\n") == "\0" * 40 * 32768
     assert process.err.startswith(b"error\n")
 
 

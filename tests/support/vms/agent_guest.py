@@ -27,7 +27,7 @@ _FOR_DISKS = ("virtio_blk", "ext4")
 _BOOT_S = 120
 _PROGRAMS = (
     *("sh", "cat", "ip", "mount", "stat", "id", "date", "hostname", "ls", "nc", "sleep", "tty", "stty", "grep", "kill"),
-    *("ps", "readlink", "touch", "wc", "dmesg", "chmod", "mkdir", "nproc"),
+    *("ps", "readlink", "touch", "wc", "dmesg", "chmod", "mkdir", "dd", "md5sum"),
 )
 _FOLDERS = ("bin", "dev", "proc", "sys", "run", "tmp", "etc", "work")
 
