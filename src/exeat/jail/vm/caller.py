@@ -14,7 +14,7 @@ _SIZE: Final = struct.Struct("HHHH")
 
 
 class CallersTerminal:
-    """All three streams, if they are a terminal. If one is not, it is to be kept apart, and none of them is one inside."""
+    """All three streams, if they are a terminal. If one is not, it is kept apart, and none of them is one inside."""
 
     def __init__(self) -> None:
         self.exists = all(map(os.isatty, (0, 1, 2)))
