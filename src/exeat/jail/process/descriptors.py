@@ -144,7 +144,7 @@ def _what_is_wrong(number: int, mode: int, hidden: Hidden) -> str:
     return ""
 
 
-def close_all_but(kept: Iterable[int]) -> None:
+def close_all_but(kept: Iterable[int], *, inherited_too: bool = False) -> None:
     """Close what is open in this process, for one that goes on and starts a command. What that inherits stays.
 
     So does the far end of a terminal that is the jail's own: it holds the name of the caller's terminal inside.
@@ -153,7 +153,9 @@ def close_all_but(kept: Iterable[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
         try:
-            if number not in kept and not os.get_inheritable(number) and not _is_own_far_end(number):
+            if number in kept or (os.get_inheritable(number) and not inherited_too):
+                continue
+            if inherited_too or not _is_own_far_end(number):
                 os.close(number)
         except OSError as error:
             if error.errno != errno.EBADF:  # the one that listed the directory
