@@ -160,6 +160,7 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
                 nest=plan.files.nest,
                 container=settings.container,
                 vm=settings.vm,
+                disk=files.disk,
                 mounts=files.mounts,
                 folder=files.folder,
                 memory=files.memory,

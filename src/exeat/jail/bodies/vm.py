@@ -14,10 +14,12 @@ from exeat.jail.jail import Built, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
 from exeat.jail.process.place import Place
 from exeat.jail.vm import accel, agent, initramfs, kernel, programs
+from exeat.jail.vm.disk import BASE, FILE_SYSTEMS, MODULES, MORE_FILE_SYSTEMS, GuestDisk
+from exeat.jail.vm.furnishing import complete_environment, files_of_image, files_of_view
 from exeat.jail.vm.machine import Machine
 from exeat.jail.vm.options import AUTO, LEAST_MEMORY, MEMORY, TCG, VmOptions
 from exeat.jail.vm.settings import Settings, smbios_bytes
-from exeat.jail.vm.shares import ROOT_TAG, Served
+from exeat.jail.vm.shares import Served
 from exeat.jail.vm.supervisor import Guest, live_as_supervisor
 from exeat.jail.vm.tree import MachineTree, seen_by_qemu
 
@@ -38,21 +40,33 @@ class VmJail(NamespaceJail):
         if options.accel == AUTO and not options.quiet:
             sys.stderr.write(f"exeat: {_ACCELERATED[runs_on.kind]}: {runs_on.why}\n")
         served = _serve(found, inherited)
-        modules = kernel.module_files(found, [*_MODULES, *_share_modules(served)])
-        environ = spec.variables.build(
+        uid, gid = (0, 0) if options.guest_root else (os.geteuid(), os.getegid())
+        if spec.disk is None:
+            own = files_of_view(spec, served.kind)
+        else:
+            own = files_of_image(spec, served.kind, is_root=uid == 0)
+        served = served.replace(trees=own.trees)
+        variables = spec.variables if spec.disk is None else spec.variables.replace(passes_on=False)
+        environ = variables.build(
             proxy_url=f"http://{_HOST_OF_GUEST}:{GATEWAY_PORT}",
             own_loopback=True,
             kept_sockets=spec.unix,
             trust=mounted_trust(spec),
         )
-        uid, gid = (0, 0) if options.guest_root else (os.geteuid(), os.getegid())
+        if spec.disk is not None:
+            terminal = inherited.get("TERM", "")
+            complete_environment(environ, terminal, own.home, has_terminal=spec.has_terminal)
         settings = Settings(
-            root=f"{served.kind}:{ROOT_TAG}",
+            root=own.root,
             uid=uid,
             gid=gid,
-            cwd=spec.cwd,
-            hostname=os.uname().nodename,
+            cwd=own.cwd,
+            home=own.home,
+            hostname=own.hostname,
+            mounts=own.mounts,
             forwards=_ports(spec),
+            files=own.files,
+            ca=own.ca,
         )
         machine = Machine(
             qemu=qemu,
@@ -60,9 +74,13 @@ class VmJail(NamespaceJail):
             cpus=options.cpus or (1 if runs_on.kind == TCG else min(_FASTEST_CPUS, os.cpu_count() or 1)),
             accel=runs_on.kind,
         )
-        files = {"initrd": initramfs.build(agent.read(), modules), "smbios": smbios_bytes(settings)}
+        files = {"initrd": _initramfs(found, served, spec.disk), "smbios": smbios_bytes(settings)}
+        shown = {"kernel": (kernel.open_kernel(found, cache), False)}
+        if spec.disk is not None:
+            shown[BASE] = (os.dup(spec.disk.base), False)
         assert spec.view is not None
-        tree = MachineTree(files, {"kernel": (kernel.open_kernel(found, cache), False)}, (uid, gid))
+        kept = () if spec.disk is None else (spec.disk.overlay,)
+        tree = MachineTree(files, shown, (uid, gid), shares=own.shares, kept=kept)
         spec.view.tree = tree
         guest = Guest(
             machine,
@@ -73,6 +91,7 @@ class VmJail(NamespaceJail):
             tree,
             boot_limit_s=_BOOT_S[runs_on.kind],
             time_limit_s=options.time_limit_s,
+            disk=spec.disk,
         )
         if runs_on.kind != TCG:
             spec.view.devices = (*spec.view.devices, "/dev/kvm")
@@ -92,6 +111,16 @@ def _serve(found: kernel.Kernel, environ: Mapping[str, str]) -> Served:
         detail=f"{found.path} has virtiofs only, and there is no virtiofsd",
         fix="install virtiofsd (Debian 12: qemu-system-common), or name a kernel with 9p by --kernel",
     )
+
+
+def _initramfs(found: kernel.Kernel, served: Served, disk: GuestDisk | None) -> bytes:
+    shares = _share_modules(served) if served.trees else ()
+    if disk is None:
+        return initramfs.build(agent.read(), kernel.module_files(found, [*_MODULES, *shares]))
+    modules = kernel.module_files(found, [*_MODULES, *MODULES, *shares], FILE_SYSTEMS)
+    loaded = {name for name, _ in modules}
+    more = kernel.module_files(found, (), MORE_FILE_SYSTEMS)
+    return initramfs.build(agent.read(), modules, [each for each in more if each[0] not in loaded])
 
 
 def _share_modules(served: Served) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signal
 from exeat.jail.vm import protocol
 from exeat.jail.vm.caller import CallersTerminal
 from exeat.jail.vm.children import start
+from exeat.jail.vm.disk import BASE, GuestDisk
 from exeat.jail.vm.machine import Machine, command_line, descriptors
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
@@ -53,6 +54,7 @@ class Guest(Value):
     tree: MachineTree
     boot_limit_s: float
     time_limit_s: float
+    disk: GuestDisk | None = None
 
 
 class GuestError(JailError):
@@ -127,19 +129,21 @@ class Supervisor:
             pid = start(server.arguments, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True)
             self._children[pid] = "what serves its files"
         machine = guest.machine.replace(**fds, shares=shares)
-        kept = [fd for fd in descriptors(machine) if fd >= 0]
+        if guest.disk is not None:
+            machine = machine.replace(disk=guest.disk.as_qemu_has_it(_BOOT_FDS[BASE]))
         pid = start(
-            partial(_open_and_describe, machine),
-            kept=[*kept, *_BOOT_FDS.values()],
+            partial(_open_and_describe, guest, machine),
+            kept=[*descriptors(machine), *_BOOT_FDS.values()],
             namespace=for_qemu,
             errors=says,
             keeps_rights=False,
         )
         self._children[pid] = "QEMU"
+        self._qemu = pid
         os.close(says)
         for each in theirs.values():
             each.close()
-        for fd in guest.served.to_close(shares, servers):
+        for fd in (*guest.served.to_close(shares, servers), *((guest.disk.overlay,) if guest.disk else ())):
             os.close(fd)
         seccomp.install(seccomp.build_filter(os.uname().machine))
         return ours
@@ -237,6 +241,8 @@ class Supervisor:
             raise GuestError("the guest's agent is of another version", detail=f"{version}, not {protocol.VERSION}")
         self._boot_ends = float("inf")
         guest = self._guest
+        if guest.disk is not None:
+            guest.disk.bound(self._qemu, memory=0)
         os.umask(umask := os.umask(0))
         text = start_text(
             guest.settings,
@@ -367,13 +373,16 @@ class Supervisor:
         self._children = {}
 
 
-_BOOT_FDS: Final = {"kernel": 900, "initrd": 901, "smbios": 902}
+_BOOT_FDS: Final = {"kernel": 900, "initrd": 901, "smbios": 902, BASE: 903}
 
 
-def _open_and_describe(machine: Machine) -> list[str]:
+def _open_and_describe(guest: Guest, machine: Machine) -> list[str]:
     """In QEMU's root, where its files are read-only: by a descriptor of one that is not, it could be changed."""
-    for name, number in _BOOT_FDS.items():
-        opened = os.open(f"/boot/{name}", os.O_RDONLY)
-        os.dup2(opened, number)
-        os.close(opened)
-    return command_line(machine.replace(**{f"{name}_fd": number for name, number in _BOOT_FDS.items()}))
+    opened = {name: _BOOT_FDS[name] for name in guest.tree.boot_names}
+    for name, number in opened.items():
+        descriptor = os.open(f"/boot/{name}", os.O_RDONLY)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    if guest.disk is not None:
+        guest.disk.bound(0, memory=machine.memory)
+    return command_line(machine.replace(**{f"{name}_fd": number for name, number in opened.items() if name != BASE}))

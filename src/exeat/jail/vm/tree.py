@@ -43,15 +43,25 @@ _LIBRARY_CACHE: Final = "/etc/ld.so.cache"
 class MachineTree:
     """`files`: contents for BOOT; `shown`: descriptors of files for BOOT, which are mounted there, read-only or not.
 
-    The builder calls `open`, `put` and `finish`, in this order and each at its own time, and init `settle`.
+    `shares`: folders of the view, and whether they are read-only, by their names in GUEST; None: GUEST is the view.
+    `kept`: descriptors that QEMU is going to have. The builder calls `open`, `put` and `finish`, in this order and each at its own time, and init `settle`.
     """
 
     def __init__(
-        self, files: Mapping[str, bytes], shown: Mapping[str, tuple[int, bool]], guest_ids: tuple[int, int]
+        self,
+        files: Mapping[str, bytes],
+        shown: Mapping[str, tuple[int, bool]],
+        guest_ids: tuple[int, int],
+        *,
+        shares: Mapping[str, tuple[str, bool]] | None = None,
+        kept: Sequence[int] = (),
     ) -> None:
+        self._shares = shares
+        self._kept = tuple(kept)
         self._guest_ids = guest_ids
         self.namespaces: tuple[int, int] = (-1, -1)  # of users: for QEMU, and for who serves files to it
         self._files = files
+        self.boot_names = (*files, *shown)
         self._shown = {name: (_named_again(descriptor), writable) for name, (descriptor, writable) in shown.items()}
         self._opened: list[tuple[str, int, bool]] = []
         self._system: list[tuple[str, int]] = []
@@ -103,6 +113,10 @@ class MachineTree:
             if os.path.ismount(path):
                 mount(None, path, None, MS_REC | MS_SHARED)
         guest = f"{MACHINE}{GUEST}"
+        if self._shares is not None:
+            for name, (source, is_read_only) in self._shares.items():
+                _share(source, f"{guest}/{name}", is_read_only=is_read_only)
+            return
         mount("/", guest, None, MS_BIND | MS_REC)
         for name in _COVERED:
             place = f"{guest}/{name}"
@@ -115,7 +129,7 @@ class MachineTree:
         """In init, whose processes /proc shows, while it has its privileges: without, root cannot be mapped."""
         mount("/proc", f"{MACHINE}/proc", None, MS_BIND | MS_REC)
         self.namespaces = (_make_users(os.geteuid(), os.getegid()), _make_users(*self._guest_ids))
-        return self.namespaces
+        return (*self.namespaces, *self._kept)
 
 
 def seen_by_qemu(path: str) -> str:
@@ -164,6 +178,13 @@ def _named_again(descriptor: int) -> tuple[str, os.stat_result]:
     path, found = os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
     os.close(descriptor)
     return path, found
+
+
+def _share(source: str, place: str, *, is_read_only: bool) -> None:
+    os.mkdir(place)
+    mount(source, place, None, MS_BIND | MS_REC)
+    if is_read_only:
+        read_only_below(place)
 
 
 def _show(path: str, descriptor: int, *, writable: bool) -> None:
