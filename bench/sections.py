@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 CONTAINERS = "## Containers"
+VMS = "## Virtual machines"
 
 
 def _pattern(title: str) -> re.Pattern[str]:

@@ -27,7 +27,7 @@ Progress = Callable[[str], None]
 _HERE = Inside()
 _LAUNCHER_FILE = Path(__file__).with_name("launcher.py")
 _CONTROL_S = 3.0  # how long something that must arrive may take
-_RUN_S = 180.0
+_RUN_S = 400.0  # of many classes in a guest that is emulated; else a tenth of it
 _LEFT_S = 3.0
 
 
@@ -55,20 +55,33 @@ def attack(
     """
     command = tuple(exeat) or (sys.executable, "-P", "-m", "exeat")
     rows: list[Row] = []
+    chosen = [each for each in GROUPS.values() if each.only in ("", jail) and (not groups or each.name in groups)]
     with open_targets(sys.executable, shared=jail == "nft") as targets:
-        for group in GROUPS.values():
-            if not groups or group.name in groups:
-                progress(group.title)
-                rows += _attack_group(group, jail, command, targets, inside, nest=nest)
+        for batch in _batches(chosen, together=inside.together):
+            progress(", ".join(group.title for group in batch))
+            probes = [probe for group in batch for probe in group.probes]
+            rows += _attack_with(probes, jail, command, targets, inside, nest=nest)
+    rows.sort(key=lambda row: list(GROUPS).index(row.group))
     return Scorecard(jail, "root" if os.geteuid() == 0 else f"user {os.geteuid()}", tuple(rows))
 
 
-def _attack_group(
-    group: Group, jail: str, exeat: tuple[str, ...], targets: Targets, inside: Inside, *, nest: bool
+def _batches(groups: list[Group], *, together: bool) -> list[list[Group]]:
+    """Which classes share a run. A terminal, and a home to work in, are what others must not have."""
+    if not together:
+        return [[group] for group in groups]
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        special = "terminal" if group.name == "terminal" else "home" if group.name in _AT_HOME else ""
+        found.setdefault(special, []).append(group)
+    return list(found.values())
+
+
+def _attack_with(
+    group: list[Probe], jail: str, exeat: tuple[str, ...], targets: Targets, inside: Inside, *, nest: bool
 ) -> list[Row]:
-    """Control and jail for the probes of one group. Those that need another setting are a run of their own."""
-    rows = [_left_out(probe, jail, why) for probe in group.probes if (why := inside.why_not(probe))]
-    tried = [probe for probe in group.probes if not inside.why_not(probe)]
+    """Control and jail for the probes of a run. Those that need another setting are a run of their own."""
+    rows = [_left_out(probe, jail, why) for probe in group if (why := inside.why_not(probe))]
+    tried = [probe for probe in group if not inside.why_not(probe)]
     chosen = [probe for probe in tried if not (nest and probe.id in GRANTED_BY_NEST)]
     plain = [probe for probe in chosen if probe.id not in _CLEAN]
     clean = [probe for probe in chosen if probe.id in _CLEAN]
@@ -83,7 +96,8 @@ def _attack_group(
     return rows
 
 
-_CLEAN = frozenset({"E7.parents"})
+_CLEAN = frozenset({"E7.parents", *(probe.id for probe in GROUPS["guest-machine"].probes)})
+_AT_HOME = frozenset({"files", "guest-files"})
 # What --nest is for. What can be done with it is tried by the class "nest".
 GRANTED_BY_NEST = frozenset(
     {
@@ -165,6 +179,7 @@ def _run_jailed(
 ) -> dict[str, _Result]:
     python = inside.python or targets.scene.python
     scene = replace(targets.scene, outside=False, nested="--nest" in exeat_run, proxy=None, python=python)
+    scene = replace(scene, guest=inside.guest)
     name, port = scene.allowed
     with tempfile.TemporaryDirectory(prefix="exeat-attack-log-") as folder:
         wrapper = (*exeat_run, *inside.options, "--quiet", "--audit", str(Path(folder, "audit.jsonl")))
@@ -178,13 +193,13 @@ def _run(
     """Run probes once, and gather the evidence."""
     tokens = {probe.id: secrets.token_hex(12) for probe in probes}
     targets.sinks.forget()
-    group = probes[0].group
-    if group == "files":
+    groups = {probe.group for probe in probes}
+    if groups & _AT_HOME:
         targets.belongings.lay_out()
         scene = replace(scene, files=targets.belongings.scene())
     command = [*wrapper, scene.python, "-I", inside.probe, scene.to_json(), json.dumps(tokens)]
-    ran = _execute(command, targets, folder=_start_folder(scene), group=group)
-    if group == "outlive":
+    ran = _execute(command, targets, folder=_start_folder(scene), groups=groups)
+    if "outlive" in groups:
         _release(tokens, scene)
     targets.sinks.settle()
     results = {}
@@ -223,10 +238,10 @@ def _start_folder(scene: Scene) -> str:
     return str(folder)
 
 
-def _execute(command: list[str], targets: Targets, *, folder: str, group: str) -> Ran:
+def _execute(command: list[str], targets: Targets, *, folder: str, groups: set[str]) -> Ran:
     """Run to the end, within a time limit, and read the answers."""
-    terminal, held = group == "terminal", group == "descriptors"
-    home = targets.scene.home if group == "files" else ""
+    terminal, held = "terminal" in groups, "descriptors" in groups
+    home = targets.scene.home if groups & _AT_HOME else ""
     environment = os.environ | {"EXEAT_CALLER": sorted(s for s in targets.secrets if s.startswith("victim-"))[0]}
     with contextlib.ExitStack() as stack:
         stdin: int = subprocess.DEVNULL

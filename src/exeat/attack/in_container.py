@@ -31,6 +31,8 @@ class Inside:
     python: str = ""
     probe: str = str(Path(__file__).with_name("probe.py"))
     left_out: tuple[tuple[str, str], ...] = ()
+    guest: bool = False  # they have a kernel of their own
+    together: bool = False  # starting is slow: classes that need nothing special share a run
 
     def why_not(self, probe: Probe) -> str:
         """Why a probe is not tried; "": it is."""

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 Place = tuple[str, int]
 
-JAILS = ("netns", "nft", "container", "env")
+JAILS = ("netns", "nft", "container", "vm", "env")
 
 
 class Evidence(enum.Enum):
@@ -38,6 +38,7 @@ class Scene:
 
     token: str = ""
     outside: bool = True  # the control run, without a jail
+    guest: bool = False  # in a virtual machine, which has a kernel, users and numbers of its own
     nested: bool = False  # each probe is root in a user namespace of its own, by --nest
     python: str = ""
     folder: str = ""  # a scratch folder that both sides can reach
@@ -75,8 +76,11 @@ class Scene:
 
 
 def apart(scene: Scene, kind: str) -> bool:
-    """Whether this process is in another namespace of a kind (net, pid) than the harness."""
-    return str(Path(f"/proc/self/ns/{kind}").readlink()) != scene.namespaces[kind]
+    """Whether this process is in another namespace of a kind (net, pid) than the harness.
+
+    In a guest the first namespace of each kind has the same number as outside, and is another one.
+    """
+    return scene.guest or str(Path(f"/proc/self/ns/{kind}").readlink()) != scene.namespaces[kind]
 
 
 _Target = TypeVar("_Target")
@@ -164,9 +168,10 @@ class Answer:
 class Group:
     """The probes of one class of bypass, in the order of its file."""
 
-    def __init__(self, name: str, title: str, stops: frozenset[str]) -> None:
+    def __init__(self, name: str, title: str, stops: frozenset[str], *, only: str = "") -> None:
         self.name = name
         self.title = title
+        self.only = only  # the jail that it is about; it is not tried in others
         self.probes: list[Probe] = []
         self._stops = stops
 
@@ -198,6 +203,6 @@ class Group:
             return "the kernel allowed it"
 
 
-BOUNDARIES = frozenset({"netns", "nft", "container"})  # the jails that claim to hold
+BOUNDARIES = frozenset({"netns", "nft", "container", "vm"})  # the jails that claim to hold
 EVERYWHERE = frozenset(JAILS)
-OWN_NETWORK = frozenset({"netns", "container"})  # those in which the host's is not there at all
+OWN_NETWORK = frozenset({"netns", "container", "vm"})  # those in which the host's is not there at all

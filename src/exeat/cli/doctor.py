@@ -21,7 +21,10 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0 contained, 1 something got out or nothing contains, 2 not tried"
     parser.add_argument("--attack", action="store_true", help="run the escape corpus and print a scorecard")
     parser.add_argument(
-        "--jail", choices=("netns", "nft", "container", "env"), default="netns", help="what to attack (%(default)s)"
+        "--jail",
+        choices=("netns", "nft", "container", "vm", "env"),
+        default="netns",
+        help="what to attack (%(default)s)",
     )
     parser.add_argument(
         "--container",
@@ -62,6 +65,7 @@ def doctor_attack(options: argparse.Namespace) -> int:
     jail, groups, nest = options.jail, options.groups, options.nest
     from exeat.attack.harness import attack
     from exeat.attack.in_container import Inside, look_into
+    from exeat.attack.in_guest import inside_guest
     from exeat.attack.probes import GROUPS
     from exeat.jail.select import examine
 
@@ -79,7 +83,11 @@ def doctor_attack(options: argparse.Namespace) -> int:
     if not found.ok:
         raise ConfigError(f"the {jail} jail does not work here: {found.why}", expected=found.fix)
     exeat = (sys.executable, "-P", "-m", "exeat")
-    inside = look_into(options.container, options.engine, exeat) if jail == "container" else Inside()
+    inside = Inside()
+    if jail == "container":
+        inside = look_into(options.container, options.engine, exeat)
+    elif jail == "vm":
+        inside = inside_guest()
     card = attack(jail, groups=groups, exeat=exeat, nest=nest, inside=inside, progress=_progress)
     _progress("")
     print(card.to_json() if options.json else card.to_text({name: group.title for name, group in GROUPS.items()}))

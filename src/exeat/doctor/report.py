@@ -9,6 +9,7 @@ from pathlib import Path
 
 from exeat.doctor.containers import EngineLine, examine_engines
 from exeat.doctor.features import Fact, kernel_facts, version_facts
+from exeat.doctor.vms import VmLine, examine_vms
 from exeat.errors import ConfigError
 from exeat.file_policy import VIEW
 from exeat.files.keys.hidden import HiddenPath, hidden_paths
@@ -96,6 +97,7 @@ class Report:
     versions: tuple[Fact, ...]
     hidden: HiddenKeys = field(default_factory=HiddenKeys)
     engines: tuple[EngineLine, ...] = ()
+    vms: tuple[VmLine, ...] = ()
 
     @property
     def can_contain(self) -> bool:
@@ -109,13 +111,16 @@ class Report:
             "versions": {fact.name: fact.value for fact in self.versions},
             "hidden": self.hidden.to_dict(),
             "containers": [asdict(engine) for engine in self.engines],
+            "vms": [asdict(part) for part in self.vms],
         }
 
 
 def examine_machine() -> Report:
     """Ask for everything. Each jail is examined by building one."""
     jails = tuple(_examine(name) for name in JAILS)
-    return Report(jails, tuple(kernel_facts()), tuple(version_facts()), find_hidden_keys(), examine_engines())
+    return Report(
+        jails, tuple(kernel_facts()), tuple(version_facts()), find_hidden_keys(), examine_engines(), examine_vms()
+    )
 
 
 def _examine(name: str) -> JailLine:
@@ -156,6 +161,11 @@ def to_lines(report: Report) -> list[str]:
         first, *others = engine.to_texts()
         lines.append(f"  {engine.kind:<6} {'yes' if engine.ok else 'no':<4} {first}")
         lines += _below(*others)
+    lines += ["", "Virtual machines, for exeat run --vm"] if report.vms else []
+    for part in report.vms:
+        first = f"{part.part:<6} {'yes' if part.ok else 'no':<4} {part.why}"
+        lines += textwrap.wrap(first, 98, initial_indent="  ", subsequent_indent=" " * 14)
+        lines += _below(f"to get it: {part.fix}" if part.fix and not part.ok else "")
     lines += _hidden_lines(report.hidden)
     for title, facts in (("Kernel", report.kernel), ("Versions", report.versions)):
         lines += ["", title]

@@ -43,8 +43,10 @@ class AgentProcess:
     stdout: socket.socket
     stderr: socket.socket
     keeper: int
+    console: socket.socket | None = None  # of a guest
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
+    said: bytearray = field(default_factory=bytearray)  # on the console
     frames: list[tuple[Kind, bytes]] = field(default_factory=list)
     _reader: Frames = field(default_factory=Frames)
     _status: int | None = None
@@ -91,9 +93,9 @@ class AgentProcess:
 
     def _take(self, names: Sequence[str]) -> bool:
         """Of whichever has something. False: the control port has ended."""
-        sockets = [each for name in names if (each := getattr(self, name)).fileno() >= 0]
+        sockets = [each for name in (*names, "console") if (each := getattr(self, name)) and each.fileno() >= 0]
         ready = select.select(sockets, [], [], PATIENCE_S)[0]
-        assert ready, "it says nothing"
+        assert ready, f"it says nothing; on the console: {self.said.decode(errors='replace')}"
         for each in ready:
             data = each.recv(1 << 16)
             if each is self.control:
@@ -103,7 +105,7 @@ class AgentProcess:
             else:
                 if not data:
                     each.close()
-                (self.out if each is self.stdout else self.err).extend(data)
+                (self.out if each is self.stdout else self.err if each is self.stderr else self.said).extend(data)
         return True
 
     def status(self) -> int:

@@ -155,6 +155,7 @@ class Belongings:
         found += [name for name in self._modes if name not in now and mark == f"gone {name}"]
         found += [name for name, mode in self._modes.items() if now.get(name, mode) != mode and mark == f"mode {name}"]
         found += [f"{path.name}, with a capability" for path in self._folder.rglob(f"*{mark}") if _is_capable(path)]
+        found += [f"{path.name}, of another user" for path in self._folder.rglob(f"*{mark}") if _is_of_another(path)]
         self._said += _drain(self._fifo) + self._queue.drain()
         if wanted in self._said:
             found.append("a program that reads a FIFO or a message queue")
@@ -206,6 +207,12 @@ def _is_capable(path: Path) -> bool:
         return os.getxattr(path, "security.capability", follow_symlinks=False)[3] == _REVISION_2
     except OSError:
         return False
+
+
+def _is_of_another(path: Path) -> bool:
+    """Is it a set-user-ID program of someone else?"""
+    found = os.lstat(path)
+    return bool(found.st_mode & stat.S_ISUID) and found.st_uid != os.geteuid()
 
 
 def _content(path: Path) -> bytes:

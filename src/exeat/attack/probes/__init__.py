@@ -12,6 +12,8 @@ from exeat.attack.probes import (
     files,
     files_keys,
     files_sockets,
+    guest,
+    guest_machine,
     inside,
     kernel,
     namespaces,
@@ -49,6 +51,9 @@ GROUPS: dict[str, Group] = {
         kernel.GROUP,
         terminal.GROUP,
         processes.OUTLIVE,
+        guest.GROUP,
+        guest_machine.MACHINE,
+        guest_machine.FILES,
     )
 }
 

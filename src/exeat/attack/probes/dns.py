@@ -102,14 +102,15 @@ def malformed(scene: Scene) -> str:
         b"",
         b"\x00",
     )
+    server = ("10.0.2.3" if scene.guest else "127.66.0.53", 53)  # in a guest, QEMU hands it on
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for query in bad:
-            sock.sendto(query, ("127.66.0.53", 53))
+            sock.sendto(query, server)
         if scene.outside:
             return "sent"
         sock.settimeout(WAIT_S)
         good = dns_query(scene.allowed[0], _A)
-        sock.sendto(good, ("127.66.0.53", 53))
+        sock.sendto(good, server)
         for _ in range(len(bad) + 1):
             answer = sock.recv(1000)
             if answer[:2] == good[:2]:

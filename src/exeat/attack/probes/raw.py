@@ -14,25 +14,29 @@ _ETH_P_IP = 0x0800
 _ETH_P_ALL = 0x0003
 
 
-def _sum(data: bytes) -> int:
+def checksum(data: bytes) -> int:
     """The Internet checksum (RFC 1071)."""
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total >> 16) + (total & 0xFFFF)
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-def _echo(scene: Scene) -> bytes:
+def echo(scene: Scene) -> bytes:
     body = struct.pack("!HH", 7, 1) + scene.token.encode()
-    return struct.pack("!BBH", 8, 0, _sum(struct.pack("!BBH", 8, 0, 0) + body)) + body
+    return struct.pack("!BBH", 8, 0, checksum(struct.pack("!BBH", 8, 0, 0) + body)) + body
 
 
-def _udp_packet(scene: Scene, source: str, place: Place) -> bytes:
+def ip_packet(source: str, target: str, protocol: int, body: bytes) -> bytes:
+    """A whole IPv4 packet."""
+    ends = socket.inet_aton(source) + socket.inet_aton(target)
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 1, 0, 64, protocol, 0) + ends
+    return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + body
+
+
+def udp_packet(scene: Scene, source: str, place: Place) -> bytes:
     """A whole IPv4 packet that carries the token to a UDP sink."""
     data = scene.token.encode()
-    udp = struct.pack("!HHHH", 4000, place[1], 8 + len(data), 0) + data
-    ends = socket.inet_aton(source) + socket.inet_aton(place[0])
-    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0, 64, 17, 0) + ends
-    return head[:10] + struct.pack("!H", _sum(head)) + head[12:] + udp
+    return ip_packet(source, place[0], 17, struct.pack("!HHHH", 4000, place[1], 8 + len(data), 0) + data)
 
 
 def _ping(kind: int) -> Run:
@@ -40,7 +44,7 @@ def _ping(kind: int) -> Run:
         if not scene.icmp:
             raise Absent("this user cannot listen for ICMP")
         with socket.socket(socket.AF_INET, kind, socket.IPPROTO_ICMP) as sock:
-            sock.sendto(_echo(scene), ("127.0.0.1", 0))
+            sock.sendto(echo(scene), ("127.0.0.1", 0))
         return "sent"
 
     return send
@@ -53,7 +57,7 @@ GROUP.probe("E1.ping-socket", "ICMP echo by a ping socket")(_ping(socket.SOCK_DG
 @GROUP.probe("E2.raw-udp", "a UDP packet made by hand on a raw socket")
 def raw_udp(scene: Scene) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as sock:
-        sock.sendto(_udp_packet(scene, "127.0.0.1", scene.udp["v4"]), ("127.0.0.1", 0))
+        sock.sendto(udp_packet(scene, "127.0.0.1", scene.udp["v4"]), ("127.0.0.1", 0))
     return "sent"
 
 
@@ -62,7 +66,7 @@ def frame(scene: Scene) -> str:
     place = need(scene.udp, "own4")
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_IP)) as sock:
         # From a test network: a frame that claims to come from this machine is dropped as a lie.
-        sock.sendto(_udp_packet(scene, "198.51.100.77", place), ("lo", _ETH_P_IP, 0, 0, bytes(6)))
+        sock.sendto(udp_packet(scene, "198.51.100.77", place), ("lo", _ETH_P_IP, 0, 0, bytes(6)))
     return "sent"
 
 

@@ -111,6 +111,20 @@ static void prepare_guest(void) {
     start_relays();
 }
 
+/* Process 1 waits for the end of the rest of us: to the kernel, a child of process 1 has no parent that could let it go on
+   when it has stopped, so Ctrl-Z would do nothing. What is orphaned is ours. */
+static void stand_behind(void) {
+    word own = call(NR_clone, SIGCHLD_, 0, 0, 0, 0, 0);
+    need(own, "no process for the agent", "");
+    if (own == 0) {
+        CALL2(NR_prctl, PR_SET_CHILD_SUBREAPER_, 1);
+        write_file("/proc/self/oom_score_adj", "-1000");
+        return;
+    }
+    while (CALL4(NR_wait4, -1, 0, 0, 0) != own) {}
+    power_off();
+}
+
 __attribute__((used)) void live(word *stack) {
     unsigned long all = ~0ul;
     (void)stack;
@@ -133,7 +147,10 @@ __attribute__((used)) void live(word *stack) {
     await_host(CONTROL, -1);
     tell_number(HELLO, VERSION, 4);
     await_start();
-    if (is_guest) prepare_guest();
+    if (is_guest) {
+        prepare_guest();
+        stand_behind();
+    }
     for (int i = IN; i < PORTS; i++)
         if (i != ERR || !value_of("terminal")) await_host(i, OPEN_MS);
     command = start_command(&of_command);

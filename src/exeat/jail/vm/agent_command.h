@@ -1,6 +1,6 @@
 /* The command: who it is, what it has open, and how it is found. */
 
-enum { PR_SET_DUMPABLE_ = 4, TIOCSCTTY_ = 0x540E, TIOCSPGRP_ = 0x5410, TIOCSWINSZ_ = 0x5414, RLIMIT_NOFILE_ = 7, MAX_GROUPS = 256 };
+enum { PR_SET_DUMPABLE_ = 4, PR_SET_CHILD_SUBREAPER_ = 36, TIOCSCTTY_ = 0x540E, TIOCSPGRP_ = 0x5410, TIOCSWINSZ_ = 0x5414, RLIMIT_NOFILE_ = 7, MAX_GROUPS = 256 };
 enum { TIOCGPTN_ = (int)0x80045430, TIOCSPTLCK_ = 0x40045431, TTY_GROUP = 5, MOST_FILES = 524288, FEW_FILES = 1024 };
 
 static const char DEFAULT_PATH[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -68,6 +68,7 @@ static word become_user(void) {
         if (group < 0 || (*at && *at++ != ',')) return -EINVAL_;
         groups[count++] = (unsigned)group;
     }
+    write_file("/proc/self/oom_score_adj", "0");
     CALL4(NR_prlimit64, 0, RLIMIT_NOFILE_, &files, 0);
     word error = CALL2(NR_setgroups, count, groups);
     if (!error) error = CALL3(NR_setresgid, gid, gid, gid);

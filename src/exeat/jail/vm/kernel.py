@@ -119,8 +119,8 @@ def _open_file(path: str) -> int:
 def _find_modules(path: str, version: str, root: str) -> ModuleLists:
     """Next to the kernel (in its package, unpacked somewhere), else where they are installed."""
     own = os.path.dirname(path)
-    package = os.path.join(os.path.dirname(own), "lib/modules", version)
-    folders = [package, f"{root}/lib/modules/{version}"]
+    package = os.path.dirname(own).rstrip("/")
+    folders = [f"{base}/lib/modules/{version}" for base in (package, f"{package}/usr", root)]
     if os.path.basename(own) == version:
         folders.insert(0, own)
     for folder in folders:

@@ -58,25 +58,36 @@ def test_memory_is_shared_only_with_a_virtiofsd() -> None:
     assert _options(_BARE.replace(shares=(NineP("/t", "root"),)), "-object") == []
     shared = ["memory-backend-memfd,id=memory,size=536870912,share=on"]
     assert _options(_BARE.replace(shares=(VirtioFs(20, "root"),)), "-object") == shared
-    assert _options(_BARE.replace(is_shared=True), "-object") == shared
+    own = ["memory-backend-file,id=memory,mem-path=/proc/self/fd/24,size=536870912,share=on"]
+    assert _options(_BARE.replace(memory_fd=24, shares=(VirtioFs(20, "root"),)), "-object") == own
 
 
 def test_files_are_descriptors_that_are_inherited() -> None:
     full = _BARE.replace(
         shares=(VirtioFs(20, "root"), NineP("/proc/self/fd/3", "m0", read_only=True)),
         disk=Disk(21, "qcow2", backing=Disk(22, "raw")),
-        incoming_fd=23,
+        memory_fd=23,
     )
     assert sorted(machine.descriptors(full)) == [*range(10, 19), 20, 21, 22, 23]
     assert _options(full, "-kernel") == ["/proc/self/fd/10"]
     assert _options(full, "-initrd") == ["/proc/self/fd/11"]
     assert _options(full, "-smbios") == ["file=/proc/self/fd/18"]
-    assert _options(full, "-incoming") == ["fd:23"]
     assert _options(full, "-add-fd") == ["fd=21,set=21", "fd=22,set=22"]
     (tree,) = _options(full, "-fsdev")
     assert tree == "local,id=fs1,path=/proc/self/fd/3,security_model=none,multidevs=remap,readonly=on"
     places = [part for device in _options(full, "-device") for part in device.split(",") if part.startswith("addr=")]
     assert len(set(places)) == len(places) == 5
+
+
+def test_a_machine_that_is_continued_is_the_one_that_was_saved() -> None:
+    """Shares and disks come later; what serves them is there."""
+    saved = _BARE.replace(memory_fd=23)
+    shares, disk = (VirtioFs(20, "root"), NineP("/t", "m0")), Disk(21, "raw")
+    continued = saved.replace(is_continued=True, shares=shares, disk=disk)
+    assert _options(continued, "-device") == _options(saved, "-device")
+    assert _options(continued, "-incoming") == ["defer"]
+    assert (len(_options(continued, "-fsdev")), len(_options(continued, "-blockdev"))) == (1, 2)
+    assert len(_options(continued, "-chardev")) == len(_options(saved, "-chardev")) + 1
 
 
 def test_a_disk_is_never_opened_by_a_name_that_its_file_chose() -> None:

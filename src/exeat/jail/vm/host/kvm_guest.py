@@ -31,8 +31,9 @@ _SPECIAL_SIZE: Final = 312
 _EXIT_REASON: Final = 8  # where it is in what a vCPU shares
 _HALTED: Final = 5  # KVM_EXIT_HLT
 
-_ROUNDS: Final = 50_000  # 20 to 100 us on a processor; interpreted, 50 ms and more
-_MOST_CPU_S: Final = 0.010
+_ROUNDS: Final = 50_000  # 20 to 100 us on a processor; interpreted, 50 ms
+_MOST_CPU_S: Final = 0.015
+_TRIES: Final = 2  # the first one also pays for what KVM does once
 # mov ecx, ROUNDS; again: dec ecx; jnz again; hlt
 _CODE: Final = b"\xb9" + struct.pack("<I", _ROUNDS) + b"\xff\xc9" + b"\x75\xfc" + b"\xf4"
 _CODE_AT: Final = 0x3000
@@ -76,15 +77,19 @@ def _run(device: int, writer: int) -> str:
         step = "KVM_CREATE_VCPU"
         cpu = fcntl.ioctl(machine, _CREATE_VCPU, 0)
         shared = mmap.mmap(cpu, fcntl.ioctl(device, _VCPU_MMAP_SIZE, 0))
-        step = "KVM_SET_SREGS"
-        _set_registers(cpu)
         os.write(writer, READY)
-        step = "KVM_RUN"
-        before = time.thread_time()
-        fcntl.ioctl(cpu, _RUN, 0)
-        if time.thread_time() - before > _MOST_CPU_S:
-            return SLOW
-        return GOOD if struct.unpack_from("<I", shared, _EXIT_REASON)[0] == _HALTED else STUCK
+        for _ in range(_TRIES):
+            step = "KVM_SET_SREGS"
+            _set_registers(cpu)
+            step = "KVM_RUN"
+            before = time.thread_time()
+            fcntl.ioctl(cpu, _RUN, 0)
+            taken = time.thread_time() - before
+            if struct.unpack_from("<I", shared, _EXIT_REASON)[0] != _HALTED:
+                return STUCK
+            if taken <= _MOST_CPU_S:
+                return GOOD
+        return SLOW
     except OSError as error:
         return f"{step} {error.errno}"
 

@@ -69,6 +69,7 @@ def write_own(folder: str, name: str, content: bytes) -> None:
     try:
         descriptor = os.open(fresh, _FRESH, 0o600, dir_fd=within)
         try:
+            os.fchmod(descriptor, 0o600)  # whatever the umask took away
             left = memoryview(content)
             while left:
                 left = left[os.write(descriptor, left) :]
