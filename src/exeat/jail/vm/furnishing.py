@@ -1,4 +1,4 @@
-"""What a guest has of files: the view of its jail, or an image with folders of the machine in it; and what goes with it.
+"""What a guest has of files: the view of its jail, or an image with folders of the machine in it.
 
 An image's environment is its own: nothing of the caller's is in it but what was named. Whom to trust is added to the
 bundles of the image, and is in files of exeat's own, for the variables that name some.
@@ -7,18 +7,21 @@ bundles of the image, and is in files of exeat's own, for the variables that nam
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ConfigError
-from exeat.jail.container.options import HOME, HOST_NAME, ROOT_HOME, Mount
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Spec
 from exeat.jail.vm.machine import MOST_SHARES
+from exeat.jail.vm.options import HOME, HOST_NAME, ROOT_HOME
 from exeat.jail.vm.settings import FileEntry, MountEntry
 from exeat.jail.vm.shares import ROOT_TAG, Tree
 from exeat.jail.vm.tree import GUEST
 from exeat.paths import is_in
 from exeat.values import Value
+
+if TYPE_CHECKING:
+    from exeat.jail.container.options import Mount
 
 DISK_ROOT: Final = "disk:"
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -58,9 +61,7 @@ def files_of_image(spec: Spec, kind: str, *, is_root: bool) -> GuestFiles:
         entries.append(MountEntry(kind, tag, mount.target, mount.read_only))
     is_there = any(mount.source == mount.target and is_in(spec.cwd, [mount.target]) for mount in mounts)
     home = ROOT_HOME if is_root else HOME
-    found = GuestFiles(
-        DISK_ROOT, tuple(trees), spec.cwd if is_there else home, HOST_NAME, shares, tuple(entries), home
-    )
+    found = GuestFiles(DISK_ROOT, tuple(trees), spec.cwd if is_there else home, HOST_NAME, shares, tuple(entries), home)
     if spec.trust is None:
         return found
     own = _content(spec.trust.own)

@@ -44,7 +44,9 @@ class MachineTree:
     """`files`: contents for BOOT; `shown`: descriptors of files for BOOT, which are mounted there, read-only or not.
 
     `shares`: folders of the view, and whether they are read-only, by their names in GUEST; None: GUEST is the view.
-    `kept`: descriptors that QEMU is going to have. The builder calls `open`, `put` and `finish`, in this order and each at its own time, and init `settle`.
+    `kept`: descriptors that QEMU is going to have.
+
+    The builder calls `open`, `put` and `finish`, in this order and each at its own time, and init `settle`.
     """
 
     def __init__(
