@@ -87,6 +87,7 @@ class Supervisor:
         self._children: dict[int, str] = {}
         self._frames = protocol.Frames(protocol.GUEST_LIMIT)
         self._to_guest = b""
+        self._is_greeted = False
         self._is_running = False
         self._input_ended = False
         self._exited: protocol.Exited | None = None
@@ -215,7 +216,7 @@ class Supervisor:
 
     def _hear(self, kind: Kind, payload: bytes) -> None:
         match kind:
-            case Kind.HELLO:
+            case Kind.HELLO if not self._is_greeted:
                 self._greet(protocol.read_hello(payload))
             case Kind.RUNNING:
                 self._is_running = True
@@ -239,7 +240,7 @@ class Supervisor:
     def _greet(self, version: int) -> None:
         if version != protocol.VERSION:
             raise GuestError("the guest's agent is of another version", detail=f"{version}, not {protocol.VERSION}")
-        self._boot_ends = float("inf")
+        self._is_greeted, self._boot_ends = True, float("inf")
         guest = self._guest
         if guest.disk is not None:
             guest.disk.bound(self._qemu, memory=0)
