@@ -83,6 +83,7 @@ class Ended(Value):
     status: int
     note: str = ""
     nesters: tuple[str, ...] = ()  # programs that were refused a user namespace
+    shown: tuple[str, ...] = ()  # lines of someone else's, such as a guest's console, which go with the note
 
 
 class Company(Protocol):

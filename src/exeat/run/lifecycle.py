@@ -273,6 +273,8 @@ def _tell(
     quiet = plan.settings.quiet
     if ended.note:
         say(ended.note)
+        for line in ended.shown:
+            say(f"| {line}")
     if ended.status and not quiet:
         for line in files.hints():
             say(line)

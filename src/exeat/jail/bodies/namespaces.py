@@ -128,7 +128,8 @@ class NamespaceJail:
                     self._timed_out = message
                 case messages.GuestFailed(public, detail, fix):
                     self.end()
-                    raise JailError(public, detail=detail, fix=fix)
+                    why, *shown = detail.split("\n")
+                    raise JailError(public, detail=why, fix=fix, shown=tuple(shown))
                 case messages.NestingRefused(program):
                     self._tried.append(program)
                 case None:
@@ -145,7 +146,8 @@ class NamespaceJail:
         ended = how_it_ended(self._program, status, self._not_started)
         if self._timed_out is None:
             return ended
-        return ended.replace(note="\n".join(filter(None, self._timed_out)))
+        reason, detail = self._timed_out
+        return ended.replace(note=reason, shown=tuple(detail.splitlines()))
 
     def close(self) -> None:
         self.end()

@@ -49,7 +49,7 @@ def _become(
     for number, source in ((0, null), (1, null), (2, errors)):
         os.dup2(source, number)
     argv = list(arguments())
-    close_all_but(kept, inherited_too=True)  # what the caller left open was for the command
+    close_all_but([*kept, errors], inherited_too=True)  # what the caller left open was for the command
     for number in kept:
         os.set_inheritable(number, True)
     if keeps_rights:

@@ -134,7 +134,7 @@ class Supervisor:
             machine = machine.replace(disk=guest.disk.as_qemu_has_it(_BOOT_FDS[BASE]))
         pid = start(
             partial(_open_and_describe, guest, machine),
-            kept=[*descriptors(machine), *_BOOT_FDS.values()],
+            kept=[*descriptors(machine), *(_BOOT_FDS[name] for name in guest.tree.boot_names)],
             namespace=for_qemu,
             errors=says,
             keeps_rights=False,
