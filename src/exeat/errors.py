@@ -73,22 +73,18 @@ class JailError(ExeatError):
     """The jail that was asked for cannot be had. Never answered with a weaker one. `fix` is what to do about it.
 
     `is_missing`: the machine does not offer this kind of jail, as opposed to a fault in building this one.
-    `shown`: lines of someone else's, such as a guest's console.
     """
 
-    def __init__(
-        self, public: str, *, detail: str = "", fix: str = "", is_missing: bool = False, shown: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, public: str, *, detail: str = "", fix: str = "", is_missing: bool = False) -> None:
         super().__init__(public, detail=detail)
         self.fix = fix
         self.is_missing = is_missing
-        self.shown = shown
 
     def __str__(self) -> str:
         lines = [self.public]
         if self.detail:
-            lines.append(f"  why: {self.detail}")
-        lines += (f"  | {line}" for line in self.shown)
+            first, *more = self.detail.split("\n")
+            lines += [f"  why: {first}", *(f"       {each}" for each in more)]
         if self.fix:
             lines.append(f"  fix: {self.fix}")
         # The command may have chosen the names of files in it.

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fixtures.gateways import StartOrigin
 from tests.support.fixtures.vms import Guest
-from tests.support.programs import Finished
+from tests.support.programs import Finished, find
 from tests.support.runs.running import AS_ROOT, BY_USER, environment, exeat, folder_of, run_argv
 from tests.support.runs.secret_runs import HOST, authority, tls_echo
 from tests.support.vms.images import BUNDLE, MARK, as_qcow2, make_image
@@ -52,7 +52,7 @@ ls /usr/bin/env 2>/dev/null; exit 7
 
 
 @BY_USER
-@pytest.mark.threat("T-V30")
+@pytest.mark.threat("T-V40")
 def test_an_image_is_the_root_and_is_never_written(guest: Guest, image: Path, uid: int | None) -> None:
     packed = as_qcow2(image)
     before = _digest(packed), packed.stat().st_mtime_ns
@@ -72,11 +72,11 @@ def test_an_image_is_the_root_and_is_never_written(guest: Guest, image: Path, ui
         ]  # fmt: skip
         assert (home / "project/in-project").read_text() == "real\n"
         assert (data / "file").read_text() == "shown\n"
-        assert [path for path in (home / "state").rglob("*disk*")] == []
+        assert list((home / "state").rglob("*disk*")) == []
     assert (_digest(packed), packed.stat().st_mtime_ns) == before
 
 
-@pytest.mark.threat("T-V30", "T-V31")
+@pytest.mark.threat("T-V40", "T-V41")
 def test_the_disk_of_a_sandbox(guest: Guest, image: Path) -> None:
     """It is there again, for who has the same image; it is no other guest's meanwhile, and has a limit."""
     before = _digest(image)
@@ -136,7 +136,7 @@ def test_a_disk_without_a_root(guest: Guest) -> None:
 
 
 @AS_ROOT
-@pytest.mark.threat("T-V32")
+@pytest.mark.threat("T-V42")
 def test_qemu_is_never_that_of_a_kept_layer(guest: Guest) -> None:
     """Root in a guest can replace the machine's programs, in its layer. The next QEMU is the machine's all the same."""
     with folder_of(None) as home:
@@ -144,17 +144,21 @@ def test_qemu_is_never_that_of_a_kept_layer(guest: Guest) -> None:
         project.mkdir()
         ran = project / "ran"
         variables = environment(HOME=str(home), EXEAT_HOME=str(home / "state"))
-        qemu = os.path.realpath(subprocess.check_output(["which", "qemu-system-x86_64"], text=True).strip())  # noqa: PTH118
+        qemu = str(Path(find("qemu-system-x86_64")).resolve())
         libraries = subprocess.check_output(["ldd", qemu], text=True)
         library = next(line.split()[2] for line in libraries.splitlines() if "libglib-2" in line)
         plant = (
             f"printf '#!/bin/sh\\ntouch {ran}\\n' > /tmp/planted && chmod 755 /tmp/planted"
-            f" && cp /tmp/planted /tmp/library && mv /tmp/planted {qemu} && mv /tmp/library {os.path.realpath(library)}"
+            f" && cp /tmp/planted /tmp/library && mv /tmp/planted {qemu} && mv /tmp/library {Path(library).resolve()}"
         )
         done = exeat("--new", "--name", "box", command=("sh", "-c", plant), cwd=project, env=variables)
         assert done.status == 0, done.stderr
         control = subprocess.run(
-            run_argv(("--quiet", "--name", "box"), (qemu,)), cwd=project, env=variables, capture_output=True, check=False
+            run_argv(("--quiet", "--name", "box"), (qemu,)),
+            cwd=project,
+            env=variables,
+            capture_output=True,
+            check=False,
         )
         assert ran.exists(), control.stderr
         ran.unlink()

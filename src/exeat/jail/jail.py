@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from exeat.jail.environment import Variables
     from exeat.jail.files.mounts import View
     from exeat.jail.messages import HostPorts
-    from exeat.jail.vm.disk import GuestDisk
+    from exeat.jail.vm.files.disk import GuestDisk
     from exeat.jail.vm.options import VmOptions
     from exeat.trust.unnamed_file import TrustFiles
 
@@ -83,7 +83,6 @@ class Ended(Value):
     status: int
     note: str = ""
     nesters: tuple[str, ...] = ()  # programs that were refused a user namespace
-    shown: tuple[str, ...] = ()  # lines of someone else's, such as a guest's console, which go with the note
 
 
 class Company(Protocol):

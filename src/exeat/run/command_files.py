@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from exeat.jail.container.options import Mount
     from exeat.jail.files.mounts import View
     from exeat.jail.jail import Built
-    from exeat.jail.vm.disk import GuestDisk
+    from exeat.jail.vm.files.disk import GuestDisk
 
 
 class CommandFiles:

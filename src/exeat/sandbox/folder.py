@@ -22,13 +22,15 @@ FRESH_FILES = ".files.tmp"
 DISK = "disk.qcow2"  # what guests with an image wrote to it
 DISK_NOTE = "disk.json"  # which image that was
 FRESH_DISK_NOTE = ".disk.tmp"
+MACHINE = "machine.state"  # a virtual machine that has booted
+FRESH_MACHINE = ".machine.tmp"
 LOCK = "lock"
 LAYERS = "layers"  # a folder: what commands wrote outside their projects
 
 _UNFINISHED = ".new"  # a sandbox that is being made; no name starts with a dot
 _ALL_LOCK = ".lock"  # for making and removing
 _FILES = re.compile(
-    r"disk\.qcow2|disk\.json|\.disk\.tmp|files\.toml|\.files\.tmp|allowlist\.txt|\.allowlist\.tmp|placeholders\.json|\.placeholders\.tmp|audit\.jsonl(?:\.(?:[1-9][0-9]*|next))?|control(?:-[0-9]{1,2})?\.sock|lock"
+    r"disk\.qcow2|disk\.json|\.disk\.tmp|machine\.state|\.machine\.tmp|files\.toml|\.files\.tmp|allowlist\.txt|\.allowlist\.tmp|placeholders\.json|\.placeholders\.tmp|audit\.jsonl(?:\.(?:[1-9][0-9]*|next))?|control(?:-[0-9]{1,2})?\.sock|lock"
 )
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 

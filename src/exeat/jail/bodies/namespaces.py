@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 
 from exeat.errors import JailError
 from exeat.jail import libc, messages
@@ -28,7 +29,7 @@ class NamespaceJail:
         self._init = 0
         self._program = ""
         self._not_started: messages.ExecFailed | None = None
-        self._timed_out: messages.TimedOut | None = None
+        self._guest_ended: messages.GuestEnded | None = None
         self._tried: list[str] = []  # programs that were refused a user namespace
         self.namespaces: tuple[int, ...] = ()
         self.layers = -1
@@ -124,12 +125,13 @@ class NamespaceJail:
                     return self._ended(status)
                 case messages.ExecFailed():
                     self._not_started = message
-                case messages.TimedOut():
-                    self._timed_out = message
+                case messages.GuestNote(text):
+                    sys.stderr.write(f"exeat: {text}\n")
+                case messages.GuestEnded():
+                    self._guest_ended = message
                 case messages.GuestFailed(public, detail, fix):
                     self.end()
-                    why, *shown = detail.split("\n")
-                    raise JailError(public, detail=why, fix=fix, shown=tuple(shown))
+                    raise JailError(public, detail=detail, fix=fix)
                 case messages.NestingRefused(program):
                     self._tried.append(program)
                 case None:
@@ -144,10 +146,9 @@ class NamespaceJail:
         os.waitpid(self._init, 0)
         self._init = 0
         ended = how_it_ended(self._program, status, self._not_started)
-        if self._timed_out is None:
+        if self._guest_ended is None:
             return ended
-        reason, detail = self._timed_out
-        return ended.replace(note=reason, shown=tuple(detail.splitlines()))
+        return ended.replace(note="\n".join(filter(None, self._guest_ended)))
 
     def close(self) -> None:
         self.end()

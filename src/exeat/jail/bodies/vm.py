@@ -6,22 +6,26 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from exeat.errors import ConfigError, JailError
+from exeat.errors import JailError
 from exeat.jail.bodies.namespaces import NamespaceJail, mounted_trust
 from exeat.jail.jail import Built, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
 from exeat.jail.process.place import Place
 from exeat.jail.vm import accel, agent, initramfs, kernel, programs
-from exeat.jail.vm.disk import BASE, FILE_SYSTEMS, MODULES, MORE_FILE_SYSTEMS, GuestDisk
-from exeat.jail.vm.furnishing import complete_environment, files_of_image, files_of_view
+from exeat.jail.vm.files.disk import BASE, FILE_SYSTEMS, MODULES, MORE_FILE_SYSTEMS, GuestDisk
+from exeat.jail.vm.files.furnishing import GuestFiles, complete_environment, files_of_image, files_of_view
 from exeat.jail.vm.machine import Machine
-from exeat.jail.vm.options import AUTO, LEAST_MEMORY, MEMORY, TCG, VmOptions
-from exeat.jail.vm.settings import Settings, smbios_bytes
+from exeat.jail.vm.memory import choose_memory
+from exeat.jail.vm.options import AUTO, TCG, VmOptions
+from exeat.jail.vm.settings import smbios_bytes
 from exeat.jail.vm.shares import Served
 from exeat.jail.vm.supervisor import Guest, live_as_supervisor
 from exeat.jail.vm.tree import MachineTree, seen_by_qemu
+
+if TYPE_CHECKING:
+    from exeat.jail.vm.saved.deciding import SavedMachine
 
 _HOST_OF_GUEST: Final = "10.0.2.2"  # what QEMU calls the machine it runs on: the jail
 _MODULES: Final = ("virtio_pci", "virtio_console", "virtio_net")
@@ -33,6 +37,8 @@ _FASTEST_CPUS: Final = 4
 class VmJail(NamespaceJail):
     def build(self, spec: Spec) -> Built:
         options = spec.vm or VmOptions()
+        saved = _saved(options) if spec.disk is None else None  # one that was saved has no disk
+        options = saved.defaults(options) if saved is not None else options
         inherited, cache = spec.variables.inherited, spec.memory
         qemu = seen_by_qemu(programs.find_qemu(inherited))
         found = kernel.find_kernel(options.kernel, inherited)
@@ -41,10 +47,7 @@ class VmJail(NamespaceJail):
             sys.stderr.write(f"exeat: {_ACCELERATED[runs_on.kind]}: {runs_on.why}\n")
         served = _serve(found, inherited)
         uid, gid = (0, 0) if options.guest_root else (os.geteuid(), os.getegid())
-        if spec.disk is None:
-            own = files_of_view(spec, served.kind)
-        else:
-            own = files_of_image(spec, served.kind, is_root=uid == 0)
+        own = _own_files(spec, served.kind, is_root=uid == 0)
         served = served.replace(trees=own.trees)
         variables = spec.variables if spec.disk is None else spec.variables.replace(passes_on=False)
         environ = variables.build(
@@ -54,49 +57,53 @@ class VmJail(NamespaceJail):
             trust=mounted_trust(spec),
         )
         if spec.disk is not None:
-            terminal = inherited.get("TERM", "")
-            complete_environment(environ, terminal, own.home, has_terminal=spec.has_terminal)
-        settings = Settings(
-            root=own.root,
-            uid=uid,
-            gid=gid,
-            cwd=own.cwd,
-            home=own.home,
-            hostname=own.hostname,
-            mounts=own.mounts,
-            forwards=_ports(spec),
-            files=own.files,
-            ca=own.ca,
-        )
+            complete_environment(environ, inherited.get("TERM", ""), own.home, has_terminal=spec.has_terminal)
+        settings = own.settings(uid, gid, _ports(spec))
         machine = Machine(
             qemu=qemu,
-            memory=_memory(options),
+            memory=choose_memory(options.memory),
             cpus=options.cpus or (1 if runs_on.kind == TCG else min(_FASTEST_CPUS, os.cpu_count() or 1)),
             accel=runs_on.kind,
         )
-        files = {"initrd": _initramfs(found, served, spec.disk), "smbios": smbios_bytes(settings)}
+        initrd = _initramfs(found, served, spec.disk)
+        continues, saves = saved.decide(machine, found.path, initrd) if saved is not None else (None, None)
+        told = settings if saves is None else saves.known_at_boot(settings)
+        files = {"initrd": initrd, "smbios": smbios_bytes(told)}
+        assert spec.view is not None
         shown = {"kernel": (kernel.open_kernel(found, cache), False)}
+        kept = [options.saved_fd, options.saving_fd]
         if spec.disk is not None:
             shown[BASE] = (os.dup(spec.disk.base), False)
-        assert spec.view is not None
-        kept = () if spec.disk is None else (spec.disk.overlay,)
-        tree = MachineTree(files, shown, (uid, gid), shares=own.shares, kept=kept)
+            kept.append(spec.disk.overlay)
+        tree = MachineTree(files, shown, (uid, gid), kept, own.shares)
         spec.view.tree = tree
         guest = Guest(
             machine,
             settings,
             tuple(spec.argv),
             environ,
-            served,
+            served if saves is None else served.replace(trees=()),
             tree,
             boot_limit_s=_BOOT_S[runs_on.kind],
             time_limit_s=options.time_limit_s,
             disk=spec.disk,
+            continues=continues,
+            saves=saves,
         )
         if runs_on.kind != TCG:
             spec.view.devices = (*spec.view.devices, "/dev/kvm")
         sockets = self.raise_place(Place(spec, environ, life=partial(live_as_supervisor, guest)))
+        if options.saved_fd >= 0:
+            os.close(options.saved_fd)
         return Built(sockets, None, self.init, self.namespaces, self.layers)
+
+
+def _saved(options: VmOptions) -> SavedMachine | None:
+    if options.saved_fd < 0 and options.saving_fd < 0:
+        return None
+    from exeat.jail.vm.saved.deciding import SavedMachine  # for sandboxes with a name
+
+    return SavedMachine(options)
 
 
 def _serve(found: kernel.Kernel, environ: Mapping[str, str]) -> Served:
@@ -113,6 +120,10 @@ def _serve(found: kernel.Kernel, environ: Mapping[str, str]) -> Served:
     )
 
 
+def _own_files(spec: Spec, kind: str, *, is_root: bool) -> GuestFiles:
+    return files_of_view(spec, kind) if spec.disk is None else files_of_image(spec, kind, is_root=is_root)
+
+
 def _initramfs(found: kernel.Kernel, served: Served, disk: GuestDisk | None) -> bytes:
     shares = _share_modules(served) if served.trees else ()
     if disk is None:
@@ -125,21 +136,6 @@ def _initramfs(found: kernel.Kernel, served: Served, disk: GuestDisk | None) -> 
 
 def _share_modules(served: Served) -> tuple[str, ...]:
     return ("virtiofs",) if served.virtiofsd else ("9p", "9pnet_virtio")
-
-
-def _memory(options: VmOptions) -> int:
-    """Raises ConfigError for more than there is."""
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    wanted = options.memory or min(MEMORY, there // 2)
-    if wanted > there:
-        raise ConfigError(
-            "more than this machine has", where=f"--memory {wanted >> 20}m", expected=f"less than {there >> 20}m"
-        )
-    if wanted < LEAST_MEMORY:
-        raise ConfigError(
-            "too little for a guest", where=f"--memory {wanted >> 20}m", expected=f"at least {LEAST_MEMORY >> 20}m"
-        )
-    return wanted & ~0xFFFFF
 
 
 def _ports(spec: Spec) -> tuple[int, ...]:

@@ -15,17 +15,17 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from exeat.errors import ExeatError, JailError
 from exeat.jail import messages
 from exeat.jail.limits import seccomp
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signalfd
-from exeat.jail.vm import protocol
+from exeat.jail.vm import last_words, protocol
 from exeat.jail.vm.caller import CallersTerminal
-from exeat.jail.vm.children import start
-from exeat.jail.vm.disk import BASE, GuestDisk
-from exeat.jail.vm.machine import Machine, command_line, descriptors
+from exeat.jail.vm.children import BOOT_FDS, qemu_arguments, start
+from exeat.jail.vm.files.disk import BASE, GuestDisk
+from exeat.jail.vm.machine import Machine, descriptors
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump, Tail
@@ -34,7 +34,11 @@ from exeat.jail.vm.shares import Served
 from exeat.jail.vm.tree import MachineTree
 from exeat.values import Value
 
+if TYPE_CHECKING:
+    from exeat.jail.vm.saved.continuing import Continuing, Saving
+
 _CONSOLE_BYTES: Final = 64 << 10
+_CONSOLE_LINES: Final = 1_000
 _SHOWN_LINES: Final = 20
 _END_S: Final = 5.0  # for a guest that was told to end
 _LAST_BYTES_S: Final = 10.0  # for output that the guest says it has written
@@ -55,6 +59,8 @@ class Guest(Value):
     boot_limit_s: float
     time_limit_s: float
     disk: GuestDisk | None = None
+    continues: Continuing | None = None  # a machine that was saved
+    saves: Saving | None = None  # the machine, instead of running a command
 
 
 class GuestError(JailError):
@@ -68,8 +74,12 @@ def live_as_supervisor(guest: Guest, tell: Callable[[messages.Message], None]) -
         status = supervisor.run()
     except GuestError as error:
         supervisor.end()
-        tell(messages.GuestFailed(error.public, error.detail, error.fix))
-        status = 1
+        if supervisor.has_begun:
+            tell(messages.GuestEnded(error.public, error.detail))
+            status = 128 + signal.SIGKILL  # as of a command that was killed
+        else:
+            tell(messages.GuestFailed(error.public, error.detail, error.fix))
+            status = 1
     except BaseException as problem:
         supervisor.end()
         tell(messages.GuestFailed("the virtual machine has failed", f"{type(problem).__name__}: {problem}", ""))
@@ -95,11 +105,17 @@ class Supervisor:
         self._ends_at: float | None = None
         self._why_ending = 0  # a status, once the guest was told to end
 
+    @property
+    def has_begun(self) -> bool:
+        """Has the guest's command been started?"""
+        return self._is_running
+
     # Start
 
     def run(self) -> int:
         """The status for our own process."""
-        ours = self._start_machine()
+        ours = self._start_machine() if self._guest.continues is None else self._continue_machine(self._guest.continues)
+        seccomp.install(seccomp.build_filter(os.uname().machine))
         self._signals = open_signalfd([*FOR_COMMAND, *STOPPING[:1], signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH])
         self._control = ours["control"]
         self._input = Pump(0, ours["in"].fileno())
@@ -109,11 +125,30 @@ class Supervisor:
         now = time.monotonic()
         self._boot_ends = now + self._guest.boot_limit_s
         self._time_ends = now + self._guest.time_limit_s if self._guest.time_limit_s else None
+        if self._machine.is_continued:
+            self._greet(protocol.VERSION)  # it has greeted when it was saved
         while not self._is_over():
             self._step()
         return self._status()
 
+    def _continue_machine(self, saved: Continuing) -> dict[str, socket.socket]:
+        """While another one can still be started: it boots, if it must."""
+        try:
+            with saved.prepared(self._guest.machine) as (machine, devices):
+                ours = self._start_processes(machine)
+                saved.resume(self._machine, ours["qmp"], devices)
+                return ours
+        except (ExeatError, OSError) as error:
+            self.end()
+            if note := saved.why_not(error):
+                self._tell(messages.GuestNote(note))
+            return self._start_machine()
+
     def _start_machine(self) -> dict[str, socket.socket]:
+        machine = self._guest.machine
+        return self._start_processes(self._guest.saves.prepare(machine) if self._guest.saves else machine)
+
+    def _start_processes(self, machine: Machine) -> dict[str, socket.socket]:
         guest = self._guest
         ours: dict[str, socket.socket] = {}
         theirs: dict[str, socket.socket] = {}
@@ -129,12 +164,12 @@ class Supervisor:
         for server in servers:
             pid = start(server.arguments, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True)
             self._children[pid] = "what serves its files"
-        machine = guest.machine.replace(**fds, shares=shares)
-        if guest.disk is not None:
-            machine = machine.replace(disk=guest.disk.as_qemu_has_it(_BOOT_FDS[BASE]))
+        disk = guest.disk.as_qemu_has_it(BOOT_FDS[BASE]) if guest.disk is not None else None
+        self._machine = machine = machine.replace(**fds, shares=shares, disk=disk)
+        names = guest.tree.boot_names
         pid = start(
-            partial(_open_and_describe, guest, machine),
-            kept=[*descriptors(machine), *(_BOOT_FDS[name] for name in guest.tree.boot_names)],
+            partial(qemu_arguments, machine, names, guest.disk),
+            kept=[*descriptors(machine), *(BOOT_FDS[name] for name in names)],
             namespace=for_qemu,
             errors=says,
             keeps_rights=False,
@@ -146,7 +181,6 @@ class Supervisor:
             each.close()
         for fd in (*guest.served.to_close(shares, servers), *((guest.disk.overlay,) if guest.disk else ())):
             os.close(fd)
-        seccomp.install(seccomp.build_filter(os.uname().machine))
         return ours
 
     # One round
@@ -244,6 +278,10 @@ class Supervisor:
         guest = self._guest
         if guest.disk is not None:
             guest.disk.bound(self._qemu, memory=0)
+        if guest.saves is not None:
+            guest.saves.save(self._machine, self._ours["qmp"])
+            self._exited = protocol.Exited(0, 0, 0)
+            return
         os.umask(umask := os.umask(0))
         text = start_text(
             guest.settings,
@@ -291,6 +329,8 @@ class Supervisor:
             if not pid:
                 return
             what = self._children.pop(pid, "")
+            if what != "QEMU" and not status:
+                continue  # it ends when QEMU does
             if what and not self._exited:
                 self._said.take()
                 if what == "QEMU" and self._read_last_words():
@@ -316,15 +356,14 @@ class Supervisor:
         now = time.monotonic()
         if now >= self._boot_ends:
             reason = f"the guest did not boot within {self._guest.boot_limit_s:g} s"
-            self._tell(messages.TimedOut(reason, self._shown()))
+            self._tell(messages.GuestEnded(reason, self._shown()))
             self.end()
             os._exit(TIMED_OUT)
         if self._time_ends is not None and now >= self._time_ends:
             self._time_ends = None
-            self._tell(messages.TimedOut(f"the guest's time was over ({self._guest.time_limit_s:g} s)", ""))
             self._why_ending = TIMED_OUT
             self._send(protocol.encode(Kind.END))
-            self._ends_at = now + _END_S
+            self._ends_at = now + (_END_S if self._is_running else 0)
 
     def _is_over(self) -> bool:
         late = self._ends_at is not None and time.monotonic() >= self._ends_at
@@ -339,6 +378,9 @@ class Supervisor:
 
     def _status(self) -> int:
         if self._why_ending:
+            hangs = "" if self._exited or not self._is_running else "; it did not answer any more, and was powered off"
+            reason = f"the guest's time was over ({self._guest.time_limit_s:g} s){hangs}"
+            self._tell(messages.GuestEnded(reason, "" if self._exited else self._shown()))
             return self._why_ending
         if self._not_started or self._exited is None:
             return 127
@@ -348,10 +390,10 @@ class Supervisor:
     # The end
 
     def _gone(self, what: str = "QEMU", status: int | None = None) -> GuestError:
-        how = "" if status is None else f" (status {os.waitstatus_to_exitcode(status)})"
-        if self._is_running and what == "QEMU" and not status:
-            return GuestError("the guest has powered off, and has not said how its command ended", detail=self._shown())
-        return GuestError(f"{what} has ended{how}", detail=self._shown())
+        detail = self._shown()
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        console = self._console.lines(_CONSOLE_LINES)
+        return GuestError(last_words.why_gone(what, code, console, has_begun=self.has_begun), detail=detail)
 
     def _why(self, number: int) -> str:
         told = f"{errno.errorcode.get(number, number)}: {os.strerror(number)}" if 0 < number < 200 else ""
@@ -361,29 +403,15 @@ class Supervisor:
         """What QEMU said, and the end of the guest's console."""
         self._said.take()
         self._console.take()
-        lines = self._said.lines(_SHOWN_LINES)
-        if console := self._console.lines(_SHOWN_LINES):
-            lines += ["the guest's console:", *(f"  {line}" for line in console)]
-        return "\n".join(lines)
+        said, console = self._said.lines(_CONSOLE_LINES), self._console.lines(_CONSOLE_LINES)
+        return "\n".join(last_words.shown(said, console, _SHOWN_LINES))
 
     def end(self) -> None:
         self._terminal.give_back()
         for pid in self._children:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)  # the jail ends no sooner, and its caller is told what CPU time they took
         self._children = {}
-
-
-_BOOT_FDS: Final = {"kernel": 900, "initrd": 901, "smbios": 902, BASE: 903}
-
-
-def _open_and_describe(guest: Guest, machine: Machine) -> list[str]:
-    """In QEMU's root, where its files are read-only: by a descriptor of one that is not, it could be changed."""
-    opened = {name: _BOOT_FDS[name] for name in guest.tree.boot_names}
-    for name, number in opened.items():
-        descriptor = os.open(f"/boot/{name}", os.O_RDONLY)
-        os.dup2(descriptor, number)
-        os.close(descriptor)
-    if guest.disk is not None:
-        guest.disk.bound(0, memory=machine.memory)
-    return command_line(machine.replace(**{f"{name}_fd": number for name, number in opened.items() if name != BASE}))

@@ -43,8 +43,8 @@ _LIBRARY_CACHE: Final = "/etc/ld.so.cache"
 class MachineTree:
     """`files`: contents for BOOT; `shown`: descriptors of files for BOOT, which are mounted there, read-only or not.
 
+    `kept`: descriptors for the supervisor.
     `shares`: folders of the view, and whether they are read-only, by their names in GUEST; None: GUEST is the view.
-    `kept`: descriptors that QEMU is going to have.
 
     The builder calls `open`, `put` and `finish`, in this order and each at its own time, and init `settle`.
     """
@@ -54,12 +54,11 @@ class MachineTree:
         files: Mapping[str, bytes],
         shown: Mapping[str, tuple[int, bool]],
         guest_ids: tuple[int, int],
-        *,
-        shares: Mapping[str, tuple[str, bool]] | None = None,
         kept: Sequence[int] = (),
+        shares: Mapping[str, tuple[str, bool]] | None = None,
     ) -> None:
         self._shares = shares
-        self._kept = tuple(kept)
+        self._kept = kept
         self._guest_ids = guest_ids
         self.namespaces: tuple[int, int] = (-1, -1)  # of users: for QEMU, and for who serves files to it
         self._files = files

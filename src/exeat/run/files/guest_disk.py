@@ -12,12 +12,13 @@ import os
 from typing import Final
 
 from exeat.errors import ConfigError, JailError
-from exeat.jail.vm.disk import GuestDisk
-from exeat.jail.vm.image import Image, open_image
-from exeat.jail.vm.qcow2 import empty_overlay, overlay_fault
+from exeat.jail.vm.files.disk import GuestDisk
+from exeat.jail.vm.files.image import Image, open_image
+from exeat.jail.vm.files.qcow2 import empty_overlay, overlay_fault
 from exeat.sandbox.disk import drop_disk, make_disk, open_disk, read_note, take_disk
 from exeat.sandbox.folder import DISK, SandboxFolder
 from exeat.sandbox.home import make_home, state_home
+from exeat.trust.unnamed_file import file_in_memory
 
 _HEAD: Final = 1 << 20  # of an image, by which it is known again
 _ALWAYS_LEFT: Final = 256 << 20  # of the machine's disk, for all others
@@ -67,7 +68,7 @@ def _unnamed(image: Image) -> int:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
             raise _no_room(error) from None
-        made = os.memfd_create("disk", os.MFD_CLOEXEC)  # this file system has no files without a name
+        return file_in_memory(empty_overlay(image.size))  # this file system has no files without a name
     return _begin(made, image)
 
 
@@ -131,7 +132,7 @@ def _identity(image: Image, base: int) -> dict[str, object]:
 def _room(overlay: int, limit: int) -> int:
     """How large the file may get. Raises JailError if that is too little."""
     found, size = os.fstatvfs(overlay), os.fstat(overlay).st_size
-    free = max(0, found.f_bavail * found.f_frsize - _ALWAYS_LEFT)
+    free = max(0, found.f_bavail * found.f_frsize - _ALWAYS_LEFT) if found.f_blocks else _memory() // 2
     if limit < size + _LEAST:
         taken, least = f"its disk takes {size >> 20} MiB by now", f"{(size + _LEAST >> 20) + 1}MiB"
         raise JailError(_NO_ROOM, detail=taken, fix=f"--layer-size {least}, or more")
@@ -142,6 +143,10 @@ def _room(overlay: int, limit: int) -> int:
             fix="EXEAT_HOME names another folder, on a disk with more room",
         )
     return min(limit, size + free)
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
 def _no_room(error: OSError) -> JailError:

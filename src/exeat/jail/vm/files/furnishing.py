@@ -14,7 +14,7 @@ from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Spec
 from exeat.jail.vm.machine import MOST_SHARES
 from exeat.jail.vm.options import HOME, HOST_NAME, ROOT_HOME
-from exeat.jail.vm.settings import FileEntry, MountEntry
+from exeat.jail.vm.settings import FileEntry, MountEntry, Settings
 from exeat.jail.vm.shares import ROOT_TAG, Tree
 from exeat.jail.vm.tree import GUEST
 from exeat.paths import is_in
@@ -40,6 +40,20 @@ class GuestFiles(Value):
     home: str = ""
     files: tuple[FileEntry, ...] = ()
     ca: bytes = b""
+
+    def settings(self, uid: int, gid: int, forwards: tuple[int, ...]) -> Settings:
+        return Settings(
+            root=self.root,
+            uid=uid,
+            gid=gid,
+            cwd=self.cwd,
+            home=self.home,
+            hostname=self.hostname,
+            mounts=self.mounts,
+            forwards=forwards,
+            files=self.files,
+            ca=self.ca,
+        )
 
 
 def files_of_view(spec: Spec, kind: str) -> GuestFiles:

@@ -12,7 +12,7 @@ import struct
 from typing import Final
 
 from exeat.errors import ConfigError
-from exeat.jail.vm.qcow2 import EXTERNAL_DATA, MAGIC, MOST_BYTES
+from exeat.jail.vm.files.qcow2 import EXTERNAL_DATA, MAGIC, MOST_BYTES
 from exeat.values import Value
 
 QCOW2, RAW = "qcow2", "raw"

@@ -1,0 +1,137 @@
+"""What goes wrong with a virtual machine is said in words, with what to do, and nothing weaker is started instead."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.fixtures.vms import Guest
+from tests.support.runs.running import NOBODY, Running, environment, exeat, folder_of, project, python
+
+TRUE = ["true"]
+# All processes above this one are stopped, as by a debugger.
+STOP_THE_AGENT = """
+import ctypes, os, time
+pid = os.getppid()
+while pid:
+    with open(f"/proc/{pid}/stat") as file:
+        above = int(file.read().rpartition(")")[2].split()[1])
+    ctypes.CDLL(None).ptrace(16, pid, 0, 0)
+    pid = above
+time.sleep(60)
+"""
+
+
+def test_without_qemu(tmp_path: Path) -> None:
+    done = exeat("--vm", command=TRUE, env=environment(PATH=str(tmp_path)))
+    assert done.status == 2
+    assert "--vm needs QEMU, which is not installed" in done.stderr
+    assert "sudo apt install qemu-system-x86" in done.stderr
+
+
+@pytest.mark.usefixtures("guest")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--kernel", "/nowhere/vmlinuz"], "there is no such file"),
+        (["--kernel", "/etc/passwd"], "is not a Linux kernel for x86"),
+        (["--kernel", "/etc"], "is a folder"),
+        (["--memory", "900g"], r"it would have 921600 MiB, and this machine has \d+ MiB\n  fix: --memory \d+m"),
+        (["--unix", "/run/x.sock"], "does not lead through a guest's kernel"),
+        (["--files", "host"], "--files view"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_what_cannot_be_had_starts_nothing(options: list[str], said: str) -> None:
+    done = exeat("--vm", "--accel", "tcg", *options, command=["sh", "-c", "echo it runs"])
+    assert (done.status, done.stdout) == (2, "")
+    assert re.search(said, done.stderr), done.stderr
+
+
+def test_a_kernel_that_only_root_may_read(guest: Guest) -> None:
+    """As Ubuntu has them."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can take a kernel away from others")
+    with folder_of(NOBODY) as folder:
+        kernel = folder / "vmlinuz"
+        kernel.write_bytes(guest.kernel.read_bytes()[:4096])
+        kernel.chmod(0o600)
+        done = exeat("--vm", "--kernel", str(kernel), command=TRUE, uid=NOBODY)
+    assert done.status == 2
+    assert f"the kernel {kernel} cannot be used\n  why: you may not read it" in done.stderr
+    assert f"sudo chmod +r {kernel}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [
+        (["virtio_pci", "virtio_console", "virtio_net"], "has neither virtiofs nor 9p"),
+        (["virtiofs", "virtio_console", "virtio_net"], "has no virtio_pci"),
+    ],
+    ids=["no shared files", "no devices"],
+)
+def test_a_kernel_that_lacks_something(modules: list[str], said: str, guest: Guest, tmp_path: Path) -> None:
+    """By what its modules folder lists."""
+    version = guest.kernel.name.removeprefix("vmlinuz-")
+    folder = tmp_path / "lib/modules" / version
+    folder.mkdir(parents=True)
+    (folder / "modules.dep").write_text("".join(f"kernel/{name}.ko:\n" for name in modules))
+    (folder / "modules.builtin").write_text("")
+    (tmp_path / "boot").mkdir()
+    (tmp_path / "boot" / guest.kernel.name).symlink_to(guest.kernel)
+    done = exeat("--vm", "--kernel", str(tmp_path / "boot" / guest.kernel.name), command=TRUE)
+    assert done.status == 2
+    assert said in done.stderr, done.stderr
+
+
+@pytest.mark.usefixtures("guest")
+def test_kvm_that_is_insisted_on(tmp_path: Path) -> None:
+    """Where it runs guests, the command runs. Elsewhere it is an error with a reason, never an emulation."""
+    done = exeat("--kvm", command=["sh", "-c", "echo it runs"])
+    if done.status == 0:
+        assert done.stdout == "it runs\n"
+        return
+    assert (done.status, done.stdout) == (2, "")
+    assert "KVM cannot be used here\n  why: " in done.stderr
+    assert "  fix: " in done.stderr
+
+
+def test_a_guest_that_powers_off(guest: Guest) -> None:
+    """It takes its command with it: as if that had been killed."""
+    script = "echo begun; echo o > /proc/sysrq-trigger; sleep 60"
+    done = exeat(*guest.options, "--guest-root", command=["sh", "-c", script])
+    assert (done.status, done.stdout) == (137, "begun\n")
+    assert "the guest has powered off, and its command with it" in done.stderr
+    assert "reboot: Power down" in done.stderr
+
+
+def test_a_guest_that_panics(guest: Guest) -> None:
+    done = exeat(*guest.options, "--guest-root", command=["sh", "-c", "echo c > /proc/sysrq-trigger"])
+    assert done.status == 137
+    assert "the guest's kernel has panicked: sysrq triggered crash\nexeat:   the guest's console:\n" in done.stderr
+
+
+def test_the_time_limit_ends_what_does_not_end(guest: Guest, tmp_path: Path) -> None:
+    """A command that ignores signals, and a guest that answers nothing: its first process is stopped by a debugger."""
+    limited = (*guest.options, "--guest-root", "--time-limit", "15")
+    stubborn = ["sh", "-c", "trap '' TERM; echo begun; while :; do sleep 1; done"]
+    folders = [tmp_path / name for name in ("stubborn", "hanging")]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        Running(folders[0], *limited, command=stubborn, cwd=project()) as one,
+        Running(folders[1], *limited, command=python(STOP_THE_AGENT), cwd=project()) as other,
+    ):
+        assert (one.wait(), other.wait()) == (124, 124), one.errors + other.errors
+    assert one.out == "begun\n"
+    assert one.errors == "exeat: the guest's time was over (15 s)\n"
+    assert "(15 s); it did not answer any more, and was powered off" in other.errors
+
+
+def test_a_time_limit_that_ends_before_the_boot_does(guest: Guest) -> None:
+    done = exeat(*guest.options, "--time-limit", "0.2", command=TRUE)
+    assert done.status == 124
+    assert "the guest's time was over (0.2 s)" in done.stderr
