@@ -225,7 +225,8 @@ def section(argv: list[str], kernel: str, results: Results, idle: tuple[Idle | N
         f"Medians of starts in turns. A start is from the call to the exit status. Both guests have {MEMORY >> 30} GiB",
         "and one emulated processor. `exeat` in the tables is the gateway of a run whose client is in the guest and",
         "knows of no proxy. An emulated client is slow, and a gateway that has less to do at once spends more on each",
-        "request: so it is compared with a client over loopback that asks as often. Memory is PSS: a page that several processes share counts in parts.",
+        "request: so it is compared with a client over loopback that asks as often. Memory is PSS: a page that",
+        "several processes share counts in parts.",
         "",
     ]
     lines += [f"- {row}, {peer}: {reason}" for (row, peer), reason in results.failures.items()]

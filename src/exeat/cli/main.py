@@ -96,6 +96,7 @@ _COMMANDS = {
     "run": ("run", "run a command that reaches only what is allowed"),
     "proxy": ("proxy.options", "manage named sandboxes: their rules, logs and questions"),
     "files": ("files", "see, keep or discard what commands changed outside their project"),
+    "vm": ("vm.commands", "save a virtual machine that has booted, for faster starts"),
     "check": ("check", "say whether a URL would be allowed, and why"),
     "replay": ("audit", "say what a changed policy would have decided"),
     "ui": ("ui", "show sandboxes and decisions on a local web page"),

@@ -98,6 +98,12 @@ class GuestFailed(Value):
     fix: str
 
 
+class GuestNote(Value):
+    """Something about the virtual machine that the user should know."""
+
+    text: str
+
+
 class GuestEnded(Value):
     """The virtual machine has ended, or was ended, before its command did: why, and what was shown last."""
 
@@ -205,12 +211,13 @@ class Answered(Value):
 Message: TypeAlias = (
     Word | InitStarted | Failed | ExecFailed | Stopped | StreamMoved | Exited | NestingRefused | PassSignal | RulesRead
     | Prepared | Serve | BadRules | NotStarted | Over | Asked | Settled | Answered | Enter | GuestFailed | GuestEnded
+    | GuestNote
 )  # fmt: skip
 _KINDS: Final[dict[type, bytes]] = {
     InitStarted: b"I", Failed: b"F", ExecFailed: b"X", Stopped: b"T", StreamMoved: b"M", Exited: b"D",
     NestingRefused: b"N", PassSignal: b"G", RulesRead: b"R", Prepared: b"C", Serve: b"S", BadRules: b"B",
     NotStarted: b"E", Over: b"O", Asked: b"Q", Settled: b"Z", Answered: b"A",
-    Enter: b"H", GuestFailed: b"V", GuestEnded: b"W",
+    Enter: b"H", GuestFailed: b"V", GuestEnded: b"W", GuestNote: b"K",
 }  # fmt: skip
 _TYPES: Final[dict[bytes, Any]] = {kind: message for message, kind in _KINDS.items()}
 

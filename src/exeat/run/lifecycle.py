@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, JailError
 from exeat.file_policy import FilePolicy
@@ -21,6 +22,9 @@ from exeat.run.outcome import GATEWAY_GONE, Outcome, announce, print_summary, sa
 from exeat.run.sealing import seal_imports
 from exeat.run.settings import FilesSeen, Plan, Preparations, RunSettings, make_plan
 from exeat.values import Value
+
+if TYPE_CHECKING:
+    from exeat.jail.vm.options import VmOptions
 
 
 class Finished(Value):
@@ -159,7 +163,7 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
                 trust=prepared.trust,
                 nest=plan.files.nest,
                 container=settings.container,
-                vm=settings.vm,
+                vm=_machine_of(settings),
                 mounts=files.mounts,
                 folder=files.folder,
                 memory=files.memory,
@@ -171,6 +175,14 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
         files.close()
         raise
     return _Standing(body, jail, built, files)
+
+
+def _machine_of(settings: RunSettings) -> VmOptions | None:
+    if settings.vm is None or settings.folder is None:
+        return settings.vm
+    from exeat.run.vm_settings import with_saved_machine  # for virtual machines
+
+    return with_saved_machine(settings.vm, settings.folder)
 
 
 def _files_of(hides: Hides) -> type[CommandFiles]:

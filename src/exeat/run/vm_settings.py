@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from exeat.errors import ConfigError, JailError
 from exeat.jail.explain import is_already_inside
+from exeat.jail.vm.options import VmOptions
 from exeat.run.settings import Plan
+from exeat.sandbox.folder import SandboxFolder
+from exeat.sandbox.machine import open_machine
+
+
+def with_saved_machine(options: VmOptions, folder: SandboxFolder) -> VmOptions:
+    """Of the sandbox, if it has one. The descriptor is the jail's."""
+    return options.replace(saved_fd=open_machine(folder))
 
 
 def refuse_what_vms_lack(plan: Plan) -> None:

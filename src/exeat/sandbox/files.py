@@ -56,6 +56,11 @@ def read_file(within: int, name: str, shown_as: str, limit: int) -> bytes:
     return raw
 
 
+def open_file(within: int, name: str, shown_as: str) -> int:
+    """A descriptor, to read. FileNotFoundError if it is not there; ConfigError if it is not ours."""
+    return _open(within, name, shown_as, os.O_RDONLY)
+
+
 def write_file(within: int, name: str, fresh: str, content: bytes, shown_as: str) -> None:
     """Replace a file, or make it, with mode 0600. After a crash at any point it is the old one or the new one, whole.
 

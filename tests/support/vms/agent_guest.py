@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from exeat.jail import libc
 from exeat.jail.vm import agent
 from exeat.jail.vm.initramfs import build
 from exeat.jail.vm.kernel import SHARES, VIRTIOFS, find_kernel, module_files, open_kernel
@@ -95,25 +94,26 @@ def boot(
             smbios_fd=table,
             shares=shares,
             disk=Disk(os.open(disk, os.O_RDWR | os.O_CLOEXEC), "raw") if disk else None,
-            **{f"{name}_fd": each.fileno() for name, each in theirs.items()},
-        )
+        ).replace(**{f"{name}_fd": each.fileno() for name, each in theirs.items()})
         kept = descriptors(machine)
         process = subprocess.Popen(command_line(machine), pass_fds=kept, stdin=subprocess.DEVNULL)
-        for each in (*theirs.values(),):
-            each.close()
-        for each in (image, initrd, table):
-            os.close(each)
+        for port in theirs.values():
+            port.close()
+        for file in (image, initrd, table):
+            os.close(file)
         try:
-            for each in ours.values():
-                each.settimeout(_BOOT_S)
-            guest = AgentProcess(*(ours[name] for name in PORTS), process.pid, console=ours["console"])
+            for port in ours.values():
+                port.settimeout(_BOOT_S)
+            guest = AgentProcess(
+                ours["control"], ours["in"], ours["out"], ours["err"], process.pid, console=ours["console"]
+            )
             assert guest.hear_kind(Kind.HELLO) == struct.pack("<I", 1)
             yield guest
         finally:
             process.kill()
             process.wait()
-            for each in ours.values():
-                each.close()
+            for port in ours.values():
+                port.close()
 
 
 def _pairs(names: Sequence[str]) -> tuple[dict[str, socket.socket], dict[str, socket.socket]]:
@@ -134,15 +134,9 @@ def _serving(share: str, tree: Path) -> Iterator[tuple[VirtioFs | NineP, ...]]:
     virtiofsd = find_virtiofsd(os.environ) if share == VIRTIOFS else None
     served = Served((Tree(path=str(tree)),), virtiofsd.path if virtiofsd else "", bool(virtiofsd and virtiofsd.is_rust))
     shares, servers = served.open()
-    uid, gid = os.geteuid(), os.getegid()
-
-    def enter() -> None:
-        libc.unshare(libc.CLONE_NEWUSER)
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-            Path(f"/proc/self/{name}").write_text(text)
-
+    alone = ("unshare", "--user", "--map-root-user")
     started = [
-        subprocess.Popen(server.arguments(), pass_fds=server.kept, preexec_fn=enter, stdin=subprocess.DEVNULL)
+        subprocess.Popen([*alone, *server.arguments()], pass_fds=server.kept, stdin=subprocess.DEVNULL)
         for server in servers
     ]
     try:

@@ -134,7 +134,8 @@ def start_agent(*, greets: bool = True) -> Iterator[AgentProcess]:
         theirs.close()
     with open(reader, "rb") as file:
         refusal = file.read()
-    agent = AgentProcess(*(ours for ours, _ in pairs), keeper)
+    control, stdin, stdout, stderr = (ours for ours, _ in pairs)
+    agent = AgentProcess(control, stdin, stdout, stderr, keeper)
     for ours, _ in pairs:
         ours.settimeout(PATIENCE_S)
     try:

@@ -41,6 +41,27 @@ def add_vm_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """What a machine is made of, for one that is saved."""
+    parser.add_argument("--memory", metavar="SIZE", help="such as 2g, 512m (default: 2g, or half of this machine's)")
+    parser.add_argument("--cpus", metavar="N", type=float, help="how many (default: 1 emulated, up to 4 real ones)")
+    parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), help="kvm, or tcg (emulated) (default: auto)")
+    parser.add_argument("--kernel", metavar="FILE", help="boot this kernel (default: one of /boot; EXEAT_KERNEL)")
+
+
+def machine_options(options: argparse.Namespace) -> VmOptions:
+    """What `add_machine_options` has read. Raises ConfigError."""
+    from exeat.jail.vm.options import AUTO, KVM, LEAST_MEMORY, VmOptions  # for virtual machines
+
+    return VmOptions(
+        memory=0 if options.memory is None else parse_size(options.memory, least=LEAST_MEMORY),
+        cpus=_cpus(options.cpus),
+        accel=options.accel or AUTO,
+        insists=options.accel == KVM,
+        kernel=_path("--kernel", options.kernel),
+    )
+
+
 def wants_vm(options: argparse.Namespace) -> bool:
     return bool(options.vm or options.kvm or options.jail == "vm")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 
 from exeat.errors import JailError
 from exeat.jail import libc, messages
@@ -126,6 +127,8 @@ class NamespaceJail:
                     self._not_started = message
                 case messages.GuestEnded():
                     self._guest_ended = message
+                case messages.GuestNote(text):
+                    sys.stderr.write(f"exeat: {text}\n")
                 case messages.GuestFailed(public, detail, fix):
                     self.end()
                     raise JailError(public, detail=detail, fix=fix)

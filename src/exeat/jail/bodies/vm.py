@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from exeat.errors import JailError
 from exeat.jail.bodies.namespaces import NamespaceJail, mounted_trust
@@ -22,6 +22,9 @@ from exeat.jail.vm.shares import ROOT_TAG, Served
 from exeat.jail.vm.supervisor import Guest, live_as_supervisor
 from exeat.jail.vm.tree import MachineTree, seen_by_qemu
 
+if TYPE_CHECKING:
+    from exeat.jail.vm.saved.deciding import SavedMachine
+
 _HOST_OF_GUEST: Final = "10.0.2.2"  # what QEMU calls the machine it runs on: the jail
 _MODULES: Final = ("virtio_pci", "virtio_console", "virtio_net")
 _BOOT_S: Final = {"kvm": 20.0, "tcg": 60.0}
@@ -32,6 +35,8 @@ _FASTEST_CPUS: Final = 4
 class VmJail(NamespaceJail):
     def build(self, spec: Spec) -> Built:
         options = spec.vm or VmOptions()
+        saved = _saved(options)
+        options = saved.defaults(options) if saved is not None else options
         inherited, cache = spec.variables.inherited, spec.memory
         qemu = seen_by_qemu(programs.find_qemu(inherited))
         found = kernel.find_kernel(options.kernel, inherited)
@@ -61,24 +66,40 @@ class VmJail(NamespaceJail):
             cpus=options.cpus or (1 if runs_on.kind == TCG else min(_FASTEST_CPUS, os.cpu_count() or 1)),
             accel=runs_on.kind,
         )
-        files = {"initrd": initramfs.build(agent.read(), modules), "smbios": smbios_bytes(settings)}
+        initrd = initramfs.build(agent.read(), modules)
+        continues, saves = saved.decide(machine, found.path, initrd) if saved is not None else (None, None)
+        told = settings if saves is None else saves.known_at_boot(settings)
+        files = {"initrd": initrd, "smbios": smbios_bytes(told)}
         assert spec.view is not None
-        tree = MachineTree(files, {"kernel": (kernel.open_kernel(found, cache), False)}, (uid, gid))
+        kept = (options.saved_fd, options.saving_fd)
+        tree = MachineTree(files, {"kernel": (kernel.open_kernel(found, cache), False)}, (uid, gid), kept)
         spec.view.tree = tree
         guest = Guest(
             machine,
             settings,
             tuple(spec.argv),
             environ,
-            served,
+            served if saves is None else served.replace(trees=()),
             tree,
             boot_limit_s=_BOOT_S[runs_on.kind],
             time_limit_s=options.time_limit_s,
+            continues=continues,
+            saves=saves,
         )
         if runs_on.kind != TCG:
             spec.view.devices = (*spec.view.devices, "/dev/kvm")
         sockets = self.raise_place(Place(spec, environ, life=partial(live_as_supervisor, guest)))
+        if options.saved_fd >= 0:
+            os.close(options.saved_fd)
         return Built(sockets, None, self.init, self.namespaces, self.layers)
+
+
+def _saved(options: VmOptions) -> SavedMachine | None:
+    if options.saved_fd < 0 and options.saving_fd < 0:
+        return None
+    from exeat.jail.vm.saved.deciding import SavedMachine  # for sandboxes with a name
+
+    return SavedMachine(options)
 
 
 def _serve(found: kernel.Kernel, environ: Mapping[str, str]) -> Served:

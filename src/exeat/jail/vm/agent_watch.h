@@ -1,7 +1,7 @@
 /* While the command runs: bytes, signals, and its end. Each stream has room for one piece. What the host does not take
    stays in the pipe, and whoever writes to it waits; no stream waits for another. */
 
-enum { WNOHANG_ = 1, WUNTRACED_ = 2, MOST_REAPED = 64, GRACE_MS = 2000, TCGETS_ = 0x5401, ICANON_ = 2, VEOF_ = 4, ROOM = 32768 };
+enum { WNOHANG_ = 1, WUNTRACED_ = 2, MOST_REAPED = 64, GRACE_MS = 2000, TCGETS_ = 0x5401, TIOCGPGRP_ = 0x540F, ICANON_ = 2, VEOF_ = 4, ROOM = 32768 };
 
 struct stream {
     int from, to; /* -1: closed */
@@ -29,14 +29,23 @@ static void leave_terminal(void) {
     of_command.of_command[0] = -1;
 }
 
+static void hang_up(int group) {
+    CALL2(NR_kill, -group, SIGHUP_);
+    CALL2(NR_kill, -group, SIGCONT_);
+}
+
 /* The host takes no more: the command is to notice, by SIGPIPE or by a terminal that hangs up. */
 static void break_off(struct stream *stream) {
     stream->to = -1; /* ports stay open: they could not be opened twice */
     stream->start = stream->end = 0;
     shut(&stream->from);
     if (of_command.terminal >= 0) {
+        int foreground = 0; /* the kernel tells the leader of the session alone, and that is us */
+        CALL3(NR_ioctl, of_command.terminal, TIOCGPGRP_, &foreground);
         leave_terminal();
         CALL1(NR_close, of_command.terminal);
+        hang_up(command);
+        if (foreground > 1 && foreground != command) hang_up(foreground);
         of_command.terminal = in.to = -1;
     }
 }

@@ -13,10 +13,12 @@ from typing import Final, NoReturn
 from exeat.jail import libc
 from exeat.jail.limits import privileges, seccomp
 from exeat.jail.process.descriptors import close_all_but
-from exeat.jail.vm.tree import MACHINE
+from exeat.jail.vm.machine import Machine, command_line
+from exeat.jail.vm.tree import BOOT, MACHINE
 
 _ENVIRON: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/"}
 _NOT_STARTED: Final = 127
+BOOT_FDS: Final = {"kernel": 900, "initrd": 901, "smbios": 902}  # QEMU's own, once they are opened
 
 
 def start(
@@ -58,3 +60,12 @@ def _become(
         privileges.drop_all()
     seccomp.install(seccomp.build_filter(os.uname().machine))
     os.execve(argv[0], argv, _ENVIRON)  # noqa: S606
+
+
+def qemu_arguments(machine: Machine) -> list[str]:
+    """In QEMU's root, where its files are read-only: by a descriptor of one that is not, it could be changed."""
+    for name, number in BOOT_FDS.items():
+        opened = os.open(f"{BOOT}/{name}", os.O_RDONLY)
+        os.dup2(opened, number)
+        os.close(opened)
+    return command_line(machine.replace(**{f"{name}_fd": number for name, number in BOOT_FDS.items()}))

@@ -27,4 +27,6 @@ class VmOptions(Value):
     guest_root: bool = False
     time_limit_s: float = 0.0  # 0: none
     quiet: bool = False
+    saved_fd: int = -1  # the state of a machine that may be continued
+    saving_fd: int = -1  # where the state of the machine goes, instead of a command
     mounts: tuple[Mount, ...] = ()  # with an image: what else of this machine is in it

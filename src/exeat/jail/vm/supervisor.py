@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from exeat.errors import ExeatError, JailError
 from exeat.jail import messages
@@ -23,8 +23,8 @@ from exeat.jail.limits import seccomp
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signalfd
 from exeat.jail.vm import last_words, protocol
 from exeat.jail.vm.caller import CallersTerminal
-from exeat.jail.vm.children import start
-from exeat.jail.vm.machine import Machine, command_line, descriptors
+from exeat.jail.vm.children import BOOT_FDS, qemu_arguments, start
+from exeat.jail.vm.machine import Machine, descriptors
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump, Tail
@@ -32,6 +32,9 @@ from exeat.jail.vm.settings import Settings, start_text
 from exeat.jail.vm.shares import Served
 from exeat.jail.vm.tree import MachineTree
 from exeat.values import Value
+
+if TYPE_CHECKING:
+    from exeat.jail.vm.saved.continuing import Continuing, Saving
 
 _CONSOLE_BYTES: Final = 64 << 10
 _CONSOLE_LINES: Final = 1_000
@@ -54,6 +57,8 @@ class Guest(Value):
     tree: MachineTree
     boot_limit_s: float
     time_limit_s: float
+    continues: Continuing | None = None  # a machine that was saved
+    saves: Saving | None = None  # the machine, instead of running a command
 
 
 class GuestError(JailError):
@@ -90,6 +95,7 @@ class Supervisor:
         self._children: dict[int, str] = {}
         self._frames = protocol.Frames(protocol.GUEST_LIMIT)
         self._to_guest = b""
+        self._is_greeted = False
         self._is_running = False
         self._input_ended = False
         self._exited: protocol.Exited | None = None
@@ -106,7 +112,8 @@ class Supervisor:
 
     def run(self) -> int:
         """The status for our own process."""
-        ours = self._start_machine()
+        ours = self._start_machine() if self._guest.continues is None else self._continue_machine(self._guest.continues)
+        seccomp.install(seccomp.build_filter(os.uname().machine))
         self._signals = open_signalfd([*FOR_COMMAND, *STOPPING[:1], signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH])
         self._control = ours["control"]
         self._input = Pump(0, ours["in"].fileno())
@@ -116,11 +123,30 @@ class Supervisor:
         now = time.monotonic()
         self._boot_ends = now + self._guest.boot_limit_s
         self._time_ends = now + self._guest.time_limit_s if self._guest.time_limit_s else None
+        if self._machine.is_continued:
+            self._greet(protocol.VERSION)  # it has greeted when it was saved
         while not self._is_over():
             self._step()
         return self._status()
 
+    def _continue_machine(self, saved: Continuing) -> dict[str, socket.socket]:
+        """While another one can still be started: it boots, if it must."""
+        try:
+            with saved.prepared(self._guest.machine) as (machine, devices):
+                ours = self._start_processes(machine)
+                saved.resume(self._machine, ours["qmp"], devices)
+                return ours
+        except (ExeatError, OSError) as error:
+            self.end()
+            if note := saved.why_not(error):
+                self._tell(messages.GuestNote(note))
+            return self._start_machine()
+
     def _start_machine(self) -> dict[str, socket.socket]:
+        machine = self._guest.machine
+        return self._start_processes(self._guest.saves.prepare(machine) if self._guest.saves else machine)
+
+    def _start_processes(self, machine: Machine) -> dict[str, socket.socket]:
         guest = self._guest
         ours: dict[str, socket.socket] = {}
         theirs: dict[str, socket.socket] = {}
@@ -136,11 +162,11 @@ class Supervisor:
         for server in servers:
             pid = start(server.arguments, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True)
             self._children[pid] = "what serves its files"
-        machine = guest.machine.replace(**fds, shares=shares)
+        self._machine = machine = machine.replace(**fds, shares=shares)
         kept = [fd for fd in descriptors(machine) if fd >= 0]
         pid = start(
-            partial(_open_and_describe, machine),
-            kept=[*kept, *_BOOT_FDS.values()],
+            partial(qemu_arguments, machine),
+            kept=[*kept, *BOOT_FDS.values()],
             namespace=for_qemu,
             errors=says,
             keeps_rights=False,
@@ -151,7 +177,6 @@ class Supervisor:
             each.close()
         for fd in guest.served.to_close(shares, servers):
             os.close(fd)
-        seccomp.install(seccomp.build_filter(os.uname().machine))
         return ours
 
     # One round
@@ -221,7 +246,7 @@ class Supervisor:
 
     def _hear(self, kind: Kind, payload: bytes) -> None:
         match kind:
-            case Kind.HELLO:
+            case Kind.HELLO if not self._is_greeted:
                 self._greet(protocol.read_hello(payload))
             case Kind.RUNNING:
                 self._is_running = True
@@ -245,8 +270,12 @@ class Supervisor:
     def _greet(self, version: int) -> None:
         if version != protocol.VERSION:
             raise GuestError("the guest's agent is of another version", detail=f"{version}, not {protocol.VERSION}")
-        self._boot_ends = float("inf")
+        self._is_greeted, self._boot_ends = True, float("inf")
         guest = self._guest
+        if guest.saves is not None:
+            guest.saves.save(self._machine, self._ours["qmp"])
+            self._exited = protocol.Exited(0, 0, 0)
+            return
         os.umask(umask := os.umask(0))
         text = start_text(
             guest.settings,
@@ -380,15 +409,3 @@ class Supervisor:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)  # the jail ends no sooner, and its caller is told what CPU time they took
         self._children = {}
-
-
-_BOOT_FDS: Final = {"kernel": 900, "initrd": 901, "smbios": 902}
-
-
-def _open_and_describe(machine: Machine) -> list[str]:
-    """In QEMU's root, where its files are read-only: by a descriptor of one that is not, it could be changed."""
-    for name, number in _BOOT_FDS.items():
-        opened = os.open(f"/boot/{name}", os.O_RDONLY)
-        os.dup2(opened, number)
-        os.close(opened)
-    return command_line(machine.replace(**{f"{name}_fd": number for name, number in _BOOT_FDS.items()}))

@@ -43,12 +43,19 @@ _LIBRARY_CACHE: Final = "/etc/ld.so.cache"
 class MachineTree:
     """`files`: contents for BOOT; `shown`: descriptors of files for BOOT, which are mounted there, read-only or not.
 
+    `kept`: descriptors for the supervisor alone.
+
     The builder calls `open`, `put` and `finish`, in this order and each at its own time, and init `settle`.
     """
 
     def __init__(
-        self, files: Mapping[str, bytes], shown: Mapping[str, tuple[int, bool]], guest_ids: tuple[int, int]
+        self,
+        files: Mapping[str, bytes],
+        shown: Mapping[str, tuple[int, bool]],
+        guest_ids: tuple[int, int],
+        kept: Sequence[int] = (),
     ) -> None:
+        self._kept = kept
         self._guest_ids = guest_ids
         self.namespaces: tuple[int, int] = (-1, -1)  # of users: for QEMU, and for who serves files to it
         self._files = files
@@ -115,7 +122,7 @@ class MachineTree:
         """In init, whose processes /proc shows, while it has its privileges: without, root cannot be mapped."""
         mount("/proc", f"{MACHINE}/proc", None, MS_BIND | MS_REC)
         self.namespaces = (_make_users(os.geteuid(), os.getegid()), _make_users(*self._guest_ids))
-        return self.namespaces
+        return (*self.namespaces, *self._kept)
 
 
 def seen_by_qemu(path: str) -> str:

@@ -38,6 +38,7 @@ def test_without_qemu_it_says_what_to_install(tmp_path: Path) -> None:
     assert all(text in caught.value.fix for text in ("apt install qemu-system-x86", "dnf", "pacman"))
 
 
+@pytest.mark.threat("T-V30")
 def test_a_program_in_the_working_directory_is_not_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project may have put it there, and a PATH with an empty or relative part would find it."""
     _program(tmp_path / "qemu-system-x86_64")

@@ -37,6 +37,7 @@ def test_a_vmlinux_says_its_version_in_a_sentence(read: Read) -> None:
     assert read(vmlinux("6.9.1-custom")) == KernelImage("6.9.1-custom", (0, 0))
 
 
+@pytest.mark.threat("T-V32")
 @pytest.mark.parametrize(
     ("content", "why"),
     [
@@ -59,6 +60,7 @@ def test_what_is_no_kernel_is_refused_in_words(read: Read, content: bytes, why: 
         read(content)
 
 
+@pytest.mark.threat("T-V32")
 @pytest.mark.parametrize(
     ("content", "can"),
     [

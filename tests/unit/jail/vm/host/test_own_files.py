@@ -40,6 +40,7 @@ def test_a_file_is_kept_for_the_user_alone_whatever_the_umask(tmp_path: Path) ->
     assert _names(folder) == ["a"]
 
 
+@pytest.mark.threat("T-V31")
 def test_what_is_not_as_we_leave_it_counts_as_not_there(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"content")
     (folder / "link").symlink_to(tmp_path / "elsewhere")
@@ -54,6 +55,7 @@ def test_what_is_not_as_we_leave_it_counts_as_not_there(folder: Path, tmp_path: 
     assert read_own(str(folder), "good", 100) == b"content"
 
 
+@pytest.mark.threat("T-V31")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
 def test_a_file_of_another_user_counts_as_not_there(folder: Path) -> None:
     (folder / "a").write_bytes(b"content")
@@ -61,6 +63,7 @@ def test_a_file_of_another_user_counts_as_not_there(folder: Path) -> None:
     assert open_own(str(folder), "a") is None
 
 
+@pytest.mark.threat("T-V31")
 def test_a_folder_that_others_may_write_to_is_not_used(folder: Path) -> None:
     write_own(str(folder), "a", b"content")
     folder.chmod(0o770)
@@ -72,6 +75,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder: Path) -> None:
     assert _names(folder) == ["a"]
 
 
+@pytest.mark.threat("T-V31")
 def test_a_folder_that_is_a_link_is_not_used(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(OSError, match="link"):
@@ -79,6 +83,7 @@ def test_a_folder_that_is_a_link_is_not_used(folder: Path, tmp_path: Path) -> No
     assert _names(folder) == []
 
 
+@pytest.mark.threat("T-V31")
 def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"mine")
     (folder / "a").symlink_to(tmp_path / "elsewhere")

@@ -86,6 +86,7 @@ def test_another_kernel_under_the_same_path_is_unpacked_itself(opened: Open, ker
     assert len(_kept(tmp_path)) == 2
 
 
+@pytest.mark.threat("T-V31")
 def test_half_a_file_is_not_used(opened: Open, unpackings: list[int], tmp_path: Path) -> None:
     opened()
     os.truncate(_kept(tmp_path)[0], 50_000)
@@ -98,6 +99,7 @@ def test_where_nothing_can_be_kept_it_is_in_memory(opened: Open, tmp_path: Path)
     assert opened() == _INSIDE
 
 
+@pytest.mark.threat("T-V31")
 def test_a_file_that_others_may_write_to_is_made_again(opened: Open, tmp_path: Path) -> None:
     opened()
     kept = _kept(tmp_path)[0]
@@ -115,6 +117,7 @@ def test_one_that_qemu_could_not_enter_is_left_packed_and_not_tried_again(
     assert len(unpackings) == 1
 
 
+@pytest.mark.threat("T-V32")
 @pytest.mark.parametrize(
     "content",
     [

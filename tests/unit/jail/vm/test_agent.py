@@ -1,0 +1,469 @@
+"""The guest's agent, without a guest: frames, streams, signals, terminals and ends."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exeat.jail import container
+from exeat.jail import vm as room
+from exeat.jail.vm.protocol import Kind, encode
+from tests.support.programs import need
+from tests.support.vms.agent_process import (
+    AGENT,
+    AgentProcess,
+    agent_under,
+    processor_time_of,
+    start_agent,
+    start_payload,
+)
+
+_FOLDER = Path(room.__file__).parent
+_SCRIPT = Path(__file__).parents[4] / "scripts" / "build-init"
+_PROTOCOL_ERROR = struct.pack("<I", errno.EPROTO)
+_LONG = 300_000  # more than pipes, sockets and the agent's own room can take
+
+
+def _run(*argv: str, typed: bytes = b"", **others: str) -> tuple[AgentProcess, int]:
+    """To the end: the agent, and the command's status as a shell counts."""
+    with start_agent() as agent:
+        agent.send(Kind.START, start_payload(*argv, **others))  # type: ignore[arg-type]
+        agent.hear_kind(Kind.RUNNING)
+        agent.type(typed)
+        agent.end_input(len(typed))
+        status = os.waitstatus_to_exitcode(agent.exited().status)
+        agent.send(Kind.END)
+        assert agent.status() == 0
+        return agent, status
+
+
+def _python(text: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", text)
+
+
+# What it starts
+
+
+def test_the_command_has_three_streams_and_its_status_is_told() -> None:
+    agent, status = _run("sh", "-c", "cat; echo out; echo err >&2; exit 7", typed=b"in\n")
+    assert (bytes(agent.out), bytes(agent.err), status) == (b"in\nout\n", b"err\n", 7)
+
+
+def test_the_command_that_a_signal_ended() -> None:
+    assert _run("sh", "-c", "kill -TERM $$")[1] == -signal.SIGTERM
+
+
+def test_the_command_has_its_arguments_and_environment_and_nothing_else() -> None:
+    show = "import os, sys; print(sys.argv[1:], sorted(os.environ.items()))"
+    with start_agent() as agent:
+        agent.start(*_python(show), "", "a=b", "ü\n", environ={"LC_ALL": "C.UTF-8", "NAME": "a=b", "EMPTY": ""})
+        agent.hear_kind(Kind.RUNNING)
+        agent.exited()
+        out = agent.out.decode()
+    assert out.splitlines()[0] == "['', 'a=b', 'ü\\n'] [('EMPTY', ''), ('LC_ALL', 'C.UTF-8'), ('NAME', 'a=b')]"
+
+
+def test_the_command_has_no_descriptor_but_its_streams_and_no_signal_blocked() -> None:
+    show = "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"
+    assert _run(*_python(show))[0].out == b"[0, 1, 2, 3]\n"  # the last one lists
+    masks = _run("grep", "^Sig[BI]", "/proc/self/status")[0].out.decode().split()
+    assert masks[1::2] == ["0" * 16, "0" * 16]
+
+
+def test_the_command_leads_a_session_has_its_umask_and_its_folder(tmp_path: Path) -> None:
+    show = "import os; print(os.getsid(0) == os.getpid(), oct(os.umask(0)), os.getcwd())"
+    out = _run(*_python(show), umask="0027", cwd=str(tmp_path))[0].out.decode()
+    assert out == f"True 0o27 {tmp_path}\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("{0}/empty:{0}/first:{0}/second", "first"),
+        ("{0}/plain:{0}/second", "second"),
+        ("{0}/first/tool:{0}/second", "second"),  # a file among the folders
+        ("/" + "x" * 5000 + ":{0}/second", "second"),  # longer than any path
+        ("{0}/plain:{0}/empty", errno.EACCES),
+        ("{0}/empty", errno.ENOENT),
+    ],
+)
+def test_the_command_is_looked_for_in_its_own_path(tmp_path: Path, path: str, found: str | int) -> None:
+    for name, mode in (("empty", 0), ("plain", 0o644), ("first", 0o755), ("second", 0o755)):
+        (tmp_path / name).mkdir()
+        if mode:
+            (tmp_path / name / "tool").write_text(f"#!/bin/sh\necho {name}\n")
+            (tmp_path / name / "tool").chmod(mode)
+    with start_agent() as agent:
+        agent.start("tool", environ={"PATH": path.format(tmp_path)})
+        if isinstance(found, int):
+            assert agent.hear() == (Kind.EXEC_FAILED, struct.pack("<I", found))
+            return
+        agent.hear_kind(Kind.RUNNING)
+        agent.exited()
+        assert agent.out.decode().strip() == found
+
+
+@pytest.mark.parametrize(
+    ("payload", "number", "words"),
+    [
+        (start_payload(), errno.EINVAL, "names no command"),
+        (start_payload("true", cwd="/nowhere"), errno.ENOENT, "cannot start in /nowhere"),
+        (start_payload("true", terminal="80"), errno.EINVAL, "no size of a terminal: 80"),
+        (b"arg=true", errno.EPROTO, "does not end as it should"),
+        (b"", errno.EPROTO, "does not end as it should"),
+    ],
+)
+def test_what_cannot_be_done_is_said(payload: bytes, number: int, words: str) -> None:
+    with start_agent() as agent:
+        agent.send(Kind.START, payload)
+        told = agent.hear_kind(Kind.FAILED)
+        assert struct.unpack("<I", told[:4])[0] == number
+        assert words in told[4:].decode()
+        agent.send(Kind.END)
+        assert agent.hear() is None
+
+
+def test_it_refuses_to_be_anything_but_process_1() -> None:
+    """It kills all processes that it sees, in the end."""
+    assert subprocess.run([str(AGENT)], check=False).returncode == 1
+
+
+# Frames
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(1, 40), max_size=6), st.text(st.characters(exclude_characters="\0", codec="utf-8")))
+def test_frames_may_come_in_pieces(cuts: list[int], text: str) -> None:
+    stream = encode(Kind.START, start_payload("printf", "%s", text)) + encode(Kind.INPUT_END, bytes(8))
+    with start_agent() as agent:
+        for cut in cuts:
+            agent.control.sendall(stream[:cut])
+            stream = stream[cut:]
+            time.sleep(0.001)
+        agent.control.sendall(stream)
+        agent.hear_kind(Kind.RUNNING)
+        agent.exited()
+        assert agent.out == text.encode()
+
+
+_WRONG = [
+    b"\0" * 8,
+    struct.pack("<B3xI", 6, 0),
+    struct.pack("<B3xI", 65, 4),  # the guest's own
+    struct.pack("<B3xI", Kind.START, (1 << 20) + 1),
+    struct.pack("<B3xI", Kind.START, 0xFFFFFFFF),
+    struct.pack("<B3xI", Kind.SIGNAL, 2),
+    struct.pack("<B3xI", Kind.END, 1),
+    struct.pack("<BBBBI", Kind.END, 0, 1, 0, 0),
+    b"\xff" * 64,
+]
+
+
+@pytest.mark.parametrize("frame", _WRONG, ids=lambda frame: frame[:8].hex())
+@pytest.mark.parametrize("is_running", [False, True])
+def test_what_is_no_frame_ends_it(frame: bytes, is_running: bool) -> None:
+    with start_agent() as agent:
+        if is_running:
+            agent.start("sleep", "1000")
+            agent.hear_kind(Kind.RUNNING)
+        agent.control.sendall(frame)
+        assert agent.hear_kind(Kind.FAILED)[:4] == _PROTOCOL_ERROR
+        agent.control.shutdown(1)
+        assert agent.status() == 0
+
+
+def test_a_second_word_to_start_ends_it() -> None:
+    with start_agent() as agent:
+        agent.start("sleep", "1000")
+        agent.hear_kind(Kind.RUNNING)
+        agent.start("sleep", "1000")
+        assert agent.hear_kind(Kind.FAILED)[:4] == _PROTOCOL_ERROR
+
+
+def test_the_longest_word_to_start() -> None:
+    arguments = ["x" * 100_000] * 10  # each no longer than Linux takes
+    with start_agent() as agent:
+        agent.start("sh", "-c", "echo $#", "sh", *arguments)
+        agent.hear_kind(Kind.RUNNING)
+        agent.exited()
+        assert agent.out == b"10\n"
+
+
+def test_very_many_words_to_the_command() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "echo $#", "sh", *["x"] * 100_000)
+        agent.hear_kind(Kind.RUNNING)
+        agent.exited()
+        assert agent.out == b"100000\n"
+
+
+def test_a_flood_of_frames_holds_up_nothing() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "trap : WINCH; head -c 200000 /dev/zero; read x; echo got $x")
+        agent.hear_kind(Kind.RUNNING)
+        flood = encode(Kind.SIGNAL, bytes([signal.SIGWINCH])) + encode(Kind.WINDOW, bytes(4))
+        agent.control.sendall(flood * 2_000)
+        agent.type(b"it\n")
+        agent.exited()
+        assert agent.out.endswith(b"got it\n")
+        assert len(agent.out) == 200_007
+
+
+# Bytes
+
+
+def test_every_byte_arrives_once_in_both_directions() -> None:
+    data = os.urandom(_LONG)
+    with start_agent() as agent:
+        agent.start("sh", "-c", "tee /dev/stderr")
+        agent.hear_kind(Kind.RUNNING)
+        for start in range(0, len(data), 10_000):  # the sockets cannot take it all at once
+            agent.type(data[start : start + 10_000])
+            agent.wait_for_output(data[start : start + 10])
+        agent.end_input(len(data))
+        agent.exited()
+        assert agent.out == data
+        assert agent.err == data
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_end_of_input_counts_bytes_whichever_port_is_faster(is_first: bool) -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "cat; echo end")
+        agent.hear_kind(Kind.RUNNING)
+        if is_first:
+            agent.end_input(6)
+            time.sleep(0.05)
+        agent.type(b"one")
+        time.sleep(0.05)
+        agent.type(b"two")
+        if not is_first:
+            agent.end_input(6)
+        agent.exited()
+        assert agent.out == b"onetwoend\n"
+
+
+def test_a_host_that_closes_the_input_ends_it() -> None:
+    with start_agent() as agent:
+        agent.start("cat")
+        agent.hear_kind(Kind.RUNNING)
+        agent.type(b"text")
+        agent.stdin.close()
+        assert agent.exited().status == 0
+        assert agent.out == b"text"
+
+
+def test_a_stream_that_the_host_does_not_read_holds_up_no_other() -> None:
+    command = "trap 'echo signalled >&2' USR1; (yes | head -c 5000000) & while ! wait; do :; done; echo done >&2"
+    with start_agent() as agent:
+        agent.start("sh", "-c", f"echo ready >&2; {command}")
+        agent.hear_kind(Kind.RUNNING)
+        while b"ready\n" not in agent.err:
+            agent.err += agent.stderr.recv(100)
+        time.sleep(0.3)
+        agent.signal(signal.SIGUSR1)
+        while b"signalled\n" not in agent.err:
+            agent.err += agent.stderr.recv(100)
+        assert not agent.out
+        agent.exited()
+        assert len(agent.out) == 5_000_000
+
+
+def test_what_was_written_last_is_delivered_to_a_host_that_is_slow() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "(yes | head -c 300000) 2>/dev/null; echo end >&2")
+        agent.hear_kind(Kind.RUNNING)
+        while b"end" not in agent.err:
+            agent.err += agent.stderr.recv(100) if len(agent.out) >= 300_000 else b""
+            agent.out += agent.stdout.recv(1000) if len(agent.out) < 300_000 else b""
+        assert agent.exited().out == 300_000
+
+
+def test_the_command_is_told_that_no_one_reads() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "yes; echo $? >&2")
+        agent.hear_kind(Kind.RUNNING)
+        agent.out += agent.stdout.recv(2)
+        agent.stdout.close()
+        told = agent.hear_kind(Kind.EXITED)
+        assert struct.unpack("<I", told[:4])[0] == 0
+        while not agent.err:
+            agent.err += agent.stderr.recv(100)
+        assert agent.err == b"141\n"  # 128 + SIGPIPE
+
+
+def test_the_end_does_not_wait_for_processes_that_have_the_streams() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "sleep 1000 & echo left")
+        agent.hear_kind(Kind.RUNNING)
+        agent.exited()
+        assert agent.out == b"left\n"
+
+
+def test_waiting_costs_nothing() -> None:
+    """Whatever is closed: nothing is looked at again and again."""
+    with start_agent() as agent:
+        agent.start("sh", "-c", "exec <&- 2>&-; echo ready; sleep 1000")
+        agent.hear_kind(Kind.RUNNING)
+        agent.wait_for_output(b"ready")
+        agent.type(b"never read")
+        agent.stderr.close()
+        agent.stdin.close()
+        agent.stdout.close()
+        pid = agent_under(agent.keeper)
+        before = processor_time_of(pid)
+        time.sleep(0.5)
+        assert processor_time_of(pid) - before < 0.2
+
+
+# Signals and ends
+
+
+def test_signals_reach_the_command() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "trap 'echo usr1; exit 3' USR1; echo ready; while :; do sleep 0.05; done")
+        agent.hear_kind(Kind.RUNNING)
+        agent.wait_for_output(b"ready")
+        agent.signal(0)
+        agent.signal(200)  # there are none such
+        agent.signal(signal.SIGUSR1)
+        assert os.waitstatus_to_exitcode(agent.exited().status) == 3
+
+
+def test_a_command_that_stops_is_told_and_continued() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "kill -STOP $$; echo on")
+        agent.hear_kind(Kind.RUNNING)
+        assert agent.hear_kind(Kind.STOPPED) == bytes([signal.SIGSTOP])
+        agent.signal(signal.SIGCONT)
+        agent.exited()
+        assert agent.out == b"on\n"
+
+
+def test_all_are_asked_to_end_and_then_made_to() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "trap 'echo bye; exit 4' TERM; echo ready; sleep 1000 & wait")
+        agent.hear_kind(Kind.RUNNING)
+        agent.wait_for_output(b"ready")
+        agent.send(Kind.END)
+        assert os.waitstatus_to_exitcode(agent.exited().status) == 4
+        assert agent.out == b"ready\nbye\n"
+    with start_agent() as agent:
+        agent.start("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+        agent.hear_kind(Kind.RUNNING)
+        agent.wait_for_output(b"ready")
+        agent.send(Kind.END)
+        assert os.waitstatus_to_exitcode(agent.exited().status) == -signal.SIGKILL
+
+
+def test_a_host_that_has_gone_ends_everything() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "trap '' TERM HUP; while :; do sleep 0.1; done")
+        agent.hear_kind(Kind.RUNNING)
+        agent.control.close()
+        assert agent.status() == 0
+
+
+# Terminals
+
+
+def test_a_terminal_of_its_own_with_a_size_that_changes() -> None:
+    command = "trap 'stty size' WINCH; tty; stty size; while :; do read -t 0.1 x && echo got $x; done"
+    with start_agent() as agent:
+        agent.start("bash", "-c", command, terminal="33x101")
+        agent.hear_kind(Kind.RUNNING)
+        agent.wait_for_output(b"33 101\r\n")
+        assert b"/dev/pts/" in agent.out
+        agent.send(Kind.WINDOW, struct.pack("<HH", 20, 40))
+        agent.wait_for_output(b"20 40\r\n")
+        agent.type(b"typed\n")
+        agent.wait_for_output(b"typed\r\ngot typed\r\n")
+        agent.type(b"\x03")
+        assert os.waitstatus_to_exitcode(agent.exited().status) == -signal.SIGINT
+
+
+def test_stopped_from_the_keyboard() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "echo ready; read x; echo $x", terminal="24x80")
+        agent.hear_kind(Kind.RUNNING)
+        agent.wait_for_output(b"ready")
+        agent.type(b"\x1a")
+        assert agent.hear_kind(Kind.STOPPED) == bytes([signal.SIGTSTP])
+        agent.signal(signal.SIGCONT)
+        agent.type(b"again\n")
+        agent.exited()
+        assert agent.out.endswith(b"again\r\nagain\r\n")
+
+
+@pytest.mark.parametrize("typed", [b"", b"line\n", b"part"])
+def test_the_end_of_what_is_typed(typed: bytes) -> None:
+    with start_agent() as agent:
+        agent.start("cat", terminal="24x80")
+        agent.hear_kind(Kind.RUNNING)
+        agent.type(typed)
+        agent.end_input(len(typed))
+        agent.exited()
+        assert agent.out == typed.replace(b"\n", b"\r\n") * 2
+
+
+def test_all_that_was_written_to_a_terminal_arrives() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "yes | head -c 100000", terminal="24x80")
+        agent.hear_kind(Kind.RUNNING)
+        agent.exited()
+        assert agent.out == b"y\r\n" * 50_000
+
+
+def test_a_host_that_has_gone_from_a_terminal_hangs_up() -> None:
+    with start_agent() as agent:
+        agent.start("sh", "-c", "trap 'exit 5' HUP; echo ready; while :; do sleep 0.05; done", terminal="24x80")
+        agent.hear_kind(Kind.RUNNING)
+        agent.wait_for_output(b"ready")
+        agent.stdout.close()
+        told = agent.hear_kind(Kind.EXITED)
+        assert os.waitstatus_to_exitcode(struct.unpack("<I", told[:4])[0]) == 5
+
+
+# How it was built
+
+
+def test_it_was_built_of_these_sources() -> None:
+    sources = [_FOLDER / "agent.c", *sorted(_FOLDER.glob("agent_*.h")), Path(container.__file__).parent / "bare.h"]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    assert f"made of {digest}".encode() in AGENT.read_bytes(), "run scripts/build-init"
+    assert os.access(AGENT, os.X_OK)
+
+
+def test_it_is_what_the_compiler_makes_of_them(tmp_path: Path) -> None:
+    need("x86_64-linux-gnu-gcc")
+    environment = {"PATH": os.environ["PATH"], "INIT_FOLDER": str(tmp_path), "PYTHON": sys.executable}
+    subprocess.run([str(_SCRIPT), "x86_64"], env=environment, check=True)
+    built = tmp_path / AGENT.name
+    if _compiler(built) != _compiler(AGENT):
+        pytest.skip(f"made by another compiler: {_compiler(AGENT)}; here is {_compiler(built)}")
+    assert built.read_bytes() == AGENT.read_bytes(), "run scripts/build-init"
+
+
+def _compiler(program: Path) -> str:
+    content = program.read_bytes()
+    return content[content.find(b"GCC: (") :].partition(b"\0")[0].decode()
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="binutils: not installed")
+def test_it_needs_nothing() -> None:
+    parts = subprocess.run(["readelf", "-lW", str(AGENT)], capture_output=True, text=True, check=True).stdout
+    assert "INTERP" not in parts
+    assert "DYNAMIC" not in parts
+    assert "RWE" not in parts
