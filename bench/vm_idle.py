@@ -52,6 +52,6 @@ def measure_idle(options: Sequence[str]) -> Idle:
                 sums[kind] += _pss_mb(pid)
     finally:
         stop(process)
-        if process.stdout:
+        if process.stdout is not None:
             process.stdout.close()
     return Idle(**sums)

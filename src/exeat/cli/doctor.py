@@ -63,9 +63,9 @@ def doctor_attack(options: argparse.Namespace) -> int:
     if not sys.platform.startswith("linux"):
         raise ConfigError(f"the escape corpus needs Linux, and this is {sys.platform}")
     jail, groups, nest = options.jail, options.groups, options.nest
+    from exeat.attack.guest.inside import inside_guest
     from exeat.attack.harness import attack
     from exeat.attack.in_container import Inside, look_into
-    from exeat.attack.in_guest import inside_guest
     from exeat.attack.probes import GROUPS
     from exeat.jail.select import examine
 

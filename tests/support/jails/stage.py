@@ -46,6 +46,7 @@ NEEDS_ROOT = frozenset(
         *("E2.mark", "E1.ping", "E1.ping-socket", "E2.raw-udp", "E2.frame", "E2.setns", "E2.setns-pidfd"),
         *("E2.setuid-call", "E2.core-pattern", "E2.handle", "E2.bpf", "E2.raw-open", "E2.tun", "E6.rare-families"),
         *("E6.unix-run", "E6.unix-cwd", "M5.new-proc", "M5.new-sysfs", "M5.new-cgroup"),
+        *("G3.owner", "G5.icmp"),
     }
 )
 

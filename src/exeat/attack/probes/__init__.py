@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from exeat.attack.guest import card, machine
 from exeat.attack.model import Group, Probe
 from exeat.attack.probes import (
     control_plane,
@@ -12,8 +13,6 @@ from exeat.attack.probes import (
     files,
     files_keys,
     files_sockets,
-    guest,
-    guest_machine,
     inside,
     kernel,
     namespaces,
@@ -51,9 +50,9 @@ GROUPS: dict[str, Group] = {
         kernel.GROUP,
         terminal.GROUP,
         processes.OUTLIVE,
-        guest.GROUP,
-        guest_machine.MACHINE,
-        guest_machine.FILES,
+        card.GROUP,
+        machine.MACHINE,
+        machine.FILES,
     )
 }
 

@@ -7,7 +7,7 @@ import os
 import signal
 import termios
 
-from exeat.attack.model import BOUNDARIES, Absent, Group, Scene
+from exeat.attack.model import BOUNDARIES, Absent, Group, Scene, Stopped
 from exeat.jail import libc
 
 GROUP = Group("terminal", "the caller's terminal", BOUNDARIES)
@@ -23,7 +23,7 @@ def _terminal() -> int:
 def _type(request: int, scene: Scene) -> str:
     descriptor = _terminal()
     if not os.isatty(descriptor):
-        raise Absent("no terminal")
+        raise Stopped("the guest has none") if scene.guest else Absent("no terminal")
     for letter in f"{scene.token}\n":
         fcntl.ioctl(descriptor, request, letter.encode())
     return "typed"

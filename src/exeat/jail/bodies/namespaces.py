@@ -125,10 +125,10 @@ class NamespaceJail:
                     return self._ended(status)
                 case messages.ExecFailed():
                     self._not_started = message
-                case messages.GuestEnded():
-                    self._guest_ended = message
                 case messages.GuestNote(text):
                     sys.stderr.write(f"exeat: {text}\n")
+                case messages.GuestEnded():
+                    self._guest_ended = message
                 case messages.GuestFailed(public, detail, fix):
                     self.end()
                     raise JailError(public, detail=detail, fix=fix)

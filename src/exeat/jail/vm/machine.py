@@ -131,7 +131,7 @@ def _board(machine: Machine) -> Iterator[str]:
     yield from ("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-sandbox", SANDBOX)
     # How the interrupts of `pc` are wired is a program in its firmware, which an emulated guest goes through for each
     # device, for 0.15 s; in `q35` it is a table. But only `pc` takes devices later without bridges for them.
-    board = "pc" if machine.memory_fd >= 0 or machine.incoming_fd >= 0 else "q35,sata=off"
+    board = "pc" if machine.memory_fd >= 0 or machine.is_continued else "q35,sata=off"
     board += ",usb=off,vmport=off,smm=off,hpet=off,i8042=off,dump-guest-core=off"
     if machine.memory_fd >= 0:
         path = _path(machine.memory_fd)

@@ -13,9 +13,9 @@ import re
 import struct
 from pathlib import Path
 
+from exeat.attack.guest.card import IN_GUESTS
 from exeat.attack.model import Absent, Evidence, Group, Scene, Stopped
 from exeat.attack.probes.files import home, line, own
-from exeat.attack.probes.guest import IN_GUESTS
 from exeat.jail import libc
 
 FILES = Group("guest-files", "a guest's shared folders", IN_GUESTS, only="vm")

@@ -1,0 +1,1 @@
+"""The corpus in a virtual machine: how it is run there, and what only a guest can try."""
