@@ -14,8 +14,8 @@ from exeat.jail.jail import Built, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
 from exeat.jail.process.place import Place
 from exeat.jail.vm import accel, agent, initramfs, kernel, programs
+from exeat.jail.vm.host.memory import choose_memory
 from exeat.jail.vm.machine import Machine
-from exeat.jail.vm.memory import choose_memory
 from exeat.jail.vm.options import AUTO, TCG, VmOptions
 from exeat.jail.vm.settings import Settings, smbios_bytes
 from exeat.jail.vm.shares import ROOT_TAG, Served
