@@ -35,6 +35,8 @@ _FASTEST_CPUS: Final = 4
 class VmJail(NamespaceJail):
     def build(self, spec: Spec) -> Built:
         options = spec.vm or VmOptions()
+        if options.image:  # never with other files than were asked for
+            raise JailError("a guest cannot boot from an image yet", fix="leave out --image: it has this machine's files")
         saved = _saved(options)
         options = saved.defaults(options) if saved is not None else options
         inherited, cache = spec.variables.inherited, spec.memory
