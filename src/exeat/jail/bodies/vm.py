@@ -35,8 +35,6 @@ _FASTEST_CPUS: Final = 4
 class VmJail(NamespaceJail):
     def build(self, spec: Spec) -> Built:
         options = spec.vm or VmOptions()
-        if options.image:  # never with other files than were asked for
-            raise JailError("a guest cannot have the files of an image yet", fix="leave out --image")
         saved = _saved(options)
         options = saved.defaults(options) if saved is not None else options
         inherited, cache = spec.variables.inherited, spec.memory

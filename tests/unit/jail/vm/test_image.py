@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.jail.vm.host.disk_image import Image, examine_image
+from exeat.jail.vm.image import Image, examine_image
 
 
 def qcow2(*, version: int = 3, backing: int = 0, encryption: int = 0, features: int = 0) -> bytes:
