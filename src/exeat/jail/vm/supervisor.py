@@ -253,7 +253,7 @@ class Supervisor:
             case Kind.HELLO if not self._is_greeted:
                 self._greet(protocol.read_hello(payload))
             case Kind.RUNNING:
-                self._is_running = True
+                self._is_running, self._boot_ends = True, float("inf")
             case Kind.FAILED:
                 failed = protocol.read_failed(payload)
                 raise GuestError(f"the guest could not be set up: {failed.text}", detail=self._why(failed.errno))
@@ -274,7 +274,7 @@ class Supervisor:
     def _greet(self, version: int) -> None:
         if version != protocol.VERSION:
             raise GuestError("the guest's agent is of another version", detail=f"{version}, not {protocol.VERSION}")
-        self._is_greeted, self._boot_ends = True, float("inf")
+        self._is_greeted = True
         guest = self._guest
         if guest.disk is not None:
             guest.disk.bound(self._qemu, memory=0)
