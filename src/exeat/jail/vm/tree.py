@@ -43,7 +43,8 @@ _LIBRARY_CACHE: Final = "/etc/ld.so.cache"
 class MachineTree:
     """`files`: contents for BOOT; `shown`: descriptors of files for BOOT, which are mounted there, read-only or not.
 
-    `kept`: descriptors for the supervisor alone.
+    `kept`: descriptors for the supervisor.
+    `shares`: folders of the view, and whether they are read-only, by their names in GUEST; None: GUEST is the view.
 
     The builder calls `open`, `put` and `finish`, in this order and each at its own time, and init `settle`.
     """
@@ -54,11 +55,14 @@ class MachineTree:
         shown: Mapping[str, tuple[int, bool]],
         guest_ids: tuple[int, int],
         kept: Sequence[int] = (),
+        shares: Mapping[str, tuple[str, bool]] | None = None,
     ) -> None:
+        self._shares = shares
         self._kept = kept
         self._guest_ids = guest_ids
         self.namespaces: tuple[int, int] = (-1, -1)  # of users: for QEMU, and for who serves files to it
         self._files = files
+        self.boot_names = (*files, *shown)
         self._shown = {name: (_named_again(descriptor), writable) for name, (descriptor, writable) in shown.items()}
         self._opened: list[tuple[str, int, bool]] = []
         self._system: list[tuple[str, int]] = []
@@ -110,6 +114,10 @@ class MachineTree:
             if os.path.ismount(path):
                 mount(None, path, None, MS_REC | MS_SHARED)
         guest = f"{MACHINE}{GUEST}"
+        if self._shares is not None:
+            for name, (source, is_read_only) in self._shares.items():
+                _share(source, f"{guest}/{name}", is_read_only=is_read_only)
+            return
         mount("/", guest, None, MS_BIND | MS_REC)
         for name in _COVERED:
             place = f"{guest}/{name}"
@@ -171,6 +179,13 @@ def _named_again(descriptor: int) -> tuple[str, os.stat_result]:
     path, found = os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
     os.close(descriptor)
     return path, found
+
+
+def _share(source: str, place: str, *, is_read_only: bool) -> None:
+    os.mkdir(place)
+    mount(source, place, None, MS_BIND | MS_REC)
+    if is_read_only:
+        read_only_below(place)
 
 
 def _show(path: str, descriptor: int, *, writable: bool) -> None:
