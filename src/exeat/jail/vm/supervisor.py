@@ -367,6 +367,8 @@ class Supervisor:
             self._why_ending = TIMED_OUT
             self._send(protocol.encode(Kind.END))
             self._ends_at = now + (_END_S if self._is_running else 0)
+        if self._exited and not self._why_ending and not all(pump.is_empty for pump in self._outputs.values()):
+            self._ends_at = now + _LAST_BYTES_S  # it is the caller who takes his time (a pager), not the guest
 
     def _is_over(self) -> bool:
         late = self._ends_at is not None and time.monotonic() >= self._ends_at
