@@ -245,8 +245,11 @@ class Supervisor:
             data = b""
         if not data:
             raise self._gone()
-        for kind, payload in self._frames.feed(data):
-            self._hear(kind, payload)
+        try:
+            for kind, payload in self._frames.feed(data):
+                self._hear(kind, payload)
+        except protocol.BadFrameError as error:
+            raise GuestError("the guest's agent does not speak as it should", detail=error.public) from None
 
     def _hear(self, kind: Kind, payload: bytes) -> None:
         match kind:
