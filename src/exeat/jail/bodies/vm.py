@@ -16,8 +16,8 @@ from exeat.jail.process.place import Place
 from exeat.jail.vm import accel, agent, initramfs, kernel, programs
 from exeat.jail.vm.files.disk import BASE, FILE_SYSTEMS, MODULES, MORE_FILE_SYSTEMS, GuestDisk
 from exeat.jail.vm.files.furnishing import GuestFiles, complete_environment, files_of_image, files_of_view
+from exeat.jail.vm.host.memory import choose_memory
 from exeat.jail.vm.machine import Machine
-from exeat.jail.vm.memory import choose_memory
 from exeat.jail.vm.options import AUTO, TCG, VmOptions
 from exeat.jail.vm.settings import smbios_bytes
 from exeat.jail.vm.shares import Served
