@@ -15,6 +15,7 @@ from tests.support.fixtures.vms import Guest
 from tests.support.programs import Finished, find
 from tests.support.runs.running import AS_ROOT, BY_USER, environment, exeat, folder_of, run_argv
 from tests.support.runs.secret_runs import HOST, authority, tls_echo
+from tests.support.vms.bootable import bootable_image
 from tests.support.vms.images import BUNDLE, MARK, as_qcow2, make_image
 
 _FULL_MIB = 24
@@ -168,3 +169,43 @@ def test_qemu_is_never_that_of_a_kept_layer(guest: Guest) -> None:
         assert not ran.exists()
         done = exeat("--name", "box", command=("cat", "/opt/kept"), cwd=project, env=variables)
         assert done.stdout == "more\n", done.stderr
+
+
+_ON_ITS_OWN = """
+echo "first $(cat /proc/1/comm)"; echo "as $(id -u) in $PWD on $(hostname)"; echo real > in-project
+/usr/bin/python3 -I -c "$1" "$2"; read typed; echo "typed $typed"; exit 7
+"""
+
+
+@pytest.mark.every_vm
+@pytest.mark.timeout(1_300)
+def test_an_image_that_boots_by_itself(guest: Guest, start_origin: StartOrigin) -> None:
+    """With its own kernel, systemd and cloud-init, which starts the agent; emulated, that takes minutes."""
+    image = bootable_image()
+    before = image.stat().st_mtime_ns
+    port = start_origin(tls_echo()).port
+    with folder_of(None) as home:
+        ca, project = home / "upstream.pem", home / "project"
+        project.mkdir()
+        authority().cert_pem.write_to_path(ca)
+        named = ("--add-host", f"{HOST}:127.0.0.1", "--allow", f"{HOST}:{port}", "--upstream-ca", str(ca))
+        options = ("--vm", "--accel", "tcg", "--image", str(image), "--own-init", "--intercept", "all", *named)
+        command = ("sh", "-c", _ON_ITS_OWN, "sh", _FETCH, f"https://{HOST}:{port}/")
+        done = subprocess.run(
+            run_argv(options, command),
+            cwd=project,
+            env=environment(HOME=str(home), EXEAT_HOME=str(home / "state")),
+            input="hello\n",
+            capture_output=True,
+            text=True,
+            timeout=1_200,
+            check=False,
+        )
+        assert done.returncode == 7, done.stderr
+        lines = done.stdout.splitlines()
+        assert lines[:2] == ["first systemd", f"as {os.geteuid()} in {project} on sandbox"]
+        assert lines[2] == "200 200"
+        assert lines[3].startswith("[] ")
+        assert lines[4] == "typed hello"
+        assert (project / "in-project").read_text() == "real\n"
+    assert image.stat().st_mtime_ns == before

@@ -23,8 +23,8 @@ from tests.support.starting import CALLERS_ENVIRONMENT
 SUITE = "bookworm"
 # debootstrap knows nothing of packages that others provide, such as python3-cffi-backend.
 PACKAGES = (
-    "cloud-init", "systemd-sysv", "linux-image-cloud-amd64", "grub-pc-bin", "grub-common", "ifupdown", "isc-dhcp-client",
-    "ca-certificates", "netbase", "iproute2", "udev", "dbus", "python3-cffi-backend",
+    "cloud-init", "systemd-sysv", "linux-image-cloud-amd64", "grub-pc-bin", "grub-common", "ifupdown",
+    "isc-dhcp-client", "ca-certificates", "netbase", "iproute2", "udev", "dbus", "python3-cffi-backend",
 )  # fmt: skip
 _VERSION = 1  # of how it is made
 _TIMEOUT_S = 600
@@ -32,7 +32,9 @@ _SIZE = 1200 << 20
 _FIRST = 1 << 20  # where the partition begins
 _GRUB_MODULES = ("biosdisk", "part_msdos", "ext2", "linux", "normal", "configfile", "serial", "terminal", "echo")
 # What GRUB's own driver knows.
-_FEATURES = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,large_file,extra_isize"
+_FEATURES = (
+    "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,large_file,extra_isize"
+)
 _NOT_NEEDED = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/lib/apt/lists", "var/cache/apt")
 _GRUB = """serial --unit=0 --speed=115200
 terminal_output serial
@@ -68,7 +70,10 @@ def _make(path: Path) -> None:
 def _fill(root: Path) -> None:
     debootstrap = find("debootstrap", "/usr/sbin", "/sbin")
     command = [debootstrap, "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(root)]
-    env = CALLERS_ENVIRONMENT | {"PATH": f"{CALLERS_ENVIRONMENT.get('PATH', os.defpath)}:/usr/sbin:/sbin", "LC_ALL": "C"}
+    env = CALLERS_ENVIRONMENT | {
+        "PATH": f"{CALLERS_ENVIRONMENT.get('PATH', os.defpath)}:/usr/sbin:/sbin",
+        "LC_ALL": "C",
+    }
     made = run([*on_the_machines_network(), *command], env, timeout_s=_TIMEOUT_S)
     if made.status != 0:
         give_up(f"the bootable image: debootstrap failed: {made.stdout[-500:]}{made.stderr[-500:]}")

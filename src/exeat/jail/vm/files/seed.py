@@ -71,12 +71,14 @@ def answer(request: bytes, files: Mapping[str, bytes]) -> bytes:
     content = files.get(path)
     if method not in (b"GET", b"HEAD") or content is None:
         return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(content)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(
+        content
+    )
     return head if method == b"HEAD" else head + content
 
 
 class SeedServer:
-    """In the jail, on its loopback. Clients are the guest's, and may do anything: each has little room and one answer."""
+    """In the jail, on its loopback. Clients are the guest's, and may do anything: one answer each, little room."""
 
     def __init__(self, seed: Seed) -> None:
         self._files = seed.files()
@@ -87,6 +89,11 @@ class SeedServer:
     def wishes(self) -> list[tuple[int, int]]:
         own = [(self._listener.fileno(), select.POLLIN)] if len(self._clients) < _MOST_CLIENTS else []
         return own + [(number, client.wish) for number, client in self._clients.items()]
+
+    def close(self) -> None:
+        self._listener.close()
+        for client in self._clients.values():
+            client.connection.close()
 
     def move(self, ready: Mapping[int, int]) -> None:
         if self._listener.fileno() in ready:
