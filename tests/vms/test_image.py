@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,13 +80,16 @@ def test_an_image_is_the_root_and_is_never_written(guest: Guest, image: Path, ui
 
 @pytest.mark.threat("T-V40", "T-V41")
 def test_the_disk_of_a_sandbox(guest: Guest, image: Path) -> None:
-    """It is there again, for who has the same image; it is no other guest's meanwhile, and has a limit."""
-    before = _digest(image)
+    """It is there again, and has a limit. The image is in the project, which is real, and is protected there."""
     with folder_of(None) as home:
-        write = "echo kept > /etc/kept; mkdir /etc/folder; sync"
+        (home / "project").mkdir()
+        image = shutil.copy(image, home / "project/image.raw")
+        before = _digest(image)
+        write = "echo kept > /etc/kept; mkdir /etc/folder; echo here > control; echo x >> image.raw || echo protected"
         named = ("--name", "box", "--guest-root")
         done = _run(guest, image, home, "--new", *named, command=("sh", "-c", write))
-        assert done.status == 0, done.stderr
+        assert (done.status, done.stdout) == (0, "protected\n"), done.stderr
+        assert (home / "project/control").exists()
         assert "disk is kept in the sandbox" in done.stderr
         fill = "cat /etc/kept; dd if=/dev/urandom of=/etc/folder/big bs=1M count=50 conv=fsync; echo still here"
         limited = (*named, "--layer-size", f"{_FULL_MIB}MiB")
@@ -95,7 +99,7 @@ def test_the_disk_of_a_sandbox(guest: Guest, image: Path) -> None:
         assert f"disk was full: it may take {_FULL_MIB} MiB (--layer-size)" in done.stderr
         disk = home / "state/sandboxes/box/disk.qcow2"
         assert _FULL_MIB - 4 < disk.stat().st_size >> 20 <= _FULL_MIB
-    assert _digest(image) == before
+        assert _digest(image) == before
 
 
 # Whom a program trusts that is told nothing, and what one trusts that goes by the variables.
@@ -125,6 +129,7 @@ def test_programs_of_an_image_trust_the_run(guest: Guest, image: Path, start_ori
     assert done.stdout.splitlines() == ["200 200", f"[] {BUNDLE.strip()}"], done.stderr
 
 
+@pytest.mark.every_vm
 def test_a_disk_without_a_root(guest: Guest) -> None:
     """The sentence, and the console."""
     with folder_of(None) as home:
