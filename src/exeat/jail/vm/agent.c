@@ -106,6 +106,7 @@ static void prepare_guest(void) {
     make_home();
     mount_others();
     set_resolver();
+    name_user();
     place_files();
     trust_authority();
     start_relays();
@@ -135,6 +136,7 @@ static void prepare_service(void) {
     need(store = open_file("/run/exeat", O_PATH_ | O_DIRECTORY_), "no folder for files of the guest's own", "");
     make_home();
     mount_others();
+    name_user();
     place_files();
     trust_authority();
     start_relays();
