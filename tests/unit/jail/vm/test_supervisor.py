@@ -110,6 +110,7 @@ def test_output_that_a_guest_only_promises_is_not_awaited_for_ever(started: Any,
     assert started._is_over()
 
 
+@pytest.mark.threat("T-V61")
 def test_a_guest_does_not_get_more_time_by_saying_again_that_it_has_ended(started: Any, clock: Clock) -> None:
     started._time_ends = clock.now + 5
     clock.now += 6
@@ -121,6 +122,7 @@ def test_a_guest_does_not_get_more_time_by_saying_again_that_it_has_ended(starte
     assert started._status() == 124
 
 
+@pytest.mark.threat("T-V61")
 @pytest.mark.parametrize("limited", [True, False], ids=["with a limit", "without one"])
 def test_a_command_that_stops_itself_does_not_stop_the_time(limited: bool, started: Any, clock: Clock) -> None:
     """Without a terminal there is none to let it go on. Without a limit it stops, as it would without a guest."""
