@@ -6,6 +6,8 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,22 @@ def test_the_terminal_is_as_it_was_when_the_jail_is_killed(guest: Guest) -> None
         assert terminal.wait(terminal.start(["stty", "-a"])) == ("exited", 0)
         assert re.search(r"(?<!-)icanon", terminal.text)
         assert re.search(r"(?<!-)\becho\b", terminal.text)
+
+
+def test_a_terminal_that_shows_nothing_any_more_does_not_stop_the_time(guest: Guest) -> None:
+    """Whoever has its other end has stopped reading. Without a limit the command waits, as it would without a guest."""
+    far_end, near_end = os.openpty()
+    argv = run_argv([*guest.options, "--quiet", "--time-limit", "12"], ["yes"])
+    settings = {"stdin": near_end, "stdout": near_end, "stderr": near_end, "start_new_session": True}
+    with subprocess.Popen(argv, env=environment(TERM="dumb"), cwd=project(), **settings) as job:
+        os.close(near_end)
+        wait_until(lambda: bool(_qemu_of(job.pid)), "QEMU")
+        wait_until(lambda: not _qemu_of(job.pid), "its end")
+        with suppress(OSError):  # hung up
+            while os.read(far_end, 1 << 16):
+                pass
+        os.close(far_end)
+        assert job.wait(60) == 124
 
 
 def test_few_descriptors_and_no_place_to_keep_a_kernel_in_will_do(guest: Guest) -> None:

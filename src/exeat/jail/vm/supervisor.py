@@ -22,7 +22,7 @@ from exeat.jail import messages
 from exeat.jail.limits import seccomp
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signalfd
 from exeat.jail.vm import last_words, protocol
-from exeat.jail.vm.caller import CallersTerminal
+from exeat.jail.vm.caller import CallersTerminal, to_write_to
 from exeat.jail.vm.children import qemu_arguments, reserve_numbers, start
 from exeat.jail.vm.files.disk import BASE, GuestDisk
 from exeat.jail.vm.machine import Machine, descriptors
@@ -119,7 +119,8 @@ class Supervisor:
         self._signals = open_signalfd([*FOR_COMMAND, *STOPPING[:1], signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH])
         self._control = ours["control"]
         self._input = Pump(0, ours["in"].fileno())
-        self._outputs = {"out": Pump(ours["out"].fileno(), 1), "err": Pump(ours["err"].fileno(), 2)}
+        sinks = {"out": 1, "err": 2}
+        self._outputs = {name: Pump(ours[name].fileno(), to_write_to(sink)) for name, sink in sinks.items()}
         self._console = Tail(ours["console"].fileno(), _CONSOLE_BYTES)
         self._ours = ours
         now = time.monotonic()
