@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +26,7 @@ from exeat.jail.vm.supervisor import Guest, live_as_supervisor
 from exeat.jail.vm.tree import MachineTree, seen_by_qemu
 
 if TYPE_CHECKING:
+    from exeat.jail.messages import HostPorts
     from exeat.jail.vm.saved.deciding import SavedMachine
 
 _HOST_OF_GUEST: Final = "10.0.2.2"  # what QEMU calls the machine it runs on: the jail
@@ -33,6 +34,7 @@ _MODULES: Final = ("virtio_pci", "virtio_console", "virtio_net")
 _BOOT_S: Final = {"kvm": 20.0, "tcg": 60.0}
 _ACCELERATED: Final = {"kvm": "the guest runs on the processor (kvm)", "tcg": "the guest is emulated (tcg)"}
 _FASTEST_CPUS: Final = 4
+_MOST_PORTS: Final = 64  # that the agent listens on
 
 
 class VmJail(NamespaceJail):
@@ -69,7 +71,7 @@ class VmJail(NamespaceJail):
         )
         if spec.disk is not None:
             complete_environment(environ, inherited.get("TERM", ""), own.home, has_terminal=spec.has_terminal)
-        settings = own.settings(uid, gid, _ports(spec))
+        settings = own.settings(uid, gid, forwarded_ports(spec.to_host, quiet=options.quiet))
         start_text(settings, spec.argv, environ)  # too much is said now, not when the guest has booted
         machine = Machine(
             qemu=qemu,
@@ -150,9 +152,16 @@ def _share_modules(served: Served) -> tuple[str, ...]:
     return ("virtiofs",) if served.virtiofsd else ("9p", "9pnet_virtio")
 
 
-def _ports(spec: Spec) -> tuple[int, ...]:
-    """Of loopback places that mean the host's."""
-    return tuple(sorted({port for _, first, last in spec.to_host for port in range(first, min(last, first + 63) + 1)}))
+def forwarded_ports(to_host: Sequence[HostPorts], *, quiet: bool) -> tuple[int, ...]:
+    """Of loopback places that mean the host's: as many as the agent listens on, those of small ranges first."""
+    ranges = sorted({(last - first, first, last) for _, first, last in to_host})
+    ports = list(dict.fromkeys(port for _, first, last in ranges for port in range(first, last + 1)))
+    if len(ports) > _MOST_PORTS and not quiet:
+        sys.stderr.write(
+            f"exeat: a guest reaches {_MOST_PORTS} ports of this machine by its own 127.0.0.1, and {len(ports)} are "
+            f"allowed: those from {ports[_MOST_PORTS]} on are left out\n"
+        )
+    return tuple(sorted(ports[:_MOST_PORTS]))
 
 
 def open_jail() -> VmJail:
