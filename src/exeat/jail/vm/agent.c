@@ -100,12 +100,13 @@ static void prepare_guest(void) {
     set_clock();
     add_entropy();
     if (hostname) need(CALL2(NR_sethostname, hostname, length_of(hostname)), "this is no host name: ", hostname);
-    set_network();
+    set_card();
     mount_root();
     enter_root();
     make_home();
     mount_others();
     set_resolver();
+    name_user();
     place_files();
     trust_authority();
     start_relays();
@@ -125,18 +126,36 @@ static void stand_behind(void) {
     power_off();
 }
 
+/* A system that has booted by itself has seen to its name, network and root. */
+static void prepare_service(void) {
+    if (number_of("version", 10) != VERSION) fail(EINVAL_, "host and guest are of different versions of exeat", "");
+    CALL2(NR_prctl, PR_SET_CHILD_SUBREAPER_, 1);
+    set_clock();
+    make_folders("/run/exeat", 1);
+    mount("exeat", "/run/exeat", "tmpfs", MS_NOSUID_ | MS_NODEV_, "mode=755");
+    need(store = open_file("/run/exeat", O_PATH_ | O_DIRECTORY_), "no folder for files of the guest's own", "");
+    make_home();
+    mount_others();
+    name_user();
+    place_files();
+    trust_authority();
+    start_relays();
+}
+
 __attribute__((used)) void live(word *stack) {
     unsigned long all = ~0ul;
-    (void)stack;
-    if (CALL1(NR_getpid, 0) != 1) leave(EXIT_LOST); /* it is going to kill every process that it sees */
-    is_guest = CALL3(NR_fcntl, FIRST_PORT, F_GETFD_, 0) < 0;
+    is_service = stack[0] == 2 && is_same((const char *)stack[2], "service");
+    if (CALL1(NR_getpid, 0) != 1 && !is_service) leave(EXIT_LOST); /* it is going to kill every process that it sees */
+    is_guest = is_service || CALL3(NR_fcntl, FIRST_PORT, F_GETFD_, 0) < 0;
     CALL2(NR_prctl, PR_SET_DUMPABLE_, 0);
     CALL4(NR_rt_sigprocmask, SIG_SETMASK_, &all, 0, 8);
     if (is_guest) {
         CALL1(NR_umask, 0);
-        mount_kernel_files();
-        settle_descriptors();
-        load_modules("/modules");
+        if (!is_service) {
+            mount_kernel_files();
+            settle_descriptors();
+            load_modules("/modules");
+        }
         read_firmware();
         open_ports();
     } else {
@@ -145,9 +164,16 @@ __attribute__((used)) void live(word *stack) {
     signals = (int)CALL4(NR_signalfd4, -1, &all, 8, CLOEXEC_ | O_NONBLOCK_);
     if (signals < 0) leave(EXIT_LOST);
     await_host(CONTROL, -1);
+    if (is_guest) { /* before HELLO: what a saved machine is to have already */
+        furnish_devices();
+        raise_loopback();
+        set_card();
+    }
     tell_number(HELLO, VERSION, 4);
     await_start();
-    if (is_guest) {
+    if (is_service) {
+        prepare_service();
+    } else if (is_guest) {
         prepare_guest();
         stand_behind();
     }

@@ -24,6 +24,19 @@ static void mount_kernel_files(void) {
     mount("sysfs", "/sys", "sysfs", MS_NOSUID_ | MS_NODEV_ | MS_NOEXEC_, 0);
 }
 
+/* What else programs look for in /dev */
+static void furnish_devices(void) {
+    static const char *const LINKS[][2] = {
+        {"/proc/self/fd", "/dev/fd"}, {"fd/0", "/dev/stdin"}, {"fd/1", "/dev/stdout"}, {"fd/2", "/dev/stderr"}};
+    for (size i = 0; i < sizeof LINKS / sizeof *LINKS; i++) CALL2(NR_symlink, LINKS[i][0], LINKS[i][1]);
+    CALL2(NR_mkdir, "/dev/pts", 0755);
+    CALL2(NR_mkdir, "/dev/shm", 01777);
+    CALL2(NR_mkdir, "/dev/mqueue", 01777);
+    need(mount("devpts", "/dev/pts", "devpts", MS_NOSUID_ | MS_NOEXEC_, "gid=5,mode=620,ptmxmode=666"), "no terminals: /dev/pts", "");
+    need(mount("shm", "/dev/shm", "tmpfs", MS_NOSUID_ | MS_NODEV_, "mode=1777"), "no shared memory: /dev/shm", "");
+    mount("mqueue", "/dev/mqueue", "mqueue", MS_NOSUID_ | MS_NODEV_ | MS_NOEXEC_, 0);
+}
+
 /* Modules come from the host, with the kernel itself. To check signatures takes an emulated guest a third of the time that
    loading them does; versions that are not looked at are not signed either. A kernel that insists gets its way. */
 static word load_module(word file) {
@@ -147,8 +160,6 @@ static void move_into_root(const char *path) {
 
 /* The first root cannot be left, only covered. */
 static void enter_root(void) {
-    static const char *const LINKS[][2] = {
-        {"/proc/self/fd", "/dev/fd"}, {"fd/0", "/dev/stdin"}, {"fd/1", "/dev/stdout"}, {"fd/2", "/dev/stderr"}};
     move_into_root("/dev");
     move_into_root("/sys");
     move_into_root("/proc");
@@ -156,13 +167,6 @@ static void enter_root(void) {
     need(mount(".", "/", 0, MS_MOVE_, 0), "the root cannot be moved", "");
     need(CALL1(NR_chroot, "."), "the root cannot be entered", "");
     CALL1(NR_chdir, "/");
-    for (size i = 0; i < sizeof LINKS / sizeof *LINKS; i++) CALL2(NR_symlink, LINKS[i][0], LINKS[i][1]);
-    CALL2(NR_mkdir, "/dev/pts", 0755);
-    CALL2(NR_mkdir, "/dev/shm", 01777);
-    CALL2(NR_mkdir, "/dev/mqueue", 01777);
-    need(mount("devpts", "/dev/pts", "devpts", MS_NOSUID_ | MS_NOEXEC_, "gid=5,mode=620,ptmxmode=666"), "no terminals: /dev/pts", "");
-    need(mount("shm", "/dev/shm", "tmpfs", MS_NOSUID_ | MS_NODEV_, "mode=1777"), "no shared memory: /dev/shm", "");
-    mount("mqueue", "/dev/mqueue", "mqueue", MS_NOSUID_ | MS_NODEV_ | MS_NOEXEC_, 0);
     if (has_disk) mount("run", "/run", "tmpfs", MS_NOSUID_ | MS_NODEV_, "mode=755");
 }
 
@@ -232,6 +236,43 @@ static void make_file(const char *path) {
     }
     word file = CALL3(NR_open, path, O_CREAT_ | O_WRONLY_ | CLOEXEC_, 0644);
     if (file >= 0) CALL1(NR_close, file);
+}
+
+/* Is that the third field of a line? */
+static int has_account(const char *text, const char *number) {
+    while (*text) {
+        int colons = 0;
+        while (*text && *text != '\n' && colons < 2) colons += *text++ == ':';
+        const char *rest = colons == 2 ? after(text, number) : 0;
+        if (rest && *rest == ':') return 1;
+        while (*text && *text++ != '\n') {}
+    }
+    return 0;
+}
+
+static void add_account(const char *path, const char *number, const char *rest) {
+    struct text line;
+    word count = read_whole(path, copied, sizeof copied - sizeof line);
+    if (count < 0) count = 0;
+    copied[count] = 0;
+    if (has_account(copied, number)) return;
+    joined(&line, count && copied[count - 1] != '\n' ? "\n" : "", "sandbox:x:", number);
+    add(&line, rest);
+    memcpy(copied + count, line.bytes, line.length);
+    make_file(path);
+    bind_file(copied, (size)count + line.length, 0644, path, 0);
+}
+
+/* Many programs want to know who they are: a line for the user and one for the group, if an image has none. */
+static void name_user(void) {
+    const char *uid = value_of("uid"), *gid = value_of("gid"), *home = value_of("home");
+    struct text rest;
+    if (!uid || !gid || !home) return;
+    joined(&rest, ":", gid, "::");
+    add(&rest, home);
+    add(&rest, ":/bin/sh\n");
+    add_account("/etc/passwd", uid, rest.bytes);
+    add_account("/etc/group", gid, ":\n");
 }
 
 static void set_resolver(void) {

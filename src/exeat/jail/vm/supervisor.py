@@ -25,6 +25,7 @@ from exeat.jail.vm import last_words, protocol
 from exeat.jail.vm.caller import CallersTerminal
 from exeat.jail.vm.children import BOOT_FDS, qemu_arguments, start
 from exeat.jail.vm.files.disk import BASE, GuestDisk
+from exeat.jail.vm.files.seed import Seed, SeedServer
 from exeat.jail.vm.machine import Machine, descriptors
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
@@ -59,6 +60,7 @@ class Guest(Value):
     boot_limit_s: float
     time_limit_s: float
     disk: GuestDisk | None = None
+    seed: Seed | None = None  # for an image that boots by itself
     continues: Continuing | None = None  # a machine that was saved
     saves: Saving | None = None  # the machine, instead of running a command
 
@@ -93,6 +95,7 @@ class Supervisor:
     def __init__(self, guest: Guest, tell: Callable[[messages.Message], None]) -> None:
         self._guest = guest
         self._tell = tell
+        self._seeds = SeedServer(guest.seed) if guest.seed is not None else None
         self._terminal = CallersTerminal()
         self._children: dict[int, str] = {}
         self._frames = protocol.Frames(protocol.GUEST_LIMIT)
@@ -205,8 +208,10 @@ class Supervisor:
         self._see_to_streams()
         self._see_to_time()
 
-    def _parts(self) -> list[Pump | Tail]:
-        parts: list[Pump | Tail] = [*self._outputs.values(), self._console, self._said]
+    def _parts(self) -> list[Pump | Tail | SeedServer]:
+        parts: list[Pump | Tail | SeedServer] = [*self._outputs.values(), self._console, self._said]
+        if self._seeds is not None:
+            parts.append(self._seeds)
         if self._is_running and not self._exited and not self._input.is_broken:
             parts.append(self._input)
         return parts
@@ -245,15 +250,18 @@ class Supervisor:
             data = b""
         if not data:
             raise self._gone()
-        for kind, payload in self._frames.feed(data):
-            self._hear(kind, payload)
+        try:
+            for kind, payload in self._frames.feed(data):
+                self._hear(kind, payload)
+        except protocol.BadFrameError as error:
+            raise GuestError("the guest's agent does not speak as it should", detail=error.public) from None
 
     def _hear(self, kind: Kind, payload: bytes) -> None:
         match kind:
             case Kind.HELLO if not self._is_greeted:
                 self._greet(protocol.read_hello(payload))
             case Kind.RUNNING:
-                self._is_running = True
+                self._is_running, self._boot_ends = True, float("inf")
             case Kind.FAILED:
                 failed = protocol.read_failed(payload)
                 raise GuestError(f"the guest could not be set up: {failed.text}", detail=self._why(failed.errno))
@@ -274,7 +282,7 @@ class Supervisor:
     def _greet(self, version: int) -> None:
         if version != protocol.VERSION:
             raise GuestError("the guest's agent is of another version", detail=f"{version}, not {protocol.VERSION}")
-        self._is_greeted, self._boot_ends = True, float("inf")
+        self._is_greeted = True
         guest = self._guest
         if guest.disk is not None:
             guest.disk.bound(self._qemu, memory=0)
@@ -364,6 +372,8 @@ class Supervisor:
             self._why_ending = TIMED_OUT
             self._send(protocol.encode(Kind.END))
             self._ends_at = now + (_END_S if self._is_running else 0)
+        if self._exited and not self._why_ending and not all(pump.is_empty for pump in self._outputs.values()):
+            self._ends_at = now + _LAST_BYTES_S  # it is the caller who takes his time (a pager), not the guest
 
     def _is_over(self) -> bool:
         late = self._ends_at is not None and time.monotonic() >= self._ends_at

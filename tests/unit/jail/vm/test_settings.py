@@ -15,6 +15,7 @@ _FULL = Settings(
     gid=1001,
     groups=(4, 27),
     cwd="/home/ä, b=c \udcff",
+    home="/home/box",
     hostname="box",
     mounts=(MountEntry("9p", "m0", "/data", read_only=True), MountEntry("virtiofs", "m1", "/a b")),
     forwards=(8080, 5432),
@@ -29,6 +30,7 @@ _AT_BOOT = [
     ("gid", "1001"),
     ("groups", "4,27"),
     ("cwd", "/home/ä, b=c \udcff"),
+    ("home", "/home/box"),
     ("hostname", "box"),
     ("net4", "10.0.2.15/24,10.0.2.2"),
     ("net6", "fec0::15/64,fec0::2"),
@@ -77,6 +79,7 @@ def test_start_has_the_settings_again_and_what_belongs_to_the_command() -> None:
     ]
 
 
+@pytest.mark.threat("T-V52")
 def test_what_cannot_be_said_is_refused_and_never_cut() -> None:
     with pytest.raises(JailError, match="zero byte"):
         _start(argument="a\0arg=b")
