@@ -16,6 +16,7 @@ from exeat.jail.process.place import Place
 from exeat.jail.vm import accel, agent, initramfs, kernel, programs
 from exeat.jail.vm.files.disk import BASE, FILE_SYSTEMS, MODULES, MORE_FILE_SYSTEMS, GuestDisk
 from exeat.jail.vm.files.furnishing import GuestFiles, complete_environment, files_of_image, files_of_view
+from exeat.jail.vm.files.seed import Seed, choose_port
 from exeat.jail.vm.host.memory import choose_memory
 from exeat.jail.vm.machine import Machine
 from exeat.jail.vm.options import AUTO, TCG, VmOptions
@@ -31,6 +32,7 @@ _HOST_OF_GUEST: Final = "10.0.2.2"  # what QEMU calls the machine it runs on: th
 _MODULES: Final = ("virtio_pci", "virtio_console", "virtio_net")
 _BOOT_S: Final = {"kvm": 20.0, "tcg": 60.0}
 _ACCELERATED: Final = {"kvm": "the guest runs on the processor (kvm)", "tcg": "the guest is emulated (tcg)"}
+_OWN_INIT: Final = 10  # times as long, for a system that starts all that it has
 _FASTEST_CPUS: Final = 4
 
 
@@ -40,12 +42,13 @@ class VmJail(NamespaceJail):
         saved = _saved(options) if spec.disk is None else None  # one that was saved has no disk
         options = saved.defaults(options) if saved is not None else options
         inherited, cache = spec.variables.inherited, spec.memory
-        qemu = seen_by_qemu(programs.find_qemu(inherited))
-        found = kernel.find_kernel(options.kernel, inherited)
+        # By what exeat was started with: who chooses variables for the command chooses nothing out here.
+        qemu = seen_by_qemu(programs.find_qemu(os.environ))
+        found = None if options.own_init else kernel.find_kernel(options.kernel, os.environ)
         runs_on = accel.choose(options.accel, insists=options.insists, cache_folder=cache)
         if options.accel == AUTO and not options.quiet:
             sys.stderr.write(f"exeat: {_ACCELERATED[runs_on.kind]}: {runs_on.why}\n")
-        served = _serve(found, inherited)
+        served = _serve(found, os.environ)
         uid, gid = (0, 0) if options.guest_root else (os.geteuid(), os.getegid())
         own = _own_files(spec, served.kind, is_root=uid == 0)
         served = served.replace(trees=own.trees)
@@ -65,12 +68,19 @@ class VmJail(NamespaceJail):
             cpus=options.cpus or (1 if runs_on.kind == TCG else min(_FASTEST_CPUS, os.cpu_count() or 1)),
             accel=runs_on.kind,
         )
-        initrd = _initramfs(found, served, spec.disk)
-        continues, saves = saved.decide(machine, found.path, initrd) if saved is not None else (None, None)
-        told = settings if saves is None else saves.known_at_boot(settings)
-        files = {"initrd": initrd, "smbios": smbios_bytes(told)}
+        continues = saves = seed = None
+        files: dict[str, bytes] = {}
+        shown: dict[str, tuple[int, bool]] = {}
+        if found is None:
+            seed = Seed(choose_port(_ports(spec)), os.urandom(16).hex(), agent.read(), own.hostname)
+            machine = machine.replace(boots_itself=True, serial=seed.serial)
+        else:
+            files["initrd"] = _initramfs(found, served, spec.disk)
+            shown["kernel"] = (kernel.open_kernel(found, cache), False)
+            if saved is not None:
+                continues, saves = saved.decide(machine, found.path, files["initrd"])
+        files["smbios"] = smbios_bytes(settings if saves is None else saves.known_at_boot(settings))
         assert spec.view is not None
-        shown = {"kernel": (kernel.open_kernel(found, cache), False)}
         kept = [options.saved_fd, options.saving_fd]
         if spec.disk is not None:
             shown[BASE] = (os.dup(spec.disk.base), False)
@@ -84,9 +94,10 @@ class VmJail(NamespaceJail):
             environ,
             served if saves is None else served.replace(trees=()),
             tree,
-            boot_limit_s=_BOOT_S[runs_on.kind],
+            boot_limit_s=_BOOT_S[runs_on.kind] * (_OWN_INIT if seed is not None else 1),
             time_limit_s=options.time_limit_s,
             disk=spec.disk,
+            seed=seed,
             continues=continues,
             saves=saves,
         )
@@ -106,12 +117,15 @@ def _saved(options: VmOptions) -> SavedMachine | None:
     return SavedMachine(options)
 
 
-def _serve(found: kernel.Kernel, environ: Mapping[str, str]) -> Served:
-    """virtiofs if there is a program for it, else 9p. Raises JailError if this kernel has neither."""
-    server = programs.find_virtiofsd(environ) if "virtiofs" in found.shares else None
+def _serve(found: kernel.Kernel | None, environ: Mapping[str, str]) -> Served:
+    """virtiofs if there is a program for it, else 9p. Raises JailError if this kernel has neither.
+
+    None: one of an image, which is taken to know both.
+    """
+    server = programs.find_virtiofsd(environ) if found is None or "virtiofs" in found.shares else None
     if server is not None:
         return Served(virtiofsd=seen_by_qemu(server.path), is_rust=server.is_rust)
-    if "9p" in found.shares:
+    if found is None or "9p" in found.shares:
         return Served()
     raise JailError(
         "the files of this machine cannot be served to a guest",

@@ -25,6 +25,7 @@ from exeat.jail.vm import last_words, protocol
 from exeat.jail.vm.caller import CallersTerminal
 from exeat.jail.vm.children import BOOT_FDS, qemu_arguments, start
 from exeat.jail.vm.files.disk import BASE, GuestDisk
+from exeat.jail.vm.files.seed import Seed, SeedServer
 from exeat.jail.vm.machine import Machine, descriptors
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
@@ -59,6 +60,7 @@ class Guest(Value):
     boot_limit_s: float
     time_limit_s: float
     disk: GuestDisk | None = None
+    seed: Seed | None = None  # for an image that boots by itself
     continues: Continuing | None = None  # a machine that was saved
     saves: Saving | None = None  # the machine, instead of running a command
 
@@ -93,6 +95,7 @@ class Supervisor:
     def __init__(self, guest: Guest, tell: Callable[[messages.Message], None]) -> None:
         self._guest = guest
         self._tell = tell
+        self._seeds = SeedServer(guest.seed) if guest.seed is not None else None
         self._terminal = CallersTerminal()
         self._children: dict[int, str] = {}
         self._frames = protocol.Frames(protocol.GUEST_LIMIT)
@@ -205,8 +208,10 @@ class Supervisor:
         self._see_to_streams()
         self._see_to_time()
 
-    def _parts(self) -> list[Pump | Tail]:
-        parts: list[Pump | Tail] = [*self._outputs.values(), self._console, self._said]
+    def _parts(self) -> list[Pump | Tail | SeedServer]:
+        parts: list[Pump | Tail | SeedServer] = [*self._outputs.values(), self._console, self._said]
+        if self._seeds is not None:
+            parts.append(self._seeds)
         if self._is_running and not self._exited and not self._input.is_broken:
             parts.append(self._input)
         return parts
@@ -245,8 +250,11 @@ class Supervisor:
             data = b""
         if not data:
             raise self._gone()
-        for kind, payload in self._frames.feed(data):
-            self._hear(kind, payload)
+        try:
+            for kind, payload in self._frames.feed(data):
+                self._hear(kind, payload)
+        except protocol.BadFrameError as error:
+            raise GuestError("the guest's agent does not speak as it should", detail=error.public) from None
 
     def _hear(self, kind: Kind, payload: bytes) -> None:
         match kind:
