@@ -23,33 +23,33 @@ _WITHOUT_MEMORY: Final = {"capabilities": [{"capability": "x-ignore-shared", "st
 
 
 def save_devices(qmp: Qmp, most: int) -> bytes:
-    """Stop the guest for good. Returns the state of its devices, at most so many bytes. Raises QmpError; OSError."""
+    """Stop the guest for good. Returns the state of its devices, at most so many bytes. Raises QmpError.
+
+    QEMU answers no one while it writes, so all that it writes is read before it is asked how it went.
+    """
     qmp.execute("stop", timeout_s=_ANSWER_S)
     content = bytearray()
-    deadline = time.monotonic() + _ANSWER_S
     with _begin(qmp, "migrate") as ours:
-        status = ""
-        while status != "completed":
-            status = _status(qmp, "query-migrate")
-            _take(ours, content, most)
-            if status in ("failed", "cancelled") or time.monotonic() > deadline:
-                raise QmpError("the machine cannot be saved", detail=f"QEMU says {status}")
-            time.sleep(_POLL_S)
-        _take(ours, content, most)
+        try:
+            while data := ours.recv(_PIECE):
+                content += data
+                if len(content) > most:
+                    raise QmpError("the state of the machine's devices is too large")
+        except OSError as error:
+            raise QmpError("the machine cannot be saved", detail=str(error)) from error
+    status = _status(qmp, "query-migrate")
+    if status != "completed":
+        raise QmpError("the machine cannot be saved", detail=f"QEMU says {status}")
     return bytes(content)
 
 
 def load_devices(qmp: Qmp, content: bytes) -> None:
     """Into a QEMU that waits for it. QEMU ends if it cannot be: an error as any other. Raises QmpError."""
-    left = memoryview(content)
     deadline = time.monotonic() + _ANSWER_S
     with _begin(qmp, "migrate-incoming") as ours:
-        status = "inmigrate"
-        while status == "inmigrate":
-            with suppress(OSError):  # it is full; or QEMU has left, and does not answer either
-                while left:
-                    left = left[ours.send(left, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
-            status = _status(qmp, "query-status")
+        with suppress(OSError):  # it has left: nor does it answer
+            ours.sendall(content, socket.MSG_NOSIGNAL)
+        while (status := _status(qmp, "query-status")) == "inmigrate":
             if time.monotonic() > deadline:
                 raise QmpError("the machine cannot be continued in time")
             time.sleep(_POLL_S)
@@ -70,6 +70,7 @@ def _begin(qmp: Qmp, command: str) -> socket.socket:
     """Our end of a pair. QEMU is going to refuse files by `fd:`, and keeps to sockets."""
     qmp.execute("migrate-set-capabilities", _WITHOUT_MEMORY, timeout_s=_ANSWER_S)
     ours, theirs = socket.socketpair()
+    ours.settimeout(_ANSWER_S)
     try:
         with theirs:
             qmp.execute("getfd", {"fdname": _NAME}, fds=[theirs.fileno()], timeout_s=_ANSWER_S)
@@ -78,15 +79,6 @@ def _begin(qmp: Qmp, command: str) -> socket.socket:
         ours.close()
         raise
     return ours
-
-
-def _take(ours: socket.socket, content: bytearray, most: int) -> None:
-    """What has come."""
-    with suppress(BlockingIOError):
-        while data := ours.recv(_PIECE, socket.MSG_DONTWAIT):
-            content += data
-            if len(content) > most:
-                raise QmpError("the state of the machine's devices is too large")
 
 
 def _status(qmp: Qmp, query: str) -> str:

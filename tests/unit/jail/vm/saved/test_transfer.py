@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -17,11 +19,13 @@ _MACHINE = Machine(qemu="qemu", memory=256 << 20, cpus=1, accel="tcg")
 
 
 class FakeQemu:
-    """`queried` says which status it has, and may use the socket that it got by `getfd`."""
+    """Answers no one while it reads or writes the state, as QEMU does."""
 
-    def __init__(self, queried: Callable[[socket.socket], str]) -> None:
-        self._queried = queried
+    def __init__(self, moves: Callable[[socket.socket], None], status: str) -> None:
+        self._moves = moves
+        self._status = status
         self._state: socket.socket | None = None
+        self._mover = threading.Thread()
         self.done: list[tuple[str, Any]] = []
 
     def execute(
@@ -30,90 +34,78 @@ class FakeQemu:
         self.done.append((command, arguments))
         if fds:
             self._state = socket.socket(fileno=os.dup(fds[0]))
-            self._state.setblocking(False)
+        if command.startswith("migrate") and "uri" in (arguments or {}):
+            self._mover = threading.Thread(target=self._move)
+            self._mover.start()
         if command.startswith("query-"):
-            assert self._state is not None
-            return {"status": self._queried(self._state)}
+            self._mover.join()
+            return {"status": self._status}
         return {}
 
+    def _move(self) -> None:
+        assert self._state is not None
+        with self._state, contextlib.suppress(OSError):
+            self._moves(self._state)
+
     def close(self) -> None:
-        if self._state is not None:
-            self._state.close()
+        if self._mover.ident:
+            self._mover.join()
 
 
-def _as_qmp(fake: FakeQemu) -> Qmp:
-    return cast("Qmp", fake)
+@contextlib.contextmanager
+def fake_qemu(moves: Callable[[socket.socket], None], status: str) -> Iterator[tuple[Qmp, FakeQemu]]:
+    fake = FakeQemu(moves, status)
+    with contextlib.closing(fake):
+        yield cast("Qmp", fake), fake
+
+
+def _nothing(state: socket.socket) -> None:
+    pass
 
 
 def test_a_state_larger_than_a_socket_holds_is_saved_as_a_whole() -> None:
     content = os.urandom(3 << 20)
-    left = memoryview(content)
-
-    def write(state: socket.socket) -> str:
-        nonlocal left
-        try:
-            while left:
-                left = left[state.send(left) :]
-        except BlockingIOError:
-            return "active"
-        return "completed"
-
-    fake = FakeQemu(write)
-    assert save_devices(_as_qmp(fake), 4 << 20) == content
-    assert fake.done[0] == ("stop", None)
-    fake.close()
+    with fake_qemu(lambda state: state.sendall(content), "completed") as (qmp, fake):
+        assert save_devices(qmp, 4 << 20) == content
+        assert fake.done[0] == ("stop", None)
 
 
 def test_a_state_without_an_end_is_not_kept() -> None:
-    def flood(state: socket.socket) -> str:
-        try:
-            while True:
-                state.send(bytes(65536))
-        except BlockingIOError:
-            return "active"
+    def flood(state: socket.socket) -> None:
+        while True:
+            state.sendall(bytes(65536))
 
-    fake = FakeQemu(flood)
-    with pytest.raises(QmpError, match="too large"):
-        save_devices(_as_qmp(fake), 1 << 20)
-    fake.close()
+    with fake_qemu(flood, "active") as (qmp, _), pytest.raises(QmpError, match="too large"):
+        save_devices(qmp, 1 << 20)
 
 
-@pytest.mark.parametrize("status", ["failed", "cancelled"])
+@pytest.mark.parametrize("status", ["failed", "cancelled", "active"])
 def test_a_machine_that_cannot_be_saved_is_told(status: str) -> None:
-    fake = FakeQemu(lambda _: status)
-    with pytest.raises(QmpError, match="cannot be saved"):
-        save_devices(_as_qmp(fake), 1 << 20)
-    fake.close()
+    with fake_qemu(_nothing, status) as (qmp, _), pytest.raises(QmpError, match="cannot be saved"):
+        save_devices(qmp, 1 << 20)
 
 
 def test_a_state_larger_than_a_socket_holds_is_loaded_as_a_whole() -> None:
     content, received = os.urandom(3 << 20), bytearray()
 
-    def read(state: socket.socket) -> str:
-        try:
-            while len(received) < len(content):
-                received.extend(state.recv(1 << 16))
-        except BlockingIOError:
-            return "inmigrate"
-        return "paused"
+    def read(state: socket.socket) -> None:
+        while len(received) < len(content):
+            received.extend(state.recv(1 << 16))
 
-    fake = FakeQemu(read)
-    load_devices(_as_qmp(fake), content)
+    with fake_qemu(read, "paused") as (qmp, _):
+        load_devices(qmp, content)
     assert received == content
-    fake.close()
 
 
 def test_a_qemu_that_has_another_state_is_not_continued() -> None:
-    fake = FakeQemu(lambda _: "shutdown")
-    with pytest.raises(QmpError, match="cannot be continued"):
-        load_devices(_as_qmp(fake), b"state")
-    fake.close()
+    with fake_qemu(_nothing, "shutdown") as (qmp, _), pytest.raises(QmpError, match="cannot be continued"):
+        load_devices(qmp, os.urandom(3 << 20))
 
 
 def test_shares_and_disks_are_there_before_the_guest_runs() -> None:
-    fake = FakeQemu(lambda _: "")
     machine = _MACHINE.replace(shares=(VirtioFs(7, "root"), NineP("/t", "m0")), disk=Disk(8, "raw"))
-    continue_with(_as_qmp(fake), machine)
+    with fake_qemu(_nothing, "") as (qmp, fake):
+        continue_with(qmp, machine)
     commands = [(command, (arguments or {}).get("driver")) for command, arguments in fake.done]
     assert commands == [
         ("device_add", "vhost-user-fs-pci"),
