@@ -84,7 +84,7 @@ def test_the_disk_of_a_sandbox(guest: Guest, image: Path) -> None:
     """It is there again, and has a limit. The image is in the project, which is real, and is protected there."""
     with folder_of(None) as home:
         (home / "project").mkdir()
-        image = shutil.copy(image, home / "project/image.raw")
+        image = Path(shutil.copy(image, home / "project/image.raw"))
         before = _digest(image)
         write = "echo kept > /etc/kept; mkdir /etc/folder; echo here > control; echo x >> image.raw || echo protected"
         named = ("--name", "box", "--guest-root")
