@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,18 +14,20 @@ from exeat.jail.jail import Built, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
 from exeat.jail.process.place import Place
 from exeat.jail.vm import accel, agent, initramfs, kernel, programs
+from exeat.jail.vm.caller import CallersTerminal
 from exeat.jail.vm.files.disk import BASE, FILE_SYSTEMS, MODULES, MORE_FILE_SYSTEMS, GuestDisk
 from exeat.jail.vm.files.furnishing import GuestFiles, complete_environment, files_of_image, files_of_view
 from exeat.jail.vm.files.seed import Seed, choose_port
 from exeat.jail.vm.host.memory import choose_memory
 from exeat.jail.vm.machine import Machine
 from exeat.jail.vm.options import AUTO, TCG, VmOptions
-from exeat.jail.vm.settings import smbios_bytes
+from exeat.jail.vm.settings import smbios_bytes, start_text
 from exeat.jail.vm.shares import Served
 from exeat.jail.vm.supervisor import Guest, live_as_supervisor
 from exeat.jail.vm.tree import MachineTree, seen_by_qemu
 
 if TYPE_CHECKING:
+    from exeat.jail.messages import HostPorts
     from exeat.jail.vm.saved.deciding import SavedMachine
 
 _HOST_OF_GUEST: Final = "10.0.2.2"  # what QEMU calls the machine it runs on: the jail
@@ -34,10 +36,21 @@ _BOOT_S: Final = {"kvm": 20.0, "tcg": 60.0}
 _ACCELERATED: Final = {"kvm": "the guest runs on the processor (kvm)", "tcg": "the guest is emulated (tcg)"}
 _OWN_INIT: Final = 10  # times as long, for a system that starts all that it has
 _FASTEST_CPUS: Final = 4
+_MOST_PORTS: Final = 64  # that the agent listens on
 
 
 class VmJail(NamespaceJail):
+    def __init__(self) -> None:
+        super().__init__()
+        self._terminal = CallersTerminal()
+
+    def end(self) -> None:
+        super().end()
+        self._terminal.give_back_if_taken()  # the supervisor may have been killed while it had it
+
     def build(self, spec: Spec) -> Built:
+        if spec.terminal is None:
+            self._terminal.note()
         options = spec.vm or VmOptions()
         saved = _saved(options) if spec.disk is None else None  # one that was saved has no disk
         options = saved.defaults(options) if saved is not None else options
@@ -61,7 +74,8 @@ class VmJail(NamespaceJail):
         )
         if spec.disk is not None:
             complete_environment(environ, inherited.get("TERM", ""), own.home, has_terminal=spec.has_terminal)
-        settings = own.settings(uid, gid, _ports(spec))
+        settings = own.settings(uid, gid, forwarded_ports(spec.to_host, quiet=options.quiet))
+        start_text(settings, spec.argv, environ)  # too much is said now, not when the guest has booted
         machine = Machine(
             qemu=qemu,
             memory=choose_memory(options.memory),
@@ -72,7 +86,7 @@ class VmJail(NamespaceJail):
         files: dict[str, bytes] = {}
         shown: dict[str, tuple[int, bool]] = {}
         if found is None:
-            seed = Seed(choose_port(_ports(spec)), os.urandom(16).hex(), agent.read(), own.hostname)
+            seed = Seed(choose_port(settings.forwards), os.urandom(16).hex(), agent.read(), own.hostname)
             machine = machine.replace(boots_itself=True, serial=seed.serial)
         else:
             files["initrd"] = _initramfs(found, served, spec.disk)
@@ -152,9 +166,16 @@ def _share_modules(served: Served) -> tuple[str, ...]:
     return ("virtiofs",) if served.virtiofsd else ("9p", "9pnet_virtio")
 
 
-def _ports(spec: Spec) -> tuple[int, ...]:
-    """Of loopback places that mean the host's."""
-    return tuple(sorted({port for _, first, last in spec.to_host for port in range(first, min(last, first + 63) + 1)}))
+def forwarded_ports(to_host: Sequence[HostPorts], *, quiet: bool) -> tuple[int, ...]:
+    """Of loopback places that mean the host's: as many as the agent listens on, those of small ranges first."""
+    ranges = sorted({(last - first, first, last) for _, first, last in to_host})
+    ports = list(dict.fromkeys(port for _, first, last in ranges for port in range(first, last + 1)))
+    if len(ports) > _MOST_PORTS and not quiet:
+        sys.stderr.write(
+            f"exeat: a guest reaches {_MOST_PORTS} ports of this machine by its own 127.0.0.1, and {len(ports)} are "
+            f"allowed: those from {ports[_MOST_PORTS]} on are left out\n"
+        )
+    return tuple(sorted(ports[:_MOST_PORTS]))
 
 
 def open_jail() -> VmJail:

@@ -22,15 +22,15 @@ from exeat.jail import messages
 from exeat.jail.limits import seccomp
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signalfd
 from exeat.jail.vm import last_words, protocol
-from exeat.jail.vm.caller import CallersTerminal
-from exeat.jail.vm.children import BOOT_FDS, qemu_arguments, start
+from exeat.jail.vm.caller import CallersTerminal, to_write_to
+from exeat.jail.vm.children import qemu_arguments, reserve_numbers, start
 from exeat.jail.vm.files.disk import BASE, GuestDisk
 from exeat.jail.vm.files.seed import Seed, SeedServer
 from exeat.jail.vm.machine import Machine, descriptors
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump, Tail
-from exeat.jail.vm.settings import Settings, start_text
+from exeat.jail.vm.settings import ENTROPY, Settings, start_text
 from exeat.jail.vm.shares import Served
 from exeat.jail.vm.tree import MachineTree
 from exeat.values import Value
@@ -43,7 +43,6 @@ _CONSOLE_LINES: Final = 1_000
 _SHOWN_LINES: Final = 20
 _END_S: Final = 5.0  # for a guest that was told to end
 _LAST_BYTES_S: Final = 10.0  # for output that the guest says it has written
-_ENTROPY: Final = 64
 _PORTS: Final = ("control", "in", "out", "err", "qmp", "console")
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -117,12 +116,14 @@ class Supervisor:
 
     def run(self) -> int:
         """The status for our own process."""
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of a reader, or a QEMU, that is gone we hear by an error
         ours = self._start_machine() if self._guest.continues is None else self._continue_machine(self._guest.continues)
         seccomp.install(seccomp.build_filter(os.uname().machine))
         self._signals = open_signalfd([*FOR_COMMAND, *STOPPING[:1], signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH])
         self._control = ours["control"]
         self._input = Pump(0, ours["in"].fileno())
-        self._outputs = {"out": Pump(ours["out"].fileno(), 1), "err": Pump(ours["err"].fileno(), 2)}
+        sinks = {"out": 1, "err": 2}
+        self._outputs = {name: Pump(ours[name].fileno(), to_write_to(sink)) for name, sink in sinks.items()}
         self._console = Tail(ours["console"].fileno(), _CONSOLE_BYTES)
         self._ours = ours
         now = time.monotonic()
@@ -167,12 +168,12 @@ class Supervisor:
         for server in servers:
             pid = start(server.arguments, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True)
             self._children[pid] = "what serves its files"
-        disk = guest.disk.as_qemu_has_it(BOOT_FDS[BASE]) if guest.disk is not None else None
+        own = reserve_numbers(guest.tree.boot_names)
+        disk = guest.disk.as_qemu_has_it(own[BASE]) if guest.disk is not None else None
         self._machine = machine = machine.replace(**fds, shares=shares, disk=disk)
-        names = guest.tree.boot_names
         pid = start(
-            partial(qemu_arguments, machine, names, guest.disk),
-            kept=[*descriptors(machine), *(BOOT_FDS[name] for name in names)],
+            partial(qemu_arguments, machine, own, guest.disk),
+            kept=[*descriptors(machine), *own.values()],
             namespace=for_qemu,
             errors=says,
             keeps_rights=False,
@@ -182,7 +183,8 @@ class Supervisor:
         os.close(says)
         for each in theirs.values():
             each.close()
-        for fd in (*guest.served.to_close(shares, servers), *((guest.disk.overlay,) if guest.disk else ())):
+        to_close = (*guest.served.to_close(shares, servers), *own.values())
+        for fd in (*to_close, *((guest.disk.overlay,) if guest.disk else ())):
             os.close(fd)
         return ours
 
@@ -272,10 +274,11 @@ class Supervisor:
                 self._exited = protocol.Exited(0, 0, 0)
             case Kind.STOPPED if self._is_running:
                 protocol.read_stopped(payload)
-                self._stop()
-            case Kind.EXITED:
-                self._exited = self._exited or protocol.read_exited(payload)
-                self._ends_at = time.monotonic() + _LAST_BYTES_S
+                if self._terminal.exists or self._time_ends is None:  # else none lets us go on, and time does
+                    self._stop()
+            case Kind.EXITED if self._exited is None:
+                self._exited = protocol.read_exited(payload)
+                self._ends_at = self._ends_at or time.monotonic() + _LAST_BYTES_S
             case _:
                 pass
 
@@ -296,7 +299,7 @@ class Supervisor:
             guest.argv,
             guest.environ,
             time_ns=time.time_ns(),
-            entropy=os.urandom(_ENTROPY),
+            entropy=os.urandom(ENTROPY),
             terminal=self._terminal.size(),
             umask=umask,
         )
@@ -315,6 +318,10 @@ class Supervisor:
             elif self._is_running:
                 if number != signal.SIGCONT:
                     self._send(protocol.signal(number))
+            elif number == signal.SIGTSTP:
+                began = time.monotonic()
+                os.kill(os.getpid(), signal.SIGSTOP)
+                self._boot_ends += time.monotonic() - began
             elif number in _ENDING:
                 self.end()
                 os._exit(128 + number)
@@ -372,19 +379,22 @@ class Supervisor:
             self._why_ending = TIMED_OUT
             self._send(protocol.encode(Kind.END))
             self._ends_at = now + (_END_S if self._is_running else 0)
-        if self._exited and not self._why_ending and not all(pump.is_empty for pump in self._outputs.values()):
-            self._ends_at = now + _LAST_BYTES_S  # it is the caller who takes his time (a pager), not the guest
 
     def _is_over(self) -> bool:
         late = self._ends_at is not None and time.monotonic() >= self._ends_at
-        if self._exited is None:
+        if self._exited is None or (late and self._why_ending):
             return late
-        if not self._not_started and not late:
-            expected = {"out": self._exited.out, "err": self._exited.err}
-            for name, pump in self._outputs.items():
-                if pump.received < expected[name] and not (pump.has_ended or pump.is_broken):
-                    return False
-        return all(pump.is_empty for pump in self._outputs.values())
+        if not all(pump.is_empty for pump in self._outputs.values()):
+            if not self._why_ending:
+                self._ends_at = time.monotonic() + _LAST_BYTES_S  # a slow reader's time is not the guest's
+            return False
+        if self._not_started or late:
+            return True
+        expected = {"out": self._exited.out, "err": self._exited.err}
+        return not any(
+            pump.received < expected[name] and not (pump.has_ended or pump.is_broken)
+            for name, pump in self._outputs.items()
+        )
 
     def _status(self) -> int:
         if self._why_ending:
