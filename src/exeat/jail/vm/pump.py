@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 from typing import Final
@@ -9,6 +10,9 @@ from typing import Final
 _READ: Final = 64 << 10
 # A pipe that is ready for writing takes so much without blocking. The caller's streams must stay as they are.
 _WRITE: Final = select.PIPE_BUF
+
+
+_HAS_LEFT: Final = (errno.EPIPE, errno.ECONNRESET, errno.EIO)  # the last: a terminal that is gone
 
 
 class Pump:
@@ -21,6 +25,7 @@ class Pump:
         self.sent = 0
         self.has_ended = False  # nothing more comes
         self.is_broken = False  # no one takes it any more
+        self.fault = ""  # why not, unless whoever took it has simply left
         self._waiting = b""
 
     @property
@@ -59,7 +64,8 @@ class Pump:
             written = os.write(self.sink, self._waiting[:_WRITE])
         except BlockingIOError:
             return
-        except OSError:
+        except OSError as error:
+            self.fault = "" if error.errno in _HAS_LEFT else error.strerror
             self._break()
             return
         self.sent += written

@@ -406,8 +406,12 @@ class Supervisor:
             return self._why_ending
         if self._not_started or self._exited is None:
             return 127
-        status = self._exited.status
-        return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        ended = self._exited.status
+        status = 128 + os.WTERMSIG(ended) if os.WIFSIGNALED(ended) else os.WEXITSTATUS(ended)
+        for fault in {pump.fault for pump in self._outputs.values() if pump.fault}:
+            self._tell(messages.GuestNote(f"not all of the command's output could be written: {fault}"))
+            status = status or 1  # the command has been told that it was
+        return status
 
     # The end
 

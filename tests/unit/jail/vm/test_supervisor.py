@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -16,6 +17,8 @@ from exeat.jail.vm import supervisor as module
 from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump
 from exeat.jail.vm.supervisor import Supervisor
+
+NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 class Clock:
@@ -108,6 +111,36 @@ def test_output_that_a_guest_only_promises_is_not_awaited_for_ever(started: Any,
     assert not started._is_over()
     clock.now += 60
     assert started._is_over()
+
+
+def test_output_that_a_full_disk_did_not_take_is_a_failure(started: Any, streams: Streams) -> None:
+    """The command does not hear of it: to the agent it was written."""
+    told: list[Any] = []
+    started._tell = told.append
+    full = os.open("/dev/full", os.O_WRONLY)
+    pump = started._outputs["out"] = Pump(streams.source, full)
+    os.write(streams.guest, b"lost")
+    started._hear(Kind.EXITED, _exited(4))
+    for _ in range(3):
+        _turn(pump)
+    assert started._is_over()
+    assert started._status() == 1
+    assert [message.text for message in told] == [f"not all of the command's output could be written: {NO_SPACE}"]
+    os.close(full)
+
+
+def test_a_reader_who_has_left_is_no_failure(started: Any, streams: Streams) -> None:
+    told: list[Any] = []
+    started._tell = told.append
+    reader, sink = os.pipe()
+    os.close(reader)
+    pump = started._outputs["out"] = Pump(streams.source, sink)
+    os.write(streams.guest, b"lost")
+    started._hear(Kind.EXITED, _exited(4))
+    for _ in range(3):
+        _turn(pump)
+    assert (started._is_over(), started._status(), told) == (True, 0, [])
+    os.close(sink)
 
 
 @pytest.mark.threat("T-V61")
