@@ -45,8 +45,11 @@ class OwnTree(Protocol):
     def put(self) -> None:
         """In the view, as long as what was opened can still be mounted."""
 
-    def finish(self, shared: Sequence[str]) -> None:
+    def finish(self) -> None:
         """All else stands."""
+
+    def path_again(self, path: str) -> str:
+        """Where a path of the view is once more, in there."""
 
     def settle(self) -> Sequence[int]:
         """In init, whose processes /proc shows, before it loses its privileges. Returns descriptors that it keeps."""

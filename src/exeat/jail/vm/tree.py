@@ -25,7 +25,6 @@ from exeat.jail.libc import (
     MS_PRIVATE,
     MS_RDONLY,
     MS_REC,
-    MS_SHARED,
     mount,
     unshare,
 )
@@ -58,8 +57,13 @@ class MachineTree:
         self._kept = kept
         self._guest_ids = guest_ids
         self.namespaces: tuple[int, int] = (-1, -1)  # of users: for QEMU, and for who serves files to it
-        self._files = files
-        self._shown = {name: (_named_again(descriptor), writable) for name, (descriptor, writable) in shown.items()}
+        unnamed = [name for name, (descriptor, _) in shown.items() if not os.fstat(descriptor).st_nlink]
+        self._files = {**files, **{name: _taken(shown[name][0]) for name in unnamed}}
+        self._shown = {
+            name: (_named_again(descriptor), writable)
+            for name, (descriptor, writable) in shown.items()
+            if name not in unnamed
+        }
         self._opened: list[tuple[str, int, bool]] = []
         self._system: list[tuple[str, int]] = []
         self._links: list[tuple[str, str]] = []
@@ -103,12 +107,9 @@ class MachineTree:
         for name, descriptor, writable in self._opened:
             _show(f"{MACHINE}{BOOT}/{name}", descriptor, writable=writable)
 
-    def finish(self, shared: Sequence[str]) -> None:
-        """All else stands. What is held in `shared` folders later is held in the guest's tree as well."""
+    def finish(self) -> None:
+        """All else stands."""
         mount("/dev", f"{MACHINE}/dev", None, MS_BIND | MS_REC)
-        for path in shared:
-            if os.path.ismount(path):
-                mount(None, path, None, MS_REC | MS_SHARED)
         guest = f"{MACHINE}{GUEST}"
         mount("/", guest, None, MS_BIND | MS_REC)
         for name in _COVERED:
@@ -117,6 +118,13 @@ class MachineTree:
                 if os.path.ismount(place):
                     mount(None, place, None, MS_PRIVATE)
                 mount("exeat", place, "tmpfs", _SAFE | MS_RDONLY, "mode=555")
+
+    def path_again(self, path: str) -> str:
+        """Where the guest's tree has it. Of what is mounted later, it has nothing by itself.
+
+        Mounts could be shared with it, but not that one becomes read-only after it was made.
+        """
+        return f"{MACHINE}{GUEST}{path}"
 
     def settle(self) -> tuple[int, ...]:
         """In init, whose processes /proc shows, while it has its privileges: without, root cannot be mapped."""
@@ -164,6 +172,13 @@ def _make_users(uid: int, gid: int) -> int:
         os.close(ready)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def _taken(descriptor: int) -> bytes:
+    """The content of a file in memory."""
+    with open(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read()
 
 
 def _named_again(descriptor: int) -> tuple[str, os.stat_result]:
