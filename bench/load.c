@@ -17,6 +17,7 @@
  *       direct-new    the same, a new connection for each request
  *       direct-tls    the same over TLS, connections kept
  * A phase ends after REQUESTS, or after SECONDS when REQUESTS is 0.
+ * LOAD_PER_S in the environment: no more than so many requests a second, evenly.
  * TOKEN is sent as `Authorization: Bearer TOKEN`; BODY is a file that is sent with each request, as JSON.
  *
  * It speaks with its parent in lines: "warm" after the warm-up, then it waits for a line, so that the parent
@@ -58,7 +59,7 @@ static char connect_text[512], *request_text, scratch[1 << 18], first_error[160]
 static const char *server_name; /* for SNI; none where the origin is an address */
 static size_t connect_len, request_len;
 static long long want_length, quota, issued, done, errors, reconnects, bytes, moved;
-static uint64_t deadline_ns;
+static uint64_t deadline_ns, pace_ns, next_ns;
 static uint32_t *latency_us;
 static size_t latency_room;
 static SSL_CTX *tls;
@@ -109,6 +110,10 @@ static void dial(struct conn *c) {
 /* Give the connection its next request, or let it rest when the phase has no more to hand out. */
 static void issue(struct conn *c) {
     if (quota ? issued >= quota : now_ns() >= deadline_ns) return;
+    if (pace_ns) { /* not yet: it is found again when it is time */
+        if (now_ns() < next_ns) return;
+        next_ns += pace_ns;
+    }
     issued++;
     in_flight++;
     c->began_ns = now_ns();
@@ -236,6 +241,14 @@ static void drive(struct conn *c) {
     }
 }
 
+static void issue_to_idle(struct conn *all, int count) {
+    for (int i = 0; i < count; i++) {
+        if (all[i].state != CLOSED && all[i].state != RESTING) continue;
+        issue(&all[i]);
+        if (all[i].state == SENDING) drive(&all[i]);
+    }
+}
+
 /* Run until every request that was handed out has been answered; returns seconds. */
 static double phase(struct conn *all, int count, double seconds, long long requests) {
     struct epoll_event events[256];
@@ -244,13 +257,14 @@ static double phase(struct conn *all, int count, double seconds, long long reque
     deadline_ns = begin + (uint64_t)(seconds * 1e9);
     quota = requests;
     issued = done = bytes = moved = reconnects = 0;
-    for (int i = 0; i < count; i++) {
-        issue(&all[i]);
-        if (all[i].state == SENDING) drive(&all[i]);
-    }
-    while (in_flight > 0) {
-        int n = epoll_wait(epoll_fd, events, 256, 1000);
+    next_ns = begin;
+    issue_to_idle(all, count);
+    while (in_flight > 0 || (pace_ns && !errors && now_ns() < deadline_ns)) {
+        uint64_t now = now_ns(), wait = !pace_ns ? 1000000000u : next_ns > now ? next_ns - now : 0;
+        struct timespec timeout = {.tv_sec = (time_t)(wait / 1000000000u), .tv_nsec = (long)(wait % 1000000000u)};
+        int n = epoll_pwait2(epoll_fd, events, 256, &timeout, NULL);
         for (int i = 0; i < n; i++) drive(events[i].data.ptr);
+        if (pace_ns) issue_to_idle(all, count);
         if (done + moved != seen) { seen = done + moved; progress_ns = now_ns(); }
         else if (now_ns() - progress_ns > STALL_S * 1000000000ull) {
             if (!errors) snprintf(first_error, sizeof first_error, "no progress for %d s", STALL_S);
@@ -328,6 +342,8 @@ int main(int argc, char **argv) {
     tunnelled = idle || !strncmp(mode, "tunnel", 6);
     over_tls = tunnelled || !strcmp(mode, "direct-tls");
     want_length = atoll(argv[5]);
+    const char *per_s = getenv("LOAD_PER_S");
+    if (per_s && atof(per_s) > 0) pace_ns = (uint64_t)(1e9 / atof(per_s));
     signal(SIGPIPE, SIG_IGN);
     for (int i = 3; i < argc; i++)
         if (i != 11 && strlen(argv[i]) > 100) { fprintf(stderr, "an argument is too long\n"); return 2; }

@@ -14,6 +14,7 @@ from exeat.files.layers.kept import layer_numbers
 from exeat.files.layers.showing import NotShownError, Row, rows_of, text_diff, totals
 from exeat.paths import is_in, typed_path
 from exeat.policy.host import shown
+from exeat.sandbox.disk import disk_bytes, read_note, remove_disk
 from exeat.sandbox.folder import SandboxFolder, open_sandbox
 
 _LETTERS: Final = {"added": ("A", GREEN), "changed": ("M", YELLOW), "removed": ("D", RED)}
@@ -36,6 +37,8 @@ def show_differences(name: str, paths: Sequence[str], *, text: bool, every: bool
         else:
             print_rows(rows)
             say(summary(chosen))
+        if disk := _disk(folder):
+            say(f"not listed: {disk}", error=True)
     return 0
 
 
@@ -141,7 +144,8 @@ def _name_what_goes(comparison: Comparison, changes: Sequence[Change]) -> None:
 def discard_paths(name: str, paths: Sequence[str], *, yes: bool) -> int:
     """Forget changes. The machine's own files are not touched."""
     with open_sandbox(name) as folder:
-        if not layer_numbers(folder):
+        disk = "" if paths else _disk(folder)
+        if not layer_numbers(folder) and not disk:
             say(f'there is nothing to discard in the sandbox "{name}"')
             return 1
         try:
@@ -150,11 +154,21 @@ def discard_paths(name: str, paths: Sequence[str], *, yes: bool) -> int:
             if paths or isinstance(error, ConfigError):
                 raise
             what = f"everything ({error.public if isinstance(error, ExeatError) else error.strerror})"
+        what += f", and {disk}" if disk else ""
         if not confirmed(f'this discards changes in the sandbox "{name}": {what}', yes=yes):
             return 1
+        if disk:
+            remove_disk(folder)
         forget(folder, [typed_path(path) for path in paths])
     say("discarded")
     return 0
+
+
+def _disk(folder: SandboxFolder) -> str:
+    """Of its virtual machines, in words; "" if there is none."""
+    size = disk_bytes(folder)
+    image = read_note(folder).get("image", "") if size else ""
+    return f"the disk of its guests ({in_units(size)}, image {plain(str(image))})" if size else ""
 
 
 def _show_what_is_kept(folder: SandboxFolder, paths: Sequence[str]) -> str:

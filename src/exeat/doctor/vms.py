@@ -80,6 +80,6 @@ def _accel() -> VmLine:
 
 
 def _memory() -> VmLine:
-    from exeat.jail.vm.memory import choose_memory, machine_memory
+    from exeat.jail.vm.host.memory import choose_memory, machine_memory
 
     return VmLine("memory", True, f"{choose_memory(0) >> 20} MiB for a guest, of {machine_memory() >> 20} MiB")

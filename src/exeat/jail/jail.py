@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from exeat.jail.environment import Variables
     from exeat.jail.files.mounts import View
     from exeat.jail.messages import HostPorts
+    from exeat.jail.vm.files.disk import GuestDisk
     from exeat.jail.vm.options import VmOptions
     from exeat.trust.unnamed_file import TrustFiles
 
@@ -44,6 +45,7 @@ class Spec(Value):
     nest: bool = False  # may the command make user namespaces?
     container: ContainerOptions | None = None
     vm: VmOptions | None = None
+    disk: GuestDisk | None = None  # of a virtual machine with an image
     mounts: tuple[Mount, ...] = ()  # for a body whose files are an image's
     folder: str = ""  # of the run among exeat's own, for files that such a body mounts
     memory: str = ""  # a folder for what is to be remembered of images

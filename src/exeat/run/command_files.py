@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from exeat.jail.container.options import Mount
     from exeat.jail.files.mounts import View
     from exeat.jail.jail import Built
+    from exeat.jail.vm.files.disk import GuestDisk
 
 
 class CommandFiles:
@@ -22,6 +23,7 @@ class CommandFiles:
     view: View | None = None
     hidden: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()  # for a jail whose files are an image's
+    disk: GuestDisk | None = None  # for a virtual machine with an image
     folder = ""  # for files that such a jail mounts
     memory = ""  # for what is remembered of images and kernels
     descriptor = -1  # readable when `attend` has something to do

@@ -164,6 +164,7 @@ def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
                 nest=plan.files.nest,
                 container=settings.container,
                 vm=_machine_of(settings),
+                disk=files.disk,
                 mounts=files.mounts,
                 folder=files.folder,
                 memory=files.memory,

@@ -36,6 +36,7 @@ class ViewedFiles(CommandFiles):
         self.memory = f"{state_home()}/machines"
         self.view = self._seen.view
         self.mounts = self._seen.mounts
+        self.disk = self._seen.guest_disk.disk if self._seen.guest_disk is not None else None
         self.look_every_ms = self._seen.look_every_ms
 
     def begin(self, built: Built) -> None:
@@ -75,7 +76,7 @@ class ViewedFiles(CommandFiles):
         if held < 0:
             return FilesSeen()
         end = end_layer(held, self.plan, self._seen.view.not_there, began, self._seen.save)
-        self.said = end.said
+        self.said = self._seen.guest_disk.said() if self._seen.guest_disk is not None else end.said
         return FilesSeen(end.changes.paths, end.changes.is_complete)
 
     def hints(self) -> list[str]:

@@ -19,6 +19,9 @@ PLACEHOLDERS = "placeholders.json"
 FRESH_PLACEHOLDERS = ".placeholders.tmp"
 FILES = "files.toml"  # what commands may do to files; there only if it was said
 FRESH_FILES = ".files.tmp"
+DISK = "disk.qcow2"  # what guests with an image wrote to it
+DISK_NOTE = "disk.json"  # which image that was
+FRESH_DISK_NOTE = ".disk.tmp"
 MACHINE = "machine.state"  # a virtual machine that has booted
 FRESH_MACHINE = ".machine.tmp"
 LOCK = "lock"
@@ -27,7 +30,7 @@ LAYERS = "layers"  # a folder: what commands wrote outside their projects
 _UNFINISHED = ".new"  # a sandbox that is being made; no name starts with a dot
 _ALL_LOCK = ".lock"  # for making and removing
 _FILES = re.compile(
-    r"machine\.state|\.machine\.tmp|files\.toml|\.files\.tmp|allowlist\.txt|\.allowlist\.tmp|placeholders\.json|\.placeholders\.tmp|audit\.jsonl(?:\.(?:[1-9][0-9]*|next))?|control(?:-[0-9]{1,2})?\.sock|lock"
+    r"disk\.qcow2|disk\.json|\.disk\.tmp|machine\.state|\.machine\.tmp|files\.toml|\.files\.tmp|allowlist\.txt|\.allowlist\.tmp|placeholders\.json|\.placeholders\.tmp|audit\.jsonl(?:\.(?:[1-9][0-9]*|next))?|control(?:-[0-9]{1,2})?\.sock|lock"
 )
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 

@@ -195,6 +195,7 @@ class Running:
         command: Sequence[str],
         uid: int | None = None,
         before: Sequence[str] = (),
+        argv: Sequence[str] | None = None,
         **popen: Any,
     ) -> None:
         self._out, self._errors = folder / "run-out.txt", folder / "run-errors.txt"
@@ -202,7 +203,10 @@ class Running:
         settings |= popen
         with self._out.open("wb") as out, self._errors.open("wb") as errors:
             self.process: subprocess.Popen[Any] = subprocess.Popen(
-                [*before, *run_argv(options, command, uid)], stdout=out, stderr=errors, **settings
+                [*before, *(run_argv(options, command, uid) if argv is None else argv)],
+                stdout=out,
+                stderr=errors,
+                **settings,
             )
 
     def __enter__(self) -> Self:

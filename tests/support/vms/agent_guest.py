@@ -20,12 +20,15 @@ from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.shares import Served, Tree
 from tests.support.programs import find, need
 from tests.support.vms.agent_process import AgentProcess
-from tests.support.vms.kernels import Flavour, kernel_of, need_qemu
 
 MEMORY = 256 << 20
 _MODULES = ("virtio_pci", "virtio_console", "virtio_net")
 _FOR_DISKS = ("virtio_blk", "ext4")
 _BOOT_S = 120
+_PROGRAMS = (
+    *("sh", "cat", "ip", "mount", "stat", "id", "date", "hostname", "ls", "nc", "sleep", "tty", "stty", "grep", "kill"),
+    *("ps", "readlink", "touch", "wc", "dmesg", "chmod", "mkdir", "dd", "md5sum"),
+)
 _FOLDERS = ("bin", "dev", "proc", "sys", "run", "tmp", "etc", "work")
 
 
@@ -33,26 +36,9 @@ def make_root(folder: Path) -> Path:
     """The least that a guest can have as its root: one program, in its many names, and the folders that are needed."""
     need("busybox")
     for name in _FOLDERS:
-        (folder / name).mkdir()
+        (folder / name).mkdir(parents=True)
     shutil.copy(find("busybox"), folder / "bin/busybox")
-    for name in (
-        "sh",
-        "cat",
-        "ip",
-        "mount",
-        "stat",
-        "id",
-        "date",
-        "hostname",
-        "ls",
-        "nc",
-        "sleep",
-        "tty",
-        "stty",
-        "grep",
-    ):
-        (folder / "bin" / name).symlink_to("busybox")
-    for name in ("kill", "ps", "head", "readlink", "touch", "wc", "dmesg", "test", "nslookup", "od", "sync"):
+    for name in _PROGRAMS:
         (folder / "bin" / name).symlink_to("busybox")
     folder.chmod(0o755)
     return folder
@@ -71,17 +57,16 @@ def boot(
     firmware: bytes,
     *,
     disk: Path | None = None,
-    flavour: Flavour = Flavour.CLOUD,
+    kernel: Path,
     cache: str = "",
 ) -> Iterator[AgentProcess]:
     """A guest whose agent has said HELLO. `share` is how `tree` is served, by the tag root."""
-    need_qemu()
-    kernel = find_kernel(str(kernel_of(flavour)), os.environ)
+    found = find_kernel(str(kernel), os.environ)
     names = [*_MODULES, *SHARES[share], *(_FOR_DISKS if disk else ())]
     with contextlib.ExitStack() as stack:
-        initrd = _in_memory(build(agent.read(), module_files(kernel, names)))
+        initrd = _in_memory(build(agent.read(), module_files(found, names)))
         table = _in_memory(firmware)
-        image = open_kernel(kernel, cache)
+        image = open_kernel(found, cache)
         ours, theirs = _pairs([*PORTS, "qmp", "console"])
         shares = stack.enter_context(_serving(share, tree)) if tree else ()
         machine = Machine(

@@ -12,7 +12,7 @@ from exeat.jail.container.options import Mount
 from exeat.jail.vm.options import VmOptions
 from exeat.run.settings import Preparations, RunSettings, make_plan
 
-QCOW2 = b"QFI\xfb\0\0\0\x03" + bytes(504)
+QCOW2 = b"QFI\xfb\0\0\0\x03" + bytes(16) + (1 << 30).to_bytes(8, "big") + bytes(480)
 
 
 @pytest.fixture

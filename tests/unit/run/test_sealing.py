@@ -46,7 +46,8 @@ import exeat.run.learn.files, exeat.files.layers.saving, exeat.trust.places
 import exeat.jail.bodies.netns, exeat.jail.bodies.nft, exeat.jail.bodies.env
 import exeat.jail.bodies.container, exeat.jail.container.adopt, exeat.run.container_files
 import exeat.jail.bodies.vm, exeat.jail.vm.host.unpacked, exeat.run.vm_settings, exeat.secrets.stream.unpacking
-import exeat.jail.vm.saved.deciding
+import exeat.jail.vm.saved.deciding, exeat.run.files.guest_disk
+import exeat.run.files.image_shares
 """
 _INIT = "import exeat.jail.process.builder, exeat.jail.files.truststore, exeat.jail.limits.own_user"
 _LISTS = """

@@ -9,6 +9,7 @@ from exeat.cli.screen import GREEN, aligned, confirmed, counted, in_ascii, plain
 from exeat.errors import ConfigError, ExeatError
 from exeat.files.layers.kept import layer_numbers
 from exeat.sandbox.allowlist import read_allowlist
+from exeat.sandbox.disk import disk_bytes
 from exeat.sandbox.folder import (
     AUDIT,
     NoSandboxError,
@@ -82,6 +83,7 @@ def remove(name: str, *, yes: bool) -> int:
         _refuse_if_running(name)
         records = counted(_records(folder) or 0, "line of log", "lines of log")
         kept = ", and the files that its commands changed (exeat files diff)" if layer_numbers(folder) else ""
+        kept += ", and the disk of its virtual machines" if disk_bytes(folder) else ""
         what = f'this removes the sandbox "{name}", its list and its log ({records}) in {plain(folder.path)}{kept}'
     if not confirmed(what, yes=yes):
         return 1

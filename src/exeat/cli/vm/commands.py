@@ -30,7 +30,7 @@ def add_vm_options(parser: argparse.ArgumentParser) -> None:
         "sandbox with --vm start from it, with the memory and the CPUs that it has. If\n"
         "QEMU, the kernel or exeat has changed since, they boot, and say so.",
         _snapshot,
-        epilog="exit status: 0 saved; 1 it did not boot; 2 bad arguments, or no virtual machines here",
+        epilog="exit status: 0 saved; 1 it did not boot; 2 bad arguments, or no QEMU here",
     )
     add_machine_options(snapshot)
     actions.add(

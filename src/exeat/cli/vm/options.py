@@ -121,7 +121,7 @@ def _path(option: str, given: str | None) -> str:
 def _image(options: argparse.Namespace) -> str:
     path = _path("--image", options.image)
     if path:
-        from exeat.jail.vm.image import examine_image
+        from exeat.jail.vm.files.image import examine_image
 
         examine_image(path)
     return path

@@ -14,11 +14,13 @@ from exeat.jail.jail import Built, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
 from exeat.jail.process.place import Place
 from exeat.jail.vm import accel, agent, initramfs, kernel, programs
+from exeat.jail.vm.files.disk import BASE, FILE_SYSTEMS, MODULES, MORE_FILE_SYSTEMS, GuestDisk
+from exeat.jail.vm.files.furnishing import GuestFiles, complete_environment, files_of_image, files_of_view
+from exeat.jail.vm.host.memory import choose_memory
 from exeat.jail.vm.machine import Machine
-from exeat.jail.vm.memory import choose_memory
 from exeat.jail.vm.options import AUTO, TCG, VmOptions
-from exeat.jail.vm.settings import Settings, smbios_bytes
-from exeat.jail.vm.shares import ROOT_TAG, Served
+from exeat.jail.vm.settings import smbios_bytes
+from exeat.jail.vm.shares import Served
 from exeat.jail.vm.supervisor import Guest, live_as_supervisor
 from exeat.jail.vm.tree import MachineTree, seen_by_qemu
 
@@ -35,7 +37,7 @@ _FASTEST_CPUS: Final = 4
 class VmJail(NamespaceJail):
     def build(self, spec: Spec) -> Built:
         options = spec.vm or VmOptions()
-        saved = _saved(options)
+        saved = _saved(options) if spec.disk is None else None  # one that was saved has no disk
         options = saved.defaults(options) if saved is not None else options
         inherited, cache = spec.variables.inherited, spec.memory
         qemu = seen_by_qemu(programs.find_qemu(inherited))
@@ -44,35 +46,36 @@ class VmJail(NamespaceJail):
         if options.accel == AUTO and not options.quiet:
             sys.stderr.write(f"exeat: {_ACCELERATED[runs_on.kind]}: {runs_on.why}\n")
         served = _serve(found, inherited)
-        modules = kernel.module_files(found, [*_MODULES, *_share_modules(served)])
-        environ = spec.variables.build(
+        uid, gid = (0, 0) if options.guest_root else (os.geteuid(), os.getegid())
+        own = _own_files(spec, served.kind, is_root=uid == 0)
+        served = served.replace(trees=own.trees)
+        variables = spec.variables if spec.disk is None else spec.variables.replace(passes_on=False)
+        environ = variables.build(
             proxy_url=f"http://{_HOST_OF_GUEST}:{GATEWAY_PORT}",
             own_loopback=True,
             kept_sockets=spec.unix,
             trust=mounted_trust(spec),
         )
-        uid, gid = (0, 0) if options.guest_root else (os.geteuid(), os.getegid())
-        settings = Settings(
-            root=f"{served.kind}:{ROOT_TAG}",
-            uid=uid,
-            gid=gid,
-            cwd=spec.cwd,
-            hostname=os.uname().nodename,
-            forwards=_ports(spec),
-        )
+        if spec.disk is not None:
+            complete_environment(environ, inherited.get("TERM", ""), own.home, has_terminal=spec.has_terminal)
+        settings = own.settings(uid, gid, _ports(spec))
         machine = Machine(
             qemu=qemu,
             memory=choose_memory(options.memory),
             cpus=options.cpus or (1 if runs_on.kind == TCG else min(_FASTEST_CPUS, os.cpu_count() or 1)),
             accel=runs_on.kind,
         )
-        initrd = initramfs.build(agent.read(), modules)
+        initrd = _initramfs(found, served, spec.disk)
         continues, saves = saved.decide(machine, found.path, initrd) if saved is not None else (None, None)
         told = settings if saves is None else saves.known_at_boot(settings)
         files = {"initrd": initrd, "smbios": smbios_bytes(told)}
         assert spec.view is not None
-        kept = (options.saved_fd, options.saving_fd)
-        tree = MachineTree(files, {"kernel": (kernel.open_kernel(found, cache), False)}, (uid, gid), kept)
+        shown = {"kernel": (kernel.open_kernel(found, cache), False)}
+        kept = [options.saved_fd, options.saving_fd]
+        if spec.disk is not None:
+            shown[BASE] = (os.dup(spec.disk.base), False)
+            kept.append(spec.disk.overlay)
+        tree = MachineTree(files, shown, (uid, gid), kept, own.shares)
         spec.view.tree = tree
         guest = Guest(
             machine,
@@ -83,6 +86,7 @@ class VmJail(NamespaceJail):
             tree,
             boot_limit_s=_BOOT_S[runs_on.kind],
             time_limit_s=options.time_limit_s,
+            disk=spec.disk,
             continues=continues,
             saves=saves,
         )
@@ -114,6 +118,20 @@ def _serve(found: kernel.Kernel, environ: Mapping[str, str]) -> Served:
         detail=f"{found.path} has virtiofs only, and there is no virtiofsd",
         fix="install virtiofsd (Debian 12: qemu-system-common), or name a kernel with 9p by --kernel",
     )
+
+
+def _own_files(spec: Spec, kind: str, *, is_root: bool) -> GuestFiles:
+    return files_of_view(spec, kind) if spec.disk is None else files_of_image(spec, kind, is_root=is_root)
+
+
+def _initramfs(found: kernel.Kernel, served: Served, disk: GuestDisk | None) -> bytes:
+    shares = _share_modules(served) if served.trees else ()
+    if disk is None:
+        return initramfs.build(agent.read(), kernel.module_files(found, [*_MODULES, *shares]))
+    modules = kernel.module_files(found, [*_MODULES, *MODULES, *shares], FILE_SYSTEMS)
+    loaded = {name for name, _ in modules}
+    more = kernel.module_files(found, (), MORE_FILE_SYSTEMS)
+    return initramfs.build(agent.read(), modules, [each for each in more if each[0] not in loaded])
 
 
 def _share_modules(served: Served) -> tuple[str, ...]:

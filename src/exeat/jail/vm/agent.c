@@ -103,6 +103,7 @@ static void prepare_guest(void) {
     set_network();
     mount_root();
     enter_root();
+    make_home();
     mount_others();
     set_resolver();
     place_files();
@@ -135,7 +136,7 @@ __attribute__((used)) void live(word *stack) {
         CALL1(NR_umask, 0);
         mount_kernel_files();
         settle_descriptors();
-        load_modules();
+        load_modules("/modules");
         read_firmware();
         open_ports();
     } else {

@@ -35,18 +35,18 @@ static word load_module(word file) {
 }
 
 /* In the order of their names. Which of them are needed shows when something of theirs is missing. */
-static void load_modules(void) {
+static void load_modules(const char *from) {
     char last[256] = "";
     for (;;) {
         struct folder folder;
         struct text path;
         char next[256] = "";
-        open_folder(&folder, "/modules");
+        open_folder(&folder, from);
         for (const char *name; (name = next_name(&folder));)
             if (is_before(last, name) && (!*next || is_before(name, next)) && length_of(name) < sizeof next) memcpy(next, name, length_of(name) + 1);
         if (!*next) return;
         memcpy(last, next, sizeof last);
-        word file = open_file(joined(&path, "/modules/", next, ""), O_RDONLY_);
+        word file = open_file(joined(&path, from, "/", next), O_RDONLY_);
         word error = file < 0 ? file : load_module(file);
         if (error && error != -EEXIST_) note("a module cannot be loaded: ", next, error);
         CALL1(NR_close, file);
@@ -102,6 +102,7 @@ static word mount_disk(const char *device) {
 
 /* The first partition, by name, that can be a root; a disk without partitions is one itself. */
 static word mount_first_disk(void) {
+    int has_more = 1;
     for (word limit = now_ms() + MOUNT_MS;; sleep_ms(2)) {
         char last[64] = "";
         for (;;) {
@@ -115,7 +116,10 @@ static word mount_first_disk(void) {
             memcpy(last, next, sizeof last);
             if (!mount_disk(next)) return 0;
         }
-        if (*last) return -ENOENT_;
+        if (*last && has_more) {
+            load_modules("/more-modules"); /* file systems that few roots are in */
+            has_more = 0;
+        } else if (*last) return -ENOENT_;
         if (now_ms() > limit) return -ENODEV_;
     }
 }
@@ -177,6 +181,18 @@ static void mount_others(void) {
         make_folders(path, 1);
         need(mount_share(value, tag, path, is_read_only ? MS_RDONLY_ : 0), "this cannot be mounted: ", path);
     }
+}
+
+/* A folder for the command's user, if the root has none by that name */
+static void make_home(void) {
+    const char *home = value_of("home");
+    word uid = number_of("uid", 10), gid = number_of("gid", 10);
+    if (!home || is_there(home)) return;
+    make_folders(home, 1);
+    word folder = open_file(home, O_RDONLY_ | O_DIRECTORY_);
+    CALL3(NR_fchown, folder, uid, gid);
+    CALL2(NR_fchmod, folder, 0700);
+    CALL1(NR_close, folder);
 }
 
 /* Files that are laid over those of the root */

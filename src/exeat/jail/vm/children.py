@@ -13,12 +13,13 @@ from typing import Final, NoReturn
 from exeat.jail import libc
 from exeat.jail.limits import privileges, seccomp
 from exeat.jail.process.descriptors import close_all_but
+from exeat.jail.vm.files.disk import BASE, GuestDisk
 from exeat.jail.vm.machine import Machine, command_line
 from exeat.jail.vm.tree import BOOT, MACHINE
 
 _ENVIRON: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/"}
 _NOT_STARTED: Final = 127
-BOOT_FDS: Final = {"kernel": 900, "initrd": 901, "smbios": 902}  # QEMU's own, once they are opened
+BOOT_FDS: Final = {"kernel": 900, "initrd": 901, "smbios": 902, BASE: 903}  # QEMU's own, once they are opened
 
 
 def start(
@@ -51,7 +52,7 @@ def _become(
     for number, source in ((0, null), (1, null), (2, errors)):
         os.dup2(source, number)
     argv = list(arguments())
-    close_all_but(kept, inherited_too=True)  # what the caller left open was for the command
+    close_all_but([*kept, errors], inherited_too=True)  # what the caller left open was for the command
     for number in kept:
         os.set_inheritable(number, True)
     if keeps_rights:
@@ -62,10 +63,15 @@ def _become(
     os.execve(argv[0], argv, _ENVIRON)  # noqa: S606
 
 
-def qemu_arguments(machine: Machine) -> list[str]:
-    """In QEMU's root, where its files are read-only: by a descriptor of one that is not, it could be changed."""
-    for name, number in BOOT_FDS.items():
+def qemu_arguments(machine: Machine, names: Sequence[str], disk: GuestDisk | None) -> list[str]:
+    """In QEMU's root, where its files are read-only: by a descriptor of one that is not, it could be changed.
+
+    `names`: what is there to boot.
+    """
+    for name in names:
         opened = os.open(f"{BOOT}/{name}", os.O_RDONLY)
-        os.dup2(opened, number)
+        os.dup2(opened, BOOT_FDS[name])
         os.close(opened)
-    return command_line(machine.replace(**{f"{name}_fd": number for name, number in BOOT_FDS.items()}))
+    if disk is not None:
+        disk.bound(0, memory=machine.memory)
+    return command_line(machine.replace(**{f"{name}_fd": BOOT_FDS[name] for name in names if name != BASE}))

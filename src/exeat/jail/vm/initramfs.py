@@ -15,14 +15,18 @@ _CHARACTERS: Final = 0o020000  # a device
 _END: Final = "TRAILER!!!"
 
 
-def build(agent: bytes, modules: Sequence[tuple[str, bytes]]) -> bytes:
-    """`/init` is the agent; `/modules` has the modules, whose names sort in the order to load them in."""
+def build(agent: bytes, modules: Sequence[tuple[str, bytes]], more: Sequence[tuple[str, bytes]] = ()) -> bytes:
+    """`/init` is the agent; `/modules` has the modules, whose names sort in the order to load them in.
+
+    `more` are loaded if the root's file system is none that the guest knows so far.
+    """
     pieces: list[bytes] = []
     entries: list[tuple[str, int, bytes]] = [
         ("init", _FILE | 0o755, agent),
         ("dev", _FOLDER | 0o755, b""),
         ("modules", _FOLDER | 0o755, b""),
-        *((f"modules/{number:02}-{name}.ko", _FILE | 0o600, content) for number, (name, content) in enumerate(modules)),
+        *_numbered("modules", modules),
+        *((("more-modules", _FOLDER | 0o755, b""), *_numbered("more-modules", more)) if more else ()),
     ]
     for name, mode, content in entries:
         _add(pieces, name, mode, content)
@@ -30,6 +34,10 @@ def build(agent: bytes, modules: Sequence[tuple[str, bytes]]) -> bytes:
     _add(pieces, "dev/console", _CHARACTERS | 0o600, b"", device=(5, 1))
     _add(pieces, _END, 0, b"")
     return b"".join(pieces)
+
+
+def _numbered(folder: str, modules: Sequence[tuple[str, bytes]]) -> list[tuple[str, int, bytes]]:
+    return [(f"{folder}/{at:02}-{name}.ko", _FILE | 0o600, content) for at, (name, content) in enumerate(modules)]
 
 
 def _add(pieces: list[bytes], name: str, mode: int, content: bytes, device: tuple[int, int] = (0, 0)) -> None:

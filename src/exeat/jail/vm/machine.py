@@ -62,6 +62,7 @@ class Disk(Value):
     format: str  # raw | qcow2
     read_only: bool = False
     backing: Disk | None = None
+    is_lasting: bool = True  # else nothing has to reach the host's own disk, and the guest need not wait for that
 
 
 class Machine(Value):
@@ -119,12 +120,19 @@ def disk_nodes(disk: Disk, sets: Mapping[int, int], name: str = "disk") -> Itera
         yield from disk_nodes(disk.backing.replace(read_only=True), sets, below)
     file = {"driver": "file", "filename": f"/dev/fdset/{sets[disk.fd]}", "locking": "off", "node-name": f"{name}-file"}
     yield {**file, "read-only": disk.read_only}
-    node = {"driver": disk.format, "node-name": name, "file": f"{name}-file", "read-only": disk.read_only}
-    yield node if disk.format == "raw" else {**node, "backing": below}
+    node: dict[str, object] = {"driver": disk.format, "node-name": name, "file": f"{name}-file"}
+    node["read-only"] = disk.read_only
+    if disk.format != "raw":
+        node["backing"] = below
+    if not disk.is_lasting:
+        node["cache"] = {"no-flush": True}
+    yield node
 
 
 def disk_device() -> dict[str, object]:
-    return {"driver": "virtio-blk-pci", "drive": "disk", "id": "disk0", "addr": f"{DISK_PLACE:#x}"}
+    place = {"drive": "disk", "id": "disk0", "addr": f"{DISK_PLACE:#x}"}
+    # A disk of ours that is full is an error in the guest. QEMU would wait until there is room.
+    return {"driver": "virtio-blk-pci", **place, "werror": "report", "rerror": "report"}
 
 
 def _board(machine: Machine) -> Iterator[str]:

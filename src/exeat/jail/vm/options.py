@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 MEMORY: Final = 2 << 30
 LEAST_MEMORY: Final = 128 << 20
 AUTO, KVM, TCG = "auto", "kvm", "tcg"
+HOME, ROOT_HOME, HOST_NAME = "/home/sandbox", "/root", "sandbox"  # with an image, as containers have them
 TIMED_OUT: Final = 124  # the exit status of a guest that took too long, as `timeout` has it
 
 

@@ -50,6 +50,7 @@ class Settings(Value):
     gid: int
     groups: tuple[int, ...] = ()
     cwd: str = "/"
+    home: str = ""  # a folder that is made for the command's user, if it is not there
     hostname: str = ""
     net4: str = "10.0.2.15/24,10.0.2.2"
     net6: str = "fec0::15/64,fec0::2"
@@ -127,7 +128,7 @@ def _known_at_boot(settings: Settings) -> Iterator[tuple[str, str]]:
     yield "gid", str(settings.gid)
     if settings.groups:
         yield "groups", ",".join(map(str, settings.groups))
-    for key in ("cwd", "hostname", "net4", "net6", "resolver"):
+    for key in ("cwd", "home", "hostname", "net4", "net6", "resolver"):
         if value := getattr(settings, key):
             yield key, value
     for mount in settings.mounts:

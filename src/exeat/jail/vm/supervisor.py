@@ -24,6 +24,7 @@ from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signal
 from exeat.jail.vm import last_words, protocol
 from exeat.jail.vm.caller import CallersTerminal
 from exeat.jail.vm.children import BOOT_FDS, qemu_arguments, start
+from exeat.jail.vm.files.disk import BASE, GuestDisk
 from exeat.jail.vm.machine import Machine, descriptors
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
@@ -57,6 +58,7 @@ class Guest(Value):
     tree: MachineTree
     boot_limit_s: float
     time_limit_s: float
+    disk: GuestDisk | None = None
     continues: Continuing | None = None  # a machine that was saved
     saves: Saving | None = None  # the machine, instead of running a command
 
@@ -162,20 +164,22 @@ class Supervisor:
         for server in servers:
             pid = start(server.arguments, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True)
             self._children[pid] = "what serves its files"
-        self._machine = machine = machine.replace(**fds, shares=shares)
-        kept = [fd for fd in descriptors(machine) if fd >= 0]
+        disk = guest.disk.as_qemu_has_it(BOOT_FDS[BASE]) if guest.disk is not None else None
+        self._machine = machine = machine.replace(**fds, shares=shares, disk=disk)
+        names = guest.tree.boot_names
         pid = start(
-            partial(qemu_arguments, machine),
-            kept=[*kept, *BOOT_FDS.values()],
+            partial(qemu_arguments, machine, names, guest.disk),
+            kept=[*descriptors(machine), *(BOOT_FDS[name] for name in names)],
             namespace=for_qemu,
             errors=says,
             keeps_rights=False,
         )
         self._children[pid] = "QEMU"
+        self._qemu = pid
         os.close(says)
         for each in theirs.values():
             each.close()
-        for fd in guest.served.to_close(shares, servers):
+        for fd in (*guest.served.to_close(shares, servers), *((guest.disk.overlay,) if guest.disk else ())):
             os.close(fd)
         return ours
 
@@ -272,6 +276,8 @@ class Supervisor:
             raise GuestError("the guest's agent is of another version", detail=f"{version}, not {protocol.VERSION}")
         self._is_greeted, self._boot_ends = True, float("inf")
         guest = self._guest
+        if guest.disk is not None:
+            guest.disk.bound(self._qemu, memory=0)
         if guest.saves is not None:
             guest.saves.save(self._machine, self._ours["qmp"])
             self._exited = protocol.Exited(0, 0, 0)

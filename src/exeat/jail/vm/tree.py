@@ -42,7 +42,8 @@ _LIBRARY_CACHE: Final = "/etc/ld.so.cache"
 class MachineTree:
     """`files`: contents for BOOT; `shown`: descriptors of files for BOOT, which are mounted there, read-only or not.
 
-    `kept`: descriptors for the supervisor alone.
+    `kept`: descriptors for the supervisor.
+    `shares`: folders of the view, and whether they are read-only, by their names in GUEST; None: GUEST is the view.
 
     The builder calls `open`, `put` and `finish`, in this order and each at its own time, and init `settle`.
     """
@@ -53,17 +54,15 @@ class MachineTree:
         shown: Mapping[str, tuple[int, bool]],
         guest_ids: tuple[int, int],
         kept: Sequence[int] = (),
+        shares: Mapping[str, tuple[str, bool]] | None = None,
     ) -> None:
+        self._shares = shares
         self._kept = kept
         self._guest_ids = guest_ids
         self.namespaces: tuple[int, int] = (-1, -1)  # of users: for QEMU, and for who serves files to it
-        unnamed = [name for name, (descriptor, _) in shown.items() if not os.fstat(descriptor).st_nlink]
-        self._files = {**files, **{name: _taken(shown[name][0]) for name in unnamed}}
-        self._shown = {
-            name: (_named_again(descriptor), writable)
-            for name, (descriptor, writable) in shown.items()
-            if name not in unnamed
-        }
+        self._files = files
+        self.boot_names = (*files, *shown)
+        self._shown = {name: (_named_again(descriptor), writable) for name, (descriptor, writable) in shown.items()}
         self._opened: list[tuple[str, int, bool]] = []
         self._system: list[tuple[str, int]] = []
         self._links: list[tuple[str, str]] = []
@@ -111,6 +110,10 @@ class MachineTree:
         """All else stands."""
         mount("/dev", f"{MACHINE}/dev", None, MS_BIND | MS_REC)
         guest = f"{MACHINE}{GUEST}"
+        if self._shares is not None:
+            for name, (source, is_read_only) in self._shares.items():
+                _share(source, f"{guest}/{name}", is_read_only=is_read_only)
+            return
         mount("/", guest, None, MS_BIND | MS_REC)
         for name in _COVERED:
             place = f"{guest}/{name}"
@@ -174,18 +177,18 @@ def _make_users(uid: int, gid: int) -> int:
         os.waitpid(pid, 0)
 
 
-def _taken(descriptor: int) -> bytes:
-    """The content of a file in memory."""
-    with open(descriptor, "rb") as file:
-        file.seek(0)
-        return file.read()
-
-
 def _named_again(descriptor: int) -> tuple[str, os.stat_result]:
     """A descriptor of another mount namespace cannot be mounted here: the file is opened again, if it is the same."""
     path, found = os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
     os.close(descriptor)
     return path, found
+
+
+def _share(source: str, place: str, *, is_read_only: bool) -> None:
+    os.mkdir(place)
+    mount(source, place, None, MS_BIND | MS_REC)
+    if is_read_only:
+        read_only_below(place)
 
 
 def _show(path: str, descriptor: int, *, writable: bool) -> None:

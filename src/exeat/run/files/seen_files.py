@@ -38,6 +38,7 @@ from exeat.sandbox.home import state_home
 
 if TYPE_CHECKING:
     from exeat.jail.container.options import Mount
+    from exeat.run.files.guest_disk import OpenDisk
     from exeat.run.files.layer_end import SaveLayer
     from exeat.sandbox.folder import SandboxFolder
 
@@ -60,6 +61,7 @@ class SeenFiles:
         self.save: SaveLayer | None = None
         self.covered: list[str] = []  # what is hidden though earlier runs have left something there
         self.mounts: tuple[Mount, ...] = ()  # for a guest whose files are an image's
+        self.guest_disk: OpenDisk | None = None
         self.kept: list[int] = []  # descriptors of the layers of earlier runs, unchanged while they are open
 
     @property
@@ -75,6 +77,8 @@ class SeenFiles:
         for descriptor in self.kept:
             os.close(descriptor)
         self.kept.clear()
+        if self.guest_disk is not None:
+            self.guest_disk.close()
         if self.disk is not None:
             self.disk.remove()
             self.disk = None
@@ -129,7 +133,11 @@ def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
         if disk is not None:
             # It lies in folders that it is a layer for. The kernel allows that to the uppermost.
             view.layers.on_disk = disk.path
-        if settings.folder is not None:
+        if settings.vm is not None and settings.vm.image:
+            from exeat.run.files.guest_disk import OpenDisk  # for images
+
+            seen.guest_disk = OpenDisk(settings.vm.image, settings.folder, plan.files.layer_bytes)
+        elif settings.folder is not None:
             _add_kept_layers(seen, view.layers, settings.folder)
             if not settings.quiet and seen.covered:
                 say(_COVERED.format(seen.covered[0]))

@@ -29,7 +29,10 @@ def protect(view: View, plan: Plan, home: str, also: Iterable[Place] = (), *, ha
         folders = [root for root in view.shared if os.path.isdir(root)]
         view.holdings, notes = guard_projects(folders, view.shared, writable, home)
         notes.append(note_on_repository(working_directory(), view.shared, has_layer=has_layer))
-    own = [*code.read_only, *(path for path in plan.settings.upstream_ca if os.path.isfile(path))]
+    settings = plan.settings
+    image = settings.vm.image if settings.vm is not None else ""
+    given = (*settings.upstream_ca, *([os.path.realpath(image)] if image else ()))
+    own = [*code.read_only, *(path for path in given if os.path.isfile(path))]
     places = (
         *view.holdings.read_only,
         *(place for path in own for root in view.shared for place in places_on_way(root, os.path.abspath(path))),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import JailError
-from exeat.jail.vm.memory import choose_memory, machine_memory
+from exeat.jail.vm.host.memory import choose_memory, machine_memory
 
 MIB = 1 << 20
 

@@ -12,12 +12,11 @@ import struct
 from typing import Final
 
 from exeat.errors import ConfigError
+from exeat.jail.vm.files.qcow2 import EXTERNAL_DATA, MAGIC, MOST_BYTES
 from exeat.values import Value
 
 QCOW2, RAW = "qcow2", "raw"
 _EXPECTED: Final = "a disk image: qcow2, or raw with partitions or a file system"
-_QCOW2_MAGIC: Final = b"QFI\xfb"
-_EXTERNAL_DATA: Final = 1 << 2  # incompatible feature: the data are in another file
 _SECTOR: Final = 512
 # Where a disk says what it is, for a raw image: (offset, bytes, what).
 _RAW_SIGNS: Final = (
@@ -41,7 +40,7 @@ _LOOK: Final = 0x11000
 
 
 class Image(Value):
-    """A file that can be a guest's disk, and its format as QEMU calls it."""
+    """A file that can be a guest's disk, its format as QEMU calls it, and how large the disk is."""
 
     path: str
     format: str
@@ -50,6 +49,13 @@ class Image(Value):
 
 def examine_image(path: str) -> Image:
     """Raises ConfigError with a sentence for anything that is no such file."""
+    image, descriptor = open_image(path)
+    os.close(descriptor)
+    return image
+
+
+def open_image(path: str) -> tuple[Image, int]:
+    """The same, and a descriptor of it, for reading."""
     where = f"--image {path}"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -64,13 +70,23 @@ def examine_image(path: str) -> Image:
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError("is not a file", where=where, expected=_EXPECTED)
         head = os.pread(descriptor, _LOOK, 0)
-    finally:
+        kind = _format_of(head, status.st_size, where)
+        size = _size_in(head, where) if kind == QCOW2 else status.st_size
+    except BaseException:
         os.close(descriptor)
-    return Image(path, _format_of(head, status.st_size, where), status.st_size)
+        raise
+    return Image(path, kind, size), descriptor
+
+
+def _size_in(head: bytes, where: str) -> int:
+    (size,) = struct.unpack_from(">Q", head, 24)
+    if not 0 < size <= MOST_BYTES:
+        raise ConfigError(f"says that its disk has {size} bytes", where=where, expected=_EXPECTED)
+    return int(size)
 
 
 def _format_of(head: bytes, size: int, where: str) -> str:
-    if head.startswith(_QCOW2_MAGIC):
+    if head.startswith(MAGIC):
         _refuse_parts(head, where)
         return QCOW2
     for start, name in _OTHERS.items():
@@ -95,7 +111,7 @@ def _refuse_parts(head: bytes, where: str) -> None:
             f"is qcow2 of a version that is not known ({version})", where=where, expected="version 2 or 3"
         )
     features = struct.unpack_from(">Q", head, 72)[0] if version == 3 and len(head) >= 80 else 0
-    if backing or features & _EXTERNAL_DATA:
+    if backing or features & EXTERNAL_DATA:
         raise ConfigError(
             "has a part of its data in another file",
             where=where,

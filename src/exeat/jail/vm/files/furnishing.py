@@ -1,0 +1,108 @@
+"""What a guest has of files: the view of its jail, or an image with folders of the machine in it.
+
+An image's environment is its own: nothing of the caller's is in it but what was named. Whom to trust is added to the
+bundles of the image, and is in files of exeat's own, for the variables that name some.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from exeat.errors import ConfigError
+from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
+from exeat.jail.jail import Spec
+from exeat.jail.vm.machine import MOST_SHARES
+from exeat.jail.vm.options import HOME, HOST_NAME, ROOT_HOME
+from exeat.jail.vm.settings import FileEntry, MountEntry, Settings
+from exeat.jail.vm.shares import ROOT_TAG, Tree
+from exeat.jail.vm.tree import GUEST
+from exeat.paths import is_in
+from exeat.values import Value
+
+if TYPE_CHECKING:
+    from exeat.jail.container.options import Mount
+
+DISK_ROOT: Final = "disk:"
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CHUNK: Final = 1 << 20
+
+
+class GuestFiles(Value):
+    """`shares`: folders of the jail's view that QEMU has, by name, and whether they are read-only; None: all of it."""
+
+    root: str
+    trees: tuple[Tree, ...]
+    cwd: str
+    hostname: str
+    shares: dict[str, tuple[str, bool]] | None = None
+    mounts: tuple[MountEntry, ...] = ()
+    home: str = ""
+    files: tuple[FileEntry, ...] = ()
+    ca: bytes = b""
+
+    def settings(self, uid: int, gid: int, forwards: tuple[int, ...]) -> Settings:
+        return Settings(
+            root=self.root,
+            uid=uid,
+            gid=gid,
+            cwd=self.cwd,
+            home=self.home,
+            hostname=self.hostname,
+            mounts=self.mounts,
+            forwards=forwards,
+            files=self.files,
+            ca=self.ca,
+        )
+
+
+def files_of_view(spec: Spec, kind: str) -> GuestFiles:
+    return GuestFiles(f"{kind}:{ROOT_TAG}", (Tree(),), spec.cwd, os.uname().nodename)
+
+
+def files_of_image(spec: Spec, kind: str, *, is_root: bool) -> GuestFiles:
+    """`kind`: how folders are served. Raises ConfigError for what cannot be."""
+    mounts = sorted(spec.mounts, key=lambda mount: mount.target)  # what lies in another comes behind it
+    if len(mounts) > MOST_SHARES:
+        raise ConfigError(f"{len(mounts)} folders for one guest", where="--mount", expected=f"up to {MOST_SHARES}")
+    shares: dict[str, tuple[str, bool]] = {}
+    trees, entries = [], []
+    for number, mount in enumerate(mounts):
+        _refuse_file(mount)
+        tag = f"m{number}"
+        shares[tag] = (mount.source, mount.read_only)
+        trees.append(Tree(tag, f"{GUEST}/{tag}", mount.read_only))
+        entries.append(MountEntry(kind, tag, mount.target, mount.read_only))
+    is_there = any(mount.source == mount.target and is_in(spec.cwd, [mount.target]) for mount in mounts)
+    home = ROOT_HOME if is_root else HOME
+    found = GuestFiles(DISK_ROOT, tuple(trees), spec.cwd if is_there else home, HOST_NAME, shares, tuple(entries), home)
+    if spec.trust is None:
+        return found
+    own = _content(spec.trust.own)
+    bundle = FileEntry(BUNDLE, 0o444, _content(spec.trust.bundle))
+    return found.replace(files=(bundle, FileEntry(OWN_CERTIFICATE, 0o444, own)), ca=own)
+
+
+def complete_environment(environ: dict[str, str], inherited_terminal: str, home: str, *, has_terminal: bool) -> None:
+    """What every program counts on and an image does not say."""
+    environ.setdefault("PATH", _PATH)
+    environ.setdefault("HOME", home)
+    if has_terminal:
+        environ.setdefault("TERM", inherited_terminal or "xterm")
+
+
+def _refuse_file(mount: Mount) -> None:
+    if not os.path.isdir(mount.source):
+        raise ConfigError(
+            f"{mount.source} is a file, and a guest with an image shares folders",
+            where=f"--mount {mount.source}:{mount.target}",
+            expected="the folder that it is in",
+        )
+
+
+def _content(descriptor: int) -> bytes:
+    parts, at = [], 0
+    while data := os.pread(descriptor, _CHUNK, at):  # not read(): the place in the file is shared with others
+        parts.append(data)
+        at += len(data)
+    return b"".join(parts)
