@@ -36,6 +36,7 @@ _SYSTEM: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix"
 _SAFE: Final = MS_NOSUID | MS_NODEV | MS_NOEXEC
 _COVERED: Final = ("proc", "sys", "dev", MACHINE.lstrip("/"))
 _RESOLV_CONF: Final = "nameserver 127.0.0.1\n"  # the jail's; QEMU asks it for the guest
+_IN_MEMORY: Final = "/memfd:"  # what has no other name
 _LIBRARY_CACHE: Final = "/etc/ld.so.cache"
 
 
@@ -60,9 +61,14 @@ class MachineTree:
         self._kept = kept
         self._guest_ids = guest_ids
         self.namespaces: tuple[int, int] = (-1, -1)  # of users: for QEMU, and for who serves files to it
-        self._files = files
         self.boot_names = (*files, *shown)
-        self._shown = {name: (_named_again(descriptor), writable) for name, (descriptor, writable) in shown.items()}
+        self._files = dict(files)
+        self._shown: dict[str, tuple[tuple[str, os.stat_result], bool]] = {}
+        for name, (descriptor, writable) in shown.items():
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith(_IN_MEMORY):
+                self._files[name] = _content(descriptor)
+            else:
+                self._shown[name] = (_named_again(descriptor), writable)
         self._opened: list[tuple[str, int, bool]] = []
         self._system: list[tuple[str, int]] = []
         self._links: list[tuple[str, str]] = []
@@ -189,6 +195,12 @@ def _share(source: str, place: str, *, is_read_only: bool) -> None:
     mount(source, place, None, MS_BIND | MS_REC)
     if is_read_only:
         read_only_below(place)
+
+
+def _content(descriptor: int) -> bytes:
+    with open(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read()
 
 
 def _show(path: str, descriptor: int, *, writable: bool) -> None:
