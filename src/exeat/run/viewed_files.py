@@ -104,4 +104,4 @@ def _paths_inside(view: View, holdings: Holdings) -> list[dict[str, str]]:
     """By which paths shared folders can be reached in the jail, once for each time that they are there."""
     if view.tree is None:
         return [{}]
-    return [{path: view.tree.path_again(path) for path in (*view.shared, *holdings.projects)}, {}]
+    return [*view.tree.paths_again((*view.shared, *holdings.projects)), {}]

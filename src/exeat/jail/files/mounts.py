@@ -48,8 +48,8 @@ class OwnTree(Protocol):
     def finish(self) -> None:
         """All else stands."""
 
-    def path_again(self, path: str) -> str:
-        """Where a path of the view is once more, in there."""
+    def paths_again(self, roots: Sequence[str]) -> list[dict[str, str]]:
+        """Where folders of the view are once more, in there: once for each time."""
 
     def settle(self) -> Sequence[int]:
         """In init, whose processes /proc shows, before it loses its privileges. Returns descriptors that it keeps."""

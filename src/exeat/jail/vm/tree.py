@@ -28,6 +28,7 @@ from exeat.jail.libc import (
     mount,
     unshare,
 )
+from exeat.paths import is_in
 
 MACHINE: Final = "/run/exeat-machine"
 GUEST: Final = "/guest"  # in there
@@ -128,12 +129,20 @@ class MachineTree:
                     mount(None, place, None, MS_PRIVATE)
                 mount("exeat", place, "tmpfs", _SAFE | MS_RDONLY, "mode=555")
 
-    def path_again(self, path: str) -> str:
-        """Where the guest's tree has it. Of what is mounted later, it has nothing by itself.
+    def paths_again(self, roots: Sequence[str]) -> list[dict[str, str]]:
+        """Where the guest's files have these, once for each time. Of what is mounted later, they have nothing yet.
 
-        Mounts could be shared with it, but not that one becomes read-only after it was made.
+        Mounts could be shared with them, but not that one becomes read-only after it was made.
         """
-        return f"{MACHINE}{GUEST}{path}"
+        guest = f"{MACHINE}{GUEST}"
+        if self._shares is None:
+            return [{root: f"{guest}{root}" for root in roots}]
+        found = [
+            {root: f"{guest}/{name}/{os.path.relpath(root, source)}" for root in roots if is_in(root, [source])}
+            for name, (source, is_read_only) in self._shares.items()
+            if not is_read_only
+        ]
+        return list(filter(None, found))
 
     def settle(self) -> tuple[int, ...]:
         """In init, whose processes /proc shows, while it has its privileges: without, root cannot be mapped."""
