@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from typing import Final
 
 from exeat.paths import DIRECTORY
@@ -29,6 +30,15 @@ def _open_folder(folder: str) -> int:
         os.close(descriptor)
         raise PermissionError(f"{folder} is not this user's alone")
     return descriptor
+
+
+def _make_folder(folder: str) -> None:
+    """And those on the way to it, which are for this user alone as well: the sandboxes' are among them."""
+    above = os.path.dirname(folder)
+    if above != folder and not os.path.isdir(above):
+        _make_folder(above)
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
 
 
 def open_own(folder: str, name: str) -> int | None:
@@ -63,7 +73,7 @@ def read_own(folder: str, name: str, most: int) -> bytes:
 
 def write_own(folder: str, name: str, content: bytes) -> None:
     """All of it or nothing, whoever else writes it at the same time. Raises OSError."""
-    os.makedirs(folder, 0o700, exist_ok=True)
+    _make_folder(folder)
     within = _open_folder(folder)
     fresh = f"{_UNFINISHED}{os.urandom(8).hex()}"
     try:

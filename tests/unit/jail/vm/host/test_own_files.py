@@ -40,6 +40,23 @@ def test_a_file_is_kept_for_the_user_alone_whatever_the_umask(tmp_path: Path) ->
     assert _names(folder) == ["a"]
 
 
+def test_folders_on_the_way_are_for_the_user_alone_too(tmp_path: Path) -> None:
+    """The first of them may be the one that sandboxes are kept in, which exeat does not use if others may write to it."""
+    before = os.umask(0)
+    try:
+        write_own(str(tmp_path / "state/exeat/machines"), "a", b"one")
+    finally:
+        os.umask(before)
+    for name in ("state", "state/exeat", "state/exeat/machines"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
+    assert read_own(str(tmp_path / "state/exeat/machines"), "a", 100) == b"one"
+
+
+def test_no_folder_keeps_nothing() -> None:
+    with pytest.raises(FileNotFoundError):
+        write_own("", "a", b"one")
+
+
 @pytest.mark.threat("T-V31")
 def test_what_is_not_as_we_leave_it_counts_as_not_there(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"content")
