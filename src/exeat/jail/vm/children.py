@@ -6,7 +6,7 @@ The supervisor forks them before it has the system call filter; they get it them
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
 
@@ -19,7 +19,6 @@ from exeat.jail.vm.tree import BOOT, MACHINE
 
 _ENVIRON: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/"}
 _NOT_STARTED: Final = 127
-BOOT_FDS: Final = {"kernel": 900, "initrd": 901, "smbios": 902, BASE: 903}  # QEMU's own, once they are opened
 
 
 def start(
@@ -45,6 +44,7 @@ def start(
 def _become(
     arguments: Callable[[], Sequence[str]], namespace: int, kept: Sequence[int], errors: int, *, keeps_rights: bool
 ) -> NoReturn:
+    os.setsid()  # Ctrl-C is for the guest's command, and gets there by the supervisor
     libc.call("setns", namespace, libc.CLONE_NEWUSER)
     os.chroot(MACHINE)
     os.chdir("/")
@@ -63,15 +63,20 @@ def _become(
     os.execve(argv[0], argv, _ENVIRON)  # noqa: S606
 
 
-def qemu_arguments(machine: Machine, names: Sequence[str], disk: GuestDisk | None) -> list[str]:
+def reserve_numbers(names: Sequence[str]) -> dict[str, int]:
+    """Of descriptors that QEMU opens itself: the lowest that are free, since a user may be allowed few."""
+    return {name: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for name in names}
+
+
+def qemu_arguments(machine: Machine, numbers: Mapping[str, int], disk: GuestDisk | None) -> list[str]:
     """In QEMU's root, where its files are read-only: by a descriptor of one that is not, it could be changed.
 
-    `names`: what is there to boot.
+    `numbers`: what is there to boot, and the descriptor that it becomes.
     """
-    for name in names:
+    for name, number in numbers.items():
         opened = os.open(f"{BOOT}/{name}", os.O_RDONLY)
-        os.dup2(opened, BOOT_FDS[name])
+        os.dup2(opened, number)
         os.close(opened)
     if disk is not None:
         disk.bound(0, memory=machine.memory)
-    return command_line(machine.replace(**{f"{name}_fd": BOOT_FDS[name] for name in names if name != BASE}))
+    return command_line(machine.replace(**{f"{name}_fd": fd for name, fd in numbers.items() if name != BASE}))

@@ -23,7 +23,7 @@ from exeat.jail.limits import seccomp
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signalfd
 from exeat.jail.vm import last_words, protocol
 from exeat.jail.vm.caller import CallersTerminal
-from exeat.jail.vm.children import BOOT_FDS, qemu_arguments, start
+from exeat.jail.vm.children import qemu_arguments, reserve_numbers, start
 from exeat.jail.vm.files.disk import BASE, GuestDisk
 from exeat.jail.vm.machine import Machine, descriptors
 from exeat.jail.vm.options import TIMED_OUT
@@ -114,6 +114,7 @@ class Supervisor:
 
     def run(self) -> int:
         """The status for our own process."""
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of a reader, or a QEMU, that is gone we hear by an error
         ours = self._start_machine() if self._guest.continues is None else self._continue_machine(self._guest.continues)
         seccomp.install(seccomp.build_filter(os.uname().machine))
         self._signals = open_signalfd([*FOR_COMMAND, *STOPPING[:1], signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH])
@@ -164,12 +165,12 @@ class Supervisor:
         for server in servers:
             pid = start(server.arguments, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True)
             self._children[pid] = "what serves its files"
-        disk = guest.disk.as_qemu_has_it(BOOT_FDS[BASE]) if guest.disk is not None else None
+        own = reserve_numbers(guest.tree.boot_names)
+        disk = guest.disk.as_qemu_has_it(own[BASE]) if guest.disk is not None else None
         self._machine = machine = machine.replace(**fds, shares=shares, disk=disk)
-        names = guest.tree.boot_names
         pid = start(
-            partial(qemu_arguments, machine, names, guest.disk),
-            kept=[*descriptors(machine), *(BOOT_FDS[name] for name in names)],
+            partial(qemu_arguments, machine, own, guest.disk),
+            kept=[*descriptors(machine), *own.values()],
             namespace=for_qemu,
             errors=says,
             keeps_rights=False,
@@ -179,7 +180,8 @@ class Supervisor:
         os.close(says)
         for each in theirs.values():
             each.close()
-        for fd in (*guest.served.to_close(shares, servers), *((guest.disk.overlay,) if guest.disk else ())):
+        to_close = (*guest.served.to_close(shares, servers), *own.values())
+        for fd in (*to_close, *((guest.disk.overlay,) if guest.disk else ())):
             os.close(fd)
         return ours
 
@@ -264,10 +266,11 @@ class Supervisor:
                 self._exited = protocol.Exited(0, 0, 0)
             case Kind.STOPPED if self._is_running:
                 protocol.read_stopped(payload)
-                self._stop()
-            case Kind.EXITED:
-                self._exited = self._exited or protocol.read_exited(payload)
-                self._ends_at = time.monotonic() + _LAST_BYTES_S
+                if self._terminal.exists or self._time_ends is None:  # else none lets us go on, and time does
+                    self._stop()
+            case Kind.EXITED if self._exited is None:
+                self._exited = protocol.read_exited(payload)
+                self._ends_at = self._ends_at or time.monotonic() + _LAST_BYTES_S
             case _:
                 pass
 
@@ -307,6 +310,10 @@ class Supervisor:
             elif self._is_running:
                 if number != signal.SIGCONT:
                     self._send(protocol.signal(number))
+            elif number == signal.SIGTSTP:
+                began = time.monotonic()
+                os.kill(os.getpid(), signal.SIGSTOP)
+                self._boot_ends += time.monotonic() - began
             elif number in _ENDING:
                 self.end()
                 os._exit(128 + number)
@@ -367,14 +374,19 @@ class Supervisor:
 
     def _is_over(self) -> bool:
         late = self._ends_at is not None and time.monotonic() >= self._ends_at
-        if self._exited is None:
+        if self._exited is None or (late and self._why_ending):
             return late
-        if not self._not_started and not late:
-            expected = {"out": self._exited.out, "err": self._exited.err}
-            for name, pump in self._outputs.items():
-                if pump.received < expected[name] and not (pump.has_ended or pump.is_broken):
-                    return False
-        return all(pump.is_empty for pump in self._outputs.values())
+        if not all(pump.is_empty for pump in self._outputs.values()):
+            if not self._why_ending:
+                self._ends_at = time.monotonic() + _LAST_BYTES_S  # a slow reader's time is not the guest's
+            return False
+        if self._not_started or late:
+            return True
+        expected = {"out": self._exited.out, "err": self._exited.err}
+        return not any(
+            pump.received < expected[name] and not (pump.has_ended or pump.is_broken)
+            for name, pump in self._outputs.items()
+        )
 
     def _status(self) -> int:
         if self._why_ending:
