@@ -14,12 +14,13 @@ from exeat.jail.jail import Built, Examination, Spec
 from exeat.jail.net.network import GATEWAY_PORT
 from exeat.jail.process.place import Place
 from exeat.jail.vm import accel, agent, initramfs, kernel, programs
+from exeat.jail.vm.caller import CallersTerminal
 from exeat.jail.vm.files.disk import BASE, FILE_SYSTEMS, MODULES, MORE_FILE_SYSTEMS, GuestDisk
 from exeat.jail.vm.files.furnishing import GuestFiles, complete_environment, files_of_image, files_of_view
 from exeat.jail.vm.host.memory import choose_memory
 from exeat.jail.vm.machine import Machine
 from exeat.jail.vm.options import AUTO, TCG, VmOptions
-from exeat.jail.vm.settings import smbios_bytes
+from exeat.jail.vm.settings import smbios_bytes, start_text
 from exeat.jail.vm.shares import Served
 from exeat.jail.vm.supervisor import Guest, live_as_supervisor
 from exeat.jail.vm.tree import MachineTree, seen_by_qemu
@@ -35,7 +36,17 @@ _FASTEST_CPUS: Final = 4
 
 
 class VmJail(NamespaceJail):
+    def __init__(self) -> None:
+        super().__init__()
+        self._terminal = CallersTerminal()
+
+    def end(self) -> None:
+        super().end()
+        self._terminal.give_back_if_taken()  # the supervisor may have been killed while it had it
+
     def build(self, spec: Spec) -> Built:
+        if spec.terminal is None:
+            self._terminal.note()
         options = spec.vm or VmOptions()
         saved = _saved(options) if spec.disk is None else None  # one that was saved has no disk
         options = saved.defaults(options) if saved is not None else options
@@ -59,6 +70,7 @@ class VmJail(NamespaceJail):
         if spec.disk is not None:
             complete_environment(environ, inherited.get("TERM", ""), own.home, has_terminal=spec.has_terminal)
         settings = own.settings(uid, gid, _ports(spec))
+        start_text(settings, spec.argv, environ)  # too much is said now, not when the guest has booted
         machine = Machine(
             qemu=qemu,
             memory=choose_memory(options.memory),

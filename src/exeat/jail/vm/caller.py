@@ -10,6 +10,7 @@ import tty
 from contextlib import suppress
 from typing import Any, Final
 
+_LOCAL: Final = 3  # which of a terminal's modes
 _SIZE: Final = struct.Struct("HHHH")
 
 
@@ -26,6 +27,17 @@ class CallersTerminal:
             found = termios.tcgetattr(0)
             tty.setraw(0, termios.TCSADRAIN)
             self._found = found
+
+    def note(self) -> None:
+        """How it is now, for who only gives it back: `take` is what another process does, which may be killed."""
+        if self.exists and os.tcgetpgrp(0) == os.getpgrp():
+            self._found = termios.tcgetattr(0)
+
+    def give_back_if_taken(self) -> None:
+        """Whoever took it has not."""
+        with suppress(OSError, termios.error):
+            if self._found and self._found[_LOCAL] & ~termios.tcgetattr(0)[_LOCAL] & termios.ICANON:
+                self.give_back()
 
     def give_back(self) -> None:
         """As it was found."""

@@ -125,7 +125,8 @@ def _find_modules(path: str, version: str, root: str) -> ModuleLists:
         folders.insert(0, own)
     for folder in folders:
         try:
-            return ModuleLists(folder)
+            if _is_of_kernel(folder, path):
+                return ModuleLists(folder)
         except OSError:
             continue
     for folder in folders:
@@ -133,6 +134,11 @@ def _find_modules(path: str, version: str, root: str) -> ModuleLists:
             base = folder.removesuffix(f"/lib/modules/{version}") or "/"
             raise UnusableError(f"has modules in {folder} that are not listed: run `depmod -b {base} {version}`")
     raise UnusableError(f"has no modules here: there is no {folders[-1]}")
+
+
+def _is_of_kernel(folder: str, path: str) -> bool:
+    """A folder above the kernel's may be one that all users write to, such as /tmp. Raises OSError."""
+    return os.stat(folder).st_uid in (0, os.geteuid(), os.stat(path).st_uid)
 
 
 def module_files(

@@ -23,6 +23,7 @@ _HANDLE: Final = 0xE00  # QEMU's own are elsewhere
 _MOST_STRINGS: Final = 255
 _MOST_BYTES: Final = 48 << 10  # of 64 KiB that all tables share
 _NANOSECONDS: Final = 10**9
+ENTROPY: Final = 64  # bytes
 
 
 class MountEntry(Value):
@@ -77,12 +78,12 @@ def start_text(
     argv: Sequence[str],
     environ: Mapping[str, str],
     *,
-    time_ns: int,
-    entropy: bytes,
-    terminal: tuple[int, int] | None,
-    umask: int,
+    time_ns: int = 10**18,
+    entropy: bytes = bytes(ENTROPY),
+    terminal: tuple[int, int] | None = (0xFFFF, 0xFFFF),
+    umask: int = 0,
 ) -> bytes:
-    """The payload of START: all settings again, and what belongs to one command."""
+    """The payload of START: all settings again, and what belongs to one command. Without the rest, as long as any."""
     text = b"".join(
         entry + b"\0"
         for entry in _checked(

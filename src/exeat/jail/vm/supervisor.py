@@ -29,7 +29,7 @@ from exeat.jail.vm.machine import Machine, descriptors
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump, Tail
-from exeat.jail.vm.settings import Settings, start_text
+from exeat.jail.vm.settings import ENTROPY, Settings, start_text
 from exeat.jail.vm.shares import Served
 from exeat.jail.vm.tree import MachineTree
 from exeat.values import Value
@@ -42,7 +42,6 @@ _CONSOLE_LINES: Final = 1_000
 _SHOWN_LINES: Final = 20
 _END_S: Final = 5.0  # for a guest that was told to end
 _LAST_BYTES_S: Final = 10.0  # for output that the guest says it has written
-_ENTROPY: Final = 64
 _PORTS: Final = ("control", "in", "out", "err", "qmp", "console")
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -291,7 +290,7 @@ class Supervisor:
             guest.argv,
             guest.environ,
             time_ns=time.time_ns(),
-            entropy=os.urandom(_ENTROPY),
+            entropy=os.urandom(ENTROPY),
             terminal=self._terminal.size(),
             umask=umask,
         )

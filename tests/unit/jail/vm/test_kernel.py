@@ -13,6 +13,7 @@ from exeat.jail.vm import kernel as kernel_module
 from exeat.jail.vm.host.kernel_image import has_pvh_entry
 from exeat.jail.vm.kernel import NINE_P, VIRTIOFS, Kernel, find_kernel, module_files, open_kernel
 from exeat.jail.vm.programs import Virtiofsd
+from tests.support.runs.running import AS_ROOT, NOBODY
 from tests.unit.jail.vm.host.made_kernels import FOR_9P, FOR_VIRTIOFS, USUAL, bz_image, install, vmlinux
 
 _BOTH = USUAL | FOR_VIRTIOFS | FOR_9P
@@ -103,6 +104,23 @@ def test_a_kernel_can_be_named_and_its_modules_may_be_in_its_package(
         (package / "lib").rename(package / lib)
     found = find(path) if by == "argument" else find(EXEAT_KERNEL=path)
     assert found == Kernel(path, "6.2.0", f"{package}/{lib}/modules/6.2.0", (NINE_P,))
+
+
+@AS_ROOT
+@pytest.mark.threat("T-V33")
+def test_modules_of_another_user_are_not_those_of_a_kernel(find: Find, tmp_path: Path) -> None:
+    """Above the kernel's folder is one that all write to, as for /tmp/mine/vmlinuz."""
+    version = "6.1.0"
+    install(tmp_path, version, _BOTH)
+    shared = tmp_path / "shared"
+    install(shared, version, _BOTH)
+    (shared / "mine").mkdir()
+    mine = shared / "mine/vmlinuz"
+    mine.write_bytes(vmlinux(version))
+    modules = shared / "lib/modules" / version
+    assert find(str(mine)).modules_folder == str(modules)  # it is looked for there
+    os.chown(modules, NOBODY, NOBODY)
+    assert find(str(mine)).modules_folder == f"{tmp_path}/lib/modules/{version}"
 
 
 def test_a_named_one_wherever_it_lies_has_the_modules_of_its_version(find: Find, tmp_path: Path) -> None:

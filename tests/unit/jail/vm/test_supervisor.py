@@ -123,7 +123,7 @@ def test_a_guest_does_not_get_more_time_by_saying_again_that_it_has_ended(starte
 
 @pytest.mark.parametrize("limited", [True, False], ids=["with a limit", "without one"])
 def test_a_command_that_stops_itself_does_not_stop_the_time(limited: bool, started: Any, clock: Clock) -> None:
-    """Without a terminal there is none to let it go on. Without a limit it is stopped, as it would be without a guest."""
+    """Without a terminal there is none to let it go on. Without a limit it stops, as it would without a guest."""
     stopped = []
     started._stop = lambda: stopped.append(True)
     started._time_ends = clock.now + 5 if limited else None

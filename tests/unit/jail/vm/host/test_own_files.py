@@ -41,7 +41,7 @@ def test_a_file_is_kept_for_the_user_alone_whatever_the_umask(tmp_path: Path) ->
 
 
 def test_folders_on_the_way_are_for_the_user_alone_too(tmp_path: Path) -> None:
-    """The first of them may be the one that sandboxes are kept in, which exeat does not use if others may write to it."""
+    """The first of them may be the one that sandboxes are kept in, which is not used if others may write to it."""
     before = os.umask(0)
     try:
         write_own(str(tmp_path / "state/exeat/machines"), "a", b"one")

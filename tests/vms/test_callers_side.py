@@ -1,0 +1,87 @@
+"""The caller's side of a real guest: keys, the terminal when all ends at once, and little to do with."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.clients.terminal import Terminal
+from tests.support.fixtures.vms import Guest
+from tests.support.gateways.scene import wait_until
+from tests.support.runs.running import children_of, environment, exeat, is_in_jail, project, run_argv
+
+# A shell waits for what it has started before it heeds a signal: short pieces.
+HEARS_INT = 'trap "echo heard; exit 3" INT; echo ready; while :; do sleep 0.2; done'
+WAITS = "echo ready; sleep 60"
+
+
+def test_ctrl_c_is_the_commands_alone_where_its_input_is_no_terminal(guest: Guest) -> None:
+    """QEMU is of the same job, and ends by it. The command may have other plans."""
+    argv = run_argv([*guest.options, "--quiet"], ["sh", "-c", HEARS_INT])
+    with Terminal(environment(TERM="dumb"), cwd=project()) as terminal:
+        job = terminal.start(["sh", "-c", f"exec {shlex.join(argv)} < /dev/null"])
+        terminal.wait_for("ready")
+        terminal.type("\x03")
+        assert terminal.wait(job) == ("exited", 3)
+        assert "heard" in terminal.text
+
+
+def test_ctrl_z_while_it_boots_stops_the_job_and_it_boots_on(guest: Guest) -> None:
+    argv = run_argv([*guest.options, "--quiet"], ["echo", "it", "runs"])
+    with Terminal(environment(TERM="dumb"), cwd=project()) as terminal:
+        job = terminal.start(argv)
+        wait_until(lambda: _qemu_of(job), "QEMU")
+        terminal.type("\x1a")
+        assert terminal.wait(job)[0] == "stopped"
+        terminal.go_on(job)
+        assert terminal.wait(job) == ("exited", 0)
+        assert "it runs" in terminal.text
+
+
+def test_the_terminal_is_as_it_was_when_the_jail_is_killed(guest: Guest) -> None:
+    """As by the kernel, when memory is short."""
+    argv = run_argv([*guest.options, "--quiet"], ["sh", "-c", WAITS])
+    with Terminal(environment(TERM="dumb"), cwd=project()) as terminal:
+        job = terminal.start(argv)
+        terminal.wait_for("ready")
+        (init,) = (pid for pid in children_of(job) if is_in_jail(pid))
+        os.kill(init, signal.SIGKILL)
+        assert terminal.wait(job) == ("exited", 137)
+        assert terminal.wait(terminal.start(["stty", "-a"])) == ("exited", 0)
+        assert re.search(r"(?<!-)icanon", terminal.text)
+        assert re.search(r"(?<!-)\becho\b", terminal.text)
+
+
+def test_few_descriptors_and_no_place_to_keep_a_kernel_in_will_do(guest: Guest) -> None:
+    """A service has 256 descriptors, and its home is read-only."""
+    env = environment(EXEAT_HOME="/proc/nowhere")
+    few = ["prlimit", "--nofile=256:256"]
+    done = exeat(*guest.options, "--quiet", command=["echo", "it runs"], before=few, env=env)
+    assert (done.status, done.stdout) == (0, "it runs\n"), done.stderr
+
+
+@pytest.mark.usefixtures("guest")
+def test_more_arguments_than_a_guest_takes_are_refused_before_it_boots() -> None:
+    done = exeat("--vm", "--accel", "tcg", command=["echo", *["x" * 60_000] * 20])
+    assert (done.status, done.stdout) == (2, "")
+    assert "the arguments and the environment have" in done.stderr
+    assert "put what is long into a file" in done.stderr
+
+
+def _qemu_of(job: int) -> list[int]:
+    """The processes below that are QEMU by now."""
+    waiting, found = [job], []
+    while waiting:
+        pid = waiting.pop()
+        waiting += children_of(pid)
+        try:
+            if b"qemu-system" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]:
+                found.append(pid)
+        except OSError:
+            pass
+    return found
