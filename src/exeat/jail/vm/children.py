@@ -15,16 +15,22 @@ from exeat.jail.limits import privileges, seccomp
 from exeat.jail.process.descriptors import close_all_but
 from exeat.jail.vm.files.disk import BASE, GuestDisk
 from exeat.jail.vm.machine import Machine, command_line
-from exeat.jail.vm.tree import BOOT, MACHINE
+from exeat.jail.vm.tree import BOOT
 
 _ENVIRON: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/"}
 _NOT_STARTED: Final = 127
 
 
 def start(
-    arguments: Callable[[], Sequence[str]], *, namespace: int, kept: Sequence[int], errors: int, keeps_rights: bool
+    arguments: Callable[[], Sequence[str]],
+    *,
+    root: str,
+    namespace: int,
+    kept: Sequence[int],
+    errors: int,
+    keeps_rights: bool,
 ) -> int:
-    """Fork, and become the program that `arguments` names, in that namespace of users.
+    """Fork, and become the program that `arguments` names, in that root and that namespace of users.
 
     `arguments` is called in the new root, and may open files there. `kept` descriptors are inherited, `errors` becomes
     its standard error. With `keeps_rights` it keeps all capabilities, which are worth nothing outside of its namespace.
@@ -33,7 +39,8 @@ def start(
     if pid:
         return pid
     try:
-        _become(arguments, namespace, kept, errors, keeps_rights=keeps_rights)
+        _enter(root, namespace, errors)
+        _become(arguments, kept, errors, keeps_rights=keeps_rights)
     except BaseException as error:
         with suppress(OSError):
             os.write(errors, f"it could not be started: {error}\n".encode(errors="replace"))
@@ -41,16 +48,19 @@ def start(
         os._exit(_NOT_STARTED)
 
 
-def _become(
-    arguments: Callable[[], Sequence[str]], namespace: int, kept: Sequence[int], errors: int, *, keeps_rights: bool
-) -> NoReturn:
+def _enter(root: str, namespace: int, errors: int) -> None:
     os.setsid()  # Ctrl-C is for the guest's command, and gets there by the supervisor
     libc.call("setns", namespace, libc.CLONE_NEWUSER)
-    os.chroot(MACHINE)
+    os.chroot(root)
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
     for number, source in ((0, null), (1, null), (2, errors)):
         os.dup2(source, number)
+
+
+def _become(
+    arguments: Callable[[], Sequence[str]], kept: Sequence[int], errors: int, *, keeps_rights: bool
+) -> NoReturn:
     argv = list(arguments())
     close_all_but([*kept, errors], inherited_too=True)  # what the caller left open was for the command
     for number in kept:
@@ -59,7 +69,8 @@ def _become(
         privileges.keep_over_exec()
     else:
         privileges.drop_all()
-    seccomp.install(seccomp.build_filter(os.uname().machine))
+    # Their sockets come from us. By one of their own they could reach programs that listen in /usr, /opt or /nix.
+    seccomp.install(seccomp.build_filter(os.uname().machine, unix_sockets=False))
     os.execve(argv[0], argv, _ENVIRON)  # noqa: S606
 
 

@@ -31,7 +31,7 @@ from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump, Tail
 from exeat.jail.vm.settings import ENTROPY, Settings, start_text
 from exeat.jail.vm.shares import Served
-from exeat.jail.vm.tree import MachineTree
+from exeat.jail.vm.tree import MACHINE, SERVER, MachineTree
 from exeat.values import Value
 
 if TYPE_CHECKING:
@@ -162,13 +162,16 @@ class Supervisor:
         fds = {f"{name}_fd": theirs[name].fileno() for name in _PORTS}
         shares, servers = guest.served.open()
         for server in servers:
-            pid = start(server.arguments, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True)
+            pid = start(
+                server.arguments, root=SERVER, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True
+            )
             self._children[pid] = "what serves its files"
         own = reserve_numbers(guest.tree.boot_names)
         disk = guest.disk.as_qemu_has_it(own[BASE]) if guest.disk is not None else None
         self._machine = machine = machine.replace(**fds, shares=shares, disk=disk)
         pid = start(
             partial(qemu_arguments, machine, own, guest.disk),
+            root=MACHINE if guest.served.virtiofsd else SERVER,  # if no one else serves files, it does
             kept=[*descriptors(machine), *own.values()],
             namespace=for_qemu,
             errors=says,

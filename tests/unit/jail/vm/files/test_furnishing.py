@@ -53,7 +53,7 @@ def test_a_folder_in_one_that_is_shared_as_well(tmp_path: Path) -> None:
     assert [tree.path for tree in found.trees] == ["/guest/m1/in/it", "/guest/m1", "/guest/m2"]
     assert found.shares == {"m1": (str(outer), False), "m2": (str(inner), True)}
     tree = MachineTree({}, {}, (0, 0), (), found.shares)
-    assert tree.paths_again([str(inner)]) == [{str(inner): "/run/exeat-machine/guest/m1/in/it"}]
+    assert tree.paths_again([str(inner)]) == [{str(inner): "/run/exeat-server/guest/m1/in/it"}]
 
 
 @pytest.mark.parametrize(("is_root", "home"), [(True, "/root"), (False, "/home/sandbox")])
