@@ -43,7 +43,10 @@ def read(path):
     with open(path, "rb") as file:
         return len(file.read(64))
 others = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
+with open("/proc/self/limits") as file:
+    (files,) = [line.split()[3:5] for line in file if line.startswith("Max open files")]
 found = {
+    "files": files,
     "seen": sorted(os.listdir("/guest")),
     "devices": sorted(os.listdir("/dev")),
     "writes": {path: tried(lambda: written(path)) for path in ("/x", "/etc/x", "/tmp/x", "/usr/x", "/boot/initrd")},
@@ -82,6 +85,7 @@ def test_the_place_of_qemu(guest: Guest, uid: int | None) -> None:
     assert (found["hidden"], found["program"]) == ("Permission denied", 64)
     assert found["others"] == found["memories"] == ["Permission denied"]
     assert found["internet"] == "done"
+    assert all(int(limit) <= 1024 for limit in found["files"]), "each connection of the guest takes memory of QEMU's"
 
 
 def test_the_place_of_what_serves_files(guest: Guest) -> None:

@@ -6,6 +6,7 @@ The supervisor forks them before it has the system call filter; they get it them
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
@@ -19,6 +20,8 @@ from exeat.jail.vm.tree import BOOT
 
 _ENVIRON: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/"}
 _NOT_STARTED: Final = 127
+# Each connection of the guest takes a descriptor and a quarter of a megabyte in QEMU, whatever memory the guest has.
+_MOST_OPEN: Final = 1024
 
 
 def start(
@@ -88,6 +91,8 @@ def qemu_arguments(machine: Machine, numbers: Mapping[str, int], disk: GuestDisk
         opened = os.open(f"{BOOT}/{name}", os.O_RDONLY)
         os.dup2(opened, number)
         os.close(opened)
+    most = min(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if disk is not None:
         disk.bound(0, memory=machine.memory)
     return command_line(machine.replace(**{f"{name}_fd": fd for name, fd in numbers.items() if name != BASE}))
