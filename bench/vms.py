@@ -139,7 +139,7 @@ def at_the_rate_of(sample: Sample, work: Load) -> Sample:
 
 
 def measure_network(effort: Effort, results: Results, *, web: bool) -> None:
-    for number in range(effort.more_rounds):
+    for number in range(effort.rounds):
         for row in ROWS:
             work = effort.load(row)
             results.take(row.name, "exeat", partial(through_guest, work, REDIRECTED if web else REDIRECTED_OTHER))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from exeat import SandboxManager
 from tests.support.fixtures.vms import Guest
 from tests.support.runs.running import NOBODY, Running, environment, exeat, folder_of, project, python
 
@@ -97,6 +98,19 @@ def test_kvm_that_is_insisted_on(tmp_path: Path) -> None:
     assert (done.status, done.stdout) == (2, "")
     assert "KVM cannot be used here\n  why: " in done.stderr
     assert "  fix: " in done.stderr
+
+
+@pytest.mark.threat("T-V21")
+def test_variables_for_the_command_choose_no_kernel(
+    guest: Guest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that embeds exeat passes them on from elsewhere. Its own variables are what counts."""
+    monkeypatch.setenv("EXEAT_KERNEL", str(guest.kernel))
+    monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(project())
+    with SandboxManager({"sandbox": {"jail": "vm"}}) as manager:
+        done = manager.run_sync(["/bin/uname", "-r"], env={"EXEAT_KERNEL": "/etc/passwd", "PATH": "/nowhere"})
+    assert done.stdout.decode().strip() in guest.kernel.name
 
 
 def test_a_guest_that_powers_off(guest: Guest) -> None:

@@ -89,6 +89,7 @@ def saved(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sa
     assert {path.name for path in sandbox.folder.iterdir()} <= _OF_SANDBOX
 
 
+@pytest.mark.threat("T-V53")
 def test_machines_of_one_snapshot_have_nothing_in_common_but_their_boot(saved: Sandbox) -> None:
     """Each has random numbers of its own, and the right time. Memory need not be said again."""
     one, said = saved.look()
@@ -107,6 +108,7 @@ def test_another_machine_boots_and_says_so(saved: Sandbox) -> None:
     assert seen["continued"] is False
 
 
+@pytest.mark.threat("T-V54")
 def test_a_state_that_is_damaged_boots_and_says_so(saved: Sandbox) -> None:
     whole = saved.state.read_bytes()
     try:

@@ -51,12 +51,13 @@ class VmJail(NamespaceJail):
         saved = _saved(options) if spec.disk is None else None  # one that was saved has no disk
         options = saved.defaults(options) if saved is not None else options
         inherited, cache = spec.variables.inherited, spec.memory
-        qemu = seen_by_qemu(programs.find_qemu(inherited))
-        found = kernel.find_kernel(options.kernel, inherited)
+        # By what exeat was started with: who chooses variables for the command chooses nothing out here.
+        qemu = seen_by_qemu(programs.find_qemu(os.environ))
+        found = kernel.find_kernel(options.kernel, os.environ)
         runs_on = accel.choose(options.accel, insists=options.insists, cache_folder=cache)
         if options.accel == AUTO and not options.quiet:
             sys.stderr.write(f"exeat: {_ACCELERATED[runs_on.kind]}: {runs_on.why}\n")
-        served = _serve(found, inherited)
+        served = _serve(found, os.environ)
         uid, gid = (0, 0) if options.guest_root else (os.geteuid(), os.getegid())
         own = _own_files(spec, served.kind, is_root=uid == 0)
         served = served.replace(trees=own.trees)

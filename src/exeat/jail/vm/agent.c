@@ -100,7 +100,7 @@ static void prepare_guest(void) {
     set_clock();
     add_entropy();
     if (hostname) need(CALL2(NR_sethostname, hostname, length_of(hostname)), "this is no host name: ", hostname);
-    set_network();
+    set_card();
     mount_root();
     enter_root();
     make_home();
@@ -145,6 +145,11 @@ __attribute__((used)) void live(word *stack) {
     signals = (int)CALL4(NR_signalfd4, -1, &all, 8, CLOEXEC_ | O_NONBLOCK_);
     if (signals < 0) leave(EXIT_LOST);
     await_host(CONTROL, -1);
+    if (is_guest) { /* before HELLO: what a saved machine is to have already */
+        furnish_devices();
+        raise_loopback();
+        set_card();
+    }
     tell_number(HELLO, VERSION, 4);
     await_start();
     if (is_guest) {

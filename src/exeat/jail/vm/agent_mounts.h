@@ -24,6 +24,19 @@ static void mount_kernel_files(void) {
     mount("sysfs", "/sys", "sysfs", MS_NOSUID_ | MS_NODEV_ | MS_NOEXEC_, 0);
 }
 
+/* What else programs look for in /dev */
+static void furnish_devices(void) {
+    static const char *const LINKS[][2] = {
+        {"/proc/self/fd", "/dev/fd"}, {"fd/0", "/dev/stdin"}, {"fd/1", "/dev/stdout"}, {"fd/2", "/dev/stderr"}};
+    for (size i = 0; i < sizeof LINKS / sizeof *LINKS; i++) CALL2(NR_symlink, LINKS[i][0], LINKS[i][1]);
+    CALL2(NR_mkdir, "/dev/pts", 0755);
+    CALL2(NR_mkdir, "/dev/shm", 01777);
+    CALL2(NR_mkdir, "/dev/mqueue", 01777);
+    need(mount("devpts", "/dev/pts", "devpts", MS_NOSUID_ | MS_NOEXEC_, "gid=5,mode=620,ptmxmode=666"), "no terminals: /dev/pts", "");
+    need(mount("shm", "/dev/shm", "tmpfs", MS_NOSUID_ | MS_NODEV_, "mode=1777"), "no shared memory: /dev/shm", "");
+    mount("mqueue", "/dev/mqueue", "mqueue", MS_NOSUID_ | MS_NODEV_ | MS_NOEXEC_, 0);
+}
+
 /* Modules come from the host, with the kernel itself. To check signatures takes an emulated guest a third of the time that
    loading them does; versions that are not looked at are not signed either. A kernel that insists gets its way. */
 static word load_module(word file) {
@@ -147,8 +160,6 @@ static void move_into_root(const char *path) {
 
 /* The first root cannot be left, only covered. */
 static void enter_root(void) {
-    static const char *const LINKS[][2] = {
-        {"/proc/self/fd", "/dev/fd"}, {"fd/0", "/dev/stdin"}, {"fd/1", "/dev/stdout"}, {"fd/2", "/dev/stderr"}};
     move_into_root("/dev");
     move_into_root("/sys");
     move_into_root("/proc");
@@ -156,13 +167,6 @@ static void enter_root(void) {
     need(mount(".", "/", 0, MS_MOVE_, 0), "the root cannot be moved", "");
     need(CALL1(NR_chroot, "."), "the root cannot be entered", "");
     CALL1(NR_chdir, "/");
-    for (size i = 0; i < sizeof LINKS / sizeof *LINKS; i++) CALL2(NR_symlink, LINKS[i][0], LINKS[i][1]);
-    CALL2(NR_mkdir, "/dev/pts", 0755);
-    CALL2(NR_mkdir, "/dev/shm", 01777);
-    CALL2(NR_mkdir, "/dev/mqueue", 01777);
-    need(mount("devpts", "/dev/pts", "devpts", MS_NOSUID_ | MS_NOEXEC_, "gid=5,mode=620,ptmxmode=666"), "no terminals: /dev/pts", "");
-    need(mount("shm", "/dev/shm", "tmpfs", MS_NOSUID_ | MS_NODEV_, "mode=1777"), "no shared memory: /dev/shm", "");
-    mount("mqueue", "/dev/mqueue", "mqueue", MS_NOSUID_ | MS_NODEV_ | MS_NOEXEC_, 0);
     if (has_disk) mount("run", "/run", "tmpfs", MS_NOSUID_ | MS_NODEV_, "mode=755");
 }
 

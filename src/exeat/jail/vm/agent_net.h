@@ -118,7 +118,8 @@ static word configure(word channel, int index, int family, const char *value) {
     at = take_address(at, family, &gateway);
     if (!at || *at) return -EINVAL_;
     word error = set_address(channel, index, &own);
-    return error ? error : set_gateway(channel, index, &gateway);
+    if (!error || error == -EEXIST_) error = set_gateway(channel, index, &gateway);
+    return error == -EEXIST_ ? 0 : error;
 }
 
 static int index_of_card(word channel) {
@@ -128,20 +129,29 @@ static int index_of_card(word channel) {
     return request.index;
 }
 
-static void set_network(void) {
-    const char *net4 = value_of("net4"), *net6 = value_of("net6");
+static void raise_loopback(void) {
     word channel = CALL3(NR_socket, AF_NETLINK_, SOCK_RAW_ | CLOEXEC_, 0);
     need(channel, "no network can be set up", "");
     need(raise_link(channel, LOOPBACK), "the loopback interface cannot be raised", "");
-    if (net4 || net6) {
-        int card = index_of_card(channel);
-        write_file("/proc/sys/net/ipv6/conf/eth0/accept_ra", "0"); /* who routes is said here, once */
-        write_file("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0");
-        need(raise_link(channel, card), "eth0 cannot be raised", "");
-        if (net4) need(configure(channel, card, AF_INET_, net4), "eth0 cannot have this address and route: ", net4);
-        word error = net6 ? configure(channel, card, AF_INET6_, net6) : 0;
-        if (error == -EOPNOTSUPP_ || error == -EAFNOSUPPORT_) note("this kernel has no IPv6", "", 0);
-        else need(error, "eth0 cannot have this address and route: ", net6);
-    }
+    CALL1(NR_close, channel);
+}
+
+/* Once with what the firmware says, and not again when the host says START and has nothing else to say: so a machine that
+   is saved before that has its network already. */
+static void set_card(void) {
+    static const char *last4 = "", *last6 = "";
+    const char *net4 = value_of("net4"), *net6 = value_of("net6");
+    if (is_same(net4 ? net4 : "", last4) && is_same(net6 ? net6 : "", last6)) return;
+    last4 = net4 ? net4 : "";
+    last6 = net6 ? net6 : "";
+    word channel = CALL3(NR_socket, AF_NETLINK_, SOCK_RAW_ | CLOEXEC_, 0);
+    int card = index_of_card(channel);
+    write_file("/proc/sys/net/ipv6/conf/eth0/accept_ra", "0"); /* who routes is said here, once */
+    write_file("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0");
+    need(raise_link(channel, card), "eth0 cannot be raised", "");
+    if (net4) need(configure(channel, card, AF_INET_, net4), "eth0 cannot have this address and route: ", net4);
+    word error = net6 ? configure(channel, card, AF_INET6_, net6) : 0;
+    if (error == -EOPNOTSUPP_ || error == -EAFNOSUPPORT_) note("this kernel has no IPv6", "", 0);
+    else need(error, "eth0 cannot have this address and route: ", net6);
     CALL1(NR_close, channel);
 }

@@ -7,6 +7,7 @@ from typing import Final
 
 _PANIC: Final = "Kernel panic - not syncing: "
 _USUAL: Final = "virtio_loop: Unexpected poll revents"  # of virtiofsd, when QEMU ends
+_KILLED: Final = 9
 _TITLE: Final = "the guest's console:"
 
 
@@ -28,6 +29,8 @@ def why_gone(what: str, code: int | None, console: Sequence[str], *, has_begun: 
         return f"the guest's kernel has panicked: {panic}"
     if what == "QEMU" and not code:
         return "the guest has powered off, and its command with it" if has_begun else "the guest has not booted"
+    if code == -_KILLED:
+        return f"{what} was killed, as happens when memory runs out"
     how = f"status {code}" if code is not None and code >= 0 else f"signal {-(code or 0)}"
     return f"{what} has ended ({how})"
 

@@ -27,6 +27,9 @@ KERNEL_PARAMETERS: Final = (
 )
 # An emulated processor guesses nothing ahead: what is done against that costs a tenth of a boot, and is of no use.
 EMULATED_PARAMETERS: Final = ("mitigations=off",)
+# In a saved machine each share is plugged in later, and how its interrupt is wired would be a program of the firmware,
+# a quarter of a second long. The wires of 1984 take none, and serve one processor.
+SAVED_PARAMETERS: Final = ("acpi=noirq", "pci=nomsi")
 SANDBOX: Final = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 NETWORK: Final = (
     "user,id=net,ipv4=on,net=10.0.2.0/24,host=10.0.2.2,dns=10.0.2.3"
@@ -158,7 +161,8 @@ def _board(machine: Machine) -> Iterator[str]:
 def _kernel(machine: Machine) -> Iterator[str]:
     yield from ("-kernel", _path(machine.kernel_fd), "-initrd", _path(machine.initrd_fd))
     emulated = () if machine.accel == "kvm" else EMULATED_PARAMETERS
-    yield from ("-append", " ".join((*machine.append, *emulated)))
+    saved = SAVED_PARAMETERS if emulated and machine.memory_fd >= 0 and machine.cpus == 1 else ()
+    yield from ("-append", " ".join((*machine.append, *emulated, *saved)))
     if machine.smbios_fd >= 0:
         yield from ("-smbios", f"file={_path(machine.smbios_fd)}")
     if machine.is_continued:

@@ -257,7 +257,7 @@ class Supervisor:
             case Kind.HELLO if not self._is_greeted:
                 self._greet(protocol.read_hello(payload))
             case Kind.RUNNING:
-                self._is_running = True
+                self._is_running, self._boot_ends = True, float("inf")
             case Kind.FAILED:
                 failed = protocol.read_failed(payload)
                 raise GuestError(f"the guest could not be set up: {failed.text}", detail=self._why(failed.errno))
@@ -279,7 +279,7 @@ class Supervisor:
     def _greet(self, version: int) -> None:
         if version != protocol.VERSION:
             raise GuestError("the guest's agent is of another version", detail=f"{version}, not {protocol.VERSION}")
-        self._is_greeted, self._boot_ends = True, float("inf")
+        self._is_greeted = True
         guest = self._guest
         if guest.disk is not None:
             guest.disk.bound(self._qemu, memory=0)
@@ -373,6 +373,8 @@ class Supervisor:
             self._why_ending = TIMED_OUT
             self._send(protocol.encode(Kind.END))
             self._ends_at = now + (_END_S if self._is_running else 0)
+        if self._exited and not self._why_ending and not all(pump.is_empty for pump in self._outputs.values()):
+            self._ends_at = now + _LAST_BYTES_S  # it is the caller who takes his time (a pager), not the guest
 
     def _is_over(self) -> bool:
         late = self._ends_at is not None and time.monotonic() >= self._ends_at

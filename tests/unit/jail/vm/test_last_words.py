@@ -17,7 +17,7 @@ PANIC = "[    3.0] Kernel panic - not syncing: VFS: Unable to mount root fs"
         ("QEMU", 0, ["[ 1.0] reboot: Power down"], False, "the guest has not booted"),
         ("QEMU", 0, [PANIC], False, "the guest's kernel has panicked: VFS: Unable to mount root fs"),
         ("QEMU", 1, [], False, "QEMU has ended (status 1)"),
-        ("QEMU", -9, [], True, "QEMU has ended (signal 9)"),
+        ("QEMU", -9, [], True, "QEMU was killed, as happens when memory runs out"),
         ("what serves its files", -31, [], True, "what serves its files has ended (signal 31)"),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 
+import pytest
+
 from exeat.jail.vm import machine
 from exeat.jail.vm.machine import Disk, Machine, NineP, VirtioFs
 
@@ -62,6 +64,7 @@ def test_memory_is_shared_only_with_a_virtiofsd() -> None:
     assert _options(_BARE.replace(memory_fd=24, shares=(VirtioFs(20, "root"),)), "-object") == own
 
 
+@pytest.mark.threat("T-V52")
 def test_files_are_descriptors_that_are_inherited() -> None:
     full = _BARE.replace(
         shares=(VirtioFs(20, "root"), NineP("/proc/self/fd/3", "m0", read_only=True)),

@@ -32,6 +32,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[tuple[K
     assert received == sent
 
 
+@pytest.mark.threat("T-V50")
 @given(st.binary(max_size=400), st.integers(1, 50))
 def test_no_bytes_of_a_guest_do_anything_but_frames_or_the_one_error(data: bytes, size: int) -> None:
     frames = Frames(protocol.GUEST_LIMIT)

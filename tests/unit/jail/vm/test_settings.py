@@ -77,6 +77,7 @@ def test_start_has_the_settings_again_and_what_belongs_to_the_command() -> None:
     ]
 
 
+@pytest.mark.threat("T-V52")
 def test_what_cannot_be_said_is_refused_and_never_cut() -> None:
     with pytest.raises(JailError, match="zero byte"):
         _start(argument="a\0arg=b")

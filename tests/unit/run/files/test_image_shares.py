@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,17 +23,21 @@ def me(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (home / name).mkdir(parents=True)
     (home / ".ssh" / "id_rsa").touch()
     (tmp_path / "state").mkdir()
+    (tmp_path / "disk.raw").write_bytes(bytes(510) + b"\x55\xaa" + bytes(512))
     monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(home / "project")
     return home
 
 
-def see(*mounts: Mount, files: FileSettings | None = None, image: str = "/disk") -> SeenFiles:
+def see(*mounts: Mount, files: FileSettings | None = None, has_image: bool = True) -> SeenFiles:
+    image = str(Path(os.environ["EXEAT_HOME"]).parent / "disk.raw") if has_image else ""
     settings = RunSettings(
         ["true"], jail="vm", vm=VmOptions(image=image, mounts=mounts), files=(files or FileSettings(),)
     )
-    return see_files(make_plan(settings, Preparations()))
+    seen = see_files(make_plan(settings, Preparations()))
+    seen.close()
+    return seen
 
 
 def test_the_project_and_what_is_named(me: Path) -> None:
@@ -52,7 +57,7 @@ def test_the_project_and_what_is_named(me: Path) -> None:
 
 
 def test_without_an_image_there_is_nothing_to_mount(me: Path) -> None:
-    assert see(image="").mounts == ()
+    assert see(has_image=False).mounts == ()
 
 
 def test_a_home_is_not_shared(me: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

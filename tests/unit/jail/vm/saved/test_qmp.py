@@ -100,6 +100,7 @@ def test_what_is_no_answer_is_an_error_and_nothing_else(
     assert len(caught.value.detail) <= 500
 
 
+@pytest.mark.threat("T-V51")
 def test_a_line_without_an_end_is_not_read_for_ever(qmp: Qmp, ends: tuple[socket.socket, socket.socket]) -> None:
     theirs = ends[1]
     told = threading.Event()

@@ -59,6 +59,7 @@ def test_memory_that_was_never_written_to_is_a_machine_as_well(tmp_path: Path) -
     assert _read(path) == (_DEVICES, bytes(_SIZE))
 
 
+@pytest.mark.threat("T-V54")
 @pytest.mark.thorough
 def test_damage_anywhere_is_found(saved: Path) -> None:
     """One bit in each of many places, from the first byte to the last."""
