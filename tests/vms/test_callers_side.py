@@ -6,6 +6,8 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,7 @@ def test_ctrl_z_while_it_boots_stops_the_job_and_it_boots_on(guest: Guest) -> No
     argv = run_argv([*guest.options, "--quiet"], ["echo", "it", "runs"])
     with Terminal(environment(TERM="dumb"), cwd=project()) as terminal:
         job = terminal.start(argv)
-        wait_until(lambda: _qemu_of(job), "QEMU")
+        wait_until(lambda: bool(_qemu_of(job)), "QEMU")
         terminal.type("\x1a")
         assert terminal.wait(job)[0] == "stopped"
         terminal.go_on(job)
@@ -57,6 +59,29 @@ def test_the_terminal_is_as_it_was_when_the_jail_is_killed(guest: Guest) -> None
         assert re.search(r"(?<!-)\becho\b", terminal.text)
 
 
+def test_a_terminal_that_shows_nothing_any_more_does_not_stop_the_time(guest: Guest) -> None:
+    """Whoever has its other end has stopped reading. Without a limit the command waits, as it would without a guest."""
+    far_end, near_end = os.openpty()
+    argv = run_argv([*guest.options, "--quiet", "--time-limit", "12"], ["yes"])
+    with subprocess.Popen(
+        argv,
+        env=environment(TERM="dumb"),
+        cwd=project(),
+        stdin=near_end,
+        stdout=near_end,
+        stderr=near_end,
+        start_new_session=True,
+    ) as job:
+        os.close(near_end)
+        wait_until(lambda: bool(_qemu_of(job.pid)), "QEMU")
+        wait_until(lambda: not _qemu_of(job.pid), "its end")
+        with suppress(OSError):  # hung up
+            while os.read(far_end, 1 << 16):
+                pass
+        os.close(far_end)
+        assert job.wait(60) == 124
+
+
 def test_few_descriptors_and_no_place_to_keep_a_kernel_in_will_do(guest: Guest) -> None:
     """A service has 256 descriptors, and its home is read-only."""
     env = environment(EXEAT_HOME="/proc/nowhere")
@@ -71,6 +96,7 @@ def test_more_arguments_than_a_guest_takes_are_refused_before_it_boots() -> None
     assert (done.status, done.stdout) == (2, "")
     assert "the arguments and the environment have" in done.stderr
     assert "put what is long into a file" in done.stderr
+    assert "has failed" not in done.stderr
 
 
 def _qemu_of(job: int) -> list[int]:

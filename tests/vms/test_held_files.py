@@ -11,7 +11,7 @@ from tests.support.fixtures.vms import Guest
 from tests.support.gateways.scene import wait_until
 from tests.support.runs.running import BY_USER, Running, folder_of, python
 
-pytestmark = pytest.mark.threat("T-V50")
+pytestmark = pytest.mark.threat("T-V70")
 
 _PROTECTED = (".envrc", ".git/config", ".git/hooks/pre-commit")
 # A write that is refused as everywhere in the project, or not; what the guest sees; and what it may write.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.support.fixtures.vms import Guest
 from tests.support.programs import Finished, find
 from tests.support.runs.running import AS_ROOT, BY_USER, environment, exeat, folder_of, run_argv
 from tests.support.runs.secret_runs import HOST, authority, tls_echo
+from tests.support.vms.bootable import bootable_image
 from tests.support.vms.images import BUNDLE, MARK, as_qcow2, make_image
 
 _FULL_MIB = 24
@@ -47,7 +49,7 @@ cat /etc/mark; echo; echo "user $(id -u)"; echo "in $PWD"; echo "home $HOME"
 echo real > in-project; echo changed > "$HOME/new" && echo writable
 cat /data/file; echo denied > /data/file || echo read-only
 echo "host ${OF_THE_HOST-none} named ${NAMED-none}"
-ls /usr/bin/env 2>/dev/null; exit 7
+echo "named $(id -un) $(id -gn)"; exit 7
 """
 
 
@@ -66,9 +68,10 @@ def test_an_image_is_the_root_and_is_never_written(guest: Guest, image: Path, ui
         assert done.status == 7, done.stderr
         number = os.geteuid() if uid is None else uid
         of_user = "/root" if number == 0 else "/home/sandbox"
+        name = "root" if number == 0 else "sandbox"
         assert done.stdout.splitlines() == [
             MARK, f"user {number}", f"in {home}/project", f"home {of_user}", "writable", "shown", "read-only",
-            "host none named 2",
+            "host none named 2", f"named {name} {name}",
         ]  # fmt: skip
         assert (home / "project/in-project").read_text() == "real\n"
         assert (data / "file").read_text() == "shown\n"
@@ -78,13 +81,16 @@ def test_an_image_is_the_root_and_is_never_written(guest: Guest, image: Path, ui
 
 @pytest.mark.threat("T-V40", "T-V41")
 def test_the_disk_of_a_sandbox(guest: Guest, image: Path) -> None:
-    """It is there again, for who has the same image; it is no other guest's meanwhile, and has a limit."""
-    before = _digest(image)
+    """It is there again, and has a limit. The image is in the project, which is real, and is protected there."""
     with folder_of(None) as home:
-        write = "echo kept > /etc/kept; mkdir /etc/folder; sync"
+        (home / "project").mkdir()
+        image = Path(shutil.copy(image, home / "project/image.raw"))
+        before = _digest(image)
+        write = "echo kept > /etc/kept; mkdir /etc/folder; echo here > control; echo x >> image.raw || echo protected"
         named = ("--name", "box", "--guest-root")
         done = _run(guest, image, home, "--new", *named, command=("sh", "-c", write))
-        assert done.status == 0, done.stderr
+        assert (done.status, done.stdout) == (0, "protected\n"), done.stderr
+        assert (home / "project/control").exists()
         assert "disk is kept in the sandbox" in done.stderr
         fill = "cat /etc/kept; dd if=/dev/urandom of=/etc/folder/big bs=1M count=50 conv=fsync; echo still here"
         limited = (*named, "--layer-size", f"{_FULL_MIB}MiB")
@@ -94,7 +100,7 @@ def test_the_disk_of_a_sandbox(guest: Guest, image: Path) -> None:
         assert f"disk was full: it may take {_FULL_MIB} MiB (--layer-size)" in done.stderr
         disk = home / "state/sandboxes/box/disk.qcow2"
         assert _FULL_MIB - 4 < disk.stat().st_size >> 20 <= _FULL_MIB
-    assert _digest(image) == before
+        assert _digest(image) == before
 
 
 # Whom a program trusts that is told nothing, and what one trusts that goes by the variables.
@@ -124,6 +130,7 @@ def test_programs_of_an_image_trust_the_run(guest: Guest, image: Path, start_ori
     assert done.stdout.splitlines() == ["200 200", f"[] {BUNDLE.strip()}"], done.stderr
 
 
+@pytest.mark.every_vm
 def test_a_disk_without_a_root(guest: Guest) -> None:
     """The sentence, and the console."""
     with folder_of(None) as home:
@@ -168,3 +175,43 @@ def test_qemu_is_never_that_of_a_kept_layer(guest: Guest) -> None:
         assert not ran.exists()
         done = exeat("--name", "box", command=("cat", "/opt/kept"), cwd=project, env=variables)
         assert done.stdout == "more\n", done.stderr
+
+
+_ON_ITS_OWN = """
+echo "first $(cat /proc/1/comm)"; echo "as $(id -u) in $PWD on $(hostname)"; echo real > in-project
+/usr/bin/python3 -I -c "$1" "$2"; read typed; echo "typed $typed"; exit 7
+"""
+
+
+@pytest.mark.every_vm
+@pytest.mark.timeout(1_300)
+def test_an_image_that_boots_by_itself(guest: Guest, start_origin: StartOrigin) -> None:
+    """With its own kernel, systemd and cloud-init, which starts the agent; emulated, that takes minutes."""
+    image = bootable_image()
+    before = image.stat().st_mtime_ns
+    port = start_origin(tls_echo()).port
+    with folder_of(None) as home:
+        ca, project = home / "upstream.pem", home / "project"
+        project.mkdir()
+        authority().cert_pem.write_to_path(ca)
+        named = ("--add-host", f"{HOST}:127.0.0.1", "--allow", f"{HOST}:{port}", "--upstream-ca", str(ca))
+        options = ("--vm", "--accel", "tcg", "--image", str(image), "--own-init", "--intercept", "all", *named)
+        command = ("sh", "-c", _ON_ITS_OWN, "sh", _FETCH, f"https://{HOST}:{port}/")
+        done = subprocess.run(
+            run_argv(options, command),
+            cwd=project,
+            env=environment(HOME=str(home), EXEAT_HOME=str(home / "state")),
+            input="hello\n",
+            capture_output=True,
+            text=True,
+            timeout=1_200,
+            check=False,
+        )
+        assert done.returncode == 7, done.stderr
+        lines = done.stdout.splitlines()
+        assert lines[:2] == ["first systemd", f"as {os.geteuid()} in {project} on sandbox"]
+        assert lines[2] == "200 200"
+        assert lines[3].startswith("[] ")
+        assert lines[4] == "typed hello"
+        assert (project / "in-project").read_text() == "real\n"
+    assert image.stat().st_mtime_ns == before

@@ -12,7 +12,7 @@ import pytest
 from tests.support.fixtures.vms import Guest
 from tests.support.runs.running import BY_USER, NOBODY, PYTHON, as_user, exeat, folder_of
 
-pytestmark = pytest.mark.threat("T-V51")
+pytestmark = pytest.mark.threat("T-V71")
 
 _HIDDEN = "/usr/bin/yes"
 # exeat, but for the program that it starts; what that says is shown as a program's last words are.

@@ -21,7 +21,7 @@ from tests.support.gateways.scene import wait_until
 from tests.support.jails.stage import Stage
 from tests.support.origins.web import hello
 from tests.support.programs import need
-from tests.support.runs.running import hosts, python, wait_gone
+from tests.support.runs.running import exeat, hosts, python, wait_gone
 from tests.support.runs.secret_runs import HOST, Hoard, tls_echo
 from tests.support.vms.workplace import Workplace, has_started, processes_of, workplace
 
@@ -285,6 +285,10 @@ def test_a_named_guest_keeps_what_it_learned_and_its_files(place: Workplace, sta
 
 
 def test_a_program_that_is_not_there(place: Workplace) -> None:
-    done = place.run("--quiet", command=["no-such-program"])
+    """Nor is there any standard input."""
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh"]
+    done = exeat(
+        argv=place.argv("--quiet", command=["no-such-program"]), before=closed, env=place.environ, cwd=place.project
+    )
     assert (done.status, done.stdout) == (127, ""), done
     assert "no-such-program" in done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from typing import Any, Final
 
@@ -33,6 +32,8 @@ def open_disk(folder: SandboxFolder) -> int:
 
 def make_disk(folder: SandboxFolder, note: dict[str, object]) -> int:
     """An empty one. The note first: a disk without one is never taken for another image's. Raises OSError."""
+    import json  # for guests with an image only, here and below
+
     content = json.dumps(note).encode()
     write_file(folder.descriptor, DISK_NOTE, FRESH_DISK_NOTE, content, f"{folder.path}/{DISK_NOTE}")
     made = os.open(DISK, _OPEN | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder.descriptor)
@@ -42,6 +43,8 @@ def make_disk(folder: SandboxFolder, note: dict[str, object]) -> int:
 
 def read_note(folder: SandboxFolder) -> dict[str, Any]:
     """Empty if there is none that can be read."""
+    import json
+
     try:
         noted = json.loads(read_file(folder.descriptor, DISK_NOTE, f"{folder.path}/{DISK_NOTE}", _MOST_NOTED))
     except (FileNotFoundError, ValueError):

@@ -29,8 +29,11 @@ def make_image(folder: Path, *, kind: str = "ext4", size: str = "64M") -> Path:
     for name in _LINKS:
         (root / name).symlink_to(f"usr/{name}")
     for name in _MORE_PROGRAMS:
-        (root / "bin" / name).symlink_to("busybox")
+        if not (root / "bin" / name).is_symlink():
+            (root / "bin" / name).symlink_to("busybox")
     (root / "etc/mark").write_text(MARK)
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n12:x:1:1::/:/bin/sh")  # the last without its end
+    (root / "etc/group").write_text("root:x:0:\n")
     (root / "etc/ssl/certs/ca-certificates.crt").write_text(BUNDLE)
     mke2fs = find("mke2fs", "/usr/sbin", "/sbin")
     owner = f"root_owner={os.geteuid()}:{os.getegid()}" if os.geteuid() == 0 else "root_owner=0:0"

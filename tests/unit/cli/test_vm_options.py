@@ -133,3 +133,13 @@ def test_what_means_nothing_starts_nothing(
     assert status == 2
     assert said in capsys.readouterr().err
     assert started == []
+
+
+def test_an_image_that_boots_by_itself(started: list[RunSettings], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--vm", "--image", "disk.raw", "--own-init", "--", "true"]) == 0
+    assert started[0].vm is not None
+    assert started[0].vm.own_init
+    assert main(["run", "--vm", "--own-init", "--", "true"]) == 2
+    assert "--image FILE as well" in capsys.readouterr().err
+    assert main(["run", "--vm", "--image", "disk.raw", "--own-init", "--kernel", "vmlinuz", "--", "true"]) == 2
+    assert "boots with its own kernel" in capsys.readouterr().err

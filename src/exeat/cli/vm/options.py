@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from exeat.jail.container.options import Mount
     from exeat.jail.vm.options import VmOptions
 
-_OWN: Final = ("accel", "kernel", "image", "guest_root", "time_limit")  # those that mean nothing for anything else
+_OWN: Final = (
+    "accel",
+    "kernel",
+    "image",
+    "own_init",
+    "guest_root",
+    "time_limit",
+)  # those that mean nothing for anything else
 _CONTAINERS: Final = {
     "engine": "no --engine: QEMU alone runs the machine",
     "pids": "no --pids: the guest's kernel counts its own processes",
@@ -35,6 +42,9 @@ def add_vm_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--kernel", metavar="FILE", help="boot this kernel (default: one of /boot; EXEAT_KERNEL)")
     group.add_argument("--image", metavar="FILE", help="boot with the root of this disk image: qcow2 or raw")
+    group.add_argument(
+        "--own-init", action="store_true", help="the image boots with its own kernel and init; it needs cloud-init"
+    )
     group.add_argument("--guest-root", action="store_true", help="the command is root, in the guest")
     group.add_argument(
         "--time-limit", metavar="TIME", help="power off after so many seconds, or 5m, or 1h; exit status 124"
@@ -88,6 +98,7 @@ def vm_options(options: argparse.Namespace) -> VmOptions | None:
         insists=accel == KVM,
         kernel=_path("--kernel", options.kernel),
         image=_image(options),
+        own_init=_own_init(options),
         guest_root=options.guest_root,
         time_limit_s=0.0 if options.time_limit is None else parse_seconds(options.time_limit, "--time-limit"),
         quiet=options.quiet,
@@ -125,6 +136,16 @@ def _image(options: argparse.Namespace) -> str:
 
         examine_image(path)
     return path
+
+
+def _own_init(options: argparse.Namespace) -> bool:
+    if options.own_init and options.image is None:
+        raise ConfigError("it is about an image", where="--own-init", expected="--image FILE as well")
+    if options.own_init and options.kernel is not None:
+        raise ConfigError(
+            "the image boots with its own kernel", where="--kernel", expected="no --own-init, or no --kernel"
+        )
+    return bool(options.own_init)
 
 
 def _mounts(options: argparse.Namespace) -> tuple[Mount, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from exeat.jail.vm import accel, agent, initramfs, kernel, programs
 from exeat.jail.vm.caller import CallersTerminal
 from exeat.jail.vm.files.disk import BASE, FILE_SYSTEMS, MODULES, MORE_FILE_SYSTEMS, GuestDisk
 from exeat.jail.vm.files.furnishing import GuestFiles, complete_environment, files_of_image, files_of_view
+from exeat.jail.vm.files.seed import Seed, choose_port
 from exeat.jail.vm.host.memory import choose_memory
 from exeat.jail.vm.machine import Machine
 from exeat.jail.vm.options import AUTO, TCG, VmOptions
@@ -26,13 +27,16 @@ from exeat.jail.vm.supervisor import Guest, live_as_supervisor
 from exeat.jail.vm.tree import MachineTree, seen_by_qemu
 
 if TYPE_CHECKING:
+    from exeat.jail.messages import HostPorts
     from exeat.jail.vm.saved.deciding import SavedMachine
 
 _HOST_OF_GUEST: Final = "10.0.2.2"  # what QEMU calls the machine it runs on: the jail
 _MODULES: Final = ("virtio_pci", "virtio_console", "virtio_net")
 _BOOT_S: Final = {"kvm": 20.0, "tcg": 60.0}
 _ACCELERATED: Final = {"kvm": "the guest runs on the processor (kvm)", "tcg": "the guest is emulated (tcg)"}
+_OWN_INIT: Final = 10  # times as long, for a system that starts all that it has
 _FASTEST_CPUS: Final = 4
+_MOST_PORTS: Final = 64  # that the agent listens on
 
 
 class VmJail(NamespaceJail):
@@ -53,7 +57,7 @@ class VmJail(NamespaceJail):
         inherited, cache = spec.variables.inherited, spec.memory
         # By what exeat was started with: who chooses variables for the command chooses nothing out here.
         qemu = seen_by_qemu(programs.find_qemu(os.environ))
-        found = kernel.find_kernel(options.kernel, os.environ)
+        found = None if options.own_init else kernel.find_kernel(options.kernel, os.environ)
         runs_on = accel.choose(options.accel, insists=options.insists, cache_folder=cache)
         if options.accel == AUTO and not options.quiet:
             sys.stderr.write(f"exeat: {_ACCELERATED[runs_on.kind]}: {runs_on.why}\n")
@@ -70,7 +74,7 @@ class VmJail(NamespaceJail):
         )
         if spec.disk is not None:
             complete_environment(environ, inherited.get("TERM", ""), own.home, has_terminal=spec.has_terminal)
-        settings = own.settings(uid, gid, _ports(spec))
+        settings = own.settings(uid, gid, forwarded_ports(spec.to_host, quiet=options.quiet))
         start_text(settings, spec.argv, environ)  # too much is said now, not when the guest has booted
         machine = Machine(
             qemu=qemu,
@@ -78,12 +82,19 @@ class VmJail(NamespaceJail):
             cpus=options.cpus or (1 if runs_on.kind == TCG else min(_FASTEST_CPUS, os.cpu_count() or 1)),
             accel=runs_on.kind,
         )
-        initrd = _initramfs(found, served, spec.disk)
-        continues, saves = saved.decide(machine, found.path, initrd) if saved is not None else (None, None)
-        told = settings if saves is None else saves.known_at_boot(settings)
-        files = {"initrd": initrd, "smbios": smbios_bytes(told)}
+        continues = saves = seed = None
+        files: dict[str, bytes] = {}
+        shown: dict[str, tuple[int, bool]] = {}
+        if found is None:
+            seed = Seed(choose_port(settings.forwards), os.urandom(16).hex(), agent.read(), own.hostname)
+            machine = machine.replace(boots_itself=True, serial=seed.serial)
+        else:
+            files["initrd"] = _initramfs(found, served, spec.disk)
+            shown["kernel"] = (kernel.open_kernel(found, cache), False)
+            if saved is not None:
+                continues, saves = saved.decide(machine, found.path, files["initrd"])
+        files["smbios"] = smbios_bytes(settings if saves is None else saves.known_at_boot(settings))
         assert spec.view is not None
-        shown = {"kernel": (kernel.open_kernel(found, cache), False)}
         kept = [options.saved_fd, options.saving_fd]
         if spec.disk is not None:
             shown[BASE] = (os.dup(spec.disk.base), False)
@@ -97,9 +108,10 @@ class VmJail(NamespaceJail):
             environ,
             served if saves is None else served.replace(trees=()),
             tree,
-            boot_limit_s=_BOOT_S[runs_on.kind],
+            boot_limit_s=_BOOT_S[runs_on.kind] * (_OWN_INIT if seed is not None else 1),
             time_limit_s=options.time_limit_s,
             disk=spec.disk,
+            seed=seed,
             continues=continues,
             saves=saves,
         )
@@ -119,12 +131,15 @@ def _saved(options: VmOptions) -> SavedMachine | None:
     return SavedMachine(options)
 
 
-def _serve(found: kernel.Kernel, environ: Mapping[str, str]) -> Served:
-    """virtiofs if there is a program for it, else 9p. Raises JailError if this kernel has neither."""
-    server = programs.find_virtiofsd(environ) if "virtiofs" in found.shares else None
+def _serve(found: kernel.Kernel | None, environ: Mapping[str, str]) -> Served:
+    """virtiofs if there is a program for it, else 9p. Raises JailError if this kernel has neither.
+
+    None: one of an image, which is taken to know both.
+    """
+    server = programs.find_virtiofsd(environ) if found is None or "virtiofs" in found.shares else None
     if server is not None:
         return Served(virtiofsd=seen_by_qemu(server.path), is_rust=server.is_rust)
-    if "9p" in found.shares:
+    if found is None or "9p" in found.shares:
         return Served()
     raise JailError(
         "the files of this machine cannot be served to a guest",
@@ -151,9 +166,16 @@ def _share_modules(served: Served) -> tuple[str, ...]:
     return ("virtiofs",) if served.virtiofsd else ("9p", "9pnet_virtio")
 
 
-def _ports(spec: Spec) -> tuple[int, ...]:
-    """Of loopback places that mean the host's."""
-    return tuple(sorted({port for _, first, last in spec.to_host for port in range(first, min(last, first + 63) + 1)}))
+def forwarded_ports(to_host: Sequence[HostPorts], *, quiet: bool) -> tuple[int, ...]:
+    """Of loopback places that mean the host's: as many as the agent listens on, those of small ranges first."""
+    ranges = sorted({(last - first, first, last) for _, first, last in to_host})
+    ports = list(dict.fromkeys(port for _, first, last in ranges for port in range(first, last + 1)))
+    if len(ports) > _MOST_PORTS and not quiet:
+        sys.stderr.write(
+            f"exeat: a guest reaches {_MOST_PORTS} ports of this machine by its own 127.0.0.1, and {len(ports)} are "
+            f"allowed: those from {ports[_MOST_PORTS]} on are left out\n"
+        )
+    return tuple(sorted(ports[:_MOST_PORTS]))
 
 
 def open_jail() -> VmJail:

@@ -106,6 +106,7 @@ static void prepare_guest(void) {
     make_home();
     mount_others();
     set_resolver();
+    name_user();
     place_files();
     trust_authority();
     start_relays();
@@ -125,18 +126,36 @@ static void stand_behind(void) {
     power_off();
 }
 
+/* A system that has booted by itself has seen to its name, network and root. */
+static void prepare_service(void) {
+    if (number_of("version", 10) != VERSION) fail(EINVAL_, "host and guest are of different versions of exeat", "");
+    CALL2(NR_prctl, PR_SET_CHILD_SUBREAPER_, 1);
+    set_clock();
+    make_folders("/run/exeat", 1);
+    mount("exeat", "/run/exeat", "tmpfs", MS_NOSUID_ | MS_NODEV_, "mode=755");
+    need(store = open_file("/run/exeat", O_PATH_ | O_DIRECTORY_), "no folder for files of the guest's own", "");
+    make_home();
+    mount_others();
+    name_user();
+    place_files();
+    trust_authority();
+    start_relays();
+}
+
 __attribute__((used)) void live(word *stack) {
     unsigned long all = ~0ul;
-    (void)stack;
-    if (CALL1(NR_getpid, 0) != 1) leave(EXIT_LOST); /* it is going to kill every process that it sees */
-    is_guest = CALL3(NR_fcntl, FIRST_PORT, F_GETFD_, 0) < 0;
+    is_service = stack[0] == 2 && is_same((const char *)stack[2], "service");
+    if (CALL1(NR_getpid, 0) != 1 && !is_service) leave(EXIT_LOST); /* it is going to kill every process that it sees */
+    is_guest = is_service || CALL3(NR_fcntl, FIRST_PORT, F_GETFD_, 0) < 0;
     CALL2(NR_prctl, PR_SET_DUMPABLE_, 0);
     CALL4(NR_rt_sigprocmask, SIG_SETMASK_, &all, 0, 8);
     if (is_guest) {
         CALL1(NR_umask, 0);
-        mount_kernel_files();
-        settle_descriptors();
-        load_modules("/modules");
+        if (!is_service) {
+            mount_kernel_files();
+            settle_descriptors();
+            load_modules("/modules");
+        }
         read_firmware();
         open_ports();
     } else {
@@ -152,7 +171,9 @@ __attribute__((used)) void live(word *stack) {
     }
     tell_number(HELLO, VERSION, 4);
     await_start();
-    if (is_guest) {
+    if (is_service) {
+        prepare_service();
+    } else if (is_guest) {
         prepare_guest();
         stand_behind();
     }

@@ -238,6 +238,43 @@ static void make_file(const char *path) {
     if (file >= 0) CALL1(NR_close, file);
 }
 
+/* Is that the third field of a line? */
+static int has_account(const char *text, const char *number) {
+    while (*text) {
+        int colons = 0;
+        while (*text && *text != '\n' && colons < 2) colons += *text++ == ':';
+        const char *rest = colons == 2 ? after(text, number) : 0;
+        if (rest && *rest == ':') return 1;
+        while (*text && *text++ != '\n') {}
+    }
+    return 0;
+}
+
+static void add_account(const char *path, const char *number, const char *rest) {
+    struct text line;
+    word count = read_whole(path, copied, sizeof copied - sizeof line);
+    if (count < 0) count = 0;
+    copied[count] = 0;
+    if (has_account(copied, number)) return;
+    joined(&line, count && copied[count - 1] != '\n' ? "\n" : "", "sandbox:x:", number);
+    add(&line, rest);
+    memcpy(copied + count, line.bytes, line.length);
+    make_file(path);
+    bind_file(copied, (size)count + line.length, 0644, path, 0);
+}
+
+/* Many programs want to know who they are: a line for the user and one for the group, if an image has none. */
+static void name_user(void) {
+    const char *uid = value_of("uid"), *gid = value_of("gid"), *home = value_of("home");
+    struct text rest;
+    if (!uid || !gid || !home) return;
+    joined(&rest, ":", gid, "::");
+    add(&rest, home);
+    add(&rest, ":/bin/sh\n");
+    add_account("/etc/passwd", uid, rest.bytes);
+    add_account("/etc/group", gid, ":\n");
+}
+
 static void set_resolver(void) {
     struct text text;
     const char *resolver = value_of("resolver");

@@ -10,6 +10,7 @@ enum { PORTS_MS = 10000, OPEN_MS = 300, HEARD_MS = 2000, RB_POWER_OFF_ = 0x4321f
 static const char *const PORT_NAMES[PORTS] = {"exeat.control\n", "exeat.in\n", "exeat.out\n", "exeat.err\n"};
 static int ports[PORTS] = {-1, -1, -1, -1};
 static int is_guest; /* else a process of its own namespace, with ports that were opened for it: a test */
+static int is_service; /* of a system with a first process of its own, which has started us */
 static char incoming[HEAD + MAX_START + 1];
 static size received;
 

@@ -14,6 +14,17 @@ _LOCAL: Final = 3  # which of a terminal's modes
 _SIZE: Final = struct.Struct("HHHH")
 
 
+def to_write_to(stream: int) -> int:
+    """A descriptor for what a guest writes. A terminal is opened once more, so that a write to it never waits.
+
+    One that has room for a single byte counts as ready, and who shows it may have stopped reading.
+    """
+    if os.isatty(stream):
+        with suppress(OSError):  # it may belong to another user: then it is as it is
+            return os.open(f"/proc/self/fd/{stream}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return stream
+
+
 class CallersTerminal:
     """All three streams, if they are a terminal. If one is not, it is kept apart, and none of them is one inside."""
 
@@ -30,8 +41,9 @@ class CallersTerminal:
 
     def note(self) -> None:
         """How it is now, for who only gives it back: `take` is what another process does, which may be killed."""
-        if self.exists and os.tcgetpgrp(0) == os.getpgrp():
-            self._found = termios.tcgetattr(0)
+        with suppress(OSError, termios.error):  # it need not be the one that controls us
+            if self.exists and os.tcgetpgrp(0) == os.getpgrp():
+                self._found = termios.tcgetattr(0)
 
     def give_back_if_taken(self) -> None:
         """Whoever took it has not."""

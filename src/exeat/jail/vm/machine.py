@@ -89,6 +89,8 @@ class Machine(Value):
     memory_fd: int = -1  # a file in memory that is the guest's memory; else QEMU makes its own
     is_continued: bool = False  # waits for a saved state; shares and disks are plugged in after that
     append: tuple[str, ...] = KERNEL_PARAMETERS
+    boots_itself: bool = False  # from its disk, with a kernel of its own
+    serial: str = ""  # number of such a machine, where cloud-init looks for its data
 
 
 def command_line(machine: Machine) -> list[str]:
@@ -159,10 +161,13 @@ def _board(machine: Machine) -> Iterator[str]:
 
 
 def _kernel(machine: Machine) -> Iterator[str]:
-    yield from ("-kernel", _path(machine.kernel_fd), "-initrd", _path(machine.initrd_fd))
-    emulated = () if machine.accel == "kvm" else EMULATED_PARAMETERS
-    saved = SAVED_PARAMETERS if emulated and machine.memory_fd >= 0 and machine.cpus == 1 else ()
-    yield from ("-append", " ".join((*machine.append, *emulated, *saved)))
+    if machine.boots_itself:
+        yield from ("-smbios", f"type=1,serial={machine.serial.replace(',', ',,')}")
+    else:
+        yield from ("-kernel", _path(machine.kernel_fd), "-initrd", _path(machine.initrd_fd))
+        emulated = () if machine.accel == "kvm" else EMULATED_PARAMETERS
+        saved = SAVED_PARAMETERS if emulated and machine.memory_fd >= 0 and machine.cpus == 1 else ()
+        yield from ("-append", " ".join((*machine.append, *emulated, *saved)))
     if machine.smbios_fd >= 0:
         yield from ("-smbios", f"file={_path(machine.smbios_fd)}")
     if machine.is_continued:

@@ -25,6 +25,7 @@ class VmOptions(Value):
     insists: bool = False  # --kvm: nothing else will do
     kernel: str = ""  # "": what EXEAT_KERNEL names, else one of this machine
     image: str = ""  # "": the files of this machine, as `exeat run` shows them
+    own_init: bool = False  # the image boots by itself, and cloud-init in it starts our agent
     guest_root: bool = False
     time_limit_s: float = 0.0  # 0: none
     quiet: bool = False

@@ -22,9 +22,10 @@ from exeat.jail import messages
 from exeat.jail.limits import seccomp
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signalfd
 from exeat.jail.vm import last_words, protocol
-from exeat.jail.vm.caller import CallersTerminal
+from exeat.jail.vm.caller import CallersTerminal, to_write_to
 from exeat.jail.vm.children import qemu_arguments, reserve_numbers, start
 from exeat.jail.vm.files.disk import BASE, GuestDisk
+from exeat.jail.vm.files.seed import Seed, SeedServer
 from exeat.jail.vm.machine import Machine, descriptors
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
@@ -58,6 +59,7 @@ class Guest(Value):
     boot_limit_s: float
     time_limit_s: float
     disk: GuestDisk | None = None
+    seed: Seed | None = None  # for an image that boots by itself
     continues: Continuing | None = None  # a machine that was saved
     saves: Saving | None = None  # the machine, instead of running a command
 
@@ -92,6 +94,7 @@ class Supervisor:
     def __init__(self, guest: Guest, tell: Callable[[messages.Message], None]) -> None:
         self._guest = guest
         self._tell = tell
+        self._seeds = SeedServer(guest.seed) if guest.seed is not None else None
         self._terminal = CallersTerminal()
         self._children: dict[int, str] = {}
         self._frames = protocol.Frames(protocol.GUEST_LIMIT)
@@ -119,7 +122,8 @@ class Supervisor:
         self._signals = open_signalfd([*FOR_COMMAND, *STOPPING[:1], signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH])
         self._control = ours["control"]
         self._input = Pump(0, ours["in"].fileno())
-        self._outputs = {"out": Pump(ours["out"].fileno(), 1), "err": Pump(ours["err"].fileno(), 2)}
+        sinks = {"out": 1, "err": 2}
+        self._outputs = {name: Pump(ours[name].fileno(), to_write_to(sink)) for name, sink in sinks.items()}
         self._console = Tail(ours["console"].fileno(), _CONSOLE_BYTES)
         self._ours = ours
         now = time.monotonic()
@@ -209,8 +213,10 @@ class Supervisor:
         self._see_to_streams()
         self._see_to_time()
 
-    def _parts(self) -> list[Pump | Tail]:
-        parts: list[Pump | Tail] = [*self._outputs.values(), self._console, self._said]
+    def _parts(self) -> list[Pump | Tail | SeedServer]:
+        parts: list[Pump | Tail | SeedServer] = [*self._outputs.values(), self._console, self._said]
+        if self._seeds is not None:
+            parts.append(self._seeds)
         if self._is_running and not self._exited and not self._input.is_broken:
             parts.append(self._input)
         return parts
@@ -249,8 +255,11 @@ class Supervisor:
             data = b""
         if not data:
             raise self._gone()
-        for kind, payload in self._frames.feed(data):
-            self._hear(kind, payload)
+        try:
+            for kind, payload in self._frames.feed(data):
+                self._hear(kind, payload)
+        except protocol.BadFrameError as error:
+            raise GuestError("the guest's agent does not speak as it should", detail=error.public) from None
 
     def _hear(self, kind: Kind, payload: bytes) -> None:
         match kind:
@@ -373,8 +382,6 @@ class Supervisor:
             self._why_ending = TIMED_OUT
             self._send(protocol.encode(Kind.END))
             self._ends_at = now + (_END_S if self._is_running else 0)
-        if self._exited and not self._why_ending and not all(pump.is_empty for pump in self._outputs.values()):
-            self._ends_at = now + _LAST_BYTES_S  # it is the caller who takes his time (a pager), not the guest
 
     def _is_over(self) -> bool:
         late = self._ends_at is not None and time.monotonic() >= self._ends_at

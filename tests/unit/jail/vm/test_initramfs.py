@@ -65,3 +65,12 @@ def test_cpio_reads_it() -> None:
     listed = subprocess.run(["cpio", "-tv"], input=build(b"x", _MODULES), capture_output=True, check=True).stdout
     assert [line.split()[-1] for line in listed.decode().splitlines()][:2] == ["init", "dev"]
     assert b"modules/03-a.ko" in listed
+
+
+def test_modules_that_are_loaded_if_need_be() -> None:
+    found = _read(build(b"", [("ext4", b"1")], [("raid6_pq", b"2"), ("btrfs", b"3")]))
+    assert [name for name in found if name.startswith("more-modules/")] == [
+        "more-modules/00-raid6_pq.ko",
+        "more-modules/01-btrfs.ko",
+    ]
+    assert "more-modules" not in _read(build(b"", []))

@@ -107,7 +107,7 @@ def test_a_kernel_can_be_named_and_its_modules_may_be_in_its_package(
 
 
 @AS_ROOT
-@pytest.mark.threat("T-V33")
+@pytest.mark.threat("T-V60")
 def test_modules_of_another_user_are_not_those_of_a_kernel(find: Find, tmp_path: Path) -> None:
     """Above the kernel's folder is one that all write to, as for /tmp/mine/vmlinuz."""
     version = "6.1.0"

@@ -1,46 +1,133 @@
-"""When a guest's run is over: not before the caller has all that was written, unless the guest is what is slow."""
+"""What the supervisor makes of its guest's words and of the time. No guest is started."""
 
 from __future__ import annotations
 
 import os
 import select
-from typing import cast
+import socket
+import struct
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
-from exeat.jail.vm.protocol import Exited
+import pytest
+
+from exeat.jail.vm import supervisor as module
+from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump
-from exeat.jail.vm.supervisor import Guest, Supervisor
-
-_PIECE = 4096
-_NEVER = float("inf")
-_LONG_AGO = 0.0
+from exeat.jail.vm.supervisor import Supervisor
 
 
-def _with_output(written: int) -> tuple[Supervisor, Pump, int]:
-    """Long after a command ended that wrote so much: the supervisor, the stream, and where the guest writes to it."""
-    source, guest_writes = os.pipe()
-    _, sink = os.pipe()
-    nothing, _ = os.pipe()
-    supervisor = Supervisor(cast(Guest, None), lambda _: None)
-    pump = Pump(source, sink)
-    supervisor._outputs = {"out": pump, "err": Pump(nothing, sink)}
-    supervisor._boot_ends, supervisor._time_ends = _NEVER, None
-    supervisor._exited = Exited(0, written, 0)
-    supervisor._ends_at = _LONG_AGO
-    return supervisor, pump, guest_writes
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
-def test_a_caller_who_takes_his_time_gets_everything() -> None:
-    supervisor, pump, guest_writes = _with_output(2 * _PIECE)
-    for is_last in (False, True):
-        os.write(guest_writes, bytes(_PIECE))
-        pump.move({pump.source: select.POLLIN})
-        supervisor._see_to_time()
-        assert not supervisor._is_over()
-        pump.move({pump.sink: select.POLLOUT})
-        assert supervisor._is_over() is is_last
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
-def test_a_guest_that_does_not_send_what_it_claims_is_not_waited_for() -> None:
-    supervisor, _, _ = _with_output(2 * _PIECE)
-    supervisor._see_to_time()
-    assert supervisor._is_over()
+class Streams:
+    """The guest's standard output, and the caller's end of it."""
+
+    def __init__(self) -> None:
+        self.source, self.guest = os.pipe()
+        self.caller, self.sink = os.pipe()
+        os.set_blocking(self.source, False)
+        os.set_blocking(self.caller, False)
+
+    def close(self) -> None:
+        for each in (self.source, self.guest, self.caller, self.sink):
+            os.close(each)
+
+
+@pytest.fixture
+def streams() -> Iterator[Streams]:
+    streams = Streams()
+    yield streams
+    streams.close()
+
+
+@pytest.fixture
+def started(clock: Clock, streams: Streams) -> Iterator[Any]:
+    """A supervisor with a command that runs, and without a terminal."""
+    guest: Any = SimpleNamespace(time_limit_s=5.0, seed=None, disk=None)
+    supervisor: Any = Supervisor(guest, lambda message: None)
+    supervisor._terminal.exists = False
+    ours, theirs = socket.socketpair()
+    supervisor._control = ours
+    out = Pump(streams.source, streams.sink)
+    err = Pump(streams.source, streams.sink)
+    err.has_ended = True
+    supervisor._outputs = {"out": out, "err": err}
+    supervisor._boot_ends, supervisor._time_ends = float("inf"), None
+    supervisor._hear(Kind.RUNNING, b"")
+    yield supervisor
+    ours.close()
+    theirs.close()
+
+
+def _exited(out: int) -> bytes:
+    return struct.pack("<IQQ", 0, out, 0)
+
+
+def _turn(pump: Pump) -> None:
+    poll = select.poll()
+    for descriptor, wanted in pump.wishes():
+        poll.register(descriptor, wanted)
+    pump.move(dict(poll.poll(0)))
+
+
+def test_what_a_command_wrote_waits_for_a_reader_who_is_slower_than_any_limit(
+    started: Any, clock: Clock, streams: Streams
+) -> None:
+    """A pager, for example."""
+    pump, total = started._outputs["out"], 400_000
+    sent, got, over = 0, b"", False
+    started._hear(Kind.EXITED, _exited(total))
+    while not over:
+        if sent < total and select.select([], [streams.guest], [], 0)[1]:
+            sent += os.write(streams.guest, b"x" * min(select.PIPE_BUF, total - sent))
+        _turn(pump)
+        over = started._is_over()
+        if not pump.is_empty and not select.select([], [streams.sink], [], 0)[1]:
+            clock.now += 3_600
+            got += os.read(streams.caller, 1 << 20)
+    got += os.read(streams.caller, 1 << 20)
+    assert len(got) == total
+
+
+def test_output_that_a_guest_only_promises_is_not_awaited_for_ever(started: Any, clock: Clock) -> None:
+    started._hear(Kind.EXITED, _exited(1 << 40))
+    assert not started._is_over()
+    clock.now += 60
+    assert started._is_over()
+
+
+@pytest.mark.threat("T-V61")
+def test_a_guest_does_not_get_more_time_by_saying_again_that_it_has_ended(started: Any, clock: Clock) -> None:
+    started._time_ends = clock.now + 5
+    clock.now += 6
+    started._see_to_time()
+    for _ in range(10):
+        started._hear(Kind.EXITED, _exited(1 << 40))
+        clock.now += 1
+    assert started._is_over()
+    assert started._status() == 124
+
+
+@pytest.mark.threat("T-V61")
+@pytest.mark.parametrize("limited", [True, False], ids=["with a limit", "without one"])
+def test_a_command_that_stops_itself_does_not_stop_the_time(limited: bool, started: Any, clock: Clock) -> None:
+    """Without a terminal there is none to let it go on. Without a limit it stops, as it would without a guest."""
+    stopped = []
+    started._stop = lambda: stopped.append(True)
+    started._time_ends = clock.now + 5 if limited else None
+    started._hear(Kind.STOPPED, bytes([19]))
+    assert bool(stopped) is not limited
