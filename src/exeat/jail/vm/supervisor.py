@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _CONSOLE_BYTES: Final = 64 << 10
 _CONSOLE_LINES: Final = 1_000
 _SHOWN_LINES: Final = 20
+_SHOWN_CHARACTERS: Final = 10_000  # what the guest says must fit into one message
 _END_S: Final = 5.0  # for a guest that was told to end
 _LAST_BYTES_S: Final = 10.0  # for output that the guest says it has written
 _PORTS: Final = ("control", "in", "out", "err", "qmp", "console")
@@ -270,7 +271,7 @@ class Supervisor:
             case Kind.FAILED:
                 failed = protocol.read_failed(payload)
                 raise GuestError(f"the guest could not be set up: {failed.text}", detail=self._why(failed.errno))
-            case Kind.EXEC_FAILED:
+            case Kind.EXEC_FAILED if not self._is_running:
                 number = protocol.read_exec_failed(payload)
                 self._not_started = True
                 self._tell(messages.ExecFailed(number, os.strerror(number) if number < 200 else "unknown"))
@@ -427,7 +428,7 @@ class Supervisor:
         self._said.take()
         self._console.take()
         said, console = self._said.lines(_CONSOLE_LINES), self._console.lines(_CONSOLE_LINES)
-        return "\n".join(last_words.shown(said, console, _SHOWN_LINES))
+        return "\n".join(last_words.shown(said, console, _SHOWN_LINES))[-_SHOWN_CHARACTERS:]
 
     def end(self) -> None:
         self._terminal.give_back()
