@@ -8,13 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.fixtures.gateways import StartOrigin
 from tests.support.fixtures.vms import Guest
 from tests.support.programs import Finished, find
-from tests.support.runs.running import AS_ROOT, BY_USER, environment, exeat, folder_of, run_argv
+from tests.support.runs.running import AS_ROOT, BY_USER, NOBODY, environment, exeat, folder_of, run_argv
 from tests.support.runs.secret_runs import HOST, authority, tls_echo
 from tests.support.vms.bootable import bootable_image
 from tests.support.vms.images import BUNDLE, MARK, as_qcow2, make_image
@@ -215,3 +216,22 @@ def test_an_image_that_boots_by_itself(guest: Guest, start_origin: StartOrigin) 
         assert lines[4] == "typed hello"
         assert (project / "in-project").read_text() == "real\n"
     assert image.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("uid", [NOBODY if os.geteuid() == 0 else None])
+def test_a_layer_is_the_same_with_a_guest_and_without(guest: Guest, uid: int | None) -> None:
+    """Of somebody without rights; for root, the test above shows it."""
+    with folder_of(uid) as home:
+        project = home / "project"
+        project.mkdir()
+        os.chown(project, home.stat().st_uid, home.stat().st_gid)
+        settings: dict[str, Any] = {"cwd": project, "env": environment(HOME=str(home), EXEAT_HOME=str(home / "state"))}
+        command = ("sh", "-c", "echo before > ~/before")
+        done = exeat("--new", "--name", "box", command=command, uid=uid, **settings)
+        assert done.status == 0, done.stderr
+        command = ("sh", "-c", "cat ~/before && rm ~/before && echo after > ~/after")
+        done = exeat(*guest.options, "--name", "box", command=command, uid=uid, **settings)
+        assert (done.status, done.stdout) == (0, "before\n"), done.stderr
+        done = exeat("--name", "box", command=("sh", "-c", "cat ~/after; ls ~"), uid=uid, **settings)
+        assert done.stdout.split() == ["after", "after", "project"], done.stderr
+        assert sorted(path.name for path in home.iterdir()) == ["project", "state"]

@@ -157,6 +157,7 @@ __attribute__((used)) void live(word *stack) {
             load_modules("/modules");
         }
         read_firmware();
+        if (is_service && !value_of("version")) leave(EXIT_LOST); /* on no guest of ours: it would be powered off */
         open_ports();
     } else {
         take_ports();
@@ -164,7 +165,7 @@ __attribute__((used)) void live(word *stack) {
     signals = (int)CALL4(NR_signalfd4, -1, &all, 8, CLOEXEC_ | O_NONBLOCK_);
     if (signals < 0) leave(EXIT_LOST);
     await_host(CONTROL, -1);
-    if (is_guest) { /* before HELLO: what a saved machine is to have already */
+    if (is_guest && !is_service) { /* before HELLO: what a saved machine is to have already */
         furnish_devices();
         raise_loopback();
         set_card();

@@ -85,7 +85,7 @@ static word raise_link(word channel, int index) {
     return ask(channel, &request);
 }
 
-/* No waiting for somebody else who might have the address: there is none in a network of one. */
+/* No waiting for another one who might have the address: there is none in a network of one. */
 static word set_address(word channel, int index, const struct address *address) {
     struct { unsigned char family, prefix, flags, scope; int index; } head;
     head.family = address->family;

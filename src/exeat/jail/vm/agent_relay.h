@@ -61,7 +61,7 @@ static void accept_for_ever(struct wait *listeners, const int *local_ports, size
     unsigned long none = 0;
     memset(&ignore, 0, sizeof ignore);
     ignore.handler = (void *)1;
-    CALL4(NR_rt_sigaction, SIGCHLD_, &ignore, 0, 8); /* the kernel buries them */
+    CALL4(NR_rt_sigaction, SIGCHLD_, &ignore, 0, 8); /* the kernel reaps them */
     CALL4(NR_rt_sigprocmask, SIG_SETMASK_, &none, 0, 8);
     for (int i = 0; i < PORTS; i++) CALL1(NR_close, ports[i]);
     for (;;) {

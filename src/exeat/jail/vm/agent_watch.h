@@ -64,7 +64,7 @@ static int fill(struct stream *stream, size most) {
     return count > 0;
 }
 
-/* 0: nobody reads it any more */
+/* 0: no one reads it any more */
 static int empty(struct stream *stream) {
     while (stream->start < stream->end) {
         word count = CALL3(NR_write, stream->to, stream->bytes + stream->start, stream->end - stream->start);

@@ -23,6 +23,8 @@ KERNEL_PARAMETERS: Final = (
     "no_timer_check",
     "tsc=reliable",
     "8250.nr_uarts=1",
+    "i8042.nokbd",  # QEMU before 7.0 cannot leave it out
+    "i8042.noaux",
     "raid=noautodetect",
 )
 # An emulated processor guesses nothing ahead: what is done against that costs a tenth of a boot, and is of no use.
@@ -145,7 +147,7 @@ def _board(machine: Machine) -> Iterator[str]:
     # How the interrupts of `pc` are wired is a program in its firmware, which an emulated guest goes through for each
     # device, for 0.15 s; in `q35` it is a table. But only `pc` takes devices later without bridges for them.
     board = "pc" if machine.memory_fd >= 0 or machine.is_continued else "q35,sata=off"
-    board += ",usb=off,vmport=off,smm=off,hpet=off,i8042=off,dump-guest-core=off"
+    board += ",usb=off,vmport=off,smm=off,hpet=off,dump-guest-core=off"
     if machine.memory_fd >= 0:
         path = _path(machine.memory_fd)
         yield from ("-object", f"memory-backend-file,id=memory,mem-path={path},size={machine.memory},share=on")

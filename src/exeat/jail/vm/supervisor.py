@@ -95,7 +95,7 @@ class Supervisor:
     def __init__(self, guest: Guest, tell: Callable[[messages.Message], None]) -> None:
         self._guest = guest
         self._tell = tell
-        self._seeds = SeedServer(guest.seed) if guest.seed is not None else None
+        self._seeds: SeedServer | None = None
         self._terminal = CallersTerminal()
         self._children: dict[int, str] = {}
         self._frames = protocol.Frames(protocol.GUEST_LIMIT)
@@ -117,6 +117,8 @@ class Supervisor:
 
     def run(self) -> int:
         """The status for our own process."""
+        if self._guest.seed is not None:
+            self._seeds = SeedServer(self._guest.seed)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of a reader, or a QEMU, that is gone we hear by an error
         ours = self._start_machine() if self._guest.continues is None else self._continue_machine(self._guest.continues)
         seccomp.install(seccomp.build_filter(os.uname().machine))

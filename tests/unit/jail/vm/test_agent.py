@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from exeat.jail import container
 from exeat.jail import vm as room
 from exeat.jail.vm.protocol import Kind, encode
-from tests.support.programs import need
+from tests.support.programs import give_up, need
 from tests.support.vms.agent_process import (
     AGENT,
     AgentProcess,
@@ -138,6 +138,15 @@ def test_what_cannot_be_done_is_said(payload: bytes, number: int, words: str) ->
 def test_it_refuses_to_be_anything_but_process_1() -> None:
     """It kills all processes that it sees, in the end."""
     assert subprocess.run([str(AGENT)], check=False).returncode == 1
+
+
+def test_as_a_service_it_leaves_a_machine_alone_that_is_no_guest_of_ours() -> None:
+    """Where it finds no ports it powers off. Here it could only do that to a namespace of its own."""
+    need("unshare")
+    alone = ("unshare", "--user", "--map-root-user", "--pid", "--fork")
+    if subprocess.run([*alone, "true"], check=False, capture_output=True).returncode:
+        give_up("no namespaces of its own for the agent")
+    assert subprocess.run([*alone, str(AGENT), "service"], check=False).returncode == 1
 
 
 # Frames

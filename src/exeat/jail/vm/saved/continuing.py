@@ -14,7 +14,7 @@ from exeat.errors import ExeatError
 from exeat.jail.vm.machine import Machine
 from exeat.jail.vm.saved.made import Made
 from exeat.jail.vm.saved.qmp import Qmp
-from exeat.jail.vm.saved.state import MOST_DEVICES, Head, StateError, read_state, write_state
+from exeat.jail.vm.saved.state import MOST_DEVICES, Head, read_state, write_state
 from exeat.jail.vm.saved.transfer import continue_with, load_devices, save_devices
 from exeat.jail.vm.settings import Settings
 from exeat.values import Value
@@ -44,16 +44,8 @@ class Saving(Value):
 
     def save(self, machine: Machine, connection: socket.socket) -> None:
         """The guest waits for a command. Raises QmpError; OSError."""
-        qmp = _connected(connection)
-        devices = os.memfd_create("devices", os.MFD_CLOEXEC)
-        try:
-            save_devices(qmp, devices)
-            content = os.pread(devices, MOST_DEVICES + 1, 0)
-        finally:
-            os.close(devices)
-        if len(content) > MOST_DEVICES:
-            raise StateError("the state of its devices is too large")
-        write_state(self.file, self.made, content, machine.memory_fd)
+        devices = save_devices(_connected(connection), MOST_DEVICES)
+        write_state(self.file, self.made, devices, machine.memory_fd)
 
 
 class Continuing(Value):
@@ -64,23 +56,20 @@ class Continuing(Value):
     tells: bool = True
 
     @contextmanager
-    def prepared(self, machine: Machine) -> Iterator[tuple[Machine, int]]:
-        """With its memory as it was, and a file with its devices. Raises StateError; OSError."""
+    def prepared(self, machine: Machine) -> Iterator[tuple[Machine, bytes]]:
+        """With its memory as it was, and the state of its devices. Raises StateError; OSError."""
         memory = os.memfd_create("memory", os.MFD_CLOEXEC)
-        devices = os.memfd_create("devices", os.MFD_CLOEXEC)
         try:
-            os.write(devices, read_state(self.file, self.head, memory))
-            os.lseek(devices, 0, os.SEEK_SET)
+            devices = read_state(self.file, self.head, memory)
             yield machine.replace(memory_fd=memory, is_continued=True), devices
         finally:
             os.close(memory)
-            os.close(devices)
 
     def why_not(self, error: Exception) -> str:
         """What to say about it; "" for nothing."""
         return not_used(error.public if isinstance(error, ExeatError) else str(error)) if self.tells else ""
 
-    def resume(self, machine: Machine, connection: socket.socket, devices: int) -> None:
+    def resume(self, machine: Machine, connection: socket.socket, devices: bytes) -> None:
         """The guest waits for a command again. Raises QmpError."""
         qmp = _connected(connection)
         load_devices(qmp, devices)

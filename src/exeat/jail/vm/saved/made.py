@@ -44,7 +44,7 @@ class Made(Value):
 
 def made_of(machine: Machine, kernel: str, initrd: bytes) -> Made:
     """`machine` has no descriptors yet; `kernel` is the path of its file. Raises OSError."""
-    bare = machine.replace(shares=(), disk=None, is_continued=False)
+    bare = machine.replace(shares=(), disk=None, memory_fd=0, is_continued=False)
     return Made(
         form=_FORM,
         qemu=_identity(machine.qemu),

@@ -1,4 +1,4 @@
-"""A machine's state out of QEMU and into another one: what `migrate` does, to and from a file.
+"""A machine's state out of QEMU and into another one: what `migrate` does, over a socket.
 
 The guest's memory is a file that we have ourselves, so QEMU leaves it out (`x-ignore-shared`). Neither file sharing nor
 disks are part of the state: they block it once they are used. They are plugged in while the guest does not run yet, and
@@ -7,7 +7,9 @@ it finds them when it does.
 
 from __future__ import annotations
 
+import socket
 import time
+from contextlib import suppress
 from typing import Final
 
 from exeat.jail.vm.machine import Machine, disk_device, share_device
@@ -16,28 +18,41 @@ from exeat.jail.vm.saved.qmp import Qmp, QmpError
 _ANSWER_S: Final = 30.0
 _POLL_S: Final = 0.002
 _NAME: Final = "state"
+_PIECE: Final = 1 << 20
 _WITHOUT_MEMORY: Final = {"capabilities": [{"capability": "x-ignore-shared", "state": True}]}
 
 
-def save_devices(qmp: Qmp, file: int) -> None:
-    """Stop the guest for good and write the state of its devices. Raises QmpError."""
+def save_devices(qmp: Qmp, most: int) -> bytes:
+    """Stop the guest for good. Returns the state of its devices, at most so many bytes. Raises QmpError.
+
+    QEMU answers no one while it writes, so all that it writes is read before it is asked how it went.
+    """
     qmp.execute("stop", timeout_s=_ANSWER_S)
-    _begin(qmp, file, "migrate")
-    deadline = time.monotonic() + _ANSWER_S
-    while (status := _status(qmp, "query-migrate")) != "completed":
-        if status in ("failed", "cancelled") or time.monotonic() > deadline:
-            raise QmpError("the machine cannot be saved", detail=f"QEMU says {status}")
-        time.sleep(_POLL_S)
+    content = bytearray()
+    with _begin(qmp, "migrate") as ours:
+        try:
+            while data := ours.recv(_PIECE):
+                content += data
+                if len(content) > most:
+                    raise QmpError("the state of the machine's devices is too large")
+        except OSError as error:
+            raise QmpError("the machine cannot be saved", detail=str(error)) from error
+    status = _status(qmp, "query-migrate")
+    if status != "completed":
+        raise QmpError("the machine cannot be saved", detail=f"QEMU says {status}")
+    return bytes(content)
 
 
-def load_devices(qmp: Qmp, file: int) -> None:
+def load_devices(qmp: Qmp, content: bytes) -> None:
     """Into a QEMU that waits for it. QEMU ends if it cannot be: an error as any other. Raises QmpError."""
-    _begin(qmp, file, "migrate-incoming")
     deadline = time.monotonic() + _ANSWER_S
-    while (status := _status(qmp, "query-status")) == "inmigrate":
-        if time.monotonic() > deadline:
-            raise QmpError("the machine cannot be continued in time")
-        time.sleep(_POLL_S)
+    with _begin(qmp, "migrate-incoming") as ours:
+        with suppress(OSError):  # it has left: nor does it answer
+            ours.sendall(content, socket.MSG_NOSIGNAL)
+        while (status := _status(qmp, "query-status")) == "inmigrate":
+            if time.monotonic() > deadline:
+                raise QmpError("the machine cannot be continued in time")
+            time.sleep(_POLL_S)
     if status != "paused":
         raise QmpError("the machine cannot be continued", detail=f"QEMU says {status}")
 
@@ -51,10 +66,19 @@ def continue_with(qmp: Qmp, machine: Machine) -> None:
     qmp.execute("cont", timeout_s=_ANSWER_S)
 
 
-def _begin(qmp: Qmp, file: int, command: str) -> None:
+def _begin(qmp: Qmp, command: str) -> socket.socket:
+    """Our end of a pair. QEMU is going to refuse files by `fd:`, and keeps to sockets."""
     qmp.execute("migrate-set-capabilities", _WITHOUT_MEMORY, timeout_s=_ANSWER_S)
-    qmp.execute("getfd", {"fdname": _NAME}, fds=[file], timeout_s=_ANSWER_S)
-    qmp.execute(command, {"uri": f"fd:{_NAME}"}, timeout_s=_ANSWER_S)
+    ours, theirs = socket.socketpair()
+    ours.settimeout(_ANSWER_S)
+    try:
+        with theirs:
+            qmp.execute("getfd", {"fdname": _NAME}, fds=[theirs.fileno()], timeout_s=_ANSWER_S)
+        qmp.execute(command, {"uri": f"fd:{_NAME}"}, timeout_s=_ANSWER_S)
+    except BaseException:
+        ours.close()
+        raise
+    return ours
 
 
 def _status(qmp: Qmp, query: str) -> str:
