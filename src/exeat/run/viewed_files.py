@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from exeat.jail.environment import inherited_environment
-from exeat.jail.files.mounts import BLANK, PINS
+from exeat.jail.files.holding import Holdings
+from exeat.jail.files.mounts import BLANK, PINS, View
 from exeat.jail.files.view import read_notes
 from exeat.jail.jail import Built
 from exeat.jail.process.descriptors import ways_out
@@ -45,7 +46,9 @@ class ViewedFiles(CommandFiles):
         if any(holdings):
             # Elsewhere nothing is replaced: what is read-only there is so by the layers.
             shared = tuple(place for place in holdings.read_only if place.root in view.shared)
-            self._guard = ProjectGuard(holdings._replace(read_only=shared), list(built.namespaces), PINS, BLANK)
+            self._guard = ProjectGuard(
+                holdings._replace(read_only=shared), list(built.namespaces), PINS, BLANK, _paths_inside(view, holdings)
+            )
             self.descriptor = self._guard.descriptor
         # A program with namespaces of its own gets past mounts.
         open_places = holdings.read_only if may_nest else holdings.second_names
@@ -95,3 +98,10 @@ def _tell_what_is_closed(own: int, *, files_too: bool) -> None:
     closed = [f"{number} ({what})" for number, what in sorted(ways_out(files_too=files_too).items()) if number != own]
     if closed:
         say(f"not passed on to the command: open file {', '.join(closed)}")
+
+
+def _paths_inside(view: View, holdings: Holdings) -> list[dict[str, str]]:
+    """By which paths shared folders can be reached in the jail, once for each time that they are there."""
+    if view.tree is None:
+        return [{}]
+    return [*view.tree.paths_again((*view.shared, *holdings.projects)), {}]

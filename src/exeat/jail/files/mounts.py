@@ -45,8 +45,11 @@ class OwnTree(Protocol):
     def put(self) -> None:
         """In the view, as long as what was opened can still be mounted."""
 
-    def finish(self, shared: Sequence[str]) -> None:
-        """All else stands."""
+    def finish(self, hidden: Sequence[str], blank: str) -> None:
+        """All else stands. `hidden`: paths of the machine; `blank` is shown instead of files."""
+
+    def paths_again(self, roots: Sequence[str]) -> list[dict[str, str]]:
+        """Where folders of the view are once more, in there: once for each time."""
 
     def settle(self) -> Sequence[int]:
         """In init, whose processes /proc shows, before it loses its privileges. Returns descriptors that it keeps."""

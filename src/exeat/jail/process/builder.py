@@ -97,7 +97,7 @@ def _make_view(place: Place, dead_sockets: list[str], *, uid: int, own_users: bo
 
         furnish(*place.run_as)
     if place.view.tree is not None:
-        place.view.tree.finish(place.view.shared)
+        place.view.tree.finish(place.view.not_there, mounts.BLANK)
     return layers
 
 

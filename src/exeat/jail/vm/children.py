@@ -6,6 +6,7 @@ The supervisor forks them before it has the system call filter; they get it them
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
@@ -15,16 +16,24 @@ from exeat.jail.limits import privileges, seccomp
 from exeat.jail.process.descriptors import close_all_but
 from exeat.jail.vm.files.disk import BASE, GuestDisk
 from exeat.jail.vm.machine import Machine, command_line
-from exeat.jail.vm.tree import BOOT, MACHINE
+from exeat.jail.vm.tree import BOOT
 
 _ENVIRON: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/"}
 _NOT_STARTED: Final = 127
+# Each connection of the guest takes a descriptor and a quarter of a megabyte in QEMU, whatever memory the guest has.
+_MOST_OPEN: Final = 1024
 
 
 def start(
-    arguments: Callable[[], Sequence[str]], *, namespace: int, kept: Sequence[int], errors: int, keeps_rights: bool
+    arguments: Callable[[], Sequence[str]],
+    *,
+    root: str,
+    namespace: int,
+    kept: Sequence[int],
+    errors: int,
+    keeps_rights: bool,
 ) -> int:
-    """Fork, and become the program that `arguments` names, in that namespace of users.
+    """Fork, and become the program that `arguments` names, in that root and that namespace of users.
 
     `arguments` is called in the new root, and may open files there. `kept` descriptors are inherited, `errors` becomes
     its standard error. With `keeps_rights` it keeps all capabilities, which are worth nothing outside of its namespace.
@@ -33,7 +42,8 @@ def start(
     if pid:
         return pid
     try:
-        _become(arguments, namespace, kept, errors, keeps_rights=keeps_rights)
+        _enter(root, namespace, errors)
+        _become(arguments, kept, errors, keeps_rights=keeps_rights)
     except BaseException as error:
         with suppress(OSError):
             os.write(errors, f"it could not be started: {error}\n".encode(errors="replace"))
@@ -41,16 +51,19 @@ def start(
         os._exit(_NOT_STARTED)
 
 
-def _become(
-    arguments: Callable[[], Sequence[str]], namespace: int, kept: Sequence[int], errors: int, *, keeps_rights: bool
-) -> NoReturn:
+def _enter(root: str, namespace: int, errors: int) -> None:
     os.setsid()  # Ctrl-C is for the guest's command, and gets there by the supervisor
     libc.call("setns", namespace, libc.CLONE_NEWUSER)
-    os.chroot(MACHINE)
+    os.chroot(root)
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
     for number, source in ((0, null), (1, null), (2, errors)):
         os.dup2(source, number)
+
+
+def _become(
+    arguments: Callable[[], Sequence[str]], kept: Sequence[int], errors: int, *, keeps_rights: bool
+) -> NoReturn:
     argv = list(arguments())
     close_all_but([*kept, errors], inherited_too=True)  # what the caller left open was for the command
     for number in kept:
@@ -59,7 +72,8 @@ def _become(
         privileges.keep_over_exec()
     else:
         privileges.drop_all()
-    seccomp.install(seccomp.build_filter(os.uname().machine))
+    # Their sockets come from us. By one of their own they could reach programs that listen in /usr, /opt or /nix.
+    seccomp.install(seccomp.build_filter(os.uname().machine, unix_sockets=False))
     os.execve(argv[0], argv, _ENVIRON)  # noqa: S606
 
 
@@ -77,6 +91,8 @@ def qemu_arguments(machine: Machine, numbers: Mapping[str, int], disk: GuestDisk
         opened = os.open(f"{BOOT}/{name}", os.O_RDONLY)
         os.dup2(opened, number)
         os.close(opened)
+    most = min(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if disk is not None:
         disk.bound(0, memory=machine.memory)
     return command_line(machine.replace(**{f"{name}_fd": fd for name, fd in numbers.items() if name != BASE}))

@@ -8,6 +8,7 @@ from typing import Final
 _PANIC: Final = "Kernel panic - not syncing: "
 _USUAL: Final = "virtio_loop: Unexpected poll revents"  # of virtiofsd, when QEMU ends
 _KILLED: Final = 9
+_LONGEST: Final = 500
 _TITLE: Final = "the guest's console:"
 
 
@@ -16,7 +17,7 @@ def panic_in(console: Sequence[str]) -> str:
     for line in reversed(console):
         _, found, reason = line.partition(_PANIC)
         if found:
-            return reason.strip()
+            return reason.strip()[:_LONGEST]
     return ""
 
 

@@ -24,6 +24,7 @@ _WINDOW: Final = struct.Struct("<HH")
 _EXITED: Final = struct.Struct("<IQQ")
 _LAST_STATUS: Final = 0xFFFF  # of what wait() has
 _LAST_SIGNAL: Final = 64
+_LONGEST_TEXT: Final = 1_024  # no agent of ours says more
 
 
 class Kind(IntEnum):
@@ -166,7 +167,7 @@ def read_hello(payload: bytes) -> int:
 
 def read_failed(payload: bytes) -> Failed:
     """The text is the guest's: only what a terminal shows as it stands is left of it."""
-    text = payload[_U32.size :].decode("utf-8", "replace")
+    text = payload[_U32.size :].decode("utf-8", "replace")[:_LONGEST_TEXT]
     shown = "".join(char if char.isprintable() else "?" for char in text)
     return Failed(_number(_U32, payload[: _U32.size]), shown)
 

@@ -11,6 +11,8 @@ _READ: Final = 64 << 10
 # A pipe that is ready for writing takes so much without blocking. The caller's streams must stay as they are.
 _WRITE: Final = select.PIPE_BUF
 
+_GONE: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL  # of what is written to; sockets hang up only
+
 
 _HAS_LEFT: Final = (errno.EPIPE, errno.ECONNRESET, errno.EIO)  # the last: a terminal that is gone
 
@@ -42,11 +44,11 @@ class Pump:
         return [(self.sink, 0)] if self.has_ended else [(self.source, select.POLLIN), (self.sink, 0)]
 
     def move(self, ready: dict[int, int]) -> None:
-        if not self.is_broken and ready.get(self.sink, 0) & (select.POLLERR | select.POLLNVAL):
+        if not self.is_broken and ready.get(self.sink, 0) & _GONE:
             self._break()
         if not self._waiting and not self.has_ended and not self.is_broken and self.source in ready:
             self._read()
-        elif self._waiting and not self.is_broken and ready.get(self.sink, 0) & (select.POLLOUT | select.POLLHUP):
+        elif self._waiting and not self.is_broken and ready.get(self.sink, 0) & select.POLLOUT:
             self._write()
 
     def _read(self) -> None:

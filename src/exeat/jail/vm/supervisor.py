@@ -32,7 +32,7 @@ from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump, Tail
 from exeat.jail.vm.settings import ENTROPY, Settings, start_text
 from exeat.jail.vm.shares import Served
-from exeat.jail.vm.tree import MachineTree
+from exeat.jail.vm.tree import MACHINE, SERVER, MachineTree
 from exeat.values import Value
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _CONSOLE_BYTES: Final = 64 << 10
 _CONSOLE_LINES: Final = 1_000
 _SHOWN_LINES: Final = 20
+_SHOWN_CHARACTERS: Final = 10_000  # what the guest says must fit into one message
 _END_S: Final = 5.0  # for a guest that was told to end
 _LAST_BYTES_S: Final = 10.0  # for output that the guest says it has written
 _PORTS: Final = ("control", "in", "out", "err", "qmp", "console")
@@ -168,13 +169,16 @@ class Supervisor:
         fds = {f"{name}_fd": theirs[name].fileno() for name in _PORTS}
         shares, servers = guest.served.open()
         for server in servers:
-            pid = start(server.arguments, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True)
+            pid = start(
+                server.arguments, root=SERVER, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True
+            )
             self._children[pid] = "what serves its files"
         own = reserve_numbers(guest.tree.boot_names)
         disk = guest.disk.as_qemu_has_it(own[BASE]) if guest.disk is not None else None
         self._machine = machine = machine.replace(**fds, shares=shares, disk=disk)
         pid = start(
             partial(qemu_arguments, machine, own, guest.disk),
+            root=MACHINE if guest.served.virtiofsd else SERVER,  # if no one else serves files, it does
             kept=[*descriptors(machine), *own.values()],
             namespace=for_qemu,
             errors=says,
@@ -269,7 +273,7 @@ class Supervisor:
             case Kind.FAILED:
                 failed = protocol.read_failed(payload)
                 raise GuestError(f"the guest could not be set up: {failed.text}", detail=self._why(failed.errno))
-            case Kind.EXEC_FAILED:
+            case Kind.EXEC_FAILED if not self._is_running:
                 number = protocol.read_exec_failed(payload)
                 self._not_started = True
                 self._tell(messages.ExecFailed(number, os.strerror(number) if number < 200 else "unknown"))
@@ -430,7 +434,7 @@ class Supervisor:
         self._said.take()
         self._console.take()
         said, console = self._said.lines(_CONSOLE_LINES), self._console.lines(_CONSOLE_LINES)
-        return "\n".join(last_words.shown(said, console, _SHOWN_LINES))
+        return "\n".join(last_words.shown(said, console, _SHOWN_LINES))[-_SHOWN_CHARACTERS:]
 
     def end(self) -> None:
         self._terminal.give_back()

@@ -1,8 +1,9 @@
 """The files of a machine: what QEMU has itself, and what it serves to its guest.
 
 QEMU's root has the system's own programs, read-only and as the host has them, and nothing of the user's: neither what
-an earlier guest wrote to a kept layer nor the project. Who breaks out of QEMU is in there. The guest gets the command's
-view, without the kernel's own file systems: a process that serves those serves its own memory.
+an earlier guest wrote to a kept layer nor the project. Who breaks out of QEMU is in there. What serves files has the
+same root and the guest's files in it. These are the command's view, without the kernel's own file systems: a process
+that serves those serves its own memory.
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ from exeat.jail.libc import (
     MS_PRIVATE,
     MS_RDONLY,
     MS_REC,
-    MS_SHARED,
     mount,
     unshare,
 )
+from exeat.paths import is_in
 
-MACHINE: Final = "/run/exeat-machine"
-GUEST: Final = "/guest"  # in there
-BOOT: Final = "/boot"  # in there: what was given by name
+MACHINE: Final = "/run/exeat-machine"  # QEMU's root
+SERVER: Final = "/run/exeat-server"  # the root of what serves files
+GUEST: Final = "/guest"  # in that one
+BOOT: Final = "/boot"  # in both: what was given by name
+_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "kvm")  # no terminal, and nothing that keeps bytes
 _SYSTEM: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu", "opt")
 _SAFE: Final = MS_NOSUID | MS_NODEV | MS_NOEXEC
-_COVERED: Final = ("proc", "sys", "dev", MACHINE.lstrip("/"))
+_COVERED: Final = ("proc", "sys", "dev", MACHINE.lstrip("/"), SERVER.lstrip("/"))
 _RESOLV_CONF: Final = "nameserver 127.0.0.1\n"  # the jail's; QEMU asks it for the guest
 _IN_MEMORY: Final = "/memfd:"  # what has no other name
 _LIBRARY_CACHE: Final = "/etc/ld.so.cache"
@@ -113,16 +116,25 @@ class MachineTree:
         for name, descriptor, writable in self._opened:
             _show(f"{MACHINE}{BOOT}/{name}", descriptor, writable=writable)
 
-    def finish(self, shared: Sequence[str]) -> None:
-        """All else stands. What is held in `shared` folders later is held in the guest's tree as well."""
-        mount("/dev", f"{MACHINE}/dev", None, MS_BIND | MS_REC)
-        for path in shared:
-            if os.path.ismount(path):
-                mount(None, path, None, MS_REC | MS_SHARED)
-        guest = f"{MACHINE}{GUEST}"
+    def finish(self, hidden: Sequence[str], blank: str) -> None:
+        """All else stands. `hidden`: paths of the machine; `blank` is shown instead of files."""
+        for name in _DEVICES:
+            if os.path.exists(f"/dev/{name}"):
+                _write(f"{MACHINE}/dev/{name}", b"")
+                mount(f"/dev/{name}", f"{MACHINE}/dev/{name}", None, MS_BIND)
+        for path in hidden:
+            _hide(f"{MACHINE}{path}", blank)
+        read_only(MACHINE)
+        os.mkdir(SERVER)
+        mount(MACHINE, SERVER, None, MS_BIND | MS_REC)
+        self._put_guest(f"{SERVER}{GUEST}")
+
+    def _put_guest(self, guest: str) -> None:
         if self._shares is not None:
+            mount("exeat", guest, "tmpfs", _SAFE, "mode=755,size=64k")
             for name, (source, is_read_only) in self._shares.items():
                 _share(source, f"{guest}/{name}", is_read_only=is_read_only)
+            read_only(guest)
             return
         mount("/", guest, None, MS_BIND | MS_REC)
         for name in _COVERED:
@@ -132,9 +144,25 @@ class MachineTree:
                     mount(None, place, None, MS_PRIVATE)
                 mount("exeat", place, "tmpfs", _SAFE | MS_RDONLY, "mode=555")
 
+    def paths_again(self, roots: Sequence[str]) -> list[dict[str, str]]:
+        """Where the guest's files have these, once for each time. Of what is mounted later, they have nothing yet.
+
+        Mounts could be shared with them, but not that one becomes read-only after it was made.
+        """
+        guest = f"{SERVER}{GUEST}"
+        if self._shares is None:
+            return [{root: f"{guest}{root}" for root in roots}]
+        found = [
+            {root: f"{guest}/{name}/{os.path.relpath(root, source)}" for root in roots if is_in(root, [source])}
+            for name, (source, is_read_only) in self._shares.items()
+            if not is_read_only
+        ]
+        return list(filter(None, found))
+
     def settle(self) -> tuple[int, ...]:
         """In init, whose processes /proc shows, while it has its privileges: without, root cannot be mapped."""
-        mount("/proc", f"{MACHINE}/proc", None, MS_BIND | MS_REC)
+        for root in (MACHINE, SERVER):
+            mount("/proc", f"{root}/proc", None, MS_BIND | MS_REC)
         self.namespaces = (_make_users(os.geteuid(), os.getegid()), _make_users(*self._guest_ids))
         return (*self.namespaces, *self._kept)
 
@@ -192,6 +220,16 @@ def _share(source: str, place: str, *, is_read_only: bool) -> None:
     mount(source, place, None, MS_BIND | MS_REC)
     if is_read_only:
         read_only_below(place)
+
+
+def _hide(path: str, blank: str) -> None:
+    """The machine's own folders are no view: what is hidden is still in them. Where a link leads is hidden as well."""
+    if os.path.islink(path) or not os.path.exists(path):
+        return
+    if os.path.isdir(path):
+        mount("exeat", path, "tmpfs", _SAFE | MS_RDONLY, "mode=555")
+    else:
+        mount(blank, path, None, MS_BIND)
 
 
 def _content(descriptor: int) -> bytes:

@@ -101,3 +101,17 @@ def test_a_tail_keeps_the_end_and_shows_no_control_characters() -> None:
     assert tail.has_ended
     assert tail.wishes() == []
     os.close(source)
+
+
+def test_a_reader_behind_a_socket_that_has_left() -> None:
+    """A pipe says so by an error, a socket hangs up only. Else the loop never waits again."""
+    feeder, source = socket.socketpair()
+    taker, sink = socket.socketpair()
+    pump = Pump(source.fileno(), sink.fileno())
+    _turn(pump)
+    assert not pump.is_broken
+    taker.close()
+    _turn(pump)
+    assert (pump.is_broken, pump.wishes()) == (True, [])
+    for each in (feeder, source, sink):
+        each.close()

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from exeat.jail import messages
 from exeat.jail.vm import supervisor as module
 from exeat.jail.vm.protocol import Kind
-from exeat.jail.vm.pump import Pump
-from exeat.jail.vm.supervisor import Supervisor
+from exeat.jail.vm.pump import Pump, Tail
+from exeat.jail.vm.supervisor import GuestError, Supervisor
 
 NO_SPACE = os.strerror(errno.ENOSPC)
 
@@ -164,3 +165,32 @@ def test_a_command_that_stops_itself_does_not_stop_the_time(limited: bool, start
     started._time_ends = clock.now + 5 if limited else None
     started._hear(Kind.STOPPED, bytes([19]))
     assert bool(stopped) is not limited
+
+
+@pytest.mark.parametrize("words", [b"x" * 60_000, "\N{SNOWMAN}".encode() * 20_000], ids=["letters", "wide letters"])
+def test_long_last_words_of_a_guest_fit_into_a_message(words: bytes, started: Any) -> None:
+    """What does not fit would be taken for a mistake of exeat's own, and the guest's end not be told at all."""
+    console, guest = socket.socketpair()
+    console.setblocking(False)
+    started._said = started._console = Tail(console.fileno(), 64 << 10)
+    guest.send(b"Kernel panic - not syncing: " + words)
+    for problem in (started._gone(), _failure_of(started, words)):
+        message = messages.GuestEnded(problem.public, problem.detail)
+        assert len(messages.encode(message)) < 60_000
+        assert words[:30].decode()[:10] in problem.public
+    console.close()
+    guest.close()
+
+
+def _failure_of(started: Any, words: bytes) -> GuestError:
+    with pytest.raises(GuestError) as caught:
+        started._hear(Kind.FAILED, struct.pack("<I", 1) + words)
+    return caught.value
+
+
+def test_a_command_that_runs_cannot_have_failed_to_start(started: Any) -> None:
+    started._hear(Kind.EXEC_FAILED, struct.pack("<I", 2))
+    assert (started._not_started, started._exited) == (False, None)
+    started._is_running = False
+    started._hear(Kind.EXEC_FAILED, struct.pack("<I", 2))
+    assert started._not_started

@@ -7,6 +7,7 @@ bundles of the image, and is in files of exeat's own, for the variables that nam
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ConfigError
@@ -17,7 +18,7 @@ from exeat.jail.vm.options import HOME, HOST_NAME, ROOT_HOME
 from exeat.jail.vm.settings import FileEntry, MountEntry, Settings
 from exeat.jail.vm.shares import ROOT_TAG, Tree
 from exeat.jail.vm.tree import GUEST
-from exeat.paths import is_in
+from exeat.paths import is_in, is_inside
 from exeat.values import Value
 
 if TYPE_CHECKING:
@@ -70,8 +71,10 @@ def files_of_image(spec: Spec, kind: str, *, is_root: bool) -> GuestFiles:
     for number, mount in enumerate(mounts):
         _refuse_file(mount)
         tag = f"m{number}"
-        shares[tag] = (mount.source, mount.read_only)
-        trees.append(Tree(tag, f"{GUEST}/{tag}", mount.read_only))
+        if not (path := _path_in_other(mount, mounts)):
+            path = tag
+            shares[tag] = (mount.source, mount.read_only)
+        trees.append(Tree(tag, f"{GUEST}/{path}", mount.read_only))
         entries.append(MountEntry(kind, tag, mount.target, mount.read_only))
     is_there = any(mount.source == mount.target and is_in(spec.cwd, [mount.target]) for mount in mounts)
     home = ROOT_HOME if is_root else HOME
@@ -89,6 +92,15 @@ def complete_environment(environ: dict[str, str], inherited_terminal: str, home:
     environ.setdefault("HOME", home)
     if has_terminal:
         environ.setdefault("TERM", inherited_terminal or "xterm")
+
+
+def _path_in_other(mount: Mount, mounts: Sequence[Mount]) -> str:
+    """Of a folder that lies in another one: what is held there later is held in both by that. "" for others."""
+    if not mount.read_only:
+        for number, other in enumerate(mounts):
+            if not other.read_only and is_inside(mount.source, other.source) and not _path_in_other(other, mounts):
+                return f"m{number}/{os.path.relpath(mount.source, other.source)}"
+    return ""
 
 
 def _refuse_file(mount: Mount) -> None:

@@ -15,6 +15,7 @@ from exeat.jail.vm.files.furnishing import complete_environment, files_of_image,
 from exeat.jail.vm.machine import MOST_SHARES
 from exeat.jail.vm.settings import FileEntry, MountEntry
 from exeat.jail.vm.shares import Tree
+from exeat.jail.vm.tree import MachineTree
 from exeat.trust.unnamed_file import TrustFiles, file_in_memory
 
 
@@ -41,6 +42,18 @@ def test_folders_in_an_image(tmp_path: Path) -> None:
     )
     assert found.shares == {"m0": (str(outer), True), "m1": (str(inner), False)}
     assert [tree.path for tree in found.trees] == ["/guest/m0", "/guest/m1"]
+
+
+def test_a_folder_in_one_that_is_shared_as_well(tmp_path: Path) -> None:
+    """Whatever is held in the outer one while the guest runs is held in it. One that is read-only needs no more."""
+    outer, inner = tmp_path / "outer", tmp_path / "outer/in/it"
+    inner.mkdir(parents=True)
+    mounts = (Mount(str(inner), "/a"), Mount(str(outer), "/b"), Mount(str(inner), "/c", read_only=True))
+    found = files_of_image(_spec(*mounts), "virtiofs", is_root=False)
+    assert [tree.path for tree in found.trees] == ["/guest/m1/in/it", "/guest/m1", "/guest/m2"]
+    assert found.shares == {"m1": (str(outer), False), "m2": (str(inner), True)}
+    tree = MachineTree({}, {}, (0, 0), (), found.shares)
+    assert tree.paths_again([str(inner)]) == [{str(inner): "/run/exeat-server/guest/m1/in/it"}]
 
 
 @pytest.mark.parametrize(("is_root", "home"), [(True, "/root"), (False, "/home/sandbox")])
