@@ -67,7 +67,7 @@ class Pump:
         except BlockingIOError:
             return
         except OSError as error:
-            self.fault = "" if error.errno in _HAS_LEFT else error.strerror
+            self.fault = "" if error.errno in _HAS_LEFT else error.strerror or str(error)
             self._break()
             return
         self.sent += written
