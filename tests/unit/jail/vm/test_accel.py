@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,11 @@ def says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Says:
 
 
 _READY = READY.decode()
+
+
+def _children() -> set[int]:
+    """Of this thread, those that have ended among them. Other tests may have left some."""
+    return set(map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()))
 
 
 def test_what_runs_is_taken(says: Says, kept: str) -> None:
@@ -99,9 +105,9 @@ def test_a_guest_that_the_kernel_holds_is_not_waited_for(
     monkeypatch.setattr(accel, "_WAIT_S", 0.1)
     monkeypatch.setattr(accel, "_RUN_S", 0.1)
     says(*lines, "", then_waits=True)
+    before = _children()
     assert "does not run guests" in choose().why
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)  # nothing of it is ours to reap
+    assert _children() <= before, "some of it is ours to reap"
 
 
 def test_a_probe_that_failed_is_remembered_until_the_machine_starts_again(
