@@ -382,7 +382,7 @@ def test_what_could_be_read_two_ways_is_refused(
 
 @pytest.mark.threat("T-C8")
 def test_control_fields_in_order_pass(start_intercepted: StartIntercepted) -> None:
-    """C8's control: the same fields with one meaning, `host` beside `:authority` and cookies in crumbs among them."""
+    """C8's control: the same fields with one meaning, `host` next to `:authority` and cookies in crumbs among them."""
     server = Http2Server()
     scene = start(start_intercepted, server)
     client = open_client(scene)

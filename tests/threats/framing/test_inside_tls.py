@@ -44,7 +44,7 @@ def assert_bad(scene: Intercepted, request: bytes, *allowed: int, door: str = "c
 
 
 def test_control_requests_in_order_are_served(start_intercepted: StartIntercepted) -> None:
-    """The control of all that follows: the same probes with one meaning pass and are framed anew."""
+    """The control of all that follows: the same probes with one meaning pass and are framed again."""
     scene = start_intercepted(handler=receive_body)
     for text in (
         post("Content-Length: 5", body="hello"),

@@ -84,7 +84,7 @@ def test_a_reader_that_stalls_does_not_stall_the_loop_and_reaches_the_cap(
 
 
 def test_closing_does_not_wait_for_ever_for_a_reader() -> None:
-    """A program whose output nobody reads can still end, and knows what it did not write."""
+    """A program whose output no one reads can still end, and knows what it did not write."""
     reader, writer = small_pipe()
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Bodies of requests: every split gives the same, the length stays right, and a placeholder never leaves whole."""
+"""Bodies of requests: every split has the same result, the length stays right, and a placeholder never leaves whole."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Both:
 @contextlib.asynccontextmanager
 async def both(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Both]:
     async def nobody(origin: Origin, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        raise AssertionError("nobody connects to the HTTP/1 server")
+        raise AssertionError("no one connects to the HTTP/1 server")
 
     async with world(nobody) as (made, _):
         pair = Both(made)
