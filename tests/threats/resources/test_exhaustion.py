@@ -87,7 +87,7 @@ def test_refusals_that_nobody_reads_do_not_pile_up(start_gate: StartGate) -> Non
 def test_an_upload_behind_an_unread_one_is_not_taken_into_memory(
     start_gate: StartGate, start_origin: StartOrigin
 ) -> None:
-    """A server that answers without reading leaves its full connection to the pool, and the next upload never pauses."""
+    """A server that answers without reading leaves its full connection to the pool, and no next upload pauses."""
     answer = threading.Event()
 
     def handle(conn: socket.socket, origin: Origin) -> None:
