@@ -14,10 +14,10 @@ from exeat.gateway.tls.interception import HTTP1
 from tests.support.clients.answers import parse_answers
 from tests.support.clients.http2 import Answer, Asked, Http2Client, Http2Server, refuse_without, refuse_without_h2
 from tests.support.clients.talk import read_reply
+from tests.support.gateways.framing import PATHS
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
-from tests.threats.framing.cases import PATHS
 
 REAL = VALUE.encode()
 MB = 1_000_000

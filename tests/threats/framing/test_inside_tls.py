@@ -7,10 +7,7 @@ import socket
 import pytest
 
 from tests.support.clients.talk import read_reply
-from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, read_rest
-from tests.support.origins.plain import OK
-from tests.support.origins.raw import RawOrigin, receive_body
-from tests.threats.framing.cases import (
+from tests.support.gateways.framing import (
     ACCEPT,
     B3_BAD_BODIES,
     PATHS,
@@ -20,6 +17,9 @@ from tests.threats.framing.cases import (
     statuses,
     websocket_answer,
 )
+from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, read_rest
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin, receive_body
 
 ABSOLUTE = "http://good.test:{port}"
 SECOND_REQUEST = f"GET {SECOND} HTTP/1.1\r\nHost: good.test\r\n\r\n".encode()

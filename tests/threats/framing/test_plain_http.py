@@ -10,11 +10,7 @@ from exeat.sources import make_policy
 from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import TUNNELS, Opener
-from tests.support.gateways.gate import read_all, read_until
-from tests.support.gateways.scene import Scene
-from tests.support.origins.plain import OK
-from tests.support.origins.raw import RawOrigin, receive_body
-from tests.threats.framing.cases import (
+from tests.support.gateways.framing import (
     ACCEPT,
     B3_BAD_BODIES,
     PATHS,
@@ -24,6 +20,10 @@ from tests.threats.framing.cases import (
     statuses,
     websocket_answer,
 )
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import Scene
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin, receive_body
 
 every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])
 

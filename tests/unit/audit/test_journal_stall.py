@@ -13,7 +13,7 @@ from exeat.audit.journal import Journal
 from exeat.audit.sink import StreamSink
 from exeat.audit.verify import verify_lines
 from exeat.errors import AuditError
-from tests.unit.audit.log_files import body, read_all, small_pipe
+from tests.support.log_files import body, read_all, small_pipe
 
 
 async def until(log: Journal, *, failing: bool) -> None:

@@ -20,7 +20,7 @@ from exeat.audit.parts import rotated_numbers
 from exeat.audit.sink import ContendedError
 from exeat.audit.verify import verify_files
 from exeat.errors import StartError
-from tests.unit.audit.log_files import POLICY, put, read
+from tests.support.log_files import POLICY, put, read
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from exeat.audit.rotate import FilePool
 from exeat.audit.rotation import Rotation, rotation_from
 from exeat.audit.verify import verify_files
 from exeat.errors import ConfigError
-from tests.unit.audit.log_files import POLICY, put, read
+from tests.support.log_files import POLICY, put, read
 
 
 @pytest.fixture

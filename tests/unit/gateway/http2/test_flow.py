@@ -12,7 +12,7 @@ from h2.settings import SettingCodes
 from exeat.gateway.gates.session import Session
 from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES
-from tests.unit.gateway.http2.peers import Origin, Peer, run, world
+from tests.support.gateways.http2_peers import Origin, Peer, run, world
 
 MB = 1024 * 1024
 # What a stream may have waiting: the mark, and what one read of the upstream may add to it.

@@ -18,7 +18,7 @@ from exeat.gateway.http2.back import Http2Upstream
 from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.limits import Limits
 from exeat.gateway.record.counters import Counters
-from tests.unit.gateway.http2.peers import Message, Origin, Peer, Pipe, World, run, world
+from tests.support.gateways.http2_peers import Message, Origin, Peer, Pipe, World, run, world
 
 
 class Both:
