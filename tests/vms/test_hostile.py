@@ -26,7 +26,7 @@ _CLASSES = {"0600", "0601", "0c05", "0200", "0780", "0180", "00ff", "0680", "010
 
 @pytest.fixture(scope="module")
 def place(stage: Stage, guest: Guest) -> Iterator[Workplace]:
-    """Of somebody without rights, with a file of root's in the project."""
+    """Of someone without rights, with a file of root's in the project."""
     with workplace(stage, guest, "user") as made:
         yield made
 

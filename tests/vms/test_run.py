@@ -30,7 +30,7 @@ _QUIET_S = 0.7  # after a question, before a key can be an answer
 
 @pytest.fixture(scope="module")
 def place(stage: Stage, guest: Guest) -> Iterator[Workplace]:
-    """Of somebody without rights."""
+    """Of someone without rights."""
     with workplace(stage, guest, "user") as made:
         yield made
 

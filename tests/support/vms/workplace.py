@@ -1,4 +1,4 @@
-"""A home with a project in it, and `exeat run --vm` there: of root, or of somebody without rights."""
+"""A home with a project in it, and `exeat run --vm` there: of root, or of someone without rights."""
 
 from __future__ import annotations
 
