@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
@@ -23,6 +22,7 @@ from exeat.gateway.process import cannot_listen, memory_limit, proxy_url
 from exeat.policy import Policy, build_policy
 from exeat.reasons import Reason
 from exeat.serve.clients import Client, keep_apart
+from exeat.values import replace
 
 _STRANGERS: Final = Limits(max_connections=256, first_byte_s=5.0, head_s=5.0, keep_alive_s=5.0)
 _MIN_SHARE: Final = 16
