@@ -41,7 +41,7 @@ def gate_to(start_gate: StartGate, port: int, **limits: float) -> Gate:
 
 @contextlib.contextmanager
 def closed_port() -> Iterator[int]:
-    """A port that is taken, so that nobody else gets it, and on which nobody listens."""
+    """A port that is taken, so that no one else gets it, and on which no one listens."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]

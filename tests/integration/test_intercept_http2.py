@@ -14,10 +14,10 @@ from exeat.gateway.tls.interception import HTTP1
 from tests.support.clients.answers import parse_answers
 from tests.support.clients.http2 import Answer, Asked, Http2Client, Http2Server, refuse_without, refuse_without_h2
 from tests.support.clients.talk import read_reply
+from tests.support.gateways.framing import PATHS
 from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted, read_rest
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
-from tests.threats.framing.cases import PATHS
 
 REAL = VALUE.encode()
 MB = 1_000_000
@@ -382,7 +382,7 @@ def test_what_could_be_read_two_ways_is_refused(
 
 @pytest.mark.threat("T-C8")
 def test_control_fields_in_order_pass(start_intercepted: StartIntercepted) -> None:
-    """C8's control: the same fields with one meaning, `host` beside `:authority` and cookies in crumbs among them."""
+    """C8's control: the same fields with one meaning, `host` next to `:authority` and cookies in crumbs among them."""
     server = Http2Server()
     scene = start(start_intercepted, server)
     client = open_client(scene)

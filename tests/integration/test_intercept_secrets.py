@@ -76,7 +76,7 @@ def test_a_value_is_put_into_headers_basic_and_query(door: str, start_intercepte
     request = b"GET /a/%b?q=%b&r HTTP/1.1\r\nHost: good.test\r\nAuthorization: Basic %b\r\nX-Key: <%b>\r\n\r\n"
     assert ask(scene, request % (key, key, basic, key), door=door).status == 200
     sent = scene.origin.everything
-    assert sent.startswith(b"GET /a/%b?q=%b&r HTTP/1.1\r\n" % (key, ESCAPED))  # not the path: nobody asked for that
+    assert sent.startswith(b"GET /a/%b?q=%b&r HTTP/1.1\r\n" % (key, ESCAPED))  # not the path: no one asked for that
     assert b"\r\nAuthorization: Basic %b\r\n" % base64.b64encode(b"user:" + REAL) in sent
     assert b"\r\nX-Key: <%b>\r\n" % REAL in sent
 

@@ -245,7 +245,7 @@ def test_a_server_that_speaks_first(ipv6: bool, start_inside: StartInside, start
         assert read_until(conn, b"\n") == BANNER
         conn.sendall(b"SSH-2.0-client\r\n")
         assert read_until(conn, b"\n") == b"SSH-2.0-client\r\n"
-        # What follows a greeting is judged by nobody, even if it looks like a request.
+        # What follows a greeting is judged by no one, even if it looks like a request.
         conn.sendall(GET % b"")
         assert read_exactly(conn, len(GET % b"")) == GET % b""
     assert [(r["protocol"], r["method"], r["verdict"]) for r in inside.decisions()] == [

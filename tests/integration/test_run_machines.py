@@ -85,7 +85,7 @@ def test_a_part_of_the_home_directory_is_mounted_at_a_second_place(machine: Mach
 
 @pytest.mark.parametrize("mode", [0o700, 0o710, 0o711])
 def test_mounts_in_folders_that_are_closed_to_the_user(users: Machine, mode: int) -> None:
-    """/var/lib/docker, or a /home that nobody may list. What is known to be there is there, if it could be reached."""
+    """/var/lib/docker, or a /home that no one may list. What is known to be there is there, if it could be reached."""
     closed = users.folder / "closed"
     (closed / "point").mkdir(parents=True)
     os.chown(closed, 0, 0)

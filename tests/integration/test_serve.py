@@ -193,7 +193,7 @@ BROKEN_FILES = {
 @pytest.mark.threat("T-A8")
 @pytest.mark.parametrize(("text", "place"), BROKEN_FILES.values(), ids=BROKEN_FILES.keys())
 def test_a_broken_policy_file_is_named_with_line_and_column(text: str, place: str, serve: StartServing) -> None:
-    """Exit 2; the good rules beside the bad one do not count."""
+    """Exit 2; the good rules next to the bad one do not count."""
     serving = serve("--allow", "good.test", policy=text)
     assert serving.process.wait(60) == 2
     assert f"policy.toml{place}" in serving.errors.splitlines()[0]
@@ -276,7 +276,7 @@ def test_an_address_of_another_machine_is_an_error(serve: StartServing) -> None:
 @AS_ROOT
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_port_that_is_roots_says_permission_and_what_to_do(workers: str) -> None:
-    """As somebody without rights, where the kernel keeps ports below 1024 for root; in a namespace where it does."""
+    """As someone without rights, where the kernel keeps ports below 1024 for root; in a namespace where it does."""
     need("unshare")
     shielded = [
         "unshare",
@@ -314,7 +314,7 @@ def test_the_admin_socket_is_the_users_alone(serve: StartServing, tmp_path: Path
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_admin_path_that_is_taken_is_an_error(workers: str, serve: StartServing, tmp_path: Path) -> None:
-    """B8: a file that is no socket is left as it is, and a socket that answers belongs to somebody."""
+    """B8: a file that is no socket is left as it is, and a socket that answers belongs to someone."""
     file = tmp_path / "file"
     file.write_text("precious")
     live = tmp_path / "live.sock"
@@ -453,7 +453,7 @@ def refuses_connections(serving: Serving, port: int) -> bool:
 def test_a_signal_lets_a_download_finish(
     number: signal.Signals, workers: str, serve: StartServing, start_origin: StartOrigin
 ) -> None:
-    """B8: nobody new is taken, what is under way completes, the log has its end, and the exit status is 0."""
+    """B8: no one new is taken, what is under way completes, the log has its end, and the exit status is 0."""
     go_on = threading.Event()
 
     def handle(conn: socket.socket, origin: Origin) -> None:

@@ -38,7 +38,7 @@ _RETRY_S: Final = 1.0
 
 
 class Front:
-    """Listens, and gives each connection to the gateway of its client."""
+    """Listens, and passes each connection to the gateway of its client."""
 
     def __init__(
         self,

@@ -10,11 +10,7 @@ from exeat.sources import make_policy
 from tests.support.clients.talk import connect_dial, read_reply, socks_dial
 from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import TUNNELS, Opener
-from tests.support.gateways.gate import read_all, read_until
-from tests.support.gateways.scene import Scene
-from tests.support.origins.plain import OK
-from tests.support.origins.raw import RawOrigin, receive_body
-from tests.threats.framing.cases import (
+from tests.support.gateways.framing import (
     ACCEPT,
     B3_BAD_BODIES,
     PATHS,
@@ -24,6 +20,10 @@ from tests.threats.framing.cases import (
     statuses,
     websocket_answer,
 )
+from tests.support.gateways.gate import read_all, read_until
+from tests.support.gateways.scene import Scene
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin, receive_body
 
 every_tunnel = pytest.mark.parametrize("open_tunnel", TUNNELS, ids=["connect", "socks", "redirect"])
 
@@ -100,7 +100,7 @@ def test_an_address_that_is_not_listed_is_not_reached_with_a_good_host(scene: Sc
 
 @pytest.mark.threat("T-B2", "T-B3")
 def test_control_clear_framing_is_served(start_scene: StartScene) -> None:
-    """The control of B2 and B3: the same probes with one meaning pass, are framed anew, and the next one is served."""
+    """The control of B2 and B3: the same probes with one meaning pass, are framed again, and the next one is served."""
     scene = start_scene(handler=receive_body)
     chunked = "Transfer-Encoding: chunked"
     assert_served(scene, fill(scene, post("Content-Length: 5", body="hello")))
@@ -162,7 +162,7 @@ def test_trailers_cannot_say_what_belongs_into_a_head(start_scene: StartScene) -
 @pytest.mark.threat("T-B2")
 @pytest.mark.parametrize("inside", [False, True], ids=["plain", "in a tunnel"])
 def test_a_request_in_a_body_stays_a_body(inside: bool, start_scene: StartScene) -> None:
-    """A body that looks like a request is sent as a body, and is judged by nobody."""
+    """A body that looks like a request is sent as a body, and is judged by no one."""
     scene = start_scene(handler=receive_body)
     hidden = fill(scene, "GET http://evil.test:{port}/ HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n")
     target = b"/" if inside else b"http://good.test:%d/" % scene.port
@@ -404,7 +404,7 @@ def test_proxy_credentials_stay_here(start_scene: StartScene) -> None:
 
 @pytest.mark.threat("T-B6")
 def test_two_proxy_credentials_are_refused(start_scene: StartScene) -> None:
-    """The right one beside a wrong one is neither."""
+    """The right one next to a wrong one is neither."""
     scene = start_scene(credentials=("me", "pass"))
     headers = "Proxy-Authorization: Basic bWU6cGFzcw==\r\nProxy-Authorization: Basic bWU6d3Jvbmc=\r\n"
     assert statuses(scene.gate.send(upgrade(scene, headers))) == [400]
@@ -436,7 +436,7 @@ def test_the_path_that_was_judged_is_the_path_that_is_sent(kind: str, start_scen
 @pytest.mark.threat("T-B7")
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
 def test_methods_are_judged_too(method: str, start_scene: StartScene) -> None:
-    """A rule for GET is for GET, and cannot be met through a tunnel, where nobody sees the method."""
+    """A rule for GET is for GET, and cannot be met through a tunnel, where no one sees the method."""
     scene = start_scene(["good.test:{port} private methods=GET"])
     assert statuses(scene.gate.send(fill(scene, post(method=method)))) == [403]
     assert statuses(scene.gate.send(get(scene, "good.test"))) == [200]

@@ -167,14 +167,14 @@ def test_every_question_leaves_one_decision(host: str, door: Door, start_scene: 
 
 @pytest.mark.threat("T-J5")
 @pytest.mark.parametrize("door", [door for door in OUTER if door.name != "socks-address"], ids=str)
-@pytest.mark.parametrize("failure", ["no such name", "nobody listens", "not reachable"])
+@pytest.mark.parametrize("failure", ["no such name", "no one listens", "not reachable"])
 def test_a_request_that_fails_leaves_one_decision_and_one_end(
     failure: str, door: Door, start_scene: StartScene
 ) -> None:
     """Allowed, and then no name, no server or no way there: on record with how it ended."""
     names = {
         "no such name": {},
-        "nobody listens": {"good.test": ["127.0.0.1"]},
+        "no one listens": {"good.test": ["127.0.0.1"]},
         "not reachable": {"good.test": ["93.184.215.14"]},
     }
     scene = start_scene(["good.test:* private"], names=names[failure])
@@ -297,7 +297,7 @@ def wish(scene: Scene, through: str) -> bytes:
 def test_a_client_that_leaves_while_its_request_is_being_dialled(
     through: str, how: str, start_scene: StartScene
 ) -> None:
-    """What was allowed has an end on record, and the connection made for it is closed, though nobody is left."""
+    """What was allowed has an end on record, and the connection made for it is closed, though no one is left."""
     scene = start_scene()
     dialling, go_on = threading.Event(), asyncio.Event()
 

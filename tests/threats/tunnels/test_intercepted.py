@@ -338,7 +338,7 @@ def test_a_denied_method_is_denied_inside(door: str, start_intercepted: StartInt
 def test_a_secrets_hosts_are_allowed_unless_a_rule_says_more(
     allow: list[str], deny: list[str], expected: dict[str, int], door: str, start_intercepted: StartIntercepted
 ) -> None:
-    """A secret allows its hosts by being there, and never widens what somebody has written for one of them."""
+    """A secret allows its hosts by being there, and never widens what someone has written for one of them."""
     scene = start_intercepted(allow, deny=deny, secrets={"KEY": {"hosts": ["good.test private"]}})
     with scene.open(door=door) as conn:
         for method, status in expected.items():

@@ -33,7 +33,7 @@ every_server_name = pytest.mark.parametrize("door", SERVER_NAMES, ids=str)
 def assert_tunnel_refused(
     scene: Scene, open_tunnel: Opener, data: bytes, *, host: bytes = b"good.test", step: int = 0, finish: bool = False
 ) -> str:
-    """The tunnel opens, its first bytes are refused, the server gets none of them. Gives the reason on record."""
+    """The tunnel opens, its first bytes are refused, the server gets none of them. Returns the reason on record."""
     scene.settle()
     mark = scene.mark()
     with open_tunnel(scene, host, scene.port) as conn:
