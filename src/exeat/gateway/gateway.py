@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import select
 import socket
@@ -33,6 +32,7 @@ from exeat.gateway.limits import Limits
 from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import State
+from exeat.gateway.sweeper import Sweeper
 from exeat.policy import Policy, Rule
 from exeat.reasons import Ending, ProxyError
 from exeat.wire.http1 import encode_reply
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from exeat.gateway.gates.questions import Answerer, WhoAsks
     from exeat.gateway.tls.interception import Interception
 
-_log = logging.getLogger("exeat")
-_SWEEP_S: Final = 1.0
 _TOO_MANY: Final = encode_reply(503, "too many connections", error=ProxyError.CONNECTION_LIMIT_REACHED)
 
 
@@ -121,8 +119,7 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop
         self._emptied: asyncio.Event | None = None  # while stopping: set when no connection is left
         self._count = 0
-        self._rejections_recorded = 0
-        self._sweeper: asyncio.Task[None] | None = None
+        self._sweeper: Sweeper | None = None
         self._state: State | None = None
         self.id = os.urandom(4).hex()
         self.addresses: list[tuple[str, int]] = []
@@ -150,8 +147,7 @@ class Gateway:
             self._state = None
             await journal.aclose()
             raise
-        if self._shared_journal is None:
-            self._keep_sweeping()  # what could not be written is tried again
+        self._sweeper = Sweeper(state, self.id, always=self._shared_journal is None)
 
     async def _listen(self) -> None:
         binds: list[dict[str, object]] = [
@@ -226,8 +222,7 @@ class Gateway:
             if session.task is not None:
                 session.task.cancel()
         if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
+            self._sweeper.stop()
         state = self._state
         state.pool.clear()
         state.http2_pool.clear()
@@ -271,7 +266,8 @@ class Gateway:
             channel.write(_TOO_MANY)
             channel.close()
             return
-        self._keep_sweeping()
+        assert self._sweeper is not None
+        self._sweeper.go_on()
         self._count += 1
         session = Session(self.state, channel, self._count)
         self.state.sessions.add(session)
@@ -293,45 +289,10 @@ class Gateway:
         if self._emptied is not None and not self.state.sessions:
             self._emptied.set()
 
-    def _keep_sweeping(self) -> None:
-        if self._sweeper is None:
-            self._sweeper = self._loop.create_task(self._sweep())
-
-    async def _sweep(self) -> None:
-        """One timer for all connections. Ten thousand of them cost about a millisecond a second.
-
-        One of thousands of gateways sweeps only while it is used: ten thousand idle ones would take a tenth of a core.
-        """
-        while self.is_used or self._shared_journal is None:
-            await asyncio.sleep(_SWEEP_S)
-            now = self._loop.time()
-            for session in list(self.state.sessions):
-                try:
-                    session.check(now)
-                except Exception:  # one bad connection must not end the watch over all others
-                    self.counters.internal_errors += 1
-                    _log.exception("connection %d could not be checked", session.number)
-            self._record_rejections()
-            self.state.pool.sweep(now)
-            self.state.http2_pool.sweep(now, self.state.limits.upstream_idle_s)
-            self.state.journal.retry()
-        self._sweeper = None
-
     @property
     def is_used(self) -> bool:
-        """Whether there is a connection to a client or to a server, or anything else that time has to end."""
-        state = self.state
-        rejected = self.counters.rejected_connections != self._rejections_recorded
-        return bool(state.sessions or state.pool.size or not state.http2_pool.is_empty or rejected)
-
-    def _record_rejections(self) -> None:
-        """Connections over the limit are refused before they can say what they want: one line a second counts them."""
-        rejected = self.counters.rejected_connections - self._rejections_recorded
-        if rejected:
-            self._rejections_recorded += rejected
-            self.state.journal.append(
-                encode_event("limit", gateway=self.id, sandbox=self.state.sandbox, rejected=rejected)
-            )
+        """Whether there is a connection to a client or to a server."""
+        return self._sweeper is not None and self._sweeper.is_needed
 
     # What a caller sees
 

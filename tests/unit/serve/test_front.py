@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from exeat.audit.rotation import DEFAULT_ROTATION
-from exeat.gateway import gateway, process
+from exeat.gateway import process, sweeper
 from exeat.gateway.limits import Limits
 from exeat.policy import Source, build_policy, parse_rule
 from exeat.serve.clients import Client, parse_clients
@@ -82,7 +82,7 @@ async def _until(is_so: Callable[[], bool]) -> None:
 
 def test_thousands_that_are_idle_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with a timer of its own would take a tenth of a core. One that was used has its timer until that is over."""
-    monkeypatch.setattr(gateway, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(sweeper, "_SWEEP_S", 0.01)
 
     async def main() -> None:
         front = _front({each.name: each for each in _clients(40)}, tmp_path)
