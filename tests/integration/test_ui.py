@@ -110,7 +110,7 @@ def test_the_page_comes_with_all_guards_and_asks_for_nothing_elsewhere(scene: Sc
     ],
 )  # fmt: skip
 def test_only_its_own_name_is_answered(scene: Scene, host: str, status: int) -> None:
-    """DNS rebinding: a name of somebody else's that leads here is not ours, even with the right token."""
+    """DNS rebinding: a name of someone else's that leads here is not ours, even with the right token."""
     host = host.format(port=scene.port)
     assert ask(scene, "/", host=host).status == status
     assert ask(scene, "/api/nothing", host=host).status == (404 if status == 200 else status)
@@ -266,7 +266,7 @@ def test_what_a_page_is_told(scene: Scene) -> None:
 
 
 def test_questions_of_other_sandboxes_are_told_too(scene: Scene) -> None:
-    """A question does not wait until somebody looks at its sandbox."""
+    """A question does not wait until someone looks at its sandbox."""
     with open_sandbox("demo", create=True):
         pass
     scene.run("other", "sleep 1").ask(1, "asked.test")
@@ -312,7 +312,7 @@ def test_of_a_long_log_only_the_end_is_read(scene: Scene) -> None:
 
 
 def test_a_sandbox_that_comes_goes_and_comes_again(scene: Scene) -> None:
-    """The page may wait for a sandbox; one that is removed is said to be gone, and a new one begins anew."""
+    """The page may wait for a sandbox; one that is removed is said to be gone, and a new one begins again."""
     with Live(scene, "?sandbox=demo") as live:
         assert live.until(lambda said: "sandboxes" in said)["sandboxes"] == []
         assert "no sandbox demo" in live.until(lambda said: "sandbox" in said)["sandbox"]["problem"]
@@ -333,7 +333,7 @@ def test_a_sandbox_that_comes_goes_and_comes_again(scene: Scene) -> None:
 
 
 def test_a_folder_that_cannot_be_trusted_is_a_sentence_and_not_an_end(scene: Scene) -> None:
-    """Somebody else could write to it: it says so, and shows nothing of it."""
+    """Someone else could write to it: it says so, and shows nothing of it."""
     with open_sandbox("demo", create=True) as folder:
         Path(folder.allowlist_path).chmod(0o666)
     with Live(scene, "?sandbox=demo") as live:
@@ -375,8 +375,8 @@ def test_allow_block_and_remove(scene: Scene) -> None:
 
 
 def test_buttons_reckon_with_running_commands(scene: Scene) -> None:
-    """With one that learns, with rules beside the list, and with one that says what is not understood: a block holds,
-    an allow frees nothing else, and what is not sure is said."""
+    """With one that learns, with rules of its own, and with one that says what is not understood: a block holds, an
+    allow frees nothing else, and what is not sure is said."""
     command = scene.run("demo", "sleep 1", mode="learn")
     listed = Path(command.folder.allowlist_path)
     listed.write_text("a.test\n")

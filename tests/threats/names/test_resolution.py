@@ -246,7 +246,7 @@ def close_on_the_second_request(conn: socket.socket, origin: RawOrigin, raw: byt
 @pytest.mark.threat("T-D2")
 @pytest.mark.parametrize(("second", "status"), [("127.0.0.1", 200), ("169.254.169.254", 403), ("10.0.0.1", 403)])
 def test_rebinding_while_a_connection_is_replaced(second: str, status: int, start_scene: StartScene) -> None:
-    """A kept connection that the server closed is dialled anew only where the new answer may be dialled."""
+    """A kept connection that the server closed is dialled again only where the new answer may be dialled."""
     scene = start_scene(
         ["good.test:{port}", "127.0.0.1:{port}"],
         names=Script(["127.0.0.1"], [second]),

@@ -120,7 +120,7 @@ def test_a_placeholder_in_the_head_for_another_host_is_refused(
 def test_control_without_a_placeholder_the_same_passes(
     head: Any, door: str, start_intercepted: StartIntercepted
 ) -> None:
-    """The control: what merely looks like a placeholder is nobody's business."""
+    """The control: what merely looks like a placeholder is no one's business."""
     scene = start(start_intercepted)
     guess = b"exeat_" + b"0" * 32
     with scene.open("other.test", door=door) as conn:

@@ -45,7 +45,7 @@ HARMLESS = {
 
 @pytest.mark.parametrize("parts", HARMLESS.values(), ids=HARMLESS)
 def test_whole_frames_arrive_at_once(parts: list[bytes], start_intercepted: StartIntercepted) -> None:
-    """The end of a frame is not waited behind, even if it may be the beginning of a value: nobody would go on."""
+    """The end of a frame is not waited behind, even if it may be the beginning of a value: no one would go on."""
     scene = start_intercepted(secrets=for_good(), handler=speaking(*parts))
     whole = b"".join(parts)
     with scene.open() as conn:

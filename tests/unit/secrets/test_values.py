@@ -122,7 +122,7 @@ def test_one_line_end_is_not_a_part_of_the_value(output: str, value: str | None,
 
 
 def test_a_variable_is_taken_as_it_is() -> None:
-    """Bytes that are no UTF-8 too. A line end at its end is an error: nobody put it there for us to guess."""
+    """Bytes that are no UTF-8 too. A line end at its end is an error: no one put it there for us to guess."""
     assert value_of({"B": "\udcffx"}, env="B") == b"\xffx"
     assert "not set" in refused(lambda: value_of({}, env="B")).public
     assert "empty" in refused(lambda: value_of({"B": ""}, env="B")).public

@@ -1,6 +1,6 @@
 """A warm sandbox: a container with the jail's network and a harness that waits. Nothing serves its network yet.
 
-All of one name are identical. What makes one somebody's is bound when it is claimed, out here.
+All of one name are identical. What makes one someone's is bound when it is claimed, out here.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def test_closing_ends_claims_that_wait_and_engines_that_hang_do_not_hold_it_up(
 
 def test_one_log_has_the_claims_of_all_and_each_line_says_whose_it_is(run: Run, tmp_path: Path) -> None:
     from exeat.audit.verify import verify_files
-    from tests.unit.audit.log_files import read
+    from tests.support.log_files import read
 
     path = str(tmp_path / "audit.jsonl")
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 from exeat.gateway.limits import Limits
 from tests.support.examples import examples
-from tests.unit.gateway.http2.peers import HOST, Headers, Origin, read_chunked, run, world
+from tests.support.gateways.http2_peers import HOST, Headers, Origin, read_chunked, run, world
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 pytestmark = pytest.mark.threat("T-C8")

@@ -18,7 +18,7 @@ from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES
 from exeat.gateway.limits import Limits
 from exeat.gateway.record.counters import Counters
 from tests.support.examples import examples
-from tests.unit.gateway.http2.peers import GET, Headers, Message, Pipe, Reader, Server, open_stream, run, upstream
+from tests.support.gateways.http2_peers import GET, Headers, Message, Pipe, Reader, Server, open_stream, run, upstream
 from tests.unit.wire.mutation import Mutation, mutate, mutations
 
 POST = b"POST /a HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\nConnection: TE\r\nTE: trailers\r\n\r\n"

@@ -15,7 +15,7 @@ from exeat.gateway.doors.http2 import serve_http2
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.session import Session
 from exeat.sources import make_policy
-from tests.unit.gateway.http2.peers import HOST, Origin, Peer, Pipe, read_chunked, run, world
+from tests.support.gateways.http2_peers import HOST, Origin, Peer, Pipe, read_chunked, run, world
 
 Handler = Callable[[Origin, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Name: Value\r\n\r\nhello"

@@ -61,7 +61,7 @@ class Fake:
         self.learning.take(json.loads(f'{{"seq":1,"chain":"",{body}}}'))
 
     def ask(self, where: str, port: int, method: str = "CONNECT", address: str = PUBLIC, path: str = "/") -> bool:
-        """One request, as the gateway decides and records it while learning. Gives whether it was let through."""
+        """One request, as the gateway decides and records it while learning. Returns whether it was let through."""
         host = canonical_host(where)
         target = Target(host, port) if method == "CONNECT" else Target(host, port, method, path)
         decision = decide(self.policy, target)
@@ -185,7 +185,7 @@ def test_a_rule_that_is_gone_is_not_guessed_at() -> None:
 
 @FORMS
 def test_inside_addresses_stay_reachable_as_they_were(form: str) -> None:
-    """By `private`, by a mapping, by an address rule beside the name, or by another rule for the name."""
+    """By `private`, by a mapping, by an address rule next to the name, or by another rule for the name."""
     gateway = Fake(
         "p.test private", "m.test", "n.test", "10.0.0.0/8", "o.test:443", ".o.test private",
         hosts=("m.test:127.0.0.1",),
@@ -291,7 +291,7 @@ def test_a_place_that_never_answered_is_marked() -> None:
 
 
 def test_more_places_than_are_kept_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded, and nobody takes a part for the whole."""
+    """Memory is bounded, and no one takes a part for the whole."""
     monkeypatch.setattr(learning, "MAX_PLACES", 3)
     monkeypatch.setattr(learning, "_MAX_REFUSED", 3)
     gateway = Fake("* force")
