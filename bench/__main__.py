@@ -56,7 +56,7 @@ def is_needed(peer: str, rows: str) -> bool:
 
 
 def choose(options: argparse.Namespace, results: Results) -> list[Peer]:
-    """Install the peers that were asked for; one that cannot be had is named in the results, with the reason."""
+    """Install the peers that were asked for; one that is not available is named in the results, with the reason."""
     known = {peer.name: peer for peer in all_peers(options.exeat)}
     wanted = options.only.split(",") if options.only else [name for name in known if is_needed(name, options.rows)]
     ready: list[Peer] = []
