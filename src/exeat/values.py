@@ -9,6 +9,7 @@ has fifty of them before its command starts. Type checkers take what is here for
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, ClassVar, Final, NoReturn, Self, TypeVar, dataclass_transform, overload
@@ -148,6 +149,7 @@ def _as_frozen(fields: dict[str, Field], *, eq: bool, shown: bool) -> dict[str, 
         "__slots__": tuple(fields),
         "__match_args__": tuple(name for name, each in fields.items() if each.init),
         "__frozen_fields__": fields,
+        "__dataclass_fields__": _ForDataclasses(),
         "__setattr__": _refuse_change,
         "__delattr__": _refuse_change,
         "__getstate__": lambda self: [getattr(self, name) for name in fields],
@@ -163,6 +165,18 @@ def _as_frozen(fields: dict[str, Field], *, eq: bool, shown: bool) -> dict[str, 
         compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
     )
     return has
+
+
+class _ForDataclasses:
+    """What `dataclasses.replace` and its like look for. Type checkers do not say that they are for dataclasses only."""
+
+    def __get__(self, value: object, kind: type) -> dict[str, Any]:
+        dataclasses = sys.modules.get("dataclasses")  # whoever asks has loaded it
+        if dataclasses is None:
+            raise AttributeError("__dataclass_fields__")
+        named = [(name, object, dataclasses.field(init=each.init)) for name, each in fields_of(kind).items()]
+        found: dict[str, Any] = dataclasses.make_dataclass(kind.__name__, named).__dataclass_fields__
+        return found
 
 
 def _refuse_change(self: object, name: str, value: object = None) -> NoReturn:

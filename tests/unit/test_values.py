@@ -158,5 +158,14 @@ def test_a_frozen_class_without_equality_or_text() -> None:
     assert Alone(1).left == 1
 
 
+def test_what_is_for_dataclasses_works_too() -> None:
+    """A type checker lets it pass, so it has to."""
+    box = FrozenBox(1, secret="s")
+    assert dataclasses.replace(box, height=7) == FrozenBox(1, 7, secret="s")
+    assert dataclasses.replace(box, height=7).area == 7
+    assert dataclasses.asdict(Pair(1, [2])) == {"left": 1, "right": [2]}
+    assert [each.name for each in dataclasses.fields(Pair)] == ["left", "right"]
+
+
 def test_what_is_said_of_fields() -> None:
     assert {name: each.doc for name, each in fields_of(Pair).items()} == {"left": "", "right": "of many"}

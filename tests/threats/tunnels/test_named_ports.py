@@ -100,7 +100,7 @@ def test_a_hello_without_a_server_name(open_tunnel: Opener, start_scene: StartSc
     scene = start_scene(["good.test:{port} private", "127.0.0.1:{port}"])
     assert assert_tunnel_refused(scene, open_tunnel, client_hello(None)) == "sni-mismatch"
     if open_tunnel is open_redirect:
-        return  # loopback is the sandbox's own; other addresses are in tests/integration/test_redirect.py
+        return  # loopback is the sandbox's own; other addresses are in tests/integration/test_redirect_any_protocol.py
     assert_tunnel_relays(scene, open_tunnel, client_hello(None), host=b"127.0.0.1")
     assert_tunnel_relays(scene, open_tunnel, client_hello(b"localhost"), host=b"127.0.0.1")  # the same by name
     for name in (b"good.test", b"evil.test", b"a.localhost"):
