@@ -126,9 +126,11 @@ def test_other_arguments_of_a_frozen_class_are_an_error(values: tuple[int, ...],
 
 def test_a_frozen_value_does_not_change() -> None:
     box = FrozenBox(1)
-    for change in (lambda: setattr(box, "width", 2), lambda: setattr(box, "new", 2), lambda: delattr(box, "width")):
+    for name in ("width", "new"):
         with pytest.raises(AttributeError):
-            change()
+            setattr(box, name, 2)
+    with pytest.raises(AttributeError):
+        del box.width
     assert replace(box, height=5) == FrozenBox(1, 5)
     assert replace(box, height=5).area == 5
     assert box == FrozenBox(1)
