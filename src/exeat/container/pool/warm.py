@@ -128,6 +128,7 @@ class WarmSandbox:
         if self._disposal is None:
             self.unwatch()
             self._disposal = self._loop.create_task(self._end())
+            self._threads.watch(self._disposal)  # some have no one else who waits
         return self._disposal
 
     async def _end(self) -> None:
