@@ -119,6 +119,7 @@ def test_home_and_tmpdir_are_private_empty_and_gone_afterwards(networks: Network
     )
     secret = environment(XDG_CONFIG_HOME="/home/me/.config", HOME="/home/me")
     done = run(networks, command=["sh", "-c", script], env=secret)
+    assert done.status == 0, done
     lines = done.stdout.splitlines()
     assert lines[:4] == ["/run/home", "/run/home:", "tmp", ""]
     assert lines[-2] == f"700:{lines[-1]}"

@@ -33,7 +33,8 @@ class ViewedFiles(CommandFiles):
         self._copies: HeldPlaces | None = None
         self._layers = -1
         self.cwd = working_directory()
-        self.memory = f"{state_home()}/machines"
+        if plan.settings.vm is not None:  # else nothing is kept, and there may be no home directory
+            self.memory = f"{state_home()}/machines"
         self.view = self._seen.view
         self.mounts = self._seen.mounts
         self.disk = self._seen.guest_disk.disk if self._seen.guest_disk is not None else None

@@ -162,7 +162,7 @@ def later_paths(home: str, hidden: Iterable[HiddenPath], policy: FilePolicy) -> 
     shown = [os.path.realpath(full_path(text, home)) for text in policy.show]
     home = os.path.realpath(home).rstrip("/")
     found, folders = [], {"": home}
-    for name in LATER:
+    for name in LATER if os.path.isdir(home or "/") else ():
         above, _, last = name.rpartition("/")
         if above not in folders:
             folder = f"{home}/{above}"
