@@ -41,6 +41,8 @@ from tests.support.runs.running import (
     wait_gone,
 )
 
+pytestmark = pytest.mark.usefixtures("start_way")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "manager.py"
 HOSTS = {"good.test": "127.0.0.1", "other.test": "127.0.0.1"}
 # Tries each place by name and by address, TCP and UDP, and tells what came of it.
@@ -222,6 +224,7 @@ def test_a_run_that_is_cancelled_leaves_nothing(run: Callable[..., Any], origin:
     manager = SandboxManager(allowing(origin))
 
     async def main() -> Finished:
+        await manager.start()
         others = set(descendants_of(os.getpid()))
         one = asyncio.create_task(manager.run(["sh", "-c", STAY.format(70_411)]))
         await asyncio.to_thread(wait_until, lambda: len(sleepers(70_411)) == 3, "the family")

@@ -1,7 +1,8 @@
 """Everything that the processes of a run say to each other, and the one way in which they say it.
 
-They are the runner, the builder, init, the gateway process, and the relay between two terminals. One message is one
-packet; descriptors may come with it. What is longer than a packet goes in a file without a name.
+They are the runner, the builder, init, the gateway process, the relay between two terminals, and the starter of a
+program that embeds exeat. One message is one packet; descriptors may come with it. What is longer than a packet goes in
+a file without a name.
 
 The builder loads this before its view is made, and init uses it when nothing can be loaded any more: so it is small,
 and needs nothing that is not loaded anyway. The annotations of a message are what `decode` checks it by, so they are
@@ -42,6 +43,7 @@ class Word(Enum):
     SUSPENDED = b"P"  # and it is
     NO_QUESTIONS = b"q"  # runner to relay: the command has ended
     ENDING = b"e"  # runner to relay: write everything out, and leave
+    FORK = b"f"  # program to starter, with a socket on which it answers: a runner is wanted
 
 
 # From the builder and from init to the runner
@@ -129,6 +131,27 @@ class Enter(Value):
     to_host: tuple[HostPorts, ...]
 
 
+# Between a program with a `SandboxManager`, its starter, and the runners that this forks
+
+
+class Forked(Value):
+    """Starter to program. With descriptors: one of the process, and a socket on which it waits for `Begin`."""
+
+    pid: int
+
+
+class Begin(Value):
+    """Program to runner: what a process that is started gets otherwise.
+
+    With descriptors: its working directory, its environment (so many bytes) as a file, and then one for each number.
+    """
+
+    words: tuple[str, ...]
+    numbers: tuple[int, ...]
+    umask: int
+    environ: int
+
+
 # Between the runner and the gateway process
 
 
@@ -211,13 +234,14 @@ class Answered(Value):
 Message: TypeAlias = (
     Word | InitStarted | Failed | ExecFailed | Stopped | StreamMoved | Exited | NestingRefused | PassSignal | RulesRead
     | Prepared | Serve | BadRules | NotStarted | Over | Asked | Settled | Answered | Enter | GuestFailed | GuestEnded
-    | GuestNote
+    | GuestNote | Forked | Begin
 )  # fmt: skip
 _KINDS: Final[dict[type, bytes]] = {
     InitStarted: b"I", Failed: b"F", ExecFailed: b"X", Stopped: b"T", StreamMoved: b"M", Exited: b"D",
     NestingRefused: b"N", PassSignal: b"G", RulesRead: b"R", Prepared: b"C", Serve: b"S", BadRules: b"B",
     NotStarted: b"E", Over: b"O", Asked: b"Q", Settled: b"Z", Answered: b"A",
     Enter: b"H", GuestFailed: b"V", GuestEnded: b"W", GuestNote: b"K",
+    Forked: b"J", Begin: b"Y",
 }  # fmt: skip
 _TYPES: Final[dict[bytes, Any]] = {kind: message for message, kind in _KINDS.items()}
 
