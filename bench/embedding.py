@@ -54,7 +54,7 @@ from sandlock import Sandbox
 folders = ["/usr", "/lib", "/lib64", "/bin", "/etc", "/dev"]
 for line in sys.stdin:
     began = time.perf_counter()
-    done = Sandbox(fs_readable=folders, net_allow=[sys.argv[1] + ":443"]).run(["true"])
+    done = Sandbox(fs_readable=folders).run(["true"])
     print((time.perf_counter() - began) * 1e3 if done.exit_code == 0 else -1, flush=True)
 """
 

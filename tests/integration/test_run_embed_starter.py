@@ -135,6 +135,7 @@ def test_a_starter_that_does_not_answer_is_done_without(forked: list[bool], othe
     assert forked == [True, False, True]  # the first is the look at the jail
 
 
+@pytest.mark.threat("T-P10")
 def test_a_run_that_is_cancelled_while_it_is_forked_never_begins(tmp_path: Path, others: set[int]) -> None:
     """What was asked for is forked when the starter goes on, and ends by itself."""
     made = tmp_path / "made"
@@ -178,7 +179,8 @@ def test_one_that_cannot_start_is_not_tried_again(
 # Prints what the runner and its gateway process have loaded when the command starts, and the starter had not.
 LATE = """
 import json, os, sys
-from exeat.cli import embedded, starter
+from exeat.cli import embedded
+from exeat.cli.program import starter
 import exeat.run.sealing as sealing
 starter.load(sys.argv[1].split())
 known = set(sys.modules)

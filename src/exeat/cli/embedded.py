@@ -68,7 +68,7 @@ def start(arguments: list[str]) -> NoReturn:
     if "--parent" in given:
         _end_with(int(given["--parent"]))
     if "--starter" in given:
-        from exeat.cli.starter import serve  # for programs that run many commands
+        from exeat.cli.program.starter import serve  # for programs that run many commands
 
         serve(int(given["--starter"]), arguments)
     environ: Environ | None = None

@@ -1,4 +1,4 @@
-"""The program's side of its starter (`exeat.cli.starter`), and of each process that this has forked.
+"""The program's side of its starter (`exeat.cli.program.starter`), and of each process that this has forked.
 
 Where there is none, or it cannot be used at the moment, `fork` says so, and a run is started as it is without one. That
 takes longer and is the same otherwise.

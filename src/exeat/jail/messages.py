@@ -14,15 +14,14 @@ import socket
 import sys
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from types import GenericAlias
 from typing import Any, Final, TypeAlias
 
 from exeat.errors import ExeatError
+from exeat.jail.packing import fits, pack, unpack
 from exeat.trust.unnamed_file import file_in_memory
 from exeat.values import Value
 
 _MAX_PACKET: Final = 60_000
-_MAX_DEPTH: Final = 6
 _IN_FILE: Final = b"+"
 _MAX_FILE: Final = 64 * 1024 * 1024
 _MAX_REASON: Final = 4_000
@@ -290,7 +289,7 @@ def receive(channel: socket.socket, descriptors: int = 0) -> tuple[Message | Non
 def encode(message: Message) -> bytes:
     if isinstance(message, Word):
         return message.value
-    return _KINDS[type(message)] + b"".join(map(_packed, message))
+    return _KINDS[type(message)] + b"".join(map(pack, message))
 
 
 def decode(data: bytes) -> Message:
@@ -302,10 +301,10 @@ def decode(data: bytes) -> Message:
         fields = []
         at = 1
         while at < len(data):
-            field, at = _unpacked(data, at, _MAX_DEPTH)
+            field, at = unpack(data, at)
             fields.append(field)
         annotations = tuple(kind.__annotations__.values())
-        if len(fields) != len(annotations) or not all(map(_fits, fields, annotations)):
+        if len(fields) != len(annotations) or not all(map(fits, fields, annotations)):
             raise ValueError
         message: Message = kind(*fields)
     except (ValueError, IndexError):
@@ -317,76 +316,6 @@ def failure(step: str, error: OSError) -> Failed:
     about = error.filename  # a number, if a descriptor was meant
     name = f": {os.fsdecode(about) if isinstance(about, bytes) else about}" if about is not None else ""
     return Failed(step, error.errno or 0, f"{error.strerror or error}{name}"[:_MAX_REASON])
-
-
-# Each value is one byte for its type, its length and a colon, and so many bytes, or values of a tuple.
-
-
-def _packed(value: object) -> bytes:
-    match value:
-        case None:
-            return b"n0:"
-        case bool():
-            return b"t1:1" if value else b"t1:0"
-        case int():
-            tag, data = b"i", b"%d" % value
-        case float():
-            tag, data = b"f", repr(value).encode()
-        case str():
-            tag, data = b"s", value.encode("utf-8", "surrogatepass")
-        case bytes():
-            tag, data = b"b", value
-        case tuple():
-            return b"(%d:" % len(value) + b"".join(map(_packed, value))
-        case _:
-            raise TypeError(type(value).__name__)
-    return b"%c%d:" % (tag, len(data)) + data
-
-
-def _unpacked(data: bytes, at: int, depth: int) -> tuple[object, int]:
-    colon = data.index(b":", at)
-    digits = data[at + 1 : colon]
-    if not digits.isdigit() or not depth:
-        raise ValueError
-    length, start = int(digits), colon + 1
-    if data[at : at + 1] == b"(":
-        items = []
-        for _ in range(length):
-            item, start = _unpacked(data, start, depth - 1)
-            items.append(item)
-        return tuple(items), start
-    end = start + length
-    if end > len(data):
-        raise ValueError
-    return _plain(data[at : at + 1], data[start:end]), end
-
-
-def _plain(tag: bytes, data: bytes) -> object:
-    match tag:
-        case b"n":
-            return None
-        case b"t":
-            return data == b"1"
-        case b"i":
-            return int(data)
-        case b"f":
-            return float(data)
-        case b"s":
-            return data.decode("utf-8", "surrogatepass")
-        case b"b":
-            return data
-    raise ValueError
-
-
-def _fits(value: object, kind: Any) -> bool:
-    if not isinstance(kind, GenericAlias):
-        return kind is object or type(value) is kind
-    items = kind.__args__
-    if not isinstance(value, tuple):
-        return False
-    if items[-1] is Ellipsis:
-        return all(_fits(each, items[0]) for each in value)
-    return len(value) == len(items) and all(map(_fits, value, items))
 
 
 def _rights(descriptors: Iterable[int]) -> list[tuple[int, int, bytes]]:
