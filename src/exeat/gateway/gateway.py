@@ -24,7 +24,7 @@ from exeat.gateway.credentials import Credentials, Login
 from exeat.gateway.doors.connection import serve_connection
 from exeat.gateway.doors.dns import DnsDoor
 from exeat.gateway.doors.dropped import DropLog
-from exeat.gateway.doors.redirect import find_destination
+from exeat.gateway.doors.redirect import Destination, find_destination
 from exeat.gateway.doors.synthetic import SyntheticNames
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.resolve import Lookup, Resolver
@@ -271,8 +271,20 @@ class Gateway:
         session = Session(self.state, channel, self._count)
         self.state.sessions.add(session)
         counters.open_connections += 1
-        task = session.start(serve_connection(session, destination))
-        task.add_done_callback(lambda _: self._on_session_end(session))
+        if destination is None and not channel.buffer:
+            # Who is to speak first has no task before: a wake-up and a future less for each connection, 5 us.
+            session.await_first_bytes(self._start, self._forget)
+        else:
+            self._start(session, destination)
+
+    def _start(self, session: Session, destination: Destination | None = None) -> None:
+        session.start(self._serve(session, destination))
+
+    async def _serve(self, session: Session, destination: Destination | None) -> None:
+        try:
+            await serve_connection(session, destination)
+        finally:
+            self._on_session_end(session)
 
     def _on_session_end(self, session: Session) -> None:
         """The session is over; its connection counts until it is gone, unread bytes and all."""

@@ -55,10 +55,11 @@ class Decision:
 
     rule: Rule | None
     reason: PolicyReason
+    # Worked out once: every gate asks, and a place keeps its decision.
+    allowed: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def allowed(self) -> bool:
-        return self.reason is Reason.ALLOWED
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "allowed", self.reason is Reason.ALLOWED)
 
     @property
     def rule_text(self) -> str:
