@@ -225,6 +225,7 @@ class Gateway:
             self._sweeper.cancel()
             self._sweeper = None
         state = self._state
+        state.deadlines.close()
         state.pool.clear()
         state.http2_pool.clear()
         state.journal.append(encode_event("stop", gateway=self.id, connections=state.counters.connections))
