@@ -1,7 +1,7 @@
 """`python -m bench.floods`: how long a small GET takes while others send what costs a gateway the most.
 
-Each flood runs beside one client that asks for a small answer over a kept connection, again and again. What is told is
-its median, alone and beside the flood. The aim: at most 20 times as long as alone, and at most 50 ms.
+Each flood runs next to one client that asks for a small answer over a kept connection, again and again. What is told is
+its median, alone and with the flood. The aim: at most 20 times as long as alone, and at most 50 ms.
 """
 
 import argparse
@@ -182,7 +182,7 @@ def _children(target: Callable[..., None], *calls: tuple[int, ...]) -> Iterator[
 
 
 def measure(seconds: float, chosen: str) -> int:
-    """Print a table. Gives the number of floods that kept the others waiting for too long."""
+    """Print a table. Returns the number of floods that kept the others waiting for too long."""
     origin, sink, proxy = free_port(), free_port(), free_port()  # what is measured must not wait for the flood's server
     missed = 0
     with TemporaryDirectory(prefix="floods-") as home, _children(_run_origin, (origin,), (sink,)):
@@ -203,9 +203,9 @@ def measure(seconds: float, chosen: str) -> int:
                     continue
                 with _children(_run_flood, *itertools.repeat((number, proxy, sink), flood.connections)):
                     time.sleep(2 * _START_S)
-                    beside = statistics.median(_latencies(proxy, origin, seconds))
-                missed += beside > MOST_MS or beside > MOST_TIMES * idle
-                print(f"| {flood.name} | {flood.connections} | {beside:.2f} | {beside / idle:.1f} |", flush=True)
+                    loaded = statistics.median(_latencies(proxy, origin, seconds))
+                missed += loaded > MOST_MS or loaded > MOST_TIMES * idle
+                print(f"| {flood.name} | {flood.connections} | {loaded:.2f} | {loaded / idle:.1f} |", flush=True)
                 time.sleep(_START_S)
     return missed
 

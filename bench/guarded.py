@@ -29,7 +29,7 @@ UPLOAD_PATH = "/upload"
 UPLOAD_BYTES = 50_000_000
 TAKEN = b"taken\n"  # what the sink says to a body that is as it should be
 # The placeholder has the form that sandbox-runtime makes, which it finds fastest, and the length of the value,
-# so that nobody has to change a Content-Length. Neither is good for anything.
+# so that no one has to change a Content-Length. Neither is good for anything.
 PLACEHOLDER = "fake_value_3f0c5a1e-7d42-4b8e-9c61-2ab7d09e4f58_bench-0123456789"
 VALUE = "sk-bench-Qm7RzK2vXwT9bLc4HdYp8NsUa1GjEf6oVi3ZtWk5Cx0SrBqMlJyDhPg"
 HITS = 16  # placeholders in the body

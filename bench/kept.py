@@ -88,7 +88,7 @@ def _measure_commands(
 
 
 def _write_log(path: Path, size: int) -> None:
-    """Lines such as the gateway writes. Nobody checks their chain here."""
+    """Lines such as the gateway writes. No one checks their chain here."""
     record = {
         "chain": "f0123456789abcdef", "time": "2026-01-01T00:00:00.000000Z", "event": "decision", "conn": 1, "req": 1,
         "sandbox": NAME, "jail": "netns", "protocol": "connect", "method": "CONNECT", "host": "evil.test", "port": 443,

@@ -27,7 +27,7 @@ origin answers 422 unless it gets, byte for byte, what it should. HTTP/1.1 on bo
 - mitmproxy has an addon of a screenful (bench/mitmproxy_addon.py) and streams bodies of more than 1 MB
   (`stream_large_bodies`). sandbox-runtime has the hooks that it sets itself for `network.tlsTerminate` and a masked
   credential.
-- The placeholder has the form and the length that sandbox-runtime would give it, so that nobody has to change
+- The placeholder has the form and the length that sandbox-runtime would give it, so that no one has to change
   Content-Length.
 - exeat uses a connection to the origin again for another client, also in the row of new connections. mitmproxy opens
   one for each client, sandbox-runtime two, of which the first only finds out the address.

@@ -14,6 +14,7 @@ from tests.support.starting import start_alike, take_late_imports
 
 pytest_plugins = [
     "tests.support.fixtures.engines",
+    "tests.support.fixtures.failures",
     "tests.support.fixtures.gateways",
     "tests.support.fixtures.layers",
     "tests.support.fixtures.programs",

@@ -113,7 +113,7 @@ def test_another_name_asked_for_in_tls(set_scene: SetScene, door: str) -> None:
 
 
 def test_redirect_to_a_denied_host(set_scene: SetScene) -> None:
-    """Following a redirect is asking anew: to an allowed place it works, to a denied one it is one denial."""
+    """Following a redirect is asking again: to an allowed place it works, to a denied one it is one denial."""
 
     def send_elsewhere(request: Request) -> Reply:
         name = {"/to-good": "good.test", "/to-evil": "evil.test"}.get(request.target)

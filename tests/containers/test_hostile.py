@@ -25,7 +25,7 @@ _PYTHON = ("python3", "-I", "-S", "-c")
 
 @pytest.fixture(scope="module", params=[DOCKER_ROOT, PODMAN_ROOTLESS], ids=lambda way: way.name)
 def work(request: pytest.FixtureRequest, engines: Engines) -> Iterator[Work]:
-    """By an engine of root's and by one that is nobody's but its user's."""
+    """By an engine of root's and by one that is no one's but its user's."""
     with at_work(engines.get(request.param)) as made:
         yield made
 

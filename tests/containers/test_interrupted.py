@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.engines.fake_engine import answer, serving
 from tests.support.gateways.scene import wait_until
 from tests.support.runs.running import Running, environment
-from tests.unit.engine.fake_engine import answer, serving
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

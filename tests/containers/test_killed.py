@@ -175,7 +175,7 @@ def test_a_container_that_others_end_is_reported(box: Boxed) -> None:
 
 
 def test_only_what_a_crash_of_exeat_left_is_removed(box: Boxed) -> None:
-    """By label: a process of this machine that is gone. Everything that may be somebody else's stays."""
+    """By label: a process of this machine that is gone. Everything that may be someone else's stays."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     world, own = world_of_labels(), Process(os.getpid())

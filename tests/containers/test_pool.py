@@ -22,12 +22,12 @@ from exeat.engine.owner import remove_left_over
 from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOTLESS, WAYS, Base, Way
 from tests.support.engines.session import Engines
 from tests.support.gateways.scene import wait_until
+from tests.support.log_files import read
 from tests.support.origins.plain import Origin
 from tests.support.pools import tenants
 from tests.support.programs import give_up
 from tests.support.runs.running import PYTHON
 from tests.support.runs.secret_runs import authority, tls_echo
-from tests.unit.audit.log_files import read
 
 _REPOSITORY = Path(__file__).parents[2]
 _MANY = 6

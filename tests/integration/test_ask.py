@@ -161,7 +161,7 @@ def test_nothing_but_true_is_a_yes(answer: object, start_gate: StartGate) -> Non
 
 def test_a_callback_that_fails_is_a_no(start_gate: StartGate) -> None:
     async def ask(question: Question) -> bool:
-        raise RuntimeError("nobody is there")
+        raise RuntimeError("no one is there")
 
     gate = start_gate(hosts=HOSTS, ask=ask)
     assert b" 403 " in get(gate, "good.test")
@@ -199,12 +199,12 @@ def test_an_address_says_whether_it_lies_inside(judge: Judge, start_gate: StartG
 
 
 def test_rules_that_change_settle_what_is_open(judge: Judge, start_gate: StartGate, pool: ThreadPoolExecutor) -> None:
-    """Somebody allows or denies it by another way: then nobody need answer any more."""
+    """Someone allows or denies it by another way: then no one need answer any more."""
     gate = start_gate(hosts=HOSTS, ask=judge)
     first, second = pool.submit(get, gate, "good.test:9"), pool.submit(get, gate, "other.test:9")
     wait_until(lambda: len(judge.asked) == 2, "the question")
     gate.set_policy(make_policy(["good.test:9"], ["other.test:*"], HOSTS))
-    assert b" 502 " in first.result(10)  # allowed, and nobody listens there
+    assert b" 502 " in first.result(10)  # allowed, and no one listens there
     assert b" 403 " in second.result(10)
     assert sorted(each.host for each in judge.given_up) == ["good.test", "other.test"]
 
@@ -281,7 +281,7 @@ def test_redirected_connections_wait_too(judge: Judge, start_gate: StartGate, po
 
     waiting = pool.submit(fetch, "good.test")
     judge.say(True)
-    assert b" 502 " in waiting.result(10)  # it went out; nobody listens there
+    assert b" 502 " in waiting.result(10)  # it went out; no one listens there
     waiting = pool.submit(fetch, "other.test")
     wait_until(lambda: len(judge.asked) == 2, "the question")
     judge.say(False)

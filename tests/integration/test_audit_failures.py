@@ -126,7 +126,7 @@ def test_a_full_disk_closes_the_gateway_until_there_is_room(
 
 
 def test_a_log_that_takes_nothing_is_an_error_at_start(serve: StartServing) -> None:
-    """F3: /dev/full refuses the very first line: exit 2, a clear sentence, and nobody listens."""
+    """F3: /dev/full refuses the very first line: exit 2, a clear sentence, and no one listens."""
     serving = serve("--allow", "good.test", audit="/dev/full")
     assert serving.process.wait(60) == 2
     assert "/dev/full cannot be written" in serving.errors

@@ -52,7 +52,7 @@ def test_many_requests_on_one_connection(
 
 
 def test_connections_are_kept_for_others_and_apart_from_plain_ones(start_intercepted: StartIntercepted) -> None:
-    """The pool gives a connection over TLS to requests inside TLS, of any client and door, and to no others."""
+    """The pool hands a connection over TLS to requests inside TLS, of any client and door, and to no others."""
     scene = start_intercepted(["good.test private methods=GET", "good.test:80 private methods=GET"])
     for door in DOORS:
         with scene.open(door=door) as conn:
@@ -116,7 +116,7 @@ def test_expect_100_continue(secrets: dict[str, Any] | None, start_intercepted: 
 
 
 def test_expectation_that_the_server_does_not_meet(start_intercepted: StartIntercepted) -> None:
-    """A final answer instead of 100 is the answer, and nobody waits for the body."""
+    """A final answer instead of 100 is the answer, and no one waits for the body."""
     scene = start_intercepted(handler=answering(b"HTTP/1.1 417 No\r\nContent-Length: 0\r\n\r\n"))
     with scene.open() as conn:
         conn.sendall(POST + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n")
@@ -197,7 +197,7 @@ def test_a_kept_connection_that_was_closed_is_replaced(
             for request in (GET, POST + b"Content-Length: 0\r\n\r\n"):
                 conn.sendall(request)
                 assert read_reply(conn).body == b"hello"
-                assert scene.origin.closed.acquire(timeout=60)  # before, nobody can know, and a POST is not sent twice
+                assert scene.origin.closed.acquire(timeout=60)  # before, no one can know, and a POST is not sent twice
     assert scene.origin.connections == 20
 
 
@@ -205,7 +205,7 @@ def test_a_kept_connection_that_was_closed_is_replaced(
 def test_a_kept_connection_that_breaks_under_a_request(
     method: str, status: int, connections: int, start_intercepted: StartIntercepted
 ) -> None:
-    """The request is sent again if it may be, with its secret, over a connection that is verified anew."""
+    """The request is sent again if it may be, with its secret, over a connection that is verified again."""
 
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
         origin.read(conn, raw)

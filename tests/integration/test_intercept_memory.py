@@ -116,7 +116,7 @@ def test_a_connection_is_used_again_behind_a_large_body(start_intercepted: Start
 
 @pytest.mark.parametrize("minor", [0, 1])
 def test_a_short_body_that_unpacks_to_much_is_not_kept(minor: int, start_intercepted: StartIntercepted) -> None:
-    """Of one that unpacks to little the length is told; for others nobody waits for the end."""
+    """Of one that unpacks to little the length is told; for others no one waits for the end."""
     packed = gzip.compress(bytes(MIB))
 
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
@@ -141,7 +141,7 @@ def test_a_short_body_that_unpacks_to_much_is_not_kept(minor: int, start_interce
     "body", [b"\x1f\x8b", b"not gzip at all", gzip.compress(b"abc")[:-1]], ids=["begun", "not gzip", "cut off"]
 )
 def test_a_short_body_that_cannot_be_read_is_answered(body: bytes, start_intercepted: StartIntercepted) -> None:
-    """Its head was kept back, so there is somebody to be told."""
+    """Its head was kept back, so there is someone to be told."""
     scene = start_intercepted(secrets=SECRETS, handler=answering(coded(b"gzip", body, "counted")))
     answer = ask(scene)
     assert (answer.status, answer.whole) == (502, True)

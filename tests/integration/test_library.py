@@ -1,4 +1,4 @@
-"""B9: a gateway inside somebody's program."""
+"""B9: a gateway inside someone's program."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def open_tunnel(gateway: exeat.Gateway, port: int) -> tuple[asyncio.Stream
 
 
 def test_a_gateway_runs_for_as_long_as_its_block(run: Run[None]) -> None:
-    """Port 0 picks a free one; requests are decided; after the block nobody listens."""
+    """Port 0 picks a free one; requests are decided; after the block no one listens."""
 
     async def main() -> None:
         with RawOrigin() as origin:

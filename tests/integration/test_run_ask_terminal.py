@@ -41,7 +41,7 @@ print(f"[{line}]")
 sys.exit(7)
 """
 # Tries to answer by itself: writes what a key would be, types into every terminal that it can find, and asks the
-# terminal to speak for it. Then it goes where nobody lets it.
+# terminal to speak for it. Then it goes where no one lets it.
 CHEAT = """
 import fcntl, os, socket, sys
 def say(*words): print(*words, flush=True)

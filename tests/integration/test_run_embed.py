@@ -415,7 +415,7 @@ def test_two_at_once_share_one_log(origin: Origin, tmp_path: Path) -> None:
 def test_a_sandbox_with_a_name_has_its_own_list_and_log(
     origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list counts beside the rules of the configuration, and the log is the sandbox's. Where they are is settled
+    """Its list counts, next to the rules of the configuration, and the log is the sandbox's. Where they are is settled
     when the manager is made."""
     folder = tmp_path / "home" / "sandboxes" / "work"
     monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "home"))

@@ -1,4 +1,4 @@
-"""Two environments: that of the command, which somebody chooses for it, and that of exeat, which holds the command."""
+"""Two environments: that of the command, which someone chooses for it, and that of exeat, which holds the command."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_secrets_come_from_the_program_and_not_from_what_a_command_is_given(
 
 @pytest.mark.parametrize("jail", ["auto", "env"])
 def test_an_environment_comes_through_whole(jail: str) -> None:
-    """More than a pipe takes at once, bytes that are no text, empty values; nothing of the program's own beside it."""
+    """More than a pipe takes at once, bytes that are no text, empty values; nothing of the program's own with it."""
     odd = os.fsdecode(b"\xff=\n")
     given = {f"V{number}": str(number) * 10_000 for number in range(80)} | {
         "PATH": os.environ["PATH"],

@@ -1,4 +1,4 @@
-"""`SandboxManager` with a proxy of somebody else's: it decides, and nothing else can be reached."""
+"""`SandboxManager` with a proxy of someone else's: it decides, and nothing else can be reached."""
 
 from __future__ import annotations
 

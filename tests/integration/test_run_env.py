@@ -1,4 +1,4 @@
-"""`exeat run --jail env`: a command with proxy variables, beside its gateway, as if exeat were not there."""
+"""`exeat run --jail env`: a command with proxy variables, next to its gateway, as if exeat were not there."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_killing_exeat_ends_the_gateway(tmp_path: Path) -> None:
         running.process.kill()
         running.wait()
         wait_gone([gateway])
-        command.kill()  # it is nobody's prisoner, so it goes on
+        command.kill()  # it is no one's prisoner, so it goes on
 
 
 def test_the_death_of_the_gateway_is_told_and_the_command_goes_on(tmp_path: Path) -> None:

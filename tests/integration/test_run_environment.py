@@ -34,7 +34,7 @@ OWN_LOOPBACK = "localhost,127.0.0.1,::1"
 
 
 def variables(*options: str, uid: int | None = None, given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What `env` shows inside, when these variables are all that the caller has beside a path and a home."""
+    """What `env` shows inside, when these variables are all that the caller has besides a path and a home."""
     outside = {"PATH": os.environ["PATH"], "HOME": "/", **(given or {})}
     done = exeat(*options, command=["env", "-0"], env=outside, uid=uid, cwd=ANYWHERE)
     assert done.status == 0, done.stderr

@@ -115,7 +115,7 @@ def test_given_rules_are_narrowed_and_the_policy_is_printed(start_origin: StartO
 
 
 def test_the_file_is_hidden_from_the_command_and_a_list_if_it_is_named_so(tmp_path: Path) -> None:
-    """What is in it neither shows nor changes inside, while a file beside it does both."""
+    """What is in it neither shows nor changes inside, while a file next to it does both."""
     out, beside = tmp_path / "learned.txt", tmp_path / "beside.txt"
     out.write_text("# old\n")
     beside.write_text("# beside\n")
@@ -166,7 +166,7 @@ def test_it_learns_without_a_jail_too(start_origin: StartOrigin) -> None:
 
 @AS_ROOT
 def test_it_learns_in_the_nft_jail_too() -> None:
-    """By name; an address beside it that is not public is refused."""
+    """By name; an address next to it that is not public is refused."""
     networks = Networks()
     world = Greeter(networks.world, PORT, "world")
     try:

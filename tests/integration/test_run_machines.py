@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import sys
 from collections.abc import Iterator
@@ -84,7 +85,7 @@ def test_a_part_of_the_home_directory_is_mounted_at_a_second_place(machine: Mach
 
 @pytest.mark.parametrize("mode", [0o700, 0o710, 0o711])
 def test_mounts_in_folders_that_are_closed_to_the_user(users: Machine, mode: int) -> None:
-    """/var/lib/docker, or a /home that nobody may list. What is known to be there is there, if it could be reached."""
+    """/var/lib/docker, or a /home that no one may list. What is known to be there is there, if it could be reached."""
     closed = users.folder / "closed"
     (closed / "point").mkdir(parents=True)
     os.chown(closed, 0, 0)
@@ -263,12 +264,32 @@ def test_hidden_files_in_a_private_folder(machine: Machine) -> None:
     assert "key" not in done.stdout.split()[3:]
 
 
-@pytest.mark.parametrize("home", [None, "/", ""])
-def test_there_is_no_home_directory(machine: Machine, home: str | None) -> None:
+@pytest.mark.parametrize("home", ["/", ""])
+def test_there_is_no_home_directory(machine: Machine, home: str) -> None:
     """Nothing is taken for it: the project is real."""
     done = machine.run("touch made; pwd", HOME=home)
     assert done.stdout == f"{machine.project}\n", done
     assert (machine.project / "made").exists()
+
+
+def test_no_variable_says_where_home_is(machine: Machine) -> None:
+    """Then the machine's list of users does. Who is not in it is told what to say."""
+    done = machine.run("touch made; pwd", HOME=None)
+    if _has_entry(machine.uid):
+        assert done.stdout == f"{machine.project}\n", done
+        return
+    assert (done.status, done.stdout) == (2, "")
+    assert "exeat: HOME: there is no home directory\n  expected: HOME or EXEAT_HOME, as a full path" in done.stderr
+    assert not (machine.project / "made").exists()
+    known = machine.run("touch made; pwd", HOME=None, EXEAT_HOME=str(machine.home / "state"))
+    assert known.stdout == f"{machine.project}\n", known
+
+
+def _has_entry(uid: int) -> bool:
+    try:
+        return bool(pwd.getpwuid(uid))
+    except KeyError:
+        return False
 
 
 def test_home_and_project_are_reached_by_links(machine: Machine) -> None:

@@ -218,7 +218,7 @@ def test_names_that_are_none(name: str, home: Path) -> None:
 def test_state_that_is_not_ours_is_refused(what: str, home: Path, tmp_path: Path) -> None:
     """With exit status 2, by runs and by `proxy`, and without waiting for anybody."""
     if what == "foreign" and os.geteuid() != 0:
-        pytest.skip("needs root to make a file of somebody else's")
+        pytest.skip("needs root to make a file of someone else's")
     file = write_list(home, "")
     if what == "folder link":
         file.parent.rename(tmp_path / "elsewhere")

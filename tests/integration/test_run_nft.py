@@ -77,7 +77,7 @@ def attempt(networks: Networks, expression: str, *options: str) -> str:
 
 
 def attempt_outside(networks: Networks, expression: str, uid: int = OTHER) -> str:
-    """The same, as somebody whom no rule is about."""
+    """The same, as someone whom no rule is about."""
     as_uid = ["setpriv", "--reuid", str(uid), "--clear-groups"]
     return networks.machine.run(*as_uid, *python(f"{TRY}\nprint(attempt(lambda: {expression}))")).strip()
 
@@ -211,7 +211,7 @@ def test_what_was_blocked_is_told_and_recorded(networks: Networks) -> None:
 
 
 def test_nothing_inside_can_be_reached_from_outside(networks: Networks) -> None:
-    """What comes in would be answered by packets that belong to nobody once the socket is closed."""
+    """What comes in would be answered by packets that belong to no one once the socket is closed."""
     assert attempt(networks, "socket.socket().listen(1)") == "PermissionError"
     assert attempt(networks, "socket.create_server(('0.0.0.0', 9999))") == "PermissionError"
 
@@ -219,7 +219,7 @@ def test_nothing_inside_can_be_reached_from_outside(networks: Networks) -> None:
 def test_no_report_of_a_group_leaves(networks: Networks) -> None:
     join = "socket.socket(2, 2).setsockopt(0, 35, socket.inet_aton('239.7.7.7') + socket.inet_aton('10.9.0.2'))"
     assert attempt_outside(networks, join) == "None"
-    wait_until(lambda: networks.witness.packets() != [], "the report of somebody else")
+    wait_until(lambda: networks.witness.packets() != [], "the report of someone else")
     # Its second report, and the one for leaving, are on their way still: of this group only.
     assert attempt(networks, join.replace("239.7.7.7", "239.8.8.8")) == "PermissionError"
     assert not any(socket.inet_aton("239.8.8.8") in packet for packet in networks.witness.packets())

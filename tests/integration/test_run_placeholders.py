@@ -18,7 +18,7 @@ SHOW = ["sh", "-c", "echo $KEY"]
 
 
 class Place:
-    """A home, and a secrets file beside it."""
+    """A home, and a secrets file next to it."""
 
     def __init__(self, folder: Path) -> None:
         self.home = make_home(folder, None)

@@ -1,4 +1,4 @@
-"""`exeat proxy` beside a command that runs: what a person sees and what comes of it, for any user (E2, E3)."""
+"""`exeat proxy` while a command runs: what a person sees and what comes of it, for any user (E2, E3)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAPPED = tuple(
 
 
 class Person:
-    """Somebody who runs `exeat` in the same home."""
+    """Someone who runs `exeat` in the same home."""
 
     def __init__(self, home: Path, uid: int | None) -> None:
         self.home = home

@@ -269,7 +269,7 @@ def test_a_run_that_never_was_leaves_no_log(jail: str, tmp_path: Path) -> None:
 
 # The log's size
 
-# Names that nobody has asked for before, one by one, and half a million of them if it has to be.
+# Names that no one has asked for before, one by one, and half a million of them if it has to be.
 FLOOD = """
 import socket, struct, sys
 count, number = int(sys.argv[1]), 0

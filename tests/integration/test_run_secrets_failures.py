@@ -113,7 +113,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("kind", UNREADABLE)
 def test_no_error_about_a_file_shows_a_value(tmp_path: Path, kind: str) -> None:
-    """Nor does its traceback, if somebody sees that: no error before it, which may have the whole text, is chained."""
+    """Nor does its traceback, if someone sees that: no error before it, which may have the whole text, is chained."""
     name, content, problem = UNREADABLE[kind]
     path = tmp_path / name
     path.write_bytes(content.encode(errors="surrogateescape"))
@@ -226,7 +226,7 @@ def test_ctrl_c(start_origin: StartOrigin, uid: int | None, jail: str) -> None:
     [("netns", signal.SIGINT), ("netns", signal.SIGKILL), ("env", signal.SIGINT), ("env", signal.SIGTERM)],
 )
 def test_an_end_while_a_secret_is_being_fetched(jail: str, number: signal.Signals) -> None:
-    """Nobody has to wait for a secret's command that hangs, and it does not outlive the run that it was for."""
+    """No one has to wait for a secret's command that hangs, and it does not outlive the run that it was for."""
     with workshop(None) as folder:
         pid = folder / "pid"
         script = f"echo {VALUE}; sleep 1004 & echo $! > {pid}.new; mv {pid}.new {pid}; wait"
@@ -306,7 +306,7 @@ def test_servers_that_answer_badly(start_origin: StartOrigin) -> None:
 
 
 def test_servers_that_are_not_to_be_trusted(start_origin: StartOrigin) -> None:
-    """Nobody there, another's certificate, an unknown authority, no TLS, another host, no TLS asked for."""
+    """No one there, another's certificate, an unknown authority, no TLS, another host, no TLS asked for."""
     named_otherwise: Origin = start_origin(tls_echo("other.test"))
     plain: Origin = start_origin(lambda conn, origin: conn.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
     good: Origin = start_origin(tls_echo())
@@ -344,7 +344,7 @@ def test_an_authority_that_nobody_vouches_for(start_origin: StartOrigin) -> None
 
 
 def test_debugging_aids_of_python_show_nothing(start_origin: StartOrigin) -> None:
-    """Somebody looks for a fault and turns on all that Python has to tell."""
+    """Someone looks for a fault and turns on all that Python has to tell."""
     origin: Origin = start_origin(tls_echo())
     with workshop(None) as folder:
         hoard = Hoard(folder, origin.port, SOURCES)

@@ -199,7 +199,7 @@ def test_the_core_file_of_exeat_itself_has_no_value_in_it(origin: Origin, jail: 
 
 
 def test_a_core_file_while_secrets_are_fetched_has_no_value_in_it() -> None:
-    """Ctrl-\\ by somebody who does not want to wait: what the caller's variables hold is still there then."""
+    """Ctrl-\\ by someone who does not want to wait: what the caller's variables hold is still there then."""
     with workshop(NOBODY) as folder:
         hoard = Hoard(folder, 443, ["variable", "env"], uid=NOBODY)
         waiting, pid = folder / "slow.json", folder / "pid"

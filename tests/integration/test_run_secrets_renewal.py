@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 
 
 class Counting:
-    """A secret whose command gives another value each time, and fails when it is told to."""
+    """A secret whose command prints another value each time, and fails when it is told to."""
 
     def __init__(self, folder: Path, port: int, script: str = "") -> None:
         self.token = os.urandom(12).hex()

@@ -69,7 +69,7 @@ print("serving")
 
 
 def test_a_server_can_be_started_again_over_its_old_socket(tmp_path: Path) -> None:
-    """Nobody listens there any more: it is no way out, and under a mount it cannot be removed."""
+    """No one listens there any more: it is no way out, and under a mount it cannot be removed."""
     for _ in range(2):
         outside = subprocess.run([PYTHON, "-c", _SERVE], capture_output=True, text=True, check=False, cwd=tmp_path)
         assert outside.stdout == "serving\n", outside.stderr

@@ -58,7 +58,7 @@ def test_reverse_look_ups_and_the_machines_own_name_are_no_advice() -> None:
 def test_failures_of_what_is_allowed_are_told(start_origin: StartOrigin) -> None:
     origin = start_origin()
     with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]  # nobody listens there in a moment
+        port = closed.getsockname()[1]  # no one listens there in a moment
     allow = ("--allow", f"good.test:{port} private", "--allow", f"good.test:{origin.port} private max_upload=1KB")
     post = f"try: urllib.request.urlopen('http://good.test:{origin.port}/', b'x' * 5000)\nexcept OSError: 0"
     program = python(ASK + post, f"http://good.test:{port}/", f"http://nowhere.invalid:{port}/")

@@ -81,7 +81,7 @@ def test_a_person_looks_on(browser: Chromium, scene: Scene, command: Command) ->
     assert "api.x.test:443" in first
     assert "3\u00d7" in first
     assert "would add api.x.test" in first
-    # A rule that somebody wrote denies it: no other rule would help, so none is offered.
+    # A rule that someone wrote denies it: no other rule would help, so none is offered.
     assert not any("Allow" in each for each in text(tab, "#blocked li") if "gist.test" in each or "img" in each)
     # As it happens, unless paused.
     scene.log("demo", blocked("late.test", number=20))

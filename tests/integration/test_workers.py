@@ -106,7 +106,7 @@ def test_a_killed_worker_is_replaced(serve: StartServing, start_raw_origin: Star
 
 
 def test_workers_end_with_their_parent(serve: StartServing, start_raw_origin: StartRawOrigin) -> None:
-    """B8: SIGKILL of the parent leaves nobody behind who lets anything out."""
+    """B8: SIGKILL of the parent leaves no one behind who lets anything out."""
     origin = start_raw_origin()
     policy = "[limits]\ndrain_s = 0.5\n"
     serving = serve("--allow", f"good.test:{origin.port}", "--workers", "2", *HOSTS, policy=policy)

@@ -41,3 +41,8 @@ def test_every_path_that_is_named_is_there() -> None:
 def test_rooms_hold_what_a_reader_can_keep_in_mind() -> None:
     """About a dozen modules; a room with more wants rooms of its own."""
     assert {room: len(names) for room, names in _in_the_source().items() if len(names) > 17} == {}
+
+
+def test_modules_can_be_read_in_one_go() -> None:
+    lengths = {path.relative_to(_SOURCE).as_posix(): path.read_text().count("\n") for path in _SOURCE.rglob("*.py")}
+    assert {name: lines for name, lines in lengths.items() if lines > 400} == {}

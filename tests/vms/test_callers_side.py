@@ -10,8 +10,6 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from tests.support.clients.terminal import Terminal
 from tests.support.fixtures.vms import Guest
 from tests.support.gateways.scene import wait_until
@@ -90,9 +88,8 @@ def test_few_descriptors_and_no_place_to_keep_a_kernel_in_will_do(guest: Guest) 
     assert (done.status, done.stdout) == (0, "it runs\n"), done.stderr
 
 
-@pytest.mark.usefixtures("guest")
-def test_more_arguments_than_a_guest_takes_are_refused_before_it_boots() -> None:
-    done = exeat("--vm", "--accel", "tcg", command=["echo", *["x" * 60_000] * 20])
+def test_more_arguments_than_a_guest_takes_are_refused_before_it_boots(guest: Guest) -> None:
+    done = exeat(*guest.options, command=["echo", *["x" * 60_000] * 20])
     assert (done.status, done.stdout) == (2, "")
     assert "the arguments and the environment have" in done.stderr
     assert "put what is long into a file" in done.stderr

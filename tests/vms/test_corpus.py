@@ -65,7 +65,7 @@ def _check(rows: list[dict[str, Any]], classes: tuple[str, ...], caller: str, bu
 
 @pytest.mark.threat("T-G1", "T-G2", "T-G3", "T-G5", "T-G6")
 def test_root_in_a_guest_does_not_get_out(guest: Guest, stage: Stage) -> None:
-    """Of somebody without rights. So root there is nobody outside."""
+    """Of someone without rights. So root there is no one outside."""
     _check(_attack(stage, guest, "user", _ITS_OWN), _ITS_OWN, "user")
 
 

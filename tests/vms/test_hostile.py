@@ -26,7 +26,7 @@ _CLASSES = {"0600", "0601", "0c05", "0200", "0780", "0180", "00ff", "0680", "010
 
 @pytest.fixture(scope="module")
 def place(stage: Stage, guest: Guest) -> Iterator[Workplace]:
-    """Of somebody without rights, with a file of root's in the project."""
+    """Of someone without rights, with a file of root's in the project."""
     with workplace(stage, guest, "user") as made:
         yield made
 
@@ -120,7 +120,7 @@ def frame(kind, body, length=None):
 def send(data):
     while data:
         data = data[os.write(control, data[:30_000]):]
-print("took it", flush=True)
+open("took-it", "w").close()  # what it printed might come later than the lie
 """
 _LIES = {
     "garbage": ("send(os.urandom(1_000_000))", None),
@@ -143,7 +143,7 @@ def test_whoever_has_the_agents_channel_has_no_more_than_a_command(place: Workpl
     """The run ends, with a sentence or with the status that was claimed. A command can claim any status as well."""
     act, status = _LIES[lie]
     done = _as_guest_root(place, python(f"{_TAKE}\n{act}\ntime.sleep(1000)"))
-    assert done.stdout == "took it\n", done
+    (place.project / "took-it").unlink()
     assert done.status == (128 + signal.SIGKILL if status is None else status), done
     assert status is not None or done.stderr.startswith("exeat: "), done
     assert "\x1b" not in done.stderr

@@ -220,7 +220,7 @@ def test_an_image_that_boots_by_itself(guest: Guest, start_origin: StartOrigin) 
 
 @pytest.mark.parametrize("uid", [NOBODY if os.geteuid() == 0 else None])
 def test_a_layer_is_the_same_with_a_guest_and_without(guest: Guest, uid: int | None) -> None:
-    """Of somebody without rights; for root, the test above shows it."""
+    """Of someone without rights; for root, the test above shows it."""
     with folder_of(uid) as home:
         project = home / "project"
         project.mkdir()

@@ -18,13 +18,13 @@ _HIDDEN = "/usr/bin/yes"
 # exeat, but for the program that it starts; what that says is shown as a program's last words are.
 _EXEAT = """
 import sys
-import exeat.jail.vm.shares as shares, exeat.jail.vm.supervisor as supervisor
+import exeat.jail.vm.shares as shares, exeat.jail.vm.children as children
 place, program, *rest = sys.argv[1:]
-qemu, probe = supervisor.qemu_arguments, ["PYTHON", "-I", "-S", "-c", program]
+qemu, probe = children.qemu_arguments, ["PYTHON", "-I", "-S", "-c", program]
 if place == "qemu":
-    supervisor.qemu_arguments = lambda *given: (qemu(*given), probe)[1]
+    children.qemu_arguments = lambda *given: (qemu(*given), probe)[1]
 else:
-    supervisor.qemu_arguments = lambda *given: (qemu(*given), ["/bin/sleep", "60"])[1]
+    children.qemu_arguments = lambda *given: (qemu(*given), ["/bin/sleep", "60"])[1]
     shares.Server.arguments = lambda self: probe
 sys.argv = ["exeat", "run", *rest]
 import exeat.__main__

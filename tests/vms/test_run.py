@@ -30,7 +30,7 @@ _QUIET_S = 0.7  # after a question, before a key can be an answer
 
 @pytest.fixture(scope="module")
 def place(stage: Stage, guest: Guest) -> Iterator[Workplace]:
-    """Of somebody without rights."""
+    """Of someone without rights."""
     with workplace(stage, guest, "user") as made:
         yield made
 
@@ -222,10 +222,10 @@ def test_killed_while_it_starts_it_leaves_nothing(place: Workplace, number: sign
 
 
 def _left(place: Workplace) -> set[str]:
-    """What runs leave where they put things: temporary folders, shared memory, the state of sandboxes."""
-    folders = [Path("/tmp"), Path("/dev/shm"), Path("/run"), place.home / "state"]
-    found = {str(path) for folder in folders if folder.exists() for path in folder.iterdir()}
-    return {each for each in found if str(place.home) in each or "exeat-run" in each or "vhost" in each}
+    """What runs leave where they put things: a temporary folder, and the state. The unpacked kernel is to stay."""
+    machines = place.home / "state/machines"
+    found = {path for folder in (place.temporary, place.home / "state") for path in folder.rglob("*")}
+    return {str(path) for path in found - {machines, *machines.glob("vmlinux-*")}}
 
 
 _LISTEN = """

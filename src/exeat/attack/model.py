@@ -88,14 +88,14 @@ _NO_LOW = "this user cannot open well-known ports"
 # Why a target can be missing from its table. What is not here is always there.
 _WHY = {
     "v6": "the machine has no IPv6",
-    "own4": "the machine has no IPv4 address besides loopback",
-    "own6": "the machine has no IPv6 address besides loopback",
+    "own4": "the machine has no IPv4 address but loopback",
+    "own6": "the machine has no IPv6 address but loopback",
     "link6": "the machine has no link-local address",
     "net127": "loopback is one address only here",
     "metadata": "the machine does not hold that address itself",
     "broadcast": "no broadcast on loopback",
     "multicast4": "no multicast on loopback",
-    "multicast6": "no interface with IPv6 besides loopback",
+    "multicast6": "no interface with IPv6 but loopback",
     "dns": "this user cannot open port 53",
     "dns6": "port 53 of ::1 is taken, or not for this user",
     "dot": "this user cannot open port 853",

@@ -165,7 +165,7 @@ def _follow(lines: Iterable[Mapping[str, Any]], progress: Progress | None, what:
 
 
 def also_name(engine: Engine, image: str, name: str) -> None:
-    """Name an image, besides the names that it has."""
+    """Name an image, in addition to the names that it has."""
     repository, version = split_tag(name)
     engine.call("POST", f"/images/{image}/tag", query={"repo": repository, "tag": version})
 

@@ -24,7 +24,7 @@ REPORT_END: Final = 512 * 1024  # of these the last, in which it is said how the
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What a process is started with. `passed` is what it gets besides its three streams.
+    """What a process is started with. `passed` is what it gets in addition to its three streams.
 
     `report` is a pipe whose write end it gets; `handing` one whose read end it gets, with `handed` to be read there.
     """

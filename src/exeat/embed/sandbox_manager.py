@@ -32,7 +32,7 @@ Argv = Sequence[str | os.PathLike[str]]
 
 
 class RunOptions(TypedDict, total=False):
-    """What `run` and `run_sync` take besides the command; `run` says what each means."""
+    """What `run` and `run_sync` take in addition to the command; `run` says what each means."""
 
     cwd: str | os.PathLike[str] | None
     env: Mapping[str, str] | None

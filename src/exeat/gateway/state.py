@@ -188,7 +188,7 @@ def _place_finder(policy: Policy, interception: Interception | None) -> Callable
 
 
 class State:
-    """The shared state. `find(authority, default_port)` gives a Place under the policy of this moment."""
+    """The shared state. `find(authority, default_port)` returns a Place under the policy of this moment."""
 
     def __init__(
         self,

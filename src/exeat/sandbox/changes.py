@@ -67,11 +67,11 @@ def block(
     `unlisted`: a running command may let through what no rule lists, so that it is not enough to take a rule out.
     """
     typed = [read_block(text, number) for number, text in enumerate(texts, 1)]
-    beside = [rule for rule in others if not rule.deny]
+    other_allows = [rule for rule in others if not rule.deny]
 
     def change(edit: _Edit) -> None:
         for each in typed:
-            _block(edit, each, beside, unlisted=unlisted)
+            _block(edit, each, other_allows, unlisted=unlisted)
 
     return _apply(folder, change)
 
@@ -201,32 +201,32 @@ def _say_what_denies(edit: _Edit, rule: Rule, others: Sequence[Rule]) -> None:
         edit.said.append(f"and so do {len(inside) - _MAX_SAID} more denials")
 
 
-def _block(edit: _Edit, typed: Typed, beside: Sequence[Rule], *, unlisted: bool) -> None:
+def _block(edit: _Edit, typed: Typed, other_allows: Sequence[Rule], *, unlisted: bool) -> None:
     deny = typed.rule
     removed = edit.remove(lambda each: not each.deny and _is_taken_back(each, typed))
     # Who names no port means all of them, while a rule without ports is about the web ports only.
     ports = ALL_PORTS if deny.ports == WEB_PORTS else deny.ports
-    allows = [*(each for each in edit.rules if not each.deny), *beside]
+    allows = [*(each for each in edit.rules if not each.deny), *other_allows]
     left = [each for each in allows if denial_meets(deny.pattern, each.pattern) and ports_meet(each.ports, ports)]
     if unlisted or not all(ports_cover(WEB_PORTS, each.ports) for each in left):
         deny = replace(deny, ports=ports)
     if wider := next((each for each in edit.rules if each.deny and denies_all_of(each, deny)), None):
         edit.said.append(f"{deny.text[1:]} is already denied by {_line(wider)}")
     elif left:
-        edit.add(deny.text, _why_denied(deny, left, beside))
+        edit.add(deny.text, _why_denied(deny, left, other_allows))
     elif unlisted:
         edit.add(deny.text, "otherwise a running command that learns, asks or is not understood could let it through")
     elif not removed:
         edit.add(deny.text, "no rule allowed it before")
 
 
-def _why_denied(deny: Rule, left: Sequence[Rule], beside: Sequence[Rule]) -> str:
+def _why_denied(deny: Rule, left: Sequence[Rule], other_allows: Sequence[Rule]) -> str:
     """Of the rules that are left, one that allows it by itself says most."""
     if deny.pattern.scope is not Scope.NETWORK:
-        return f"otherwise {_who(left[0], beside)} would allow it"
+        return f"otherwise {_who(left[0], other_allows)} would allow it"
     if direct := next((each for each in left if each.pattern.scope is Scope.NETWORK), None):
-        return f"otherwise {_who(direct, beside)} would allow it"
-    return f"otherwise names that {_who(left[0], beside)} allows could lead there"
+        return f"otherwise {_who(direct, other_allows)} would allow it"
+    return f"otherwise names that {_who(left[0], other_allows)} allows could lead there"
 
 
 def _is_taken_back(rule: Rule, typed: Typed) -> bool:

@@ -99,7 +99,7 @@ class Pending(NamedTuple):
     program: str = ""  # what the process that asks calls itself
 
 
-class Beside(NamedTuple):
+class OtherRules(NamedTuple):
     """What running commands may reach next to the list of their sandbox, by options, files and answers.
 
     `asks`: one asks about what no rule lists, and the user may say yes. `learns`: one lets it through without asking.
@@ -152,7 +152,7 @@ def _understand(said: dict[str, Any]) -> Running:
         return _UNCLEAR
 
 
-def look_beside(name: str) -> Beside:
+def read_other_rules(name: str) -> OtherRules:
     """Ask the commands that run in a sandbox. One that is not understood is no reason to leave a list as it is."""
     found = running(name)
     rules, problems = [], []
@@ -166,7 +166,7 @@ def look_beside(name: str) -> Beside:
     if any(not each.pid for each in found):
         problems.append("a running command does not say what it allows, and may still allow it")
     modes = {each.mode for each in found if each.mode}
-    return Beside(tuple(rules), _ASKS in modes, bool(modes - {_ASKS}), tuple(problems))
+    return OtherRules(tuple(rules), _ASKS in modes, bool(modes - {_ASKS}), tuple(problems))
 
 
 def pending(name: str) -> list[Pending]:

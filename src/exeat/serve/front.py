@@ -34,7 +34,7 @@ _MAX_KNOWN: Final = 4_096
 
 
 class Front:
-    """Listens, and gives each connection to the gateway of its client."""
+    """Listens, and passes each connection to the gateway of its client."""
 
     def __init__(
         self,

@@ -54,8 +54,7 @@ class Authority:
     """
 
     __slots__ = (
-        "_certificate", "_ends", "_key", "_leaf_key", "_leaf_key_pem", "certificate_der", "certificate_pem",
-        "subject_hash",
+        "_certificate", "_ends", "_key", "_leaf_key", "_leaf_key_pem", "certificate_pem", "subject_hash",
     )  # fmt: skip
 
     def __init__(self, permitted: Sequence[Pattern] | None) -> None:
@@ -67,7 +66,6 @@ class Authority:
         self._ends = now + _AUTHORITY_LIFE
         self._certificate = self._sign_own(now, permitted)
         self.certificate_pem = self._certificate.public_bytes(Encoding.PEM)
-        self.certificate_der = self._certificate.public_bytes(Encoding.DER)
         self.subject_hash = _subject_hash(self._certificate.subject)
 
     def _sign_own(self, now: datetime, permitted: Sequence[Pattern] | None) -> x509.Certificate:

@@ -16,7 +16,7 @@ from exeat.errors import ConfigError
 from exeat.policy.host import Host
 from exeat.trust.places import BUNDLES
 
-# The caller's additions: what its programs trust beside or instead of the system's.
+# The caller's additions: what its programs trust in addition to the roots of the system, or instead.
 _EXTRA_VARIABLES = ("NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _MAX_FILE = 16 << 20
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----\s.{1,65536}?-----END CERTIFICATE-----", re.DOTALL)

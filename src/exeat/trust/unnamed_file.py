@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-_NOEXEC_SEAL = 0x0008  # MFD_NOEXEC_SEAL, Linux 6.3: where vm.memfd_noexec is 2, no other kind can be had
-_PIPE_HOLDS = 4_096  # at least so much fits into a pipe before anybody reads
+_NOEXEC_SEAL = 0x0008  # MFD_NOEXEC_SEAL, Linux 6.3: where vm.memfd_noexec is 2, no other kind is available
+_PIPE_HOLDS = 4_096  # at least so much fits into a pipe before anyone reads
+_CHUNK = 1 << 20
 
 
 @contextmanager
@@ -37,6 +38,15 @@ def file_in_memory(content: bytes) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def content_of(descriptor: int) -> bytes:
+    """All of a file that others have open, too."""
+    parts, at = [], 0
+    while data := os.pread(descriptor, _CHUNK, at):  # not read(): the place in the file is shared with others
+        parts.append(data)
+        at += len(data)
+    return b"".join(parts)
 
 
 def _make_memory() -> int:

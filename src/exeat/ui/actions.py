@@ -12,7 +12,7 @@ from exeat.policy import Source, parse_rule
 from exeat.policy.rule import Scope
 from exeat.sandbox import changes, control
 from exeat.sandbox.allowlist import read_allowlist, update_allowlist
-from exeat.sandbox.control import look_beside
+from exeat.sandbox.control import read_other_rules
 from exeat.sandbox.folder import open_sandbox
 
 Asked = Mapping[str, object]
@@ -25,11 +25,11 @@ def allow(asked: Asked) -> Said:
     name, rule = _text(asked, "sandbox"), _text(asked, "rule")
     exactly = _flag(asked, "exactly")
     with open_sandbox(name) as folder:
-        beside = look_beside(name)
+        others = read_other_rules(name)
         if exactly:
-            change = changes.store_rule(folder, rule, beside.rules, unlisted=beside.lets_through)
+            change = changes.store_rule(folder, rule, others.rules, unlisted=others.lets_through)
         else:
-            change = changes.allow(folder, [rule], beside.rules, unlisted=beside.lets_through)
+            change = changes.allow(folder, [rule], others.rules, unlisted=others.lets_through)
     return _came_of(change, name)
 
 
@@ -40,9 +40,9 @@ def block(asked: Asked) -> Said:
     # As typed, a name means its subdomains too. Here a rule is meant as it is written in the list.
     typed = f"={rule.text}" if rule.pattern.scope is Scope.EXACT else rule.text
     with open_sandbox(name) as folder:
-        beside = look_beside(name)
-        change = changes.block(folder, [typed], beside.rules, unlisted=beside.may_let_through)
-    return _came_of(change, name, beside.problems)
+        others = read_other_rules(name)
+        change = changes.block(folder, [typed], others.rules, unlisted=others.may_let_through)
+    return _came_of(change, name, others.problems)
 
 
 def remove(asked: Asked) -> Said:

@@ -22,7 +22,7 @@ export class Changes {
     this.body.replaceChildren();
   }
 
-  // The list is long to make, so it is asked for only when a run has added to the layers, or somebody wants it.
+  // The list is long to make, so it is asked for only when a run has added to the layers, or someone wants it.
   update(layers) {
     const now = layers.join();
     if (now === this.layers) return;

@@ -74,7 +74,7 @@ def is_of_this_user(port: int, own_port: int) -> bool:
 
 
 class Ticket:
-    """What `--open` gives to a browser. That stands in the list of processes, so it is good for one page, once: if it
+    """What `--open` passes to a browser. That stands in the list of processes, so it is good for one page, once: if it
     comes a second time, two have seen it, and `on_theft` is called.
     """
 

@@ -59,7 +59,7 @@ function takeSandboxes(sandboxes) {
   arrange(at("sandbox-list"), sandboxes.map((each) => drawSandbox(each, buttons.get(each.name))));
   const names = sandboxes.map((each) => each.name);
   if (chosen !== null && !names.includes(chosen)) choose(null);
-  // The one that is busy is the one that somebody wants to see.
+  // The one that is busy is the one that someone wants to see.
   if (chosen === null && names.length) choose((sandboxes.find((each) => each.running) ?? sandboxes[0]).name);
 }
 
@@ -155,7 +155,7 @@ async function follow() {
       }
     } catch (error) {
       if (error instanceof Refused && error.status === 401) {
-        close("This link is not good any more", "exeat ui has been started anew, or this is another one: open the link that it printed.");
+        close("This link is not good any more", "exeat ui has been started again, or this is another one: open the link that it printed.");
         return;
       }
       if (error instanceof Refused && error.status === 404) choose(null);

@@ -6,7 +6,7 @@ import { arrange, button, count, foreign, make, place, shown } from "./text.js";
 
 const STILL_MS = 700;
 const GONE_MS = 6000;
-const MAX_GONE = 20; // that are kept, also while somebody points at them
+const MAX_GONE = 20; // that are kept, also while someone points at them
 
 const key = (question) => `${question.sandbox}/${question.id}/${question.host}:${question.port}`;
 
@@ -100,7 +100,7 @@ export class Questions {
     entry.row.remove();
     entry.node.classList.add("gone");
     entry.left.textContent = "";
-    if (!said && !entry.result.textContent) entry.result.textContent = "Answered elsewhere, or nobody waits for it any more.";
+    if (!said && !entry.result.textContent) entry.result.textContent = "Answered elsewhere, or no one waits for it any more.";
   }
 
   still(entry, until) {

@@ -1,4 +1,4 @@
-// Text for people. Hosts, methods and commands come from programs that nobody trusts: they become text nodes, never markup.
+// Text for people. Hosts, methods and commands come from programs that no one trusts: they become text nodes, never markup.
 
 // Controls, marks that turn the direction of writing, and other characters that cannot be seen are spelled out.
 const UNSEEN = /[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\p{Zl}\p{Zp}]/gu;
@@ -15,7 +15,7 @@ export function make(tag, className = "", ...inside) {
   return element;
 }
 
-// Text that a program chose, kept apart from what stands beside it.
+// Text that a program chose, kept apart from what stands next to it.
 export function foreign(tag, className, text) {
   const element = make(tag, `foreign ${className}`, text);
   element.dir = "ltr";

@@ -1,7 +1,7 @@
 """Where an HTTP/1 body ends: counted, chunked, or with the connection.
 
 httptools reads heads; it cannot say where in the buffer a message ended, which is the one thing a
-proxy must know, so bodies are framed here. A decoder is fed bytes in any portions and gives payload;
+proxy must know, so bodies are framed here. A decoder is fed bytes in any portions and returns payload;
 how the bytes were cut never changes the result.
 """
 

@@ -1,7 +1,7 @@
 """HTTP/1 heads: llhttp reads them, we judge them. Request targets, our own answers, and what might be HTTP at all.
 
 A head is handed over whole, up to and including its empty line, so that nothing here depends on how
-the bytes arrived. llhttp gives the grammar; on top of it every ambiguity that two HTTP readers could
+the bytes arrived. llhttp knows the grammar; on top of it every ambiguity that two HTTP readers could
 settle differently is refused (request smuggling, RFC 9112 section 11.2), never repaired. The first line
 and all framing that is sent on are written again; of the original only judged lines are passed along.
 """
@@ -77,7 +77,7 @@ class ResponseHead(NamedTuple):
 
 
 def parse_request_head(head: bytes, *, max_headers: int = 128, known: KnownFields | None = None) -> RequestHead:
-    """Read one request head. Raises ProtocolError; never gives a head that could be read two ways.
+    """Read one request head. Raises ProtocolError; never returns a head that could be read two ways.
 
     `known`: where lines that were read before are kept.
     """

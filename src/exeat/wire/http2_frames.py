@@ -51,7 +51,7 @@ class Frame(NamedTuple):
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames. Holds at most one frame that is not whole yet, beside what it was given last.
+    """Cuts a stream of bytes into frames. Holds at most what it was given last, and one frame that is not whole yet.
 
     `max_block` bounds a header block over all its frames, before it is decompressed.
     """

@@ -1,6 +1,6 @@
 """SOCKS5 messages (RFC 1928, RFC 1929): CONNECT with a name or an address, no-auth or user/password.
 
-Each `parse_*` takes what has arrived so far and gives `(value, bytes used)`, or None while incomplete.
+Each `parse_*` takes what has arrived so far and returns `(value, bytes used)`, or None while incomplete.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tests.support.runs.running import TIMEOUT_S, run_argv
 
 # daemon. Not nobody: in a user namespace the files of root look like nobody's, so nobody is told less often no.
 SOMEBODY = 1
-# Root can become somebody without rights; somebody without rights is tested as they are.
+# Root can become someone without rights; someone without rights is tested as they are.
 USERS = {"caller": None, "somebody": SOMEBODY} if os.geteuid() == 0 else {"caller": None}
 # Who a jail is for does not depend on what is spoken in it: HTTPS as every user, HTTP as one.
 HTTP_AND_HTTPS = pytest.mark.parametrize(
@@ -141,7 +141,7 @@ class Jail:
         cwd: Path | None = None,
         seen: Callable[[], int],
     ) -> Ended:
-        """Show that a rule is all that counts. Gives the run in which the command went to good.test.
+        """Show that a rule is all that counts. Returns the run in which the command went to good.test.
 
         evil.test, on the same server, has no name; another port of good.test is refused by whom it is dialled through.
         Both work as soon as a rule says so, and not until then has the server seen anything: `seen` counts it. The two

@@ -101,7 +101,7 @@ def test_upload_of_unknown_length(jail: Jail, start_web: StartWeb) -> None:
 
 @SCHEMES
 def test_redirect_to_a_denied_host(jail: Jail, start_web: StartWeb, scheme: str) -> None:
-    """Following a redirect is asking anew: to an allowed place it works, to a denied one there is no name."""
+    """Following a redirect is asking again: to an allowed place it works, to a denied one there is no name."""
 
     def send_elsewhere(request: Request) -> Reply:
         name = {"/to-good": "good.test", "/to-evil": "evil.test"}.get(request.target)

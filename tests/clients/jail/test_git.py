@@ -50,7 +50,7 @@ def folder() -> Iterator[Path]:
 
 @HTTP_AND_HTTPS
 def test_clone(any_jail: Jail, start_web: StartWeb, folder: Path, scheme: str) -> None:
-    """A clone has the commit, and one that was denied is in nobody's way."""
+    """A clone has the commit, and one that was denied is in no one's way."""
     need("git")
     depot = Depot(any_jail, start_web, scheme, folder)
     any_jail.prove(

@@ -16,7 +16,7 @@ def test_no_variable_names_a_proxy(any_jail: Jail) -> None:
 
 
 def test_outside_the_same_command_gets_through(jail: Jail, start_web: StartWeb) -> None:
-    """The name is given to curl itself: in the jail it leads to the jail's own loopback, where nobody listens."""
+    """The name is given to curl itself: in the jail it leads to the jail's own loopback, where no one listens."""
     need("curl")
     web = start_web(hello, "http")
     where = f"evil.test:{web.port}"

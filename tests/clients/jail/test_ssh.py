@@ -31,7 +31,7 @@ def sshd() -> Iterator[Sshd]:
 
 
 class Client:
-    """ssh with a key, and the host's key known. Somebody has the machine's settings, as users do."""
+    """ssh with a key, and the host's key known. Someone has the machine's settings, as users do."""
 
     def __init__(self, jail: Jail, sshd: Sshd) -> None:
         self.jail = jail
@@ -79,7 +79,7 @@ def test_another_port_of_an_allowed_host(client: Client) -> None:
 
 
 def test_the_hosts_loopback_is_not_there(client: Client) -> None:
-    """127.0.0.1 is the jail's own, where nobody listens."""
+    """127.0.0.1 is the jail's own, where no one listens."""
     seen = client.sshd.connections
     done = client.jail.run(client.command("127.0.0.1", "echo hello"), f"good.test:{client.sshd.port}")
     assert done.done.status == 255, done

@@ -1,4 +1,4 @@
-// Print what a URL gives, with java.net.http.HttpClient as it is.
+// Print what a URL returns, with java.net.http.HttpClient as it is.
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;

@@ -1,4 +1,4 @@
-// Print what a URL gives, with net/http as it is.
+// Print what a URL returns, with net/http as it is.
 package main
 
 import (

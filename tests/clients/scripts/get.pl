@@ -1,4 +1,4 @@
-# Print what a URL gives, with HTTP::Tiny as it is.
+# Print what a URL returns, with HTTP::Tiny as it is.
 use strict;
 use warnings;
 use HTTP::Tiny;

@@ -1,4 +1,4 @@
-"""Print what a URL gives, with aiohttp, which is told its proxy, if there is one: URL [PROXY]."""
+"""Print what a URL returns, with aiohttp, which is told its proxy, if there is one: URL [PROXY]."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Print what a URL gives, with httpx as it is: proxies and certificates from the environment."""
+"""Print what a URL returns, with httpx as it is: proxies and certificates from the environment."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Print what a URL gives, with urllib as it is: proxies and certificates from the environment."""
+"""Print what a URL returns, with urllib as it is: proxies and certificates from the environment."""
 
 import sys
 from urllib.request import urlopen

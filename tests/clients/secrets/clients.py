@@ -146,7 +146,7 @@ _CURL = ["curl", "--disable", "--silent", "--show-error", "--fail-with-body", "-
 _WGET = ["wget", "--no-config", "--quiet", "--tries=1", "--timeout=20", "--output-document=-"]
 _KEY_HEADER = "Authorization: Bearer $API_KEY"
 
-# The slow ones first: they run beside the others.
+# The slow ones first: they run along with the others.
 CLIENTS = (
     Client(
         "java",

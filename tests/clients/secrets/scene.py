@@ -60,7 +60,7 @@ MODES = [
     Mode("no-proxy-mounts-only", proxy=False, variables=False),
     Mode("proxy-variables-only", proxy=True, mounts=False),
 ]
-if os.geteuid() == 0:  # somebody without rights is tested as they are
+if os.geteuid() == 0:  # someone without rights is tested as they are
     MODES += [
         Mode("somebody-proxy", proxy=True, uid=SOMEBODY),
         Mode("somebody-no-proxy-mounts-only", proxy=False, variables=False, uid=SOMEBODY),

@@ -78,7 +78,7 @@ def test_copy_in_a_virtual_environment(venv_ward: Ward, upstream: Upstream, envi
 
 
 def test_the_copy_is_what_they_read(venv_ward: Ward, upstream: Upstream, environment: Path) -> None:
-    """Where nothing is mounted over it the same programs trust nobody."""
+    """Where nothing is mounted over it the same programs trust no one."""
     python = str(environment / "bin" / "python")
     upstream.forget()
     ran = venv_ward.run_all(programs(upstream, python), "--jail", "env", start=[python], variables=False)

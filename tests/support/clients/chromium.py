@@ -126,7 +126,7 @@ class Tab:
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})  # fmt: skip
 
     def value(self, expression: str) -> Any:
-        """What an expression gives, promises awaited. A script that throws fails the test."""
+        """What an expression returns, promises awaited. A script that throws fails the test."""
         said = self.call("Runtime.evaluate", {
             "expression": expression, "awaitPromise": True, "returnByValue": True, "userGesture": True})  # fmt: skip
         assert "exceptionDetails" not in said, said["exceptionDetails"]

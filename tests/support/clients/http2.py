@@ -73,7 +73,7 @@ class Http2Client:
         authority: bytes = b"good.test",
         ends: bool = True,
     ) -> int:
-        """Send a request's head; gives its stream."""
+        """Send a request's head; returns its stream."""
         pseudo = [
             (b":method", method.encode()), (b":scheme", b"https"), (b":authority", authority), (b":path", path),
         ]  # fmt: skip

@@ -76,7 +76,7 @@ def read_server_hello(conn: socket.socket) -> bytes:
 
 
 def shake(conn: socket.socket, first: bytes | None, second: bytes | None, between: bytes = b"") -> bytes:
-    """Two hellos, the second asked for by the server. Gives the random of the server's last word."""
+    """Two hellos, the second asked for by the server. Returns the random of the server's last word."""
     conn.sendall(hello(first, key=False))
     assert read_server_hello(conn) == RETRY_RANDOM, "the server was to ask again"
     conn.sendall(between + hello(second, key=True))

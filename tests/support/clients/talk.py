@@ -63,7 +63,7 @@ def read_exactly(conn: socket.socket, size: int) -> bytes:
 
 
 def socks_dial(conn: socket.socket, host: bytes, port: int, *, as_address: bool = False) -> int:
-    """Greet and ask; gives the reply code."""
+    """Greet and ask; returns the reply code."""
     conn.sendall(b"\x05\x01\x00")
     assert read_exactly(conn, 2) == b"\x05\x00"
     conn.sendall(socks_request(host, port, as_address=as_address))

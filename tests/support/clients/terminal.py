@@ -69,7 +69,7 @@ class Terminal:
         while True:
             try:
                 data = os.read(self._master, 65_536)
-            except OSError:  # nobody has the other side open any more
+            except OSError:  # no one has the other side open any more
                 return
             if not data:
                 return
@@ -100,7 +100,7 @@ class Terminal:
             time.sleep(0.005)
 
     def start(self, argv: Sequence[str], *, foreground: bool = True) -> int:
-        """Start a job; gives the number of its first process, which is that of its group."""
+        """Start a job; returns the number of its first process, which is that of its group."""
         pid = self._ask({"what": "start", "argv": list(argv), "foreground": foreground})
         assert isinstance(pid, int)
         return pid

@@ -81,7 +81,7 @@ class Boxed:
         return Running(self.folder, *self._options(options), command=command, before=self.base.before, **settings)
 
     def on(self, terminal: Terminal, *options: str, command: Sequence[str]) -> int:
-        """As a job on a terminal that was opened with `environment`; gives its number."""
+        """As a job on a terminal that was opened with `environment`; returns its number."""
         return terminal.start([*self.base.before, *run_argv(self._options(options), command)])
 
     def _options(self, options: Sequence[str]) -> list[str]:

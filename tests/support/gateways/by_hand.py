@@ -37,8 +37,6 @@ class Turns:
 class Wire:
     """A transport. It keeps what is written, and tells its channel when it is closed."""
 
-    is_layer = True
-
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._reading = True

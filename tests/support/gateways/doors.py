@@ -1,4 +1,4 @@
-"""The ways into the gateway, as values. Each asks for a host and a port and gives one outcome.
+"""The ways into the gateway, as values. Each asks for a host and a port and has one outcome.
 
 An outcome is judged from the wire and from the audit log, which must agree; for a refusal the dials, the
 server's connections and the server's bytes must show that nothing went out.
@@ -320,7 +320,7 @@ def _as_address(host: bytes) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
 
 
 def _is_redirected(host: bytes) -> bool:
-    """Inside a namespace loopback is its own, and to some addresses the kernel connects nobody."""
+    """Inside a namespace loopback is its own, and to some addresses the kernel connects no one."""
     ip = _as_address(host)
     if ip is None:
         return True
@@ -386,7 +386,7 @@ def ask(door: Door, scene: Scene, host: str | bytes, port: Port | None = None) -
 
 
 def assert_verdict(door: Door, scene: Scene, host: str | bytes, verdict: Verdict, port: Port | None = None) -> None:
-    """The door gives this verdict, and a refusal came before any DNS question."""
+    """The door has this verdict, and a refusal came before any DNS question."""
     outcome = ask(door, scene, host, port)
     if outcome is None:
         return

@@ -121,7 +121,7 @@ class Namespace:
                 return _parse_answer(query, answer.read(int.from_bytes(answer.read(2))))
 
     def close(self) -> None:
-        self._control.close()  # the child ends when nobody is left to ask it
+        self._control.close()  # the child ends when no one is left to ask it
         try:
             self._child.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -174,19 +174,19 @@ def _parse_answer(query: bytes, answer: bytes) -> tuple[int, list[str]]:
 
 @functools.cache
 def why_not() -> str:
-    """Why such namespaces are not to be had here; empty if they are."""
+    """Why such namespaces are not available here; empty if they are."""
     for program in ("unshare", "ip", "nft"):
         if shutil.which(program, path=_PATH) is None:
             return f"there is no {program} program"
     try:
         Namespace().close()
     except OSError as error:
-        return f"a user and network namespace with nftables is not to be had: {error}"
+        return f"a user and network namespace with nftables is not available: {error}"
     return ""
 
 
 def require() -> None:
-    """Skip the test where namespaces are not to be had; in CI that is a failure."""
+    """Skip the test where namespaces are not available; in CI that is a failure."""
     import pytest
 
     if why := why_not():
@@ -226,7 +226,7 @@ def _serve(request: dict[str, Any]) -> list[socket.socket]:
 
 
 def _inside(control: socket.socket) -> None:
-    """Make the namespace that this process is in what it has to be, then make sockets until nobody asks any more."""
+    """Make the namespace that this process is in what it has to be, then make sockets until no one asks any more."""
     failure = ""
     try:
         for command in _COMMANDS:

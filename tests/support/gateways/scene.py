@@ -61,7 +61,7 @@ class AnyName(dict[str, Sequence[str]]):
 
 
 class Script(dict[str, Sequence[str]]):
-    """DNS that gives another answer each time, the last one for ever."""
+    """DNS that has another answer each time, the last one for ever."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         super().__init__()

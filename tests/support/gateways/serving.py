@@ -107,7 +107,7 @@ class Serving:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))  # noqa: PTH208 - a count is all we want
 
     def settled_descriptors(self) -> int:
-        """How many are open when nobody is connected, those included that are opened for the first client and kept."""
+        """How many are open when no one is connected, those included that are opened for the first client and kept."""
         self.get("nobody.test", 80)
         wait_until(lambda: self.connections() == 0, "the first client to be let go")
         return self.descriptors
@@ -123,7 +123,7 @@ class Serving:
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * _PAGE_KB
 
     def limit(self, what: int, soft: int, hard: int | None = None) -> tuple[int, int]:
-        """Change a resource limit of the running process; gives the old one."""
+        """Change a resource limit of the running process; returns the old one."""
         return resource.prlimit(self.process.pid, what, (soft, soft if hard is None else hard))
 
     # What it does

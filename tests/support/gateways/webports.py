@@ -59,7 +59,7 @@ def _run_in_namespace(file: str) -> dict[str, str] | str:
     if unshare is None:
         return "they need privileges, and there is no unshare program"
     if subprocess.run([unshare, "-Urn", "true"], capture_output=True, timeout=20, check=False).returncode != 0:
-        return "they need privileges, and user namespaces are not to be had"
+        return "they need privileges, and user namespaces are not available"
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         run = subprocess.run(

@@ -154,7 +154,7 @@ def _wait_for_end(child: subprocess.Popen[bytes], allowed: socket.socket) -> lis
 
 
 def _others() -> list[str]:
-    """Living processes besides this one and the first of the world. Those that nobody has buried yet do not count."""
+    """Living processes besides this one and the first of the world. Those that no one has buried yet do not count."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) not in {1, os.getpid()}:

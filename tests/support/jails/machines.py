@@ -30,7 +30,7 @@ GO_IN = """
 cd "$ROOT"; mount --rbind /proc proc; mount --rbind /sys sys; mount --rbind /dev dev
 pivot_root . mnt; cd /; umount -l /mnt
 """
-# FUSE without a program behind it. $1: `hangs`, or `dead` if nobody will ever answer; $2: whose it is; $3: where.
+# FUSE without a program behind it. $1: `hangs`, or `dead` if no one will ever answer; $2: whose it is; $3: where.
 FUSE = """
 import ctypes, os, sys
 how, uid, point = sys.argv[1:4]
@@ -42,7 +42,7 @@ if libc.mount(b"test", point.encode(), b"fuse", 0, options):
     sys.exit(f"no FUSE here: {os.strerror(ctypes.get_errno())}")
 os.execvp(sys.argv[4], sys.argv[4:])
 """
-# Folders that are mounted when somebody looks, by somebody who never does. One is there already.
+# Folders that are mounted when someone looks, by someone who never does. One is there already.
 AUTOFS = """
 import ctypes, os, sys
 point = sys.argv[1]
@@ -115,7 +115,7 @@ class Machine:
         return path
 
     def give_folder(self, name: str) -> Path:
-        """A folder of the user's beside the home directory."""
+        """A folder of the user's next to the home directory."""
         (self.folder / name).mkdir()
         return self.give(self.folder / name)
 
@@ -129,7 +129,7 @@ class Machine:
         before: Sequence[str] = (),
         **variables: str | None,
     ) -> Finished:
-        """`exeat run -- sh -c SCRIPT` under mounts that a shell script makes, as root, where nobody else sees them."""
+        """`exeat run -- sh -c SCRIPT` under mounts that a shell script makes, as root, where no one else sees them."""
         wanted: dict[str, str | None] = {"HOME": str(self.home), "XDG_STATE_HOME": None, "XDG_CONFIG_HOME": None}
         env = environment(MACHINE_HOME=str(self.home))
         for key, value in (wanted | variables).items():

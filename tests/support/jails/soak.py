@@ -123,7 +123,7 @@ def _run(command: list[str], status: int) -> None:
 
 
 def _run_and_kill(command: list[str]) -> None:
-    """SIGKILL in the middle: nobody gets a chance to tidy up."""
+    """SIGKILL in the middle: no one gets a chance to tidy up."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
@@ -151,7 +151,7 @@ def _soak_in_worlds(runs: int, jail: str, callers: list[str]) -> int:
     from tests.support.jails.stage import open_stage
 
     if os.geteuid() != 0:
-        raise SystemExit("needs root, to make a world in which nobody else leaves things behind")
+        raise SystemExit("needs root, to make a world in which no one else leaves things behind")
     status = 0
     with open_stage() as stage:
         for name in callers or ["root", "user"]:

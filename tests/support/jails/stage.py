@@ -216,7 +216,7 @@ def judge(row: dict[str, Any], caller: str) -> str:
 
 @functools.cache
 def _unused_uid() -> int:
-    """A user id that nobody has."""
+    """A user id that no one has."""
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     return next(uid for uid in range(61_000, 61_100) if uid not in taken)
 

@@ -80,7 +80,7 @@ def _network() -> None:
     _ip("address", "add", "2001:db8:66::7/64", "dev", "wire0", "nodad")
     _ip("address", "add", "fe80::66/64", "dev", "wire0", "nodad")
     _ip("address", "add", "169.254.169.254/32", "dev", "lo")
-    _ip("route", "add", "default", "via", "203.0.113.1", "dev", "wire0")  # nobody is there
+    _ip("route", "add", "default", "via", "203.0.113.1", "dev", "wire0")  # no one is there
     _ip("-6", "route", "add", "default", "via", "2001:db8:66::1", "dev", "wire0")
     Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
     Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 2147483647")

@@ -15,7 +15,7 @@ FIRST_FILE = "the first file\n"
 
 
 def git_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """git without the machine's settings, asking nobody anything, with an author."""
+    """git without the machine's settings, asking no one anything, with an author."""
     return {
         **env,
         "GIT_CONFIG_NOSYSTEM": "1",

@@ -36,7 +36,7 @@ def make_encoder(content_encoding: bytes) -> Encoder:
 
 
 class _Packer(Protocol):
-    """One coding. `pack` is never given nothing, and gives all that the other side needs to read it."""
+    """One coding. `pack` is never given nothing, and returns all that the other side needs to read it."""
 
     def pack(self, data: bytes) -> bytes: ...
 

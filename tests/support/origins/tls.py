@@ -28,7 +28,7 @@ def trusted_authority() -> trustme.CA:
 
 @functools.cache
 def _strange_authority() -> trustme.CA:
-    return trustme.CA(organization_name="trusted by nobody")
+    return trustme.CA(organization_name="trusted by no one")
 
 
 def server_context(

@@ -1,4 +1,4 @@
-"""A TLS server that nobody vouches for but a root of its own, and that says back what it was told in confidence."""
+"""A TLS server that no one vouches for but a root of its own, and that says back what it was told in confidence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def echo(request: Request) -> Reply:
 
 
 def guarded(app: App, value: str) -> App:
-    """Let nobody in who does not show the value, as a bearer or as a password; who does is told so in headers."""
+    """Let no one in who does not show the value, as a bearer or as a password; who does is told so in headers."""
 
     def answer(request: Request) -> Reply:
         if value not in (credentials(request), credentials(request).partition(":")[2]):

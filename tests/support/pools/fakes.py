@@ -24,9 +24,11 @@ class FakeHarness:
         self._made = made
         self.variables: dict[str, str] = {}
         self.files: dict[str, bytes] = {}
+        self.is_asked = False
         self.is_closed = False
 
     async def ready(self, timeout_s: float) -> None:
+        self.is_asked = True
         await self._made.maker.readiness.wait()
         if self._made.maker.breaks_in_ready:
             raise ExeatError("the harness does not answer")

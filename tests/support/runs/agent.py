@@ -60,7 +60,7 @@ for line in sys.stdin:
 
 
 class Agent:
-    """`exeat run` with that program. `ask` tells it something and gives its answer."""
+    """`exeat run` with that program. `ask` tells it something and returns its answer."""
 
     def __init__(self, *options: str, home: Path, uid: int | None = None, **popen: Any) -> None:
         settings: dict[str, Any] = {
@@ -92,7 +92,7 @@ class Agent:
         return self.end()
 
     def finish(self) -> tuple[int, str]:
-        """Let it end. Gives its exit status and all that was said on standard error."""
+        """Let it end. Returns its exit status and all that was said on standard error."""
         return self.process.returncode, self._finish()[1]
 
     def _finish(self) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Somebody's files: a home with a key and a start file, a project in it, and commands in and out of the jail."""
+"""Someone's files: a home with a key and a start file, a project in it, and commands in and out of the jail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.programs import Finished
 from tests.support.runs.running import TIMEOUT_S, as_user, environment, exeat, folder_of
 from tests.support.runs.state_scene import under_mounts
 
-KEY = "a key that nobody may read"
+KEY = "a key that no one may read"
 START = "# the user's own\n"
 
 

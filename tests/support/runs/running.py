@@ -1,4 +1,4 @@
-"""`exeat run` as a command: run to its end, or watched while it runs, as the caller or as somebody without rights."""
+"""`exeat run` as a command: run to its end, or watched while it runs, as the caller or as someone without rights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOBODY = 65534
 TIMEOUT_S = 100
 # For programs inside: one that another user can start too, where there is such a one.
 PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
-# Root can become somebody without rights; somebody without rights is tested as they are.
+# Root can become someone without rights; someone without rights is tested as they are.
 _USERS = {"caller": None, "nobody": NOBODY} if os.geteuid() == 0 else {"caller": None}
 BY_USER = pytest.mark.parametrize("uid", _USERS.values(), ids=_USERS)
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -134,7 +134,7 @@ def folder_of(uid: int | None) -> Iterator[Path]:
 
 
 class Process:
-    """A process of somebody else's, told apart from a later one of the same number."""
+    """A process of someone else's, told apart from a later one of the same number."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

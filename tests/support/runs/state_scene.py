@@ -21,7 +21,7 @@ _ATTACK = Path(__file__).with_name("state_attack.py").read_text()
 
 
 def under_mounts(mounts: str) -> list[str]:
-    """To be put before a command: it sees these mounts, made as a shell says it, and nobody else does."""
+    """To be put before a command: it sees these mounts, made as a shell says it, and no one else does."""
     return ["unshare", "-m", "sh", "-ec", f'{mounts}\nexec "$@"', "sh"] if mounts else []
 
 

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -192,3 +192,39 @@ def act(scene: Scene, path: str, *, expect: int = 200, **asked: Any) -> Any:
     answer = ask(scene, path, method="POST", body=json.dumps(asked).encode())
     assert answer.status == expect, answer.said
     return answer.said
+
+
+class Live:
+    """The stream that a page holds, read message by message."""
+
+    def __init__(self, scene: Scene, query: str = "") -> None:
+        self.peer = socket.create_connection(("127.0.0.1", scene.port), 10)
+        host = f"127.0.0.1:{scene.port}"
+        self.peer.sendall(
+            f"GET /api/live{query} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+        )
+        self.file = self.peer.makefile("rb")
+        self.status = int(self.file.readline().split(b" ")[1])
+        while self.file.readline() != b"\r\n":
+            pass
+        self.messages: list[dict[str, Any]] = []
+
+    def until(self, is_so: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """The next message of which this is true."""
+        while size := int(self.file.readline(), 16):
+            message: dict[str, Any] = json.loads(self.file.read(size))
+            self.file.readline()
+            self.messages.append(message)
+            if is_so(message):
+                return message
+        raise AssertionError(f"the stream ended: {self.messages[-3:]}")
+
+    def close(self) -> None:
+        self.file.close()
+        self.peer.close()
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

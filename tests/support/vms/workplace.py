@@ -1,4 +1,4 @@
-"""A home with a project in it, and `exeat run --vm` there: of root, or of somebody without rights."""
+"""A home with a project in it, and `exeat run --vm` there: of root, or of someone without rights."""
 
 from __future__ import annotations
 
@@ -34,8 +34,13 @@ class Workplace:
         return self.home / "project"
 
     @property
+    def temporary(self) -> Path:
+        return self.home / "temporary"
+
+    @property
     def environ(self) -> dict[str, str]:
-        found = environment(HOME=str(self.home), EXEAT_HOME=str(self.home / "state"), PATH=_PATH)
+        own = {"HOME": self.home, "EXEAT_HOME": self.home / "state", "TMPDIR": self.temporary}
+        found = environment(**{name: str(path) for name, path in own.items()}, PATH=_PATH)
         if not self.is_ours:
             found["PYTHONPATH"] = f"{os.environ['PYTHONPATH']}:{self.stage.installation.folder}"
             found["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -88,8 +93,9 @@ def workplace(stage: Stage, guest: Guest, caller: str) -> Iterator[Workplace]:
         folder.chmod(0o755)
         place = Workplace(stage, guest, uid, folder / "home")
         place.project.mkdir(parents=True)
-        place.give(place.home)
-        place.give(place.project)
+        place.temporary.mkdir()
+        for path in (place.home, place.project, place.temporary):
+            place.give(path)
         yield place
 
 

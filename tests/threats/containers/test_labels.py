@@ -11,7 +11,7 @@ import pytest
 from exeat.engine.client import Engine
 from exeat.engine.errors import EngineError
 from exeat.engine.owner import INSIDE, KIND, OWNER, is_left_over, labels, remove_left_over
-from tests.unit.engine.fake_engine import answer, serving
+from tests.support.engines.fake_engine import answer, serving
 
 _ELSEWHERE = "another-boot.1.2.3"
 _SMUGGLED = "x/json HTTP/1.1\r\nHost: e\r\n\r\nPOST /containers/create?name=evil HTTP/1.1\r\nHost: e\r\n\r\nGET /y"

@@ -183,7 +183,7 @@ def test_the_admin_port_is_out_of_reach_through_the_machines_own_address(serve: 
 
 @pytest.mark.threat("T-E5")
 def test_a_path_of_the_gateway_itself_is_no_admin_page(serve: StartServing) -> None:
-    """Asking the proxy port for /metrics, or for an absolute URL of its own, gives nothing away."""
+    """Asking the proxy port for /metrics, or for an absolute URL of its own, reveals nothing."""
     server = serve("--admin", "127.0.0.1:0")
     for target in ("/metrics", "/healthz", f"http://127.0.0.1:{server.port}/metrics"):
         with socket.create_connection(("127.0.0.1", server.port), 10) as conn:

@@ -106,9 +106,9 @@ def test_a_question_with_the_number_of_one_that_has_gone_is_shown(
 
 @pytest.mark.threat("T-P5")
 def test_questions_that_come_and_go_do_not_pile_up(browser: Chromium, scene: Scene) -> None:
-    """A command asks for 250 hosts at a time and gives up on them, over and over, while somebody points at the list.
+    """A command asks for 250 hosts at a time and gives up on them, over and over, while someone points at the list.
 
-    What has gone is kept for that somebody; all of it, for as long as they look, is more than a page can bear.
+    What has gone is kept for that someone; all of it, for as long as they look, is more than a page can bear.
     """
     command = scene.run("demo", "agent")
     tab = open_page(browser, scene)

@@ -1,4 +1,4 @@
-"""Attacks on asking: to get a yes that nobody gave, to undo a no, and to keep others from being asked."""
+"""Attacks on asking: to get a yes that no one gave, to undo a no, and to keep others from being asked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_yes_is_for_the_port_that_was_asked_about(start_gate: StartGate) -> No
         return question.port == 443
 
     gate = start_gate(hosts=HOSTS, ask=only_tls)
-    assert b"403" not in connect(gate, "one.test:443")  # it was let through; nobody listens there
+    assert b"403" not in connect(gate, "one.test:443")  # it was let through; no one listens there
     assert b"403" in connect(gate, "one.test:80")
     assert asked == [443, 80]
 
@@ -65,7 +65,7 @@ def test_a_yes_does_not_lift_what_a_rule_says_of_another_port(start_gate: StartG
 
 def test_those_who_leave_at_once_take_no_question_with_them(start_gate: StartGate) -> None:
     """The second request of a client that has finished sending is given up before its question was put to anybody, and
-    that question stays open for ever. 256 may be open: from then on nobody is asked anything, until the run ends."""
+    that question stays open for ever. 256 may be open: from then on no one is asked anything, until the run ends."""
     asked: list[str] = []
 
     async def yes(question: Question) -> bool:

@@ -140,7 +140,7 @@ def test_run_starts_nothing_by_a_swapped_file(name: str, home: Path) -> None:
 def test_a_way_that_could_be_turned_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A link on the way to the folder, which the command could turn to a folder of its own making. The answer gives
+    """A link on the way to the folder, which the command could turn to a folder of its own making. The answer names
     the real path, and with that it works."""
     assert main(["proxy", "create", "--name", "box"]) == 0
     (home.parent / "way").symlink_to(home.parent)

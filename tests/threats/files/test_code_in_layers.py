@@ -31,7 +31,7 @@ raise SystemExit(1)
 
 
 class Owner:
-    """Somebody with exeat in a virtual environment of their own, which commands see under their layer."""
+    """Someone with exeat in a virtual environment of their own, which commands see under their layer."""
 
     def __init__(self, home: Path, uid: int | None) -> None:
         self.installed = Environment(home, uid)

@@ -106,7 +106,7 @@ def test_a_key_that_is_replaced_meanwhile_stays_hidden(uid: int | None) -> None:
 
 @contextmanager
 def _renewing(there: Owned) -> Iterator[None]:
-    """Somebody outside renews the key when the command runs."""
+    """Someone outside renews the key when the command runs."""
 
     def renew() -> None:
         wait_until((there.project / "ready").exists, "the command to run")

@@ -1,4 +1,4 @@
-"""What a command leaves in its layer costs those who look at it neither their memory nor their time, and locks nobody
+"""What a command leaves in its layer costs those who look at it neither their memory nor their time, and locks no one
 out of it (M3)."""
 
 from __future__ import annotations

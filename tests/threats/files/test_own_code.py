@@ -134,7 +134,7 @@ def test_an_interpreter_of_the_users_own_cannot_be_changed() -> None:
 
 
 def test_nothing_can_be_added_to_an_interpreter_of_the_users_own() -> None:
-    """It looks for `lib/pythonXY.zip` before its own modules, and for settings beside the program."""
+    """It looks for `lib/pythonXY.zip` before its own modules, and for settings next to the program."""
     if sys.base_prefix in ("/usr", "/usr/local") or sys.prefix == sys.base_prefix:
         pytest.skip("this is the system's Python, or no environment")
     folders = [f"{sys.base_prefix}/lib", f"{sys.base_prefix}/bin"]

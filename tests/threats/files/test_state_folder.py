@@ -156,7 +156,7 @@ def test_other_mounts_of_the_state_are_covered(uid: int | None) -> None:
 @AS_ROOT
 @UNDER_MOUNTS
 def test_mounts_beside_the_way_change_nothing(uid: int | None) -> None:
-    """A user namespace gives a folder with mounts in it only as a whole, since they may be there to hide something."""
+    """A user namespace has a folder with mounts in it only as a whole, since they may hide something."""
     need("unshare")
     with scene(uid, f"home/{BELOW_HOME}") as plain:
         share = plain.home / ".local" / "share"
@@ -244,7 +244,7 @@ def test_what_would_be_hidden_with_the_state_is_refused(tmp_path: Path) -> None:
 @AS_ROOT
 @UNDER_MOUNTS
 def test_a_home_that_nobody_can_write_to_is_no_obstacle(uid: int | None) -> None:
-    """Read-only, or somebody else's: the command makes its own folder, in its layer. With a name there is no run."""
+    """Read-only, or someone else's: the command makes its own folder, in its layer. With a name there is no run."""
     need("unshare")
     with folder_of(None) as folder:
         before = under_mounts(f"mount --bind -o ro {folder} {folder}" if uid is None else "")

@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.gateway.http2.peers import open_stream, run, upstream
+from tests.support.gateways.http2_peers import open_stream, run, upstream
 
 pytestmark = pytest.mark.threat("T-C8")
 

@@ -7,10 +7,7 @@ import socket
 import pytest
 
 from tests.support.clients.talk import read_reply
-from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, read_rest
-from tests.support.origins.plain import OK
-from tests.support.origins.raw import RawOrigin, receive_body
-from tests.threats.framing.cases import (
+from tests.support.gateways.framing import (
     ACCEPT,
     B3_BAD_BODIES,
     PATHS,
@@ -20,6 +17,9 @@ from tests.threats.framing.cases import (
     statuses,
     websocket_answer,
 )
+from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted, read_rest
+from tests.support.origins.plain import OK
+from tests.support.origins.raw import RawOrigin, receive_body
 
 ABSOLUTE = "http://good.test:{port}"
 SECOND_REQUEST = f"GET {SECOND} HTTP/1.1\r\nHost: good.test\r\n\r\n".encode()
@@ -44,7 +44,7 @@ def assert_bad(scene: Intercepted, request: bytes, *allowed: int, door: str = "c
 
 
 def test_control_requests_in_order_are_served(start_intercepted: StartIntercepted) -> None:
-    """The control of all that follows: the same probes with one meaning pass and are framed anew."""
+    """The control of all that follows: the same probes with one meaning pass and are framed again."""
     scene = start_intercepted(handler=receive_body)
     for text in (
         post("Content-Length: 5", body="hello"),

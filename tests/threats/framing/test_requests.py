@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.gateways.framing import post
 from tests.support.gateways.threats import (
     AS_PROXY,
     IN_TLS,
@@ -15,7 +16,6 @@ from tests.support.gateways.threats import (
     Way,
     at_every_door,
 )
-from tests.threats.framing.cases import post
 
 GET_GOOD = "GET http://good.test:{port}/ HTTP/1.1\r\n"
 TARGET_AND_HOST = {

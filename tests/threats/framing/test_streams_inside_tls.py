@@ -1,4 +1,4 @@
-"""Broken TLS, broken framing, and many at once: nothing may be left behind, and nobody else may notice."""
+"""Broken TLS, broken framing, and many at once: nothing may be left behind, and no one else may notice."""
 
 from __future__ import annotations
 

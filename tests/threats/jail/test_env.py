@@ -26,7 +26,7 @@ def test_what_it_does_not_stop_is_shown_as_an_escape(stage: Stage, probe: Probe,
 
 @pytest.mark.parametrize("caller", ["root", "user"])
 def test_an_escape_is_the_exit_status(stage: Stage, caller: str) -> None:
-    """Nobody takes it for a boundary because a command succeeded."""
+    """No one takes it for a boundary because a command succeeded."""
     done = stage.run(stage.caller(caller), *stage.exeat("doctor", "--attack", "--jail", "env", "--class", "udp"))
     assert done.returncode == 1, done.stderr
     assert "this jail does not claim to stop it" in done.stdout

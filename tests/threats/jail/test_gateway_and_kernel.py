@@ -30,7 +30,7 @@ for family, host in ((2, "127.0.0.1"), (2, "0.0.0.0"), (10, "::1"), (10, "::"), 
             except OSError:
                 continue
             print("TAKEN", host, port)
-own = socket.create_server(("127.0.0.2", 61080))  # nobody is led here
+own = socket.create_server(("127.0.0.2", 61080))  # no one is led here
 taken = socket.create_server(("127.0.0.1", 61081))
 print("control", taken.getsockname()[1])
 """

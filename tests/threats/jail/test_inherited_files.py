@@ -114,7 +114,7 @@ def test_what_is_not_read_is_left_for_the_next_program(tmp_path: Path) -> None:
 
 
 def test_files_that_are_open_for_writing_are_written_as_ever(tmp_path: Path) -> None:
-    """Whoever gives a file with `>` means that it is written. What others write to it goes before and after."""
+    """Whoever passes a file with `>` means that it is written. What others write to it goes before and after."""
     run = f'"{sys.executable}" -m exeat run --'
     script = f"""
     {{ echo one; {run} echo two; echo three; }} > out
@@ -174,7 +174,7 @@ def test_a_file_without_a_name_is_passed_on(tmp_path: Path) -> None:
 
 @AS_ROOT
 def test_a_file_that_the_command_has_no_right_to_change_stays_as_it_is() -> None:
-    """It was opened by somebody else, in a folder that the command's user cannot enter."""
+    """It was opened by someone else, in a folder that the command's user cannot enter."""
     with a_file(None) as path:
         path.parent.chmod(0o700)
         with path.open() as stream:

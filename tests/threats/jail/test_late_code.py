@@ -127,7 +127,7 @@ def test_the_gateway_loads_no_library_that_the_command_has_put_in_its_way(uid: i
 # Sockets that outlive the run, in a network that is shared
 
 # Nothing that comes in is taken any more, as it is not signed or has come too far: the peer's end is not noticed. What
-# was sent is repeated by the kernel, long after the socket was closed and belongs to nobody.
+# was sent is repeated by the kernel, long after the socket was closed and belongs to no one.
 _LEAVE_BEHIND = """
 import socket, struct, sys, time
 left = socket.socket()

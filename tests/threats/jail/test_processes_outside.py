@@ -42,7 +42,7 @@ with open({mark!r}, "a") as mark:
     mark.write(os.readlink("/proc/self/ns/net") + "\\n")
 raise ImportError("planted")
 """
-# Plants them all, gives the gateway time to load what it has not loaded yet, and is refused once: that is told of.
+# Plants them all, allows the gateway time to load what it has not loaded yet, and is refused once: that is told of.
 _PLANT = """
 import os, socket, sys, time
 folder, content = sys.argv[1:]
@@ -138,7 +138,7 @@ def _unified() -> Path:
 
 @contextmanager
 def group_of(uid: int) -> Iterator[Path]:
-    """A control group that a user owns, as systemd gives one to everybody who logs in."""
+    """A control group that a user owns, as systemd makes one for everybody who logs in."""
     group = _unified() / f"exeat-attack-{os.getpid()}"
     group.mkdir()
     try:

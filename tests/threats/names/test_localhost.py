@@ -50,7 +50,7 @@ def status(gate: Gate, authority: str, door: str) -> int:
 def test_learning_does_not_open_the_host(
     name: str, door: str, start_gate: StartGate, start_origin: StartOrigin
 ) -> None:
-    """Nobody has looked at it: a program that asks for the host's own services must not get them by asking."""
+    """No one has looked at it: a program that asks for the host's own services must not get them by asking."""
     origin, learner = start_origin(), Learner()
     gate = start_gate(ask=learner, hosts={"good.test": "127.0.0.1"})
     assert status(gate, f"{name}:{origin.port}", door) == 403

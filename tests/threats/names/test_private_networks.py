@@ -1,4 +1,4 @@
-"""Names that lead to inside networks which somebody declared, through a real gateway. Nothing leaves the machine."""
+"""Names that lead to inside networks which someone declared, through a real gateway. Nothing leaves the machine."""
 
 from __future__ import annotations
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from ipaddress import ip_address
 
 import pytest
 
 from exeat.gateway.gates.resolve import is_own_address
-from exeat.policy import AddressClass, classify
 from tests.support.clients.talk import connect_dial, read_reply
 from tests.support.fixtures.gateways import StartScene
 from tests.support.gateways.doors import (
@@ -246,7 +244,7 @@ def close_on_the_second_request(conn: socket.socket, origin: RawOrigin, raw: byt
 @pytest.mark.threat("T-D2")
 @pytest.mark.parametrize(("second", "status"), [("127.0.0.1", 200), ("169.254.169.254", 403), ("10.0.0.1", 403)])
 def test_rebinding_while_a_connection_is_replaced(second: str, status: int, start_scene: StartScene) -> None:
-    """A kept connection that the server closed is dialled anew only where the new answer may be dialled."""
+    """A kept connection that the server closed is dialled again only where the new answer may be dialled."""
     scene = start_scene(
         ["good.test:{port}", "127.0.0.1:{port}"],
         names=Script(["127.0.0.1"], [second]),
@@ -348,61 +346,3 @@ def test_mapped_answers_beside_plain_ones_work_where_allowed(door: Door, start_s
         outcome = ask(door, scene, "good.test")
         assert outcome is not None
         assert outcome.reached, answer
-
-
-# D5
-
-# `localhost` itself is none of these: who lists it means the host, and no DNS is asked (tests/unit/policy).
-SPECIAL = {
-    "a.localhost": ["127.0.0.1"],
-    "localhost.localdomain": ["127.0.0.1"],
-    "ip6-localhost": ["::1"],
-    "metadata.google.internal": ["169.254.169.254"],
-    "metadata": ["169.254.169.254"],
-    "instance-data.ec2.internal": ["169.254.169.254"],
-    "127.0.0.1.nip.io": ["127.0.0.1"],
-    "169-254-169-254.sslip.io": ["169.254.169.254"],
-    "7f000001.rbndr.us": ["127.0.0.1"],
-    "host.docker.internal": ["192.168.65.254"],
-    "kubernetes.default.svc.cluster.local": ["10.96.0.1"],
-    "router.home.arpa": ["192.168.1.1"],
-}
-
-
-@pytest.mark.threat("T-D5")
-@every_name_door
-@pytest.mark.parametrize("name", SPECIAL)
-def test_special_names_are_denied_by_their_address(name: str, door: Door, start_scene: StartScene) -> None:
-    """Allowlisted or not, what resolves to the inside is denied; not listed, it is not even asked for."""
-    canonical = name.removesuffix(".")
-    scene = start_scene([f"{name}:{{port}}"], names={canonical: SPECIAL[name]})
-    if door is REDIRECT and canonical == "a.localhost":
-        assert scene.inside.resolve(name.encode()) == (0, ["127.0.0.1"])  # the sandbox's own, not the gateway's
-        return
-    outcome = ask(door, scene, name)
-    assert outcome is not None
-    asked_and_denied(outcome, outcome.seen.decisions[0]["address"], canonical)
-    unlisted = start_scene(["good.test:{port}"])
-    assert_verdict(door, unlisted, name, Verdict.DENY)
-    assert unlisted.gate.asked == []
-
-
-@pytest.mark.threat("T-D5")
-@every_name_door
-def test_control_a_special_name_marked_private_is_reached(door: Door, start_scene: StartScene) -> None:
-    """The control: with `private` the same probe reaches the server."""
-    scene = start_scene(["localhost:{port} private", "127.0.0.1.nip.io:{port} private"])
-    for name in ("localhost", "localhost.", "127.0.0.1.nip.io"):
-        outcome = ask(door, scene, name)
-        if door is REDIRECT and outcome is None:
-            assert name != "127.0.0.1.nip.io"
-            continue
-        assert outcome is not None
-        assert outcome.reached
-
-
-@pytest.mark.threat("T-A3")
-def test_the_table_of_inside_addresses_is_what_it_says() -> None:
-    """A guard for the tables above: the controls are public, the rest is not."""
-    assert {classify(ip_address(text)) for text in (PUBLIC, PUBLIC6)} == {AddressClass.PUBLIC}
-    assert all(classify(ip_address(text)) is not AddressClass.PUBLIC for text in INSIDE.values())

@@ -105,7 +105,7 @@ def test_a_connection_of_the_old_policy_serves_no_new_request(start_gate: StartG
     with gate.connect() as conn:
         conn.sendall(ask(origin, "/stall"))
         assert stalled.wait(60)
-        gate.set_policy(make_policy(rules, [], {"good.test": "127.0.0.3"}))  # nobody listens there
+        gate.set_policy(make_policy(rules, [], {"good.test": "127.0.0.3"}))  # no one listens there
         finish.set()
         assert read_until(conn, b"hello").endswith(b"hello")
     assert gate.send(ask(origin, "/after")).startswith(b"HTTP/1.1 502")
@@ -207,7 +207,7 @@ def test_a_search_list_adds_no_names(tmp_path: Path) -> None:
     """
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-Urnm", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("user namespaces are not to be had")
+        pytest.skip("user namespaces are not available")
     settings = tmp_path / "resolv.conf"
     settings.write_text("search corp.test\nnameserver 127.0.0.1\noptions ndots:5 timeout:1 attempts:1\n")
     shell = 'mount --bind "$0" /etc/resolv.conf && exec "$1" -c "$2"'

@@ -29,7 +29,7 @@ MAPPED = tuple(word for name in ("good", "other") for word in ("--add-host", f"{
 
 
 class Person:
-    """Somebody who runs `exeat proxy` in the same home."""
+    """Someone who runs `exeat proxy` in the same home."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxF
 
 
 class Command:
-    """Something that runs in a sandbox: a control socket, and rules beside the list."""
+    """Something that runs in a sandbox: a control socket, and rules besides the list."""
 
     def __init__(self, folder: SandboxFolder, other_rules: list[str], mode: str = "") -> None:
         self._status: dict[str, Any] = {
@@ -61,7 +61,7 @@ class Command:
 
 
 def is_reached(folder: SandboxFolder, beside: list[str], host: str, port: int) -> bool:
-    """Would a command with these rules beside the list reach it?"""
+    """Would a command with these rules besides the list reach it?"""
     rules = [parse_rule(text, Source("beside")) for text in beside]
     return decide(build_policy((*read_allowlist(folder).rules, *rules)), Target(Name(host), port)).allowed
 
@@ -102,7 +102,7 @@ def test_a_blocked_address_is_not_where_a_name_may_lead(folder: SandboxFolder) -
 
 def test_an_allow_frees_no_address(folder: SandboxFolder) -> None:
     """`!*:*` denies addresses, too; `*:*` allows names only. To allow the one takes the other out, and an address comes
-    free that nobody spoke of."""
+    free that no one spoke of."""
     Path(folder.allowlist_path).write_text("10.0.0.1:22\n!*:*\n")
     target = Target(Address(ip_address("10.0.0.1")), 22)
     assert not decide(build_policy(read_allowlist(folder).rules), target).allowed
@@ -128,7 +128,7 @@ def test_an_allow_frees_no_other_port_of_a_running_command(folder: SandboxFolder
 @pytest.mark.threat("T-P1")
 def test_a_command_that_starts_keeps_its_control_socket(folder: SandboxFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the moments when a socket gets its name and when it listens it refuses, as one does that was left behind.
-    Whoever asks in between takes it away: the command ends, or runs on where nobody can reach, count or stop it."""
+    Whoever asks in between takes it away: the command ends, or runs on where no one can reach, count or stop it."""
     asked: list[threading.Thread] = []
     made: list[socket.socket] = []
 

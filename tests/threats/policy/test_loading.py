@@ -65,7 +65,7 @@ def test_an_empty_document_is_a_policy_without_rules(text: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_document_is_refused_whole(text: str, tmp_path: Path) -> None:
-    """There is no partial policy: one fault, and the rules beside it do not count either."""
+    """There is no partial policy: one fault, and the rules next to it do not count either."""
     file = tmp_path / "policy.json"
     file.write_text(text)
     with pytest.raises(ConfigError):

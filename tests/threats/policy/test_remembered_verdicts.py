@@ -77,7 +77,7 @@ def test_an_allowed_request_does_not_open_the_way_for_another(
 def test_an_allowed_request_does_not_open_the_way_for_a_tunnel(
     tmp_path: Path, server: Server, inside: Namespace | None, raw: str
 ) -> None:
-    """Of which nobody knows what goes through it."""
+    """Of which no one knows what goes through it."""
     if inside is None:
         pytest.skip(why_not())
     with Walk(tmp_path / "audit", server, LISTED_FOR_SOME, inside) as walk:

@@ -119,7 +119,7 @@ open("second", "w").write('[[allow]]\\nhost = "planted.example"\\n')
 
 @BY_USER
 def test_what_decides_about_the_command_has_no_second_name_in_its_reach(someone: Owned) -> None:
-    """A command that made the file, or had it before, gives it another name for the run that is ruled by it."""
+    """A command that made the file, or had it before, makes another name of it for the run that is ruled by it."""
     rules, second = someone.project / "rules.txt", someone.project / "second"
     rules.write_text("example.com\n")
     second.hardlink_to(rules)

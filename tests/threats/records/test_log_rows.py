@@ -139,7 +139,7 @@ def test_any_bytes_for_a_line(data: bytes) -> None:
 
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxFolder]:
-    """A sandbox whose log holds every hostile value, escaped as the writer would and as nobody should."""
+    """A sandbox whose log holds every hostile value, escaped as the writer would and as no one should."""
     monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "home"))
     with open_sandbox("demo", create=True) as folder:
         lines = []

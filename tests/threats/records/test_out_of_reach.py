@@ -87,7 +87,7 @@ def test_a_log_is_out_of_reach_by_a_second_mount_too(uid: int | None) -> None:
 @pytest.mark.threat("T-J1")
 @BY_USER
 def test_a_log_with_a_second_name_is_not_used(uid: int | None) -> None:
-    """An earlier command may have made one, at a time when nobody hid the file: `ln audit.jsonl mine`."""
+    """An earlier command may have made one, at a time when no one hid the file: `ln audit.jsonl mine`."""
     with folder_of(uid) as folder:
         log, second = folder / "audit.jsonl", folder / "second"
         exeat("--audit", str(log), command=["true"], uid=uid, cwd=folder)

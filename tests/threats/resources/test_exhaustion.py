@@ -87,7 +87,7 @@ def test_refusals_that_nobody_reads_do_not_pile_up(start_gate: StartGate) -> Non
 def test_an_upload_behind_an_unread_one_is_not_taken_into_memory(
     start_gate: StartGate, start_origin: StartOrigin
 ) -> None:
-    """A server that answers without reading gives its full connection to the pool, and the next upload never pauses."""
+    """A server that answers without reading leaves its full connection to the pool, and no next upload pauses."""
     answer = threading.Event()
 
     def handle(conn: socket.socket, origin: Origin) -> None:
@@ -211,7 +211,7 @@ def test_a_kept_upstream_with_unsent_bytes_is_let_go(start_gate: StartGate, star
 def test_a_server_that_leaves_at_once_is_noticed(
     end: str, start_gate: StartGate, start_origin: StartOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end can come before the exchange looks: then nobody is told, and the client waits for `response_s`.
+    """Its end can come before the exchange looks: then no one is told, and the client waits for `response_s`.
 
     It happens by itself in about one of ten tries with several addresses; a moment after dialling makes it certain.
     """

@@ -22,11 +22,11 @@ from exeat.gateway.http2.frames import Intake
 from tests.support.clients.pressure import HOSTS, ask, flood, most_between_turns
 from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.gate import Gate, read_all, read_until
+from tests.support.gateways.http2_peers import Pipe, run, upstream
 from tests.support.gateways.intercepted import StartIntercepted
 from tests.support.gateways.scene import wait_until
 from tests.support.origins.plain import OK, Origin
 from tests.support.origins.raw import RawOrigin, keep_silent
-from tests.unit.gateway.http2.peers import Pipe, run, upstream
 
 pytestmark = pytest.mark.threat("T-L3")
 

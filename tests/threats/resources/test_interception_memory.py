@@ -116,7 +116,7 @@ def test_responses_that_are_unpacked_for_a_client_that_does_not_read(
             for _ in range(MANY):
                 conn = stack.enter_context(scene.open())
                 conn.sendall(request)
-                read_until(conn, b"\r\n\r\n")  # it has begun, and nobody reads on
+                read_until(conn, b"\r\n\r\n")  # it has begun, and no one reads on
 
         assert len(packed) < 20_000
         assert grown(resident(), work) < MANY * (3 * MB + (1 << window))

@@ -23,7 +23,7 @@ from exeat.secrets.treatment import Treatment
 from exeat.secrets.vault import Vault
 from exeat.wire.body import LengthBody
 from tests.support.gateways.by_hand import Turns, Wire
-from tests.unit.secrets.samples import make_secret, request, response, treat
+from tests.support.secrets.samples import make_secret, request, response, treat
 
 pytestmark = pytest.mark.threat("T-I4")
 

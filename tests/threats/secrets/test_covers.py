@@ -144,7 +144,7 @@ def test_the_command_cannot_move_a_folder_from_under_the_cover(uid: int | None) 
 
 
 def test_a_link_that_leads_elsewhere_is_followed(tmp_path: Path) -> None:
-    """As Kubernetes renews secrets: a new file beside the old one, and a link that is replaced."""
+    """As Kubernetes renews secrets: a new file next to the old one, and a link that is replaced."""
     place = Place(tmp_path, None)
     with looking(place, named=place.link, seen=place.link) as run:
         renewed = tmp_path / "renewed"

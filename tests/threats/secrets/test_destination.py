@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 import socket
 from typing import Any
 
@@ -13,30 +12,14 @@ import pytest
 from tests.support.clients.talk import read_reply
 from tests.support.gateways.doors import Opener, open_connect, open_redirect, open_socks
 from tests.support.gateways.gate import read_all
-from tests.support.gateways.intercepted import DOORS, VALUE, Intercepted, StartIntercepted
+from tests.support.gateways.intercepted import DOORS, Intercepted, StartIntercepted
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
-from tests.support.origins.raw import RawOrigin, keep_silent, receive_body
+from tests.support.origins.raw import RawOrigin, keep_silent
+from tests.threats.secrets.destinations import REAL, RULES, SECRETS, start
 
-REAL = VALUE.encode()
-ALL = ["headers", "basic", "query", "path", "body"]
-SECRETS: dict[str, dict[str, Any]] = {
-    "KEY": {"hosts": ["good.test private"], "where": ALL},
-    "SPARE": {"hosts": ["spare.wild.test private"], "value": "the value of the spare one", "where": ALL},
-}
-RULES = [
-    "other.test private methods=GET|POST", "good.test:80 private", "other.test:80 private",
-    "good.test:8443 private methods=GET|POST", "other.test:5432 private", "good.test:5432 private",
-]  # fmt: skip
 every_door = pytest.mark.parametrize("door", DOORS)
 every_tunnel = pytest.mark.parametrize("open_tunnel", [open_connect, open_socks, open_redirect])
-
-
-def start(start_intercepted: StartIntercepted, **settings: Any) -> Intercepted:
-    given = {"secrets": SECRETS, "handler": receive_body, "plain_handler": receive_body, **settings}
-    scene = start_intercepted(RULES, **given)
-    scene.dials.ports |= {8443: scene.origin.port, 5432: scene.plain.port}
-    return scene
 
 
 def escape_all(data: bytes) -> bytes:
@@ -120,7 +103,7 @@ def test_a_placeholder_in_the_head_for_another_host_is_refused(
 def test_control_without_a_placeholder_the_same_passes(
     head: Any, door: str, start_intercepted: StartIntercepted
 ) -> None:
-    """The control: what merely looks like a placeholder is nobody's business."""
+    """The control: what merely looks like a placeholder is no one's business."""
     scene = start(start_intercepted)
     guess = b"exeat_" + b"0" * 32
     with scene.open("other.test", door=door) as conn:
@@ -334,117 +317,3 @@ def test_a_server_that_fails_verification_after_it_passed(start_intercepted: Sta
             conn.sendall(request)
             assert read_reply(conn).status == status
     assert scene.origin.everything.count(REAL) == 1
-
-
-# Passed as the useless string it is
-
-
-@pytest.mark.threat("T-H2")
-def test_it_may_be_passed_where_so_configured(start_intercepted: StartIntercepted) -> None:
-    """`on_wrong_host: pass`, in the head, in a body, over plain HTTP and in a tunnel; never the value."""
-    secrets = {"KEY": {**SECRETS["KEY"], "on_wrong_host": "pass"}}
-    scene = start(start_intercepted, secrets=secrets)
-    key = scene.placeholder()
-    request = b"POST %b HTTP/1.1\r\nHost: other.test\r\nX-Key: %b\r\nContent-Length: %d\r\n\r\n%b"
-    with scene.open("other.test") as conn:
-        conn.sendall(request % (b"/", key, len(key), key))
-        assert read_reply(conn).status == 200
-    with scene.gate.connect() as conn:
-        conn.sendall(request % (b"http://other.test/", key, len(key), key))
-        assert read_reply(conn).status == 200
-    for sent in (scene.origin.everything, scene.plain.everything):
-        assert sent.count(key) == 2
-        assert REAL not in sent
-    assert ("deny", "secret-to-wrong-host") not in scene.decided()
-
-
-# H6
-
-
-@pytest.mark.threat("T-H6")
-def test_what_was_put_in_is_not_searched_again(start_intercepted: StartIntercepted) -> None:
-    """A value that holds another secret's placeholder, as a renewed one might, is put in as it is."""
-    hosts = {"hosts": ["good.test private"]}
-    scene = start_intercepted(
-        secrets={
-            "OUTER": {**hosts, "placeholder": "outer-stand-in"},
-            "INNER": {**hosts, "placeholder": "inner-stand-in"},
-        }
-    )
-    scene.secrets[0].renew(b"holds inner-stand-in inside")
-    with scene.open() as conn:
-        conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\nA: outer-stand-in\r\nB: inner-stand-in\r\n\r\n")
-        assert read_reply(conn).status == 200
-    assert b"\r\nA: holds inner-stand-in inside\r\nB: %b\r\n" % REAL in scene.origin.everything
-
-
-@pytest.mark.threat("T-H6")
-@pytest.mark.parametrize("count", [1_000, 1_001])
-@pytest.mark.parametrize("where", ["body", "long body", "query"])
-def test_copies_are_counted(where: str, count: int, start_intercepted: StartIntercepted) -> None:
-    """A value of 64 KiB times a million would be an attack on us and on the server."""
-    scene = start(start_intercepted)
-    key = b"k" + scene.placeholder()
-    if where == "query":
-        count //= 10  # more would be too large a head, which is the bound there
-        request = b"GET /?%b HTTP/1.1\r\nHost: good.test\r\n\r\n" % (key * count)
-        status = 200
-    else:
-        body = key * count + (bytes(1_100_000) if where == "long body" else b"")
-        request = b"POST / HTTP/1.1\r\nHost: good.test\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-        status = 200 if count == 1_000 else 413
-    with scene.open() as conn:
-        try:
-            conn.sendall(request)
-        except OSError:
-            pass  # refused before it was all sent
-        assert read_reply(conn).status == status
-    if status == 413:
-        assert scene.origin.everything.count(REAL) <= 1_000
-
-
-@pytest.mark.threat("T-H6")
-def test_another_runs_placeholder_is_nothing_here(start_intercepted: StartIntercepted) -> None:
-    """Random for each run: another's is passed as the useless string it is, and never becomes a value."""
-    one, other = start(start_intercepted), start(start_intercepted)
-    one.dials.ports[443] = one.origin.port
-    assert one.placeholder() != other.placeholder()
-    with one.open() as conn:
-        conn.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\nX-Key: %b\r\n\r\n" % other.placeholder())
-        assert read_reply(conn).status == 200
-    assert b"X-Key: %b\r\n" % other.placeholder() in one.origin.everything
-    assert REAL not in one.origin.everything
-
-
-# H3
-
-
-@pytest.mark.threat("T-H3")
-def test_a_value_is_escaped_for_where_it_stands(start_intercepted: StartIntercepted) -> None:
-    """Quotes in JSON, ampersands in forms and queries, tags in XML; the length is that of what is sent."""
-    value = 'a"b\\c&d=e<f>g\u00e9'
-    scene = start_intercepted(
-        secrets={"KEY": {"hosts": ["good.test private"], "value": value, "where": ALL}}, handler=receive_body
-    )
-    key = scene.placeholder()
-    for content_type, body in (
-        ("application/json", b'{"k":"%b"}' % key),
-        ("application/x-www-form-urlencoded", b"x=1&k=%b" % key),
-        ("application/xml", b"<k>%b</k>" % key),
-        ("text/plain", key),
-    ):
-        with scene.open() as conn:
-            conn.sendall(
-                f"POST /?q={key.decode()} HTTP/1.1\r\nHost: good.test\r\nContent-Type: {content_type}\r\n"
-                f"Content-Length: {len(body)}\r\n\r\n".encode()
-                + body
-            )
-            assert read_reply(conn).status == 200
-    sent = scene.origin.everything
-    escaped = b"a%22b%5Cc%26d%3De%3Cf%3Eg%C3%A9"
-    assert sent.count(b"POST /?q=%b HTTP/1.1\r\n" % escaped) == 4
-    bodies = [part.partition(b"POST ")[0] for part in sent.split(b"\r\n\r\n")[1:]]
-    assert json.loads(bodies[0]) == {"k": value}
-    assert bodies[1] == b"x=1&k=" + escaped
-    assert bodies[2].decode() == "<k>a&quot;b\\c&amp;d=e&lt;f&gt;g\u00e9</k>"
-    assert bodies[3] == value.encode()

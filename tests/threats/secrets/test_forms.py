@@ -11,7 +11,7 @@ from exeat.secrets.vault import Vault
 from tests.support.clients.talk import read_reply
 from tests.support.gateways.intercepted import WITH_KEY, StartIntercepted, for_good
 from tests.support.origins.raw import RawOrigin, read_head
-from tests.unit.secrets.samples import make_secret
+from tests.support.secrets.samples import make_secret
 
 VALUE = "c2Vj/mV0L+ZhbHVlLTAxMjM0NTY3ODk="
 

@@ -16,7 +16,7 @@ from tests.support.runs.secret_runs import SOURCES, Hoard, authority, places, wo
 
 pytestmark = pytest.mark.threat("T-C4", "T-H5", "T-E7")
 
-# What a secret's command reads, nobody can know and hide.
+# What a secret's command reads, no one can know and hide.
 KNOWN = [source for source in SOURCES if source != "command"]
 # Goes after values, which it knows by their looks, and after private keys. Prints what it found, as JSON.
 THIEF = r"""
@@ -155,7 +155,7 @@ def test_a_command_gets_at_no_value_and_no_key_in_the_nft_jail(machine: Networks
 
 
 def test_the_thief_steals_where_nothing_is_hidden() -> None:
-    """Control: beside its gateway, and not in a jail, it reads the files, and is told no more than that."""
+    """Control: next to its gateway, and not in a jail, it reads the files, and is told no more than that."""
     with workshop(None) as folder:
         hoard = Hoard(folder, 443, KNOWN)
         (folder / "tmp" / "server.pem").write_bytes(authority().private_key_pem.bytes())

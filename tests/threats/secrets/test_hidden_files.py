@@ -42,7 +42,7 @@ def write_over(path: Path) -> None:
 def test_a_hidden_file_stays_hidden_when_it_is_renewed(
     place: str, kind: str, change: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """A mount over a file is gone when somebody outside removes the file or puts another in its place."""
+    """A mount over a file is gone when someone outside removes the file or puts another in its place."""
     (tmp_path / "other").touch()
     key, config = tmp_path / "key", tmp_path / "secrets.json"
     key.write_text("first-value-0123456789")

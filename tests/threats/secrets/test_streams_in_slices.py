@@ -18,7 +18,7 @@ from exeat.secrets.response.redaction import LeakGuard
 from exeat.secrets.vault import Vault
 from tests.support.clients.websocket import frame
 from tests.support.gateways.by_hand import Turns, Wire
-from tests.unit.secrets.samples import VALUE, make_secret
+from tests.support.secrets.samples import VALUE, make_secret
 
 pytestmark = pytest.mark.threat("T-H1")
 

@@ -33,7 +33,7 @@ every_server_name = pytest.mark.parametrize("door", SERVER_NAMES, ids=str)
 def assert_tunnel_refused(
     scene: Scene, open_tunnel: Opener, data: bytes, *, host: bytes = b"good.test", step: int = 0, finish: bool = False
 ) -> str:
-    """The tunnel opens, its first bytes are refused, the server gets none of them. Gives the reason on record."""
+    """The tunnel opens, its first bytes are refused, the server gets none of them. Returns the reason on record."""
     scene.settle()
     mark = scene.mark()
     with open_tunnel(scene, host, scene.port) as conn:
@@ -100,7 +100,7 @@ def test_a_hello_without_a_server_name(open_tunnel: Opener, start_scene: StartSc
     scene = start_scene(["good.test:{port} private", "127.0.0.1:{port}"])
     assert assert_tunnel_refused(scene, open_tunnel, client_hello(None)) == "sni-mismatch"
     if open_tunnel is open_redirect:
-        return  # loopback is the sandbox's own; other addresses are in tests/integration/test_redirect.py
+        return  # loopback is the sandbox's own; other addresses are in tests/integration/test_redirect_any_protocol.py
     assert_tunnel_relays(scene, open_tunnel, client_hello(None), host=b"127.0.0.1")
     assert_tunnel_relays(scene, open_tunnel, client_hello(b"localhost"), host=b"127.0.0.1")  # the same by name
     for name in (b"good.test", b"evil.test", b"a.localhost"):

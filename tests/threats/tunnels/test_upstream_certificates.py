@@ -170,7 +170,7 @@ def tight_limits() -> object:
 
 
 def test_one_bad_server_does_not_spoil_the_connection(start_intercepted: StartIntercepted) -> None:
-    """Each request tries anew, on the same client connection, and none is remembered as good or bad."""
+    """Each request tries again, on the same client connection, and none is remembered as good or bad."""
     scene = start_intercepted(secrets=SECRETS, context=tls.expired())
     good, bad = tls.server_context(), scene.origin.context
     with scene.open() as conn:

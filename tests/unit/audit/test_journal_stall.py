@@ -13,7 +13,7 @@ from exeat.audit.journal import Journal
 from exeat.audit.sink import StreamSink
 from exeat.audit.verify import verify_lines
 from exeat.errors import AuditError
-from tests.unit.audit.log_files import body, read_all, small_pipe
+from tests.support.log_files import body, read_all, small_pipe
 
 
 async def until(log: Journal, *, failing: bool) -> None:
@@ -23,7 +23,7 @@ async def until(log: Journal, *, failing: bool) -> None:
 
 
 def test_a_reader_that_stalls_refuses_requests_instead_of_holding_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that wait are refused, those that come are refused at once, and it works again when somebody reads."""
+    """Those that wait are refused, those that come are refused at once, and it works again when someone reads."""
     monkeypatch.setattr(journal, "STALL_S", 0.05)
     reader, writer = small_pipe()
 
@@ -53,7 +53,7 @@ def test_a_reader_that_stalls_refuses_requests_instead_of_holding_them(monkeypat
 
 
 def test_a_write_that_hangs_in_the_kernel_counts_as_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else fills a shared pipe between the look and the write: the thread blocks, and no request with it."""
+    """Someone else fills a shared pipe between the look and the write: the thread blocks, and no request with it."""
     monkeypatch.setattr(journal, "STALL_S", 0.05)
     monkeypatch.setattr(StreamSink, "_wait_writable", lambda self: None)
     reader, writer = small_pipe()
@@ -71,7 +71,7 @@ def test_a_write_that_hangs_in_the_kernel_counts_as_stalled(monkeypatch: pytest.
 
 
 def test_a_reader_that_reads_is_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: the same lines, somebody who reads, and nothing is refused."""
+    """The control: the same lines, someone who reads, and nothing is refused."""
     reader, writer = small_pipe()
 
     async def main() -> None:

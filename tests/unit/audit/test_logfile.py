@@ -20,7 +20,7 @@ from exeat.audit.parts import rotated_numbers
 from exeat.audit.sink import ContendedError
 from exeat.audit.verify import verify_files
 from exeat.errors import StartError
-from tests.unit.audit.log_files import POLICY, put, read
+from tests.support.log_files import POLICY, put, read
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_processes_that_share_a_file_make_one_chain(path: str) -> None:
 
 
 def test_rotation_under_concurrent_writers_loses_nothing(path: str) -> None:
-    """Nobody writes into a file after it was left, nobody starts a chain in a gap between two."""
+    """No one writes into a file after it was left, no one starts a chain in a gap between two."""
     run_writers(path, writers=3, count=300, max_bytes=20_000)
     files = [Path(f"{path}.{number}") for number in reversed(rotated_numbers(path))] + [Path(path)]
     assert len(files) > 5
@@ -289,7 +289,7 @@ def test_lines_of_others_are_told_of_and_fail_verification(path: str) -> None:
 
 
 def test_a_busy_file_is_not_waited_for_inline(path: str) -> None:
-    """The loop must not stand still because somebody holds the lock."""
+    """The loop must not stand still because someone holds the lock."""
     file = open_file(path)
     with open(path, "rb") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
@@ -358,7 +358,7 @@ def test_a_full_disk_refuses_leaves_no_half_line_and_recovers(path: str) -> None
 
 
 def test_a_new_log_is_private(path: str) -> None:
-    """Hosts and times are nobody else's business, whatever the umask."""
+    """Hosts and times are no one else's business, whatever the umask."""
     old = os.umask(0)
     try:
         write_once(path, "a")
@@ -397,7 +397,7 @@ def test_files_that_others_may_write_are_refused(path: str) -> None:
 
 
 def test_what_is_not_a_log_is_refused_and_left_alone(path: str) -> None:
-    """A wrong path must not append to somebody's notes."""
+    """A wrong path must not append to someone's notes."""
     Path(path).write_text("dear diary\n")
     Path(path).chmod(0o600)
     refused(path, "not an audit log")

@@ -95,7 +95,7 @@ def test_last_rows_of_a_large_log_cost_little(path: str, monkeypatch: pytest.Mon
 
 
 def test_rare_rows_are_not_looked_for_without_end(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody who is never there is looked for up to a bound, and the answer says that there was more."""
+    """Someone who is never there is looked for up to a bound, and the answer says that there was more."""
     Path(path).write_bytes(b"".join(line(number, x="x" * 200) for number in range(10_000)))
     counted = Counted(monkeypatch)
     found = last_lines(LogPlace(path), 5, lambda record: record["seq"] == 3, most_bytes=700_000)

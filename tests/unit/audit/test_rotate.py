@@ -13,7 +13,7 @@ from exeat.audit.rotate import FilePool
 from exeat.audit.rotation import Rotation, rotation_from
 from exeat.audit.verify import verify_files
 from exeat.errors import ConfigError
-from tests.unit.audit.log_files import POLICY, put, read
+from tests.support.log_files import POLICY, put, read
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_first_rotation_keeps_everything(path: str) -> None:
 
 
 def test_writers_that_share_it_stay_one_chain(path: str) -> None:
-    """One that slept while the others went round and round finds its file used anew, and is not taken in by that."""
+    """One that slept while the others went round and round finds its file used again, and is not taken in by that."""
     make_spares(path, 2)
     one, other = open_pooled(path, keep=2), open_pooled(path, keep=2)
     put(other, "reload", number=-1)
@@ -118,7 +118,7 @@ def test_without_a_second_file_it_says_so_and_goes_on(path: str) -> None:
 
 @pytest.mark.parametrize("which", ["audit.jsonl", "audit.jsonl.1"])
 def test_a_file_that_was_put_in_its_place_is_never_written(which: str, path: str) -> None:
-    """By somebody outside, or by a command that found a way: their file stays as they made it."""
+    """By someone outside, or by a command that found a way: their file stays as they made it."""
     make_spares(path, 1)
     file = open_pooled(path, keep=1)
     put(file, "start")

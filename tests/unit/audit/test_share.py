@@ -14,7 +14,7 @@ from exeat.audit.verify import verify_files
 from exeat.errors import AuditError
 from exeat.gateway.gateway import Gateway
 from exeat.sources import make_policy
-from tests.unit.audit.log_files import read
+from tests.support.log_files import read
 
 
 def test_lines_of_two_shares_are_one_chain_and_each_names_its_own_policy(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from exeat.audit.record import encode_event
 from exeat.audit.sink import StreamSink
 from exeat.audit.verify import verify_lines
 from exeat.errors import AuditError, StartError
-from tests.unit.audit.log_files import body, read_all, small_pipe
+from tests.support.log_files import body, read_all, small_pipe
 
 
 def test_standard_output_is_a_stream_with_a_chain_of_its_own() -> None:
@@ -84,7 +84,7 @@ def test_a_reader_that_stalls_does_not_stall_the_loop_and_reaches_the_cap(
 
 
 def test_closing_does_not_wait_for_ever_for_a_reader() -> None:
-    """A program whose output nobody reads can still end, and knows what it did not write."""
+    """A program whose output no one reads can still end, and knows what it did not write."""
     reader, writer = small_pipe()
 
     async def main() -> None:

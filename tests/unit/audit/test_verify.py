@@ -154,7 +154,7 @@ def test_a_torn_line_that_was_touched_or_removed_is_found() -> None:
 
 
 def test_chains_of_streams_may_mix_but_a_files_chain_may_not() -> None:
-    """Several processes share one standard output; nobody shares a file without joining its chain."""
+    """Several processes share one standard output; no one shares a file without joining its chain."""
     one, other = log(4, "s" + "a" * 16), log(4, "s" + "b" * 16)
     mixed = [line for pair in zip(one, other, strict=True) for line in pair]
     found = verify_lines(mixed)
@@ -177,7 +177,7 @@ def rotated_files(folder: Path) -> list[str]:
 
 
 def test_rotated_files_are_one_log(tmp_path: Path) -> None:
-    """Given in order or found beside the newest, they continue one chain."""
+    """Given in order or found next to the newest, they continue one chain."""
     paths = rotated_files(tmp_path)
     for given_paths in (paths, paths[-1:]):
         found = verify_files(given_paths)

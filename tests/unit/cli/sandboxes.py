@@ -1,4 +1,4 @@
-"""A command that runs in a sandbox, as far as `exeat proxy` can see one: a control socket that gives set answers."""
+"""A command that runs in a sandbox, as far as `exeat proxy` can see one: a control socket with set answers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def running_command(name: str, answers: dict[str, Any], *, number: int = 1) -> I
 
 
 class Person(io.StringIO):
-    """Somebody at a terminal, and what they type."""
+    """Someone at a terminal, and what they type."""
 
     def isatty(self) -> bool:
         return True

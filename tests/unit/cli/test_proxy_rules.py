@@ -142,7 +142,7 @@ def test_block_holds_against_commands_that_let_through_what_no_rule_lists(mode: 
         assert main(["proxy", "block", "--name", "work", "bad.test", "=one.test:22"]) == 0
         assert work.read_text() == "!.bad.test:*\n!one.test:22\n"
         assert main(["proxy", "allow", "--name", "work", "bad.test"]) == 0
-    # Where somebody is asked first, the other ports may be as they were before.
+    # Where someone is asked first, the other ports may be as they were before.
     kept = "" if mode == "ask" else "!.bad.test:1-79\n!.bad.test:81-442\n!.bad.test:444-65535\n"
     assert work.read_text() == f"!one.test:22\n{kept}.bad.test\n"
 
@@ -151,7 +151,7 @@ def test_block_holds_against_commands_that_let_through_what_no_rule_lists(mode: 
 def test_a_command_that_does_not_say_what_it_allows_is_a_problem(
     status: dict[str, object], work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may allow anything: the denial is stored, on every port, but nobody is told that all is well."""
+    """It may allow anything: the denial is stored, on every port, but no one is told that all is well."""
     work.write_text(".bad.test\n")
     with running_command("work", {"status": status, "reload": {"ok": True}}):
         assert main(["proxy", "block", "--name", "work", "bad.test"]) == 1

@@ -161,7 +161,7 @@ def test_rm_removes_list_and_log(
 def test_rm_refuses_while_a_command_runs(
     answers: dict[str, object], words: str, sandboxes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would go on without its list and its log. One that gives no sensible answer runs all the same."""
+    """It would go on without its list and its log. One without a sensible answer runs all the same."""
     with running_command("work", answers):
         assert main(["proxy", "rm", "--name", "work", "--yes"]) == 1
     assert words in capsys.readouterr().err

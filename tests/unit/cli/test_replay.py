@@ -1,4 +1,4 @@
-"""`exeat replay`: a log read to its end, judged anew, and told in a few lines."""
+"""`exeat replay`: a log read to its end, judged again, and told in a few lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def denied(reason: str = "not-listed", event: str = "decision", **fields: Any) -
 
 
 def write_log(path: Path, *bodies: str, seq: int = 0, head: str = GENESIS) -> str:
-    """Write a log whose chain holds; gives the hash of its last line."""
+    """Write a log whose chain holds; returns the hash of its last line."""
     lines, head = seal_lines(list(bodies), CHAIN, seq, head)
     path.write_bytes(b"".join(lines))
     return head
@@ -159,7 +159,7 @@ def test_rotated_parts_come_first(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_log_that_was_changed_is_replayed_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody is to take a forged log for what happened, nor to be left without an answer."""
+    """No one is to take a forged log for what happened, nor to be left without an answer."""
     log = tmp_path / "audit.jsonl"
     write_log(log, body(), body(host="b.test"))
     junk = b'not a record\n\n{"event":"decision","host":1}\n' + b"x" * 600_000 + b"\n" + b'{"event":"decision"'
@@ -224,7 +224,7 @@ def test_what_cannot_be_used_is_status_2(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_sandbox_brings_its_list_and_its_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With --name, the rules given beside it are what changes, and another log can be named."""
+    """With --name, the rules given with it are what changes, and another log can be named."""
     monkeypatch.setenv("EXEAT_HOME", str(tmp_path / "home"))
     with open_sandbox("work", create=True) as folder:
         Path(folder.allowlist_path).write_text("a.test\n")

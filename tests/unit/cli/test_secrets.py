@@ -115,7 +115,7 @@ def test_files_that_cannot_be_read_are_2(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_output_cannot_carry_escape_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file may be somebody else's."""
+    """A file may be someone else's."""
     text = json.dumps({"A": {"command": ["\x1b[31mx"], "hosts": ["a.test"]}})
     assert main(["secrets", "check", write(tmp_path / "s.json", text)]) == 0
     out, err = capsys.readouterr()

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from exeat.engine.client import Engine
-from tests.unit.engine.fake_engine import answer, serving
+from tests.support.engines.fake_engine import answer, serving
 
 
 class ScriptedEngine:

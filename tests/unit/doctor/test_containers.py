@@ -11,7 +11,7 @@ import pytest
 from exeat.doctor import containers
 from exeat.doctor.containers import EngineLine, examine_engines
 from exeat.doctor.report import Report, to_lines
-from tests.unit.engine.fake_engine import answer, serving
+from tests.support.engines.fake_engine import answer, serving
 
 HERE = {"KernelVersion": os.uname().release, "Name": os.uname().nodename}
 INFO = {"ServerVersion": "20.10.24", "SecurityOptions": ["name=seccomp,profile=default"], **HERE}

@@ -9,7 +9,7 @@ import pytest
 from exeat.engine.client import Engine
 from exeat.engine.errors import ConflictError, EngineError, NotFoundError
 from exeat.errors import JailError
-from tests.unit.engine.fake_engine import answer, serving
+from tests.support.engines.fake_engine import answer, serving
 
 
 def test_a_call_sends_json_and_reads_json(tmp_path: Path) -> None:

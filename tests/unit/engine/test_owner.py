@@ -10,7 +10,7 @@ import pytest
 from exeat.engine import owner
 from exeat.engine.client import Engine
 from exeat.engine.owner import KIND, OWNER, labels, remove_left_over
-from tests.unit.engine.fake_engine import answer, serving
+from tests.support.engines.fake_engine import answer, serving
 
 
 def test_only_what_belongs_to_a_process_of_this_machine_that_is_gone_is_removed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from exeat.jail.libc import CLONE_NEWNS, CLONE_NEWUSER, MS_PRIVATE, MS_REC, PR_SET_DUMPABLE, mount, prctl, unshare
 
 NOBODY = 65534
-# Root can become somebody without rights; somebody without rights is tested as they are.
+# Root can become someone without rights; someone without rights is tested as they are.
 UIDS = (0, NOBODY) if os.geteuid() == 0 else (os.geteuid(),)
 
 

@@ -53,7 +53,7 @@ def test_covers_and_meets_say_what_verdicts_say() -> None:
 
 
 def test_ports() -> None:
-    """Ranges inside each other and beside each other."""
+    """Ranges inside each other and next to each other."""
     assert ports_cover(ALL_PORTS, WEB_PORTS)
     assert not ports_cover(WEB_PORTS, ALL_PORTS)
     assert not ports_cover(WEB_PORTS, ((80, 81),))

@@ -233,7 +233,7 @@ def test_answer_of_a_name(rules: tuple[str, ...], hosts: tuple[str, ...], ip: st
 
 
 def test_mixed_answers_are_judged_one_by_one() -> None:
-    """A public address beside a metadata address does not whitewash it (D2)."""
+    """A public address next to a metadata address does not whitewash it (D2)."""
     reasons = [judged(policy("good.test"), "good.test", ip).reason for ip in ("8.8.8.8", "169.254.169.254")]
     assert reasons == [R.ALLOWED, R.PRIVATE_ADDRESS]
 

@@ -77,7 +77,7 @@ def test_configured_host_is_total_and_canonical(text: str) -> None:
 
 @given(any_text)
 def test_split_authority_is_total(text: str) -> None:
-    """Any text gives a host and a port, or a HostError."""
+    """Any text becomes a host and a port, or a HostError."""
     try:
         host, port = split_authority(text)
     except HostError:
@@ -216,7 +216,7 @@ def naive_allows(rules: list[Rule], target: Target) -> bool:
 @settings(max_examples=examples(1000))
 @given(policies, targets)
 def test_decide_equals_the_naive_reading(texts: list[str], target: Target) -> None:
-    """The index gives the verdict that a plain walk over the rules gives."""
+    """The index has the verdict of a plain walk over the rules."""
     rules = [parse_rule(text, HERE) for text in texts]
     decision = decide(build_policy(rules), target)
     assert decision.allowed is naive_allows(rules, target)
@@ -297,7 +297,7 @@ JSON = '{"allow": ["a.test", "b.test:22"], "deny": ["\\u0065vil.test"], "hosts":
     ),
 )
 def test_mutated_document_is_read_or_refused(original: tuple[str, str], edits: list[tuple[int, int, str]]) -> None:
-    """Cut and paste in a valid file gives a document or a ConfigError that names the file, never a crash."""
+    """Cut and paste in a valid file makes a document or a ConfigError that names the file, never a crash."""
     text, name = original
     for at, cut, paste in edits:
         text = text[:at] + paste + text[at + cut :]

@@ -1,4 +1,4 @@
-"""Recorded decisions judged anew: what is told is true, and what cannot be told is not guessed."""
+"""Recorded decisions judged again: what is told is true, and what cannot be told is not guessed."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_if_the_process_in_between_is_killed_the_terminal_is_as_before(
     os.kill(relay, signal.SIGKILL)
     assert terminal.wait(job)[0] == "exited"
     wait_until(lambda: modes(terminal) == before, "the modes of before")
-    assert gateway.channel.recv(100) == b""  # and the gateway knows that there is nobody to ask
+    assert gateway.channel.recv(100) == b""  # and the gateway knows that there is no one to ask
 
 
 def test_if_the_run_is_killed_the_terminal_is_as_before(terminal: Terminal, gateway: FakeGateway) -> None:

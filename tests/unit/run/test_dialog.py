@@ -119,7 +119,7 @@ def test_a_question_that_is_not_on_the_screen_yet_hears_nothing(desk: Desk) -> N
 
 @pytest.mark.parametrize("every_s", [0.0, 0.05, 0.15, 0.24])
 def test_somebody_who_is_typing_does_not_answer(desk: Desk, every_s: float) -> None:
-    """However fast: each key makes the wait begin anew. Who starts only now types on before the first key counts."""
+    """However fast: each key makes the wait begin again. Who starts only now types on before the first key counts."""
     desk.ask()
     desk.show()
     desk.type(*(bytes((key,)) for key in b"go on and add one"), every_s=every_s)

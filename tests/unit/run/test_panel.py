@@ -17,7 +17,7 @@ QUESTION = Question(3, "a.test", 443, "a.test", inside=False)
 
 
 def play(scene: Callable[[Panel, socket.socket], Awaitable[None]], store: Callable[[str], None] | None = None) -> None:
-    """A panel with somebody at the other end of its channel."""
+    """A panel with someone at the other end of its channel."""
 
     async def run() -> None:
         ours, theirs = open_channel()

@@ -188,7 +188,7 @@ def test_a_change_that_fails_changes_nothing(folder: SandboxFolder) -> None:
 
 
 def test_no_change_is_no_write(folder: SandboxFolder) -> None:
-    """The file stays the same file, so that nobody who watches it is woken."""
+    """The file stays the same file, so that no one who watches it is woken."""
     before = os.stat(folder.allowlist_path)
     update_allowlist(folder, lambda listed: listed)
     assert os.stat(folder.allowlist_path).st_ino == before.st_ino
@@ -210,7 +210,7 @@ def test_a_lock_that_is_held_is_waited_for_and_then_an_error(
 
 
 def test_a_sandbox_that_was_removed_is_an_error(folder: SandboxFolder) -> None:
-    """Not a list in a folder that nobody can find any more."""
+    """Not a list in a folder that no one can find any more."""
     remove_sandbox("box")
     with pytest.raises(ConfigError, match="removed"):
         update_allowlist(folder, lambda listed: listed.with_rule("a.test"))
@@ -264,7 +264,7 @@ def test_a_list_has_limits(folder: SandboxFolder) -> None:
 
 
 def test_a_list_that_others_write_meanwhile_is_not_overwritten(folder: SandboxFolder) -> None:
-    """The change sees the list as it is when the lock is held, not as somebody read it before."""
+    """The change sees the list as it is when the lock is held, not as someone read it before."""
     read_allowlist(folder)
     with open_sandbox("box") as second:
         update_allowlist(second, lambda listed: listed.with_rule("a.test"))

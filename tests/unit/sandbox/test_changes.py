@@ -132,7 +132,7 @@ def test_allow_says_what_stays_denied_inside_it(folder: SandboxFolder) -> None:
 
 
 def test_allow_reckons_with_rules_of_running_commands(folder: SandboxFolder) -> None:
-    """They are beside the list. What they allow stays denied, and what they deny is said."""
+    """They are besides the list. What they allow stays denied, and what they deny is said."""
     put(folder, "!.a.test:*")
     assert allow(folder, ["a.test"], [rule("a.test:22")]).still == ()
     assert lines(folder) == [*REST, ".a.test"]

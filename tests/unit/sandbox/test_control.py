@@ -162,7 +162,7 @@ def test_two_at_the_same_time(served: Served, folder: SandboxFolder) -> None:
 
 
 def test_a_socket_that_was_left_behind(folder: SandboxFolder) -> None:
-    """By a command that was killed: nobody is there, the client takes it away, and so does the next command."""
+    """By a command that was killed: no one is there, the client takes it away, and so does the next command."""
     path = f"/proc/self/fd/{folder.descriptor}/control.sock"
     for use in (lambda: control.running("box"), lambda: Served(folder).close()):
         with socket.socket(socket.AF_UNIX) as left:

@@ -84,7 +84,7 @@ def test_what_no_run_could_have_is_not_kept(home: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_used_is_an_error(text: str, said: str, home: Path) -> None:
-    """Somebody edited it by hand. It is not taken for nothing."""
+    """Someone edited it by hand. It is not taken for nothing."""
     with open_sandbox("box", create=True) as folder:
         kept_in(home).write_bytes(os.fsencode(text))
         kept_in(home).chmod(0o600)

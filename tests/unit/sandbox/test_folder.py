@@ -155,7 +155,7 @@ def test_a_folder_that_is_something_else_is_refused(name: str, swap: Callable[[P
 @AS_ROOT
 @pytest.mark.parametrize("name", ["", "allowlist.txt", "audit.jsonl", "lock"])
 def test_what_belongs_to_somebody_else_is_refused(name: str, home: Path) -> None:
-    """Root could read it, but somebody else decides what is in it."""
+    """Root could read it, but someone else decides what is in it."""
     open_sandbox("box", create=True).close()
     path = home / "sandboxes/box" / name
     if name == "audit.jsonl":

@@ -68,7 +68,7 @@ def test_modes_do_not_depend_on_the_umask(home: Path, umask: int) -> None:
 
 
 def test_a_link_in_a_folder_of_ours_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command could turn it. The error gives the way without links, and that one works."""
+    """The command could turn it. The error names the way without links, and that one works."""
     os.close(open_home(create=True) or -1)
     link = home.parent.parent / "link"
     link.symlink_to("state")
@@ -148,7 +148,7 @@ for path in sys.argv[1:]:
 
 @AS_ROOT
 def test_links_of_the_system_are_followed_and_foreign_folders_refused() -> None:
-    """As somebody without rights: /home -> /var/home is a link that only root can turn; in a shared folder each link
+    """As someone without rights: /home -> /var/home is a link that only root can turn; in a shared folder each link
     counts, one's own and that of others; a folder of root's is not one's own."""
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder).resolve()

@@ -109,7 +109,7 @@ def test_nothing_that_can_be_read_is_kept_back() -> None:
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_a_body_that_is_cut_off_is_refused(kind: str) -> None:
-    """At every place but the end of a member, where nobody can tell."""
+    """At every place but the end of a member, where no one can tell."""
     coding, pack = PACKED[kind]
     packed = pack(b"some text, and some more of the text")
     whole = {0, len(packed)}

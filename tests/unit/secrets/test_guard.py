@@ -10,7 +10,7 @@ from exeat.secrets.response.redaction import FrameEnds, LeakGuard
 from exeat.secrets.stream.forms import reflected_forms
 from exeat.secrets.vault import Vault
 from tests.support.clients.websocket import frame
-from tests.unit.secrets.samples import VALUE, make_secret, request, treat
+from tests.support.secrets.samples import VALUE, make_secret, request, treat
 from tests.unit.wire.mutation import cut, cut_points
 
 TOKEN = make_secret()

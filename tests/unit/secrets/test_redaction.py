@@ -19,7 +19,7 @@ from exeat.secrets.treatment import Treatment, treat_request
 from exeat.secrets.vault import Vault
 from exeat.wire.http1 import ResponseHead
 from tests.support.origins.packing import make_encoder
-from tests.unit.secrets.samples import VALUE, lines_of, make_secret, request, response, through, treat
+from tests.support.secrets.samples import VALUE, lines_of, make_secret, request, response, through, treat
 from tests.unit.wire.mutation import cut, cut_points
 
 TOKEN = make_secret()

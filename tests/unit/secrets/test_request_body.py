@@ -1,4 +1,4 @@
-"""Bodies of requests: every split gives the same, the length stays right, and a placeholder never leaves whole."""
+"""Bodies of requests: every split has the same result, the length stays right, and a placeholder never leaves whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from exeat.secrets.stream.codings import KNOWN, BodyFilter
 from exeat.secrets.treatment import Treatment
 from exeat.secrets.vault import Vault
 from tests.support.origins.packing import make_encoder
-from tests.unit.secrets.samples import VALUE, make_secret, request, response, through, treat
+from tests.support.secrets.samples import VALUE, make_secret, request, response, through, treat
 from tests.unit.wire.mutation import cut, cut_points
 
 EVERYWHERE = frozenset(Where)

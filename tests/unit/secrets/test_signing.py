@@ -14,7 +14,7 @@ from exeat.secrets.request.sigv4 import SignedWith, resign
 from exeat.secrets.treatment import treat_request
 from exeat.secrets.vault import Vault
 from exeat.wire.http1 import RequestHead
-from tests.unit.secrets.samples import lines_of, make_secret, request, through, treat
+from tests.support.secrets.samples import lines_of, make_secret, request, through, treat
 
 HOST = "bucket.s3.test"
 HOSTS = [f"{HOST}:443"]

@@ -17,7 +17,7 @@ from exeat.secrets.model import Injection, Secret, Where
 from exeat.secrets.treatment import Treatment, treat_request
 from exeat.secrets.vault import Vault
 from exeat.wire.http1 import RequestHead
-from tests.unit.secrets.samples import HOST, VALUE, lines_of, make_secret, request, response, treat
+from tests.support.secrets.samples import HOST, VALUE, lines_of, make_secret, request, response, treat
 
 TOKEN = make_secret()
 PLACEHOLDER = TOKEN.placeholder

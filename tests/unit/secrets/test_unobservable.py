@@ -10,8 +10,8 @@ from exeat.secrets.stream.forms import reflected_forms
 from exeat.secrets.stream.replace import StreamReplacer
 from exeat.secrets.vault import Vault
 from tests.support.clients.websocket import frame
+from tests.support.secrets.samples import make_secret, request, response, treat
 from tests.unit.secrets.alike import VALUES, Streams, alike_and_not, unlike
-from tests.unit.secrets.samples import make_secret, request, response, treat
 from tests.unit.wire.mutation import cut
 
 CHUNKED = b"Transfer-Encoding: chunked"

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from exeat.policy import Address, Host, Name
 from exeat.secrets.vault import Vault
-from tests.unit.secrets.samples import VALUE, make_secret
+from tests.support.secrets.samples import VALUE, make_secret
 from tests.unit.wire.mutation import cut, cut_points
 
 

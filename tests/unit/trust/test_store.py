@@ -20,6 +20,7 @@ from exeat.trust.store import certificates_of, combined_bundle, java_key_store
 
 SYSTEM = find_system_roots({})
 LIMITED = Authority([Pattern(Scope.EXACT, "localhost")])
+LIMITED_DER = ssl.PEM_cert_to_DER_cert(LIMITED.certificate_pem.decode())
 
 
 def program(name: str) -> str:
@@ -39,7 +40,7 @@ def run(*arguments: str, data: bytes = b"", **more: object) -> str:
 def test_a_bundle_has_ours_and_the_systems() -> None:
     bundle = combined_bundle(SYSTEM, LIMITED.certificate_pem)
     found = certificates_of(bundle)
-    assert found[0] == LIMITED.certificate_der
+    assert found[0] == LIMITED_DER
     assert found[1:] == certificates_of(SYSTEM)
     context = ssl.create_default_context(cadata=bundle.decode())
     assert len(context.get_ca_certs()) == len(found)
@@ -48,20 +49,20 @@ def test_a_bundle_has_ours_and_the_systems() -> None:
 def test_certificates_come_once_and_what_is_damaged_does_not() -> None:
     pem = LIMITED.certificate_pem
     broken = b"-----BEGIN CERTIFICATE-----\nAAAAA\n-----END CERTIFICATE-----\n"
-    assert certificates_of(b"text\n" + pem + broken + pem) == [LIMITED.certificate_der]
+    assert certificates_of(b"text\n" + pem + broken + pem) == [LIMITED_DER]
     assert certificates_of(b"") == []
 
 
 @pytest.mark.parametrize("permitted", [None, [], [Pattern(Scope.EXACT, "localhost")]])
 def test_the_hash_is_openssl_s(permitted: list[Pattern] | None) -> None:
     authority = Authority(permitted)
-    said = run(program("openssl"), "x509", "-inform", "der", "-noout", "-hash", data=authority.certificate_der)
+    said = run(program("openssl"), "x509", "-noout", "-hash", data=authority.certificate_pem)
     assert authority.subject_hash == said.strip()
 
 
 def test_keytool_reads_the_key_store(tmp_path: Path) -> None:
     store = tmp_path / "cacerts"
-    ders = [*certificates_of(SYSTEM), LIMITED.certificate_der]
+    ders = [*certificates_of(SYSTEM), LIMITED_DER]
     store.write_bytes(java_key_store(ders))
     said = run(program("keytool"), "-list", "-rfc", "-keystore", str(store), "-storepass", "changeit")
     assert "Keystore type: JKS" in said
@@ -71,7 +72,7 @@ def test_keytool_reads_the_key_store(tmp_path: Path) -> None:
 
 def test_a_key_store_that_was_changed_is_noticed(tmp_path: Path) -> None:
     store = tmp_path / "cacerts"
-    content = bytearray(java_key_store([LIMITED.certificate_der]))
+    content = bytearray(java_key_store([LIMITED_DER]))
     content[-30] ^= 1
     store.write_bytes(content)
     done = subprocess.run(
@@ -134,7 +135,7 @@ def _serve(listener: socket.socket, context: ssl.SSLContext, stopping: threading
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_java_trusts_what_is_in_the_key_store(served: int, is_trusted: bool, tmp_path: Path) -> None:
     store, source = tmp_path / "cacerts", tmp_path / "Client.java"
-    ours = [LIMITED.certificate_der] if is_trusted else []
+    ours = [LIMITED_DER] if is_trusted else []
     store.write_bytes(java_key_store([*certificates_of(SYSTEM), *ours]))
     source.write_text(CLIENT)
     said = run(program("java"), f"-Djavax.net.ssl.trustStore={store}", str(source), f"https://localhost:{served}/")

@@ -11,7 +11,7 @@ import pytest
 
 from exeat.trust.authority import Authority
 from exeat.trust.places import trust_variables
-from exeat.trust.store import java_key_store
+from exeat.trust.store import certificates_of, java_key_store
 
 
 def test_every_program_is_given_the_bundle() -> None:
@@ -48,7 +48,7 @@ def test_a_jvm_takes_the_options(name: str, tmp_path: Path) -> None:
     if java is None:
         pytest.skip("java is not installed")
     store = tmp_path / name
-    store.write_bytes(java_key_store([Authority(None).certificate_der]))
+    store.write_bytes(java_key_store(certificates_of(Authority(None).certificate_pem)))
     values = trust_variables("/b", str(store), {"JAVA_TOOL_OPTIONS": "-Dmine=1"})
     done = subprocess.run(
         [java, "-XshowSettings:properties", "-version"],

@@ -271,7 +271,7 @@ def test_any_bytes_are_a_query_or_a_dns_error(data: bytes) -> None:
     st.lists(st.tuples(st.integers(2, 60), st.integers(0, 255)), min_size=1, max_size=4),
 )
 def test_what_we_read_dnspython_reads_too(original: bytes, edits: list[tuple[int, int]]) -> None:
-    """A changed byte may give another query; it never gives one that only we can see."""
+    """A changed byte may give another query; it is never one that only we can see."""
     data = bytearray(original)
     for at, byte in edits:
         if at < len(data):
@@ -304,7 +304,7 @@ def test_records_come_back_as_they_were_given() -> None:
 
 
 def test_what_does_not_fit_is_cut_over_udp_only() -> None:
-    """TC without any record, so that nobody takes half an answer for a whole one. EDNS and TCP have room."""
+    """TC without any record, so that no one takes half an answer for a whole one. EDNS and TCP have room."""
     name = LONGEST[:-1].decode().translate({0x3F: ".", 0x3D: "."})[1:]
     records = [Answer(name, 60)]
     plain = parse_query(message(LONGEST, qtype=12))

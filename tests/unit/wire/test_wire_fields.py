@@ -1,6 +1,6 @@
 """Header fields: the parser that is installed is checked before it is trusted, and lists are read as RFC 9110 has them.
 
-Which fields are judged, dropped and passed on is shown for whole heads, in test_wire_http1.py.
+Which fields are judged, dropped and passed on is shown for whole heads, in test_wire_http1_fields.py.
 """
 
 from __future__ import annotations

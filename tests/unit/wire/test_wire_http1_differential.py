@@ -1,6 +1,6 @@
 """Heads against two other readers: a regular expression made from RFC 9112, and h11.
 
-Nobody is asked to agree on what is refused. Whatever is accepted must be read the same way by all three:
+No one is asked to agree on what is refused. Whatever is accepted must be read the same way by all three:
 a difference is what request smuggling lives on.
 """
 
@@ -175,7 +175,7 @@ def accept_or_status(parse: Callable[[], T]) -> T | int:
 
 
 def h11_framing(headers: Sequence[tuple[bytes, bytes]]) -> tuple[int | None, bool]:
-    """h11 gives the fields normalised, so that its own reading of the framing can be seen in them."""
+    """h11 returns the fields normalised, so that its own reading of the framing can be seen in them."""
     found = dict(headers)
     length = found.get(b"content-length")
     return (None if length is None else int(length), b"transfer-encoding" in found)
@@ -191,7 +191,7 @@ def h11_request(data: bytes) -> h11.Request:
 
 def h11_response(data: bytes, method: str) -> h11.Response | h11.InformationalResponse:
     reader = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 20)
-    # h11 refuses a 101 that nobody asked for; whether one was asked for is not the parser's to know.
+    # h11 refuses a 101 that no one asked for; whether one was asked for is not the parser's to know.
     reader.send(
         h11.Request(
             method=method, target="/", headers=[("Host", "a"), ("Connection", "upgrade"), ("Upgrade", "websocket")]

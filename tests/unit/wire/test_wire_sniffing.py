@@ -136,6 +136,6 @@ def test_one_verdict_however_the_bytes_arrive(data: bytes, cuts: list[int]) -> N
     ],
 )
 def test_what_only_a_forgiving_server_reads_as_http_is_refused_by_the_parser(data: bytes) -> None:
-    """Almost HTTP is taken for HTTP so that the strict parser says no to it, instead of nobody."""
+    """Almost HTTP is taken for HTTP so that the strict parser says no to it, instead of no one."""
     with pytest.raises(ProtocolError):
         parse_request_head(data.lstrip(b"\r\n") + b"Host: a\r\n\r\n")

@@ -90,7 +90,7 @@ REAL = {
 
 @pytest.mark.parametrize(("data", "name"), REAL.values(), ids=REAL)
 def test_real_hellos_are_read_at_their_last_byte(data: bytes, name: str | None) -> None:
-    """C2: every prefix says "not yet", the whole gives the name, and what follows does not change it."""
+    """C2: every prefix says "not yet", the whole has the name, and what follows does not change it."""
     for end in range(len(data)):
         assert parse_client_hello(data[:end]) is None, end
     assert parse_client_hello(data) == ClientHello(name)
@@ -111,7 +111,7 @@ def test_hellos_may_be_split_over_records(data: bytes, name: str | None, count: 
 
 
 def test_a_name_cut_by_a_record_boundary_is_whole() -> None:
-    """Every cut of one hello into two records gives the same name."""
+    """Every cut of one hello into two records has the same name."""
     message = hello_message([server_name(b"good.test")])
     for cut in range(1, len(message)):
         data = records(message[:cut]) + records(message[cut:])

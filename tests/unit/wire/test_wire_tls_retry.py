@@ -96,7 +96,7 @@ def test_the_second_hello_is_found_behind_what_may_precede_it(before: bytes) -> 
         size, hello = find_second_hello(data[:end])
         assert hello is None
         assert size <= min(end, len(before))
-        # What is before it has been passed on; the rest gives the same hello.
+        # What is before it has been passed on; the rest is the same hello.
         assert find_second_hello(data[size:])[1] == ClientHello("good.test")
 
 

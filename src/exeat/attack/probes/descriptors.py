@@ -57,9 +57,9 @@ def datagram(scene: Scene) -> str:
     return "sent"
 
 
-@GROUP.probe("E3.any", "any descriptor besides input, output and errors", evidence=Evidence.DEED)
+@GROUP.probe("E3.any", "any descriptor other than input, output and errors", evidence=Evidence.DEED)
 def any_descriptor(scene: Scene) -> str:
-    """What is open in the process that was started; this one has a pipe to it besides."""
+    """What is open in the process that was started; this one also has a pipe to it."""
     listed = Path(f"/proc/{os.getppid()}/fd")
     found = sorted(int(path.name) for path in listed.iterdir())
     # The probe process itself holds one end of the pipe to its child.

@@ -44,7 +44,7 @@ def vsock_high(scene: Scene) -> str:
 def rare_families(scene: Scene) -> str:
     opened = [family for family in range(_HIGHEST + 1) if family not in _COMMON and _opens(family)]
     if not opened:
-        raise PermissionError("no family opens besides UNIX, INET, INET6 and NETLINK")
+        raise PermissionError("no family opens but UNIX, INET, INET6 and NETLINK")
     return f"opened {opened}"
 
 

@@ -44,28 +44,28 @@ def create(name: str, *, empty: bool) -> int:
 def allow_rules(name: str, texts: Sequence[str]) -> int:
     """Store rules. 1 if something is still denied, or a running command did not take it."""
     from exeat.sandbox.changes import allow
-    from exeat.sandbox.control import look_beside
+    from exeat.sandbox.control import read_other_rules
     from exeat.sandbox.typed import read_allow
 
     for number, text in enumerate(texts, 1):
         read_allow(text, number)
     with open_sandbox(name) as folder:
-        beside = look_beside(name)
-        return _report(name, allow(folder, texts, beside.rules, unlisted=beside.lets_through))
+        others = read_other_rules(name)
+        return _report(name, allow(folder, texts, others.rules, unlisted=others.lets_through))
 
 
 def block_rules(name: str, texts: Sequence[str]) -> int:
     """Take rules out, or store denials. 1 if something is still allowed, or a running command did not take it."""
     from exeat.sandbox.changes import block
-    from exeat.sandbox.control import look_beside
+    from exeat.sandbox.control import read_other_rules
     from exeat.sandbox.typed import read_block
 
     for number, text in enumerate(texts, 1):
         read_block(text, number)
     with open_sandbox(name) as folder:
-        beside = look_beside(name)
-        change = block(folder, texts, beside.rules, unlisted=beside.may_let_through)
-        return _report(name, change, beside.problems)
+        others = read_other_rules(name)
+        change = block(folder, texts, others.rules, unlisted=others.may_let_through)
+        return _report(name, change, others.problems)
 
 
 def reset_rules(name: str, *, empty: bool, yes: bool) -> int:

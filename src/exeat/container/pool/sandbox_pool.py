@@ -86,8 +86,7 @@ class SandboxPool:
         self._journal = open_journal(self._audit)
         raise_descriptor_limit()  # a sandbox has ten
         try:
-            maker = self._maker if self._maker is not None else await self._threads.start(self._make_containers)
-            self._maker = maker
+            maker = await self._find_maker()
             for name in self._sizes:
                 await maker.prepare(name)
             await self._journal.commit(encode_event("start", pool=",".join(self._sizes), jail="container"))
@@ -105,10 +104,17 @@ class SandboxPool:
             await self.aclose()
             raise
 
-    def _make_containers(self) -> Maker:
+    async def _find_maker(self) -> Maker:
+        if self._maker is None:
+            # It has a process of its own. Whoever is cancelled here finds it when the pool is closed.
+            await asyncio.shield(self._threads.start(self._make_containers))
+        assert self._maker is not None
+        return self._maker
+
+    def _make_containers(self) -> None:
         from exeat.container.pool.made import ContainerMaker  # with an engine
 
-        return ContainerMaker(self._builder)
+        self._maker = ContainerMaker(self._builder)
 
     async def filled(self) -> None:
         """Wait until every stock is full. Raises ExeatError if the engine fails again and again."""
@@ -116,13 +122,17 @@ class SandboxPool:
             await stock.reach(stock.size)
 
     async def aclose(self) -> None:
-        """End every sandbox, claimed ones too. Nothing is left at the engine, even if this is cancelled once."""
+        """End every sandbox, claimed ones too. Nothing is left at the engine, however often this is cancelled."""
         task = asyncio.get_running_loop().create_task(self._close())
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait([task])
-            raise
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        task.result()
 
     async def _close(self) -> None:
         self._is_open = False

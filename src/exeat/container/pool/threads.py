@@ -1,6 +1,7 @@
 """Calls that block, away from the event loop: an engine may take seconds, and a stopped one for ever.
 
-Each has a thread of its own, a daemon: one that hangs must not keep the program from ending.
+Each has a thread of its own, a daemon: one that hangs must not keep the program from ending. What else of a pool goes
+on by itself is counted here as well, so that closing can wait for all of it.
 """
 
 from __future__ import annotations
@@ -38,13 +39,17 @@ class Threads:
             except RuntimeError:
                 pass  # the loop is gone, and with it all who waited
 
-        self._running.add(outcome)
-        outcome.add_done_callback(self._forget)
+        self.watch(outcome)
         try:
             threading.Thread(target=work, name="exeat-engine", daemon=True).start()
         except RuntimeError as error:  # the system has no room for one
             outcome.set_exception(error)
         return outcome
+
+    def watch(self, work: asyncio.Future[Any]) -> None:
+        """It is under way until it is done."""
+        self._running.add(work)
+        work.add_done_callback(self._forget)
 
     async def finished(self, limit_s: float) -> bool:
         """Wait for all that is under way, and for what that starts in turn. False: something hangs."""

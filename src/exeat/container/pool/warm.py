@@ -1,6 +1,6 @@
 """A warm sandbox: a container with the jail's network and a harness that waits. Nothing serves its network yet.
 
-All of one name are identical. What makes one somebody's is bound when it is claimed, out here.
+All of one name are identical. What makes one someone's is bound when it is claimed, out here.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ class WarmSandbox:
         if self._disposal is None:
             self.unwatch()
             self._disposal = self._loop.create_task(self._end())
+            self._threads.watch(self._disposal)  # some have no one else who waits
         return self._disposal
 
     async def _end(self) -> None:

@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address
-from typing import Final
+from typing import Final, cast
 
 from exeat.errors import HostError
 from exeat.gateway.doors.synthetic import SyntheticNames
@@ -72,8 +72,7 @@ class DnsDoor:
         loop = self._state.loop
         try:
             for sock in udp:
-                transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self._respond), sock=sock)
-                self._sockets.append(transport)
+                await loop.create_datagram_endpoint(lambda: _Datagrams(self._respond, self._take), sock=sock)
             for sock in tcp:
                 server = await asyncio.start_server(self._serve_stream, sock=sock, limit=_BUFFER_BYTES)
                 self._servers.append(server)
@@ -82,6 +81,13 @@ class DnsDoor:
             for sock in (*udp, *tcp):
                 sock.close()
             raise
+
+    def _take(self, transport: asyncio.DatagramTransport) -> None:
+        """As soon as there is one: uvloop does not close what a cancelled `create_datagram_endpoint` has begun."""
+        if self._is_closed:
+            transport.close()
+        else:
+            self._sockets.append(transport)
 
     async def close(self) -> None:
         """Stop answering, cut what is open, and put the last repeats on record. The journal must still be open."""
@@ -220,13 +226,15 @@ def _give(query: Query, addresses: tuple[IPv4Address, IPv6Address]) -> Outcome:
 class _Datagrams(asyncio.DatagramProtocol):
     """One UDP socket. `respond` must never raise."""
 
-    def __init__(self, respond: Callable[..., bytes | None]) -> None:
+    def __init__(self, respond: Callable[..., bytes | None], made: Callable[[asyncio.DatagramTransport], None]) -> None:
         self._respond = respond
+        self._made = made
         self._paused = False
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]  # datagram protocols get a DatagramTransport
+        self._transport = cast("asyncio.DatagramTransport", transport)  # uvloop's is one in all but name
+        self._made(self._transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         if self._transport is None or self._paused:

@@ -27,7 +27,7 @@ class Intercept(StrEnum):
 
 
 class Interception:
-    """What a gateway needs to look into TLS. `upstream_context` gives the context for a choice of protocols."""
+    """What a gateway needs to look into TLS. `upstream_context` makes the context for a choice of protocols."""
 
     def __init__(
         self,

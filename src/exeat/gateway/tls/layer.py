@@ -16,7 +16,7 @@ from exeat.gateway.flow.channel import Channel, last_bytes
 # What is read from a socket at once. With 256 KB, as a transport takes by itself, a gigabyte took a third more CPU, for
 # pages that were got and given back all the time (malloc maps what is over 128 KB); with 64 KB it took a tenth more.
 _CIPHER_BYTES: Final = 112 * 1024
-_RECORD_BYTES: Final = 16 * 1024  # the most that OpenSSL gives at a time
+_RECORD_BYTES: Final = 16 * 1024  # the most that OpenSSL returns at a time
 _RECORDS_A_TURN: Final = 128  # some tenths of a millisecond if they are tiny; full ones fill the buffer before
 _MUCH_BYTES: Final = 32 * 1024  # twice a record and more, so that half a record at the end says nothing
 _DEAR_BYTES: Final = 4 * 1024  # what is read at once from a peer that sent much and said little
@@ -40,7 +40,7 @@ class TlsCutOff(ConnectionError):  # noqa: N818 - named for what happened
 async def secure_channel(
     channel: Channel, context: ssl.SSLContext, *, server_side: bool = False, server_name: str | None = None
 ) -> str | None:
-    """Speak TLS on the channel from here on, as server or client. Gives the protocol agreed on (ALPN).
+    """Speak TLS on the channel from here on, as server or client. Returns the protocol agreed on (ALPN).
 
     What the channel has buffered is taken as the peer's first bytes. Raises ssl.SSLError, or OSError if the peer left.
     Who calls this sees to it that it does not take for ever.

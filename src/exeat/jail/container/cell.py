@@ -112,7 +112,7 @@ class Cell:
 
     @property
     def _keeps_ids(self) -> bool:
-        """Rootless Podman gives users other numbers in a container, unless it is told. In one of those, so have we."""
+        """Rootless Podman maps users to other numbers in a container, unless told not to. So does one around us."""
         return self.engine.kind == "podman" and self.engine.is_rootless and self.way.own is None
 
     def _mounts(self, spec: CellSpec) -> tuple[Mount, ...]:

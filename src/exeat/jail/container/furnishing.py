@@ -7,7 +7,6 @@ talk to the engine they are looked up in the image before (`image_files.py`), an
 from __future__ import annotations
 
 import os
-from typing import Final
 
 from exeat.jail.container.accounts import with_account
 from exeat.jail.container.image_files import ImageFiles
@@ -16,9 +15,8 @@ from exeat.jail.container.options import ContainerOptions, Mount
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.jail import Spec
 from exeat.paths import is_in
+from exeat.trust.unnamed_file import content_of
 from exeat.values import Value
-
-_CHUNK: Final = 1 << 20
 
 
 class Furnishing(Value):
@@ -33,7 +31,7 @@ def furnish(spec: Spec, options: ContainerOptions, user: str, image: ImageFiles 
     files = _Files(spec.folder)
     made: dict[str, str] = {}
     if spec.trust is not None:
-        made[OWN_CERTIFICATE] = files.make("ca.pem", _content(spec.trust.own))
+        made[OWN_CERTIFICATE] = files.make("ca.pem", content_of(spec.trust.own))
     over_project: list[str] = []
     wanted = None
     if image is None:
@@ -42,7 +40,7 @@ def furnish(spec: Spec, options: ContainerOptions, user: str, image: ImageFiles 
         if spec.trust is not None:
             wanted = wanted.replace(subject_hash=spec.trust.subject_hash)
             os.mkdir(f"{spec.folder}/aside", 0o755)
-            made |= {BUNDLE: files.make("ca-bundle.pem", _content(spec.trust.bundle)), JAVA: files.make("cacerts")}
+            made |= {BUNDLE: files.make("ca-bundle.pem", content_of(spec.trust.bundle)), JAVA: files.make("cacerts")}
             made[ASIDE] = f"{spec.folder}/aside"
     else:
         own = with_account(image.accounts(), user, options.home)
@@ -50,7 +48,7 @@ def furnish(spec: Spec, options: ContainerOptions, user: str, image: ImageFiles 
         if spec.trust is not None:
             from exeat.jail.container.trust import bundles_in_project, cover_stores  # for those who look into TLS
 
-            pem, certificate = _content(spec.trust.bundle), made[OWN_CERTIFICATE]
+            pem, certificate = content_of(spec.trust.bundle), made[OWN_CERTIFICATE]
             made |= cover_stores(image.stores(), pem, certificate, spec.trust.subject_hash, files.make)
             over_project = bundles_in_project(spec)
     taken = [mount.target for mount in spec.mounts]
@@ -74,11 +72,3 @@ class _Files:
             os.fchmod(file.fileno(), 0o644)  # whatever the umask is
             file.write(content)
         return path
-
-
-def _content(descriptor: int) -> bytes:
-    parts, at = [], 0
-    while data := os.pread(descriptor, _CHUNK, at):  # not read(): the place in the file is shared with others
-        parts.append(data)
-        at += len(data)
-    return b"".join(parts)

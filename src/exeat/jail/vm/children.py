@@ -1,4 +1,4 @@
-"""Starting QEMU and virtiofsd: each in a user namespace of its own, with a root that has no more than it needs.
+"""QEMU and virtiofsd: each in a user namespace of its own, with a root that has no more than it needs.
 
 The supervisor forks them before it has the system call filter; they get it themselves, last of all.
 """
@@ -7,21 +7,94 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NoReturn
 
 from exeat.jail import libc
 from exeat.jail.limits import privileges, seccomp
 from exeat.jail.process.descriptors import close_all_but
 from exeat.jail.vm.files.disk import BASE, GuestDisk
-from exeat.jail.vm.machine import Machine, command_line
-from exeat.jail.vm.tree import BOOT
+from exeat.jail.vm.machine import Machine, command_line, descriptors
+from exeat.jail.vm.shares import Served
+from exeat.jail.vm.tree import BOOT, MACHINE, SERVER, MachineTree
 
+QEMU: Final = "QEMU"
+_FILES: Final = "what serves its files"
+_PORTS: Final = ("control", "in", "out", "err", "qmp", "console")
 _ENVIRON: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/"}
 _NOT_STARTED: Final = 127
 # Each connection of the guest takes a descriptor and a quarter of a megabyte in QEMU, whatever memory the guest has.
 _MOST_OPEN: Final = 1024
+
+
+class Children:
+    """Those that run. Whatever happens while they are started, `end` ends all that were."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, str] = {}
+        self.qemu = 0
+
+    def start(
+        self, machine: Machine, tree: MachineTree, served: Served, disk: GuestDisk | None, *, errors: int
+    ) -> tuple[Machine, dict[str, socket.socket]]:
+        """The machine as it was started, and our ends of its ports, by name. What they say goes to `errors`."""
+        ours: dict[str, socket.socket] = {}
+        theirs: dict[str, socket.socket] = {}
+        for name in _PORTS:
+            ours[name], theirs[name] = socket.socketpair()
+            ours[name].setblocking(False)
+        for_qemu, for_files = tree.namespaces
+        shares, servers = served.open()
+        for server in servers:
+            pid = start(
+                server.arguments, root=SERVER, namespace=for_files, kept=server.kept, errors=errors, keeps_rights=True
+            )
+            self._running[pid] = _FILES
+        own = reserve_numbers(tree.boot_names)
+        machine = machine.replace(
+            **{f"{name}_fd": theirs[name].fileno() for name in _PORTS},
+            shares=shares,
+            disk=disk.as_qemu_has_it(own[BASE]) if disk is not None else None,
+        )
+        self.qemu = start(
+            partial(qemu_arguments, machine, own, disk),
+            root=MACHINE if served.virtiofsd else SERVER,  # if no one else serves files, it does
+            kept=[*descriptors(machine), *own.values()],
+            namespace=for_qemu,
+            errors=errors,
+            keeps_rights=False,
+        )
+        self._running[self.qemu] = QEMU
+        for each in theirs.values():
+            each.close()
+        to_close = (*served.to_close(shares, servers), *own.values())
+        for fd in (*to_close, *((disk.overlay,) if disk else ())):
+            os.close(fd)
+        return machine, ours
+
+    def buried(self) -> Iterator[tuple[str, int]]:
+        """Which of them have ended, and how. It is "" for one that none of them is."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            yield self._running.pop(pid, ""), status
+
+    def end(self) -> None:
+        for pid in self._running:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in self._running:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)  # the jail ends no sooner, and its caller is told what CPU time they took
+        self._running = {}
 
 
 def start(

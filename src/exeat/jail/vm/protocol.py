@@ -147,19 +147,6 @@ def input_end(sent: int) -> bytes:
     return encode(Kind.INPUT_END, _U64.pack(sent))
 
 
-def read_signal(payload: bytes) -> int:
-    return _number(_U8, payload)
-
-
-def read_window(payload: bytes) -> tuple[int, int]:
-    rows, columns = _unpacked(_WINDOW, payload)
-    return rows, columns
-
-
-def read_input_end(payload: bytes) -> int:
-    return _number(_U64, payload)
-
-
 def read_hello(payload: bytes) -> int:
     """The version of the protocol that the agent speaks."""
     return _number(_U32, payload)

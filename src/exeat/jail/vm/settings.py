@@ -108,20 +108,6 @@ def start_text(
     return text
 
 
-def read_text(text: bytes) -> list[tuple[str, str]]:
-    """The entries of a START payload, as the guest reads them."""
-    return [_split(entry) for entry in text.split(b"\0")[:-1]]
-
-
-def read_smbios(table: bytes) -> list[tuple[str, str]]:
-    """The entries of a table as `smbios_bytes` makes it."""
-    kind, length, _, count = _OEM_STRINGS.unpack_from(table)
-    strings = table[length:].split(b"\0")[:-2]
-    if kind != _TYPE or count != len(strings):
-        raise ValueError("not a table of OEM strings")
-    return [_split(string.removeprefix(PREFIX)) for string in strings if string.startswith(PREFIX)]
-
-
 def _known_at_boot(settings: Settings) -> Iterator[tuple[str, str]]:
     yield "version", str(VERSION)
     yield "root", settings.root
@@ -152,8 +138,3 @@ def _checked(entries: Sequence[tuple[str, str]] | Iterator[tuple[str, str]]) -> 
         if "\0" in value:
             raise JailError(f"a guest cannot be told a {key} that has a zero byte in it")
         yield f"{key}={value}".encode("utf-8", "surrogateescape")
-
-
-def _split(entry: bytes) -> tuple[str, str]:
-    key, _, value = entry.decode("utf-8", "surrogateescape").partition("=")
-    return key, value

@@ -14,7 +14,6 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from exeat.errors import ExeatError, JailError
@@ -23,16 +22,16 @@ from exeat.jail.limits import seccomp
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signalfd
 from exeat.jail.vm import last_words, protocol
 from exeat.jail.vm.caller import CallersTerminal, to_write_to
-from exeat.jail.vm.children import qemu_arguments, reserve_numbers, start
-from exeat.jail.vm.files.disk import BASE, GuestDisk
+from exeat.jail.vm.children import QEMU, Children
+from exeat.jail.vm.files.disk import GuestDisk
 from exeat.jail.vm.files.seed import Seed, SeedServer
-from exeat.jail.vm.machine import Machine, descriptors
+from exeat.jail.vm.machine import Machine
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump, Tail
 from exeat.jail.vm.settings import ENTROPY, Settings, start_text
 from exeat.jail.vm.shares import Served
-from exeat.jail.vm.tree import MACHINE, SERVER, MachineTree
+from exeat.jail.vm.tree import MachineTree
 from exeat.values import Value
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ _SHOWN_LINES: Final = 20
 _SHOWN_CHARACTERS: Final = 10_000  # what the guest says must fit into one message
 _END_S: Final = 5.0  # for a guest that was told to end
 _LAST_BYTES_S: Final = 10.0  # for output that the guest says it has written
-_PORTS: Final = ("control", "in", "out", "err", "qmp", "console")
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -97,7 +95,7 @@ class Supervisor:
         self._tell = tell
         self._seeds: SeedServer | None = None
         self._terminal = CallersTerminal()
-        self._children: dict[int, str] = {}
+        self._children = Children()
         self._frames = protocol.Frames(protocol.GUEST_LIMIT)
         self._to_guest = b""
         self._is_greeted = False
@@ -157,48 +155,19 @@ class Supervisor:
 
     def _start_processes(self, machine: Machine) -> dict[str, socket.socket]:
         guest = self._guest
-        ours: dict[str, socket.socket] = {}
-        theirs: dict[str, socket.socket] = {}
-        for name in _PORTS:
-            ours[name], theirs[name] = socket.socketpair()
-            ours[name].setblocking(False)
         said, says = os.pipe()
         os.set_blocking(said, False)
         self._said = Tail(said, _CONSOLE_BYTES)
-        for_qemu, for_files = guest.tree.namespaces
-        fds = {f"{name}_fd": theirs[name].fileno() for name in _PORTS}
-        shares, servers = guest.served.open()
-        for server in servers:
-            pid = start(
-                server.arguments, root=SERVER, namespace=for_files, kept=server.kept, errors=says, keeps_rights=True
-            )
-            self._children[pid] = "what serves its files"
-        own = reserve_numbers(guest.tree.boot_names)
-        disk = guest.disk.as_qemu_has_it(own[BASE]) if guest.disk is not None else None
-        self._machine = machine = machine.replace(**fds, shares=shares, disk=disk)
-        pid = start(
-            partial(qemu_arguments, machine, own, guest.disk),
-            root=MACHINE if guest.served.virtiofsd else SERVER,  # if no one else serves files, it does
-            kept=[*descriptors(machine), *own.values()],
-            namespace=for_qemu,
-            errors=says,
-            keeps_rights=False,
-        )
-        self._children[pid] = "QEMU"
-        self._qemu = pid
+        self._machine, ours = self._children.start(machine, guest.tree, guest.served, guest.disk, errors=says)
         os.close(says)
-        for each in theirs.values():
-            each.close()
-        to_close = (*guest.served.to_close(shares, servers), *own.values())
-        for fd in (*to_close, *((guest.disk.overlay,) if guest.disk else ())):
-            os.close(fd)
         return ours
 
     # One round
 
     def _step(self) -> None:
         poll = select.poll()
-        wishes = [(self._signals, select.POLLIN), *self._control_wishes()]
+        for_guest = select.POLLOUT if self._to_guest else 0
+        wishes = [(self._signals, select.POLLIN), (self._control.fileno(), select.POLLIN | for_guest)]
         for part in self._parts():
             wishes += part.wishes()
         events: dict[int, int] = {}
@@ -223,9 +192,6 @@ class Supervisor:
         if self._is_running and not self._exited and not self._input.is_broken:
             parts.append(self._input)
         return parts
-
-    def _control_wishes(self) -> list[tuple[int, int]]:
-        return [(self._control.fileno(), select.POLLIN | (select.POLLOUT if self._to_guest else 0))]
 
     def _see_to_streams(self) -> None:
         if self._input.has_ended and self._input.is_empty and not self._input_ended:
@@ -294,7 +260,7 @@ class Supervisor:
         self._is_greeted = True
         guest = self._guest
         if guest.disk is not None:
-            guest.disk.bound(self._qemu, memory=0)
+            guest.disk.bound(self._children.qemu, memory=0)
         if guest.saves is not None:
             guest.saves.save(self._machine, self._ours["qmp"])
             self._exited = protocol.Exited(0, 0, 0)
@@ -342,19 +308,12 @@ class Supervisor:
         self._send(protocol.signal(signal.SIGCONT))
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            what = self._children.pop(pid, "")
-            if what != "QEMU" and not status:
+        for what, status in self._children.buried():
+            if what != QEMU and not status:
                 continue  # it ends when QEMU does
             if what and not self._exited:
                 self._said.take()
-                if what == "QEMU" and self._read_last_words():
+                if what == QEMU and self._read_last_words():
                     continue
                 raise self._gone(what, status)
 
@@ -419,7 +378,7 @@ class Supervisor:
 
     # The end
 
-    def _gone(self, what: str = "QEMU", status: int | None = None) -> GuestError:
+    def _gone(self, what: str = QEMU, status: int | None = None) -> GuestError:
         detail = self._shown()
         code = None if status is None else os.waitstatus_to_exitcode(status)
         console = self._console.lines(_CONSOLE_LINES)
@@ -438,10 +397,4 @@ class Supervisor:
 
     def end(self) -> None:
         self._terminal.give_back()
-        for pid in self._children:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for pid in self._children:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)  # the jail ends no sooner, and its caller is told what CPU time they took
-        self._children = {}
+        self._children.end()

@@ -189,7 +189,7 @@ class Relay:
             pass
 
     def _finish(self) -> None:
-        """All that the command and the run have written goes out. Somebody may still have the other side open."""
+        """All that the command and the run have written goes out. Someone may still have the other side open."""
         while self._terminal.write_out() and self._read_master():
             pass
 

@@ -13,9 +13,9 @@ import pytest
 from exeat.container.pool.claim import ClaimedSandbox
 from exeat.container.pool.sandbox_pool import SandboxPool
 from exeat.sources import make_policy
+from tests.support.log_files import read
 from tests.support.origins.plain import Origin
 from tests.support.pools.fakes import FakeMade, FakeMaker, builder_of
-from tests.unit.audit.log_files import read
 
 
 async def made_of(maker: FakeMaker, sandbox: ClaimedSandbox) -> FakeMade:

@@ -164,51 +164,6 @@ def test_a_pool_that_cannot_make_one_does_not_open(run: Run) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("moment", ["making", "becoming ready", "waiting", "binding", "using", "ending", "closing"])
-def test_cancelled_at_any_point_nothing_is_left(run: Run, moment: str) -> None:
-    async def main() -> None:
-        maker = FakeMaker()
-        pool = pool_of(maker, 1)
-        if moment == "making":
-            maker.gate.clear()
-        elif moment == "becoming ready":
-            maker.readiness.clear()
-
-        inside = asyncio.Event()
-
-        async def work() -> None:
-            async with pool:
-                if moment == "waiting":
-                    maker.gate.clear()
-                    async with pool.claim("default"), pool.claim("default"):
-                        pass
-                async with pool.claim("default", secrets=_SECRET) as sandbox:
-                    inside.set()
-                    if moment == "using":
-                        await asyncio.sleep(60)
-                    await sandbox.call("echo")
-                    maker.closing.clear()
-                if moment == "ending":
-                    await asyncio.sleep(60)
-
-        task = asyncio.create_task(work())
-        if moment in ("using", "ending", "closing"):
-            await inside.wait()
-        for _ in range(3 if moment == "binding" else 20):
-            await asyncio.sleep(0.001)
-        task.cancel()
-        await asyncio.sleep(0.01)
-        maker.gate.set()
-        maker.closing.set()
-        maker.readiness.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert maker.left == []
-        assert [each for each in asyncio.all_tasks() if each is not asyncio.current_task()] == []
-
-    run(main())
-
-
 _SECRET = {"TOKEN": {"value": "sekrit-value-123", "hosts": ["api.test"]}}
 
 
@@ -289,7 +244,7 @@ def test_closing_ends_claims_that_wait_and_engines_that_hang_do_not_hold_it_up(
 
 def test_one_log_has_the_claims_of_all_and_each_line_says_whose_it_is(run: Run, tmp_path: Path) -> None:
     from exeat.audit.verify import verify_files
-    from tests.unit.audit.log_files import read
+    from tests.support.log_files import read
 
     path = str(tmp_path / "audit.jsonl")
 

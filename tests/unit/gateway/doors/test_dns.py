@@ -157,7 +157,7 @@ def test_a_denied_name_says_by_which_rule(audit: Path) -> None:
 
 
 def test_a_refused_name_does_not_exist_for_no_longer_than_now(audit: Path) -> None:
-    """Programs believe "no such name" and ask no further. It may be allowed at any moment, so nobody is to keep it."""
+    """Programs believe "no such name" and ask no further. It may be allowed at any moment, so no one is to keep it."""
 
     async def main() -> None:
         async with opened(audit) as bench:
@@ -265,7 +265,7 @@ def test_malformed_is_answered_and_put_on_record_once(audit: Path) -> None:
 
 
 def test_the_longest_name_fits_into_a_datagram(audit: Path) -> None:
-    """Without EDNS too: nobody needs TCP to learn a name."""
+    """Without EDNS too: no one needs TCP to learn a name."""
     name = ".".join(["a" * 60] * 3 + ["b" * 60, "good.test"])
     assert len(name) == 253
     reverse = dns.reversename.from_address("fd65:7865:6174::1").to_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -336,6 +337,36 @@ def test_a_start_that_fails_leaves_nothing_open(audit: Path, loop: str) -> None:
                 await bench.door.start([udp], [tcp, wrong])
             await asyncio.sleep(0)
             assert [each.fileno() for each in (udp, tcp, wrong)] == [-1, -1, -1]
+
+    run(main, loop)
+
+
+def open_here() -> set[int]:
+    """By inode: a number may be another socket's by now."""
+    return {each.stat().st_ino for each in Path("/proc/self/fd").iterdir() if each.exists()}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("turns", range(5))
+def test_a_start_that_is_cancelled_leaves_nothing_open(audit: Path, loop: str, turns: int) -> None:
+    """A claim is given up just when its gateway starts: no one else would ever close these."""
+
+    async def main() -> None:
+        async with opened(audit) as bench:
+            socks = [bound(socket.SOCK_DGRAM), bound(socket.SOCK_DGRAM), bound(socket.SOCK_STREAM)]
+            inodes = {os.fstat(each.fileno()).st_ino for each in socks}
+            starting = asyncio.create_task(bench.door.start(socks[:2], socks[2:]))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            starting.cancel()
+            await asyncio.wait([starting])
+            await bench.door.close()
+            if turns == 0:  # it had not begun
+                for each in socks:
+                    each.close()
+            for _ in range(5):  # what is being closed takes a turn or two
+                await asyncio.sleep(0)
+            assert not inodes & open_here()
 
     run(main, loop)
 

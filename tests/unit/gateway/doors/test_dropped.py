@@ -17,7 +17,7 @@ def line(address: str, port: int, state: str = "0A") -> bytes:
 
 
 def test_loopback_and_every_address_count() -> None:
-    """An address of another interface does not: nobody reaches it by `localhost`."""
+    """An address of another interface does not: no one reaches it by `localhost`."""
     lines = [HEADING, line("00000000", 80), line("0100007F", 18080), line("0101A8C0", 81), line("0" * 32, 82),
              line("00000000000000000000000001000000", 83), line("0" * 24 + "02000000", 84)]  # fmt: skip
     assert parse_listening(lines) == {80, 18080, 82, 83}

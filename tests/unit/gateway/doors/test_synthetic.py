@@ -132,7 +132,7 @@ def test_the_name_unused_for_longest_makes_room() -> None:
 
 
 def test_a_live_connection_keeps_its_name_for_ever() -> None:
-    """And the grace period begins anew when the last one ends."""
+    """And the grace period begins again when the last one ends."""
     names, clock = make(1)
     v4, v6 = take(names, "first.test")
     names.hold(v4)

@@ -14,8 +14,8 @@ from exeat.secrets.vault import Vault
 from exeat.wire.body import encode_chunk, encode_last_chunk
 from tests.support.examples import examples
 from tests.support.origins.packing import make_encoder
+from tests.support.secrets.samples import make_secret, request, response, treat
 from tests.unit.secrets.alike import VALUES, Streams, alike_and_not, another
-from tests.unit.secrets.samples import make_secret, request, response, treat
 
 CODINGS = [b"identity", *KNOWN]
 FRAMINGS = ["chunked", "counted", "until close"]

@@ -63,7 +63,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_the_last_one_in_is_the_first_one_out() -> None:
-    """With where it leads; an empty pool gives nothing."""
+    """With where it leads; an empty pool returns nothing."""
 
     async def main() -> None:
         async with peers() as far:

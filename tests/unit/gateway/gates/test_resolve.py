@@ -67,7 +67,7 @@ def test_one_who_gives_up_does_not_take_the_answer_from_the_others() -> None:
 
 
 def test_silence_is_an_error_in_time() -> None:
-    """And it is not remembered: the next question is asked anew."""
+    """And it is not remembered: the next question is asked again."""
 
     async def main() -> None:
         names = Names("192.0.2.1")
@@ -84,7 +84,7 @@ def test_silence_is_an_error_in_time() -> None:
 
 @pytest.mark.parametrize("answer", [(), ("not an address",), ("192.0.2.1", "0x7f.1"), ("192.0.2.1\0",)])
 def test_an_answer_that_is_none_is_an_error(answer: tuple[str, ...]) -> None:
-    """Nothing, or something that is no address, even beside one that is."""
+    """Nothing, or something that is no address, even next to one that is."""
 
     async def main() -> None:
         with pytest.raises(ResolveError) as caught:

@@ -1,4 +1,4 @@
-"""Flow control with HTTP/2 clients: whoever is slow holds up nobody else, and little is kept for them."""
+"""Flow control with HTTP/2 clients: whoever is slow holds up no one else, and little is kept for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from h2.settings import SettingCodes
 from exeat.gateway.gates.session import Session
 from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.http2.stream import QUEUE_HIGH_BYTES
-from tests.unit.gateway.http2.peers import Origin, Peer, run, world
+from tests.support.gateways.http2_peers import Origin, Peer, run, world
 
 MB = 1024 * 1024
 # What a stream may have waiting: the mark, and what one read of the upstream may add to it.
@@ -97,7 +97,7 @@ def test_a_client_that_opens_no_window_holds_up_its_stream_and_nothing_else() ->
 
 @pytest.mark.thorough
 def test_a_client_that_stops_reading_is_not_read_for() -> None:
-    """Windows wide open, but nobody takes the bytes: they must not pile up."""
+    """Windows wide open, but no one takes the bytes: they must not pile up."""
 
     async def main() -> None:
         async with world(send_much) as (made, _):

@@ -18,7 +18,7 @@ from exeat.gateway.http2.back import Http2Upstream
 from exeat.gateway.http2.link import STREAM_WINDOW
 from exeat.gateway.limits import Limits
 from exeat.gateway.record.counters import Counters
-from tests.unit.gateway.http2.peers import Message, Origin, Peer, Pipe, World, run, world
+from tests.support.gateways.http2_peers import Message, Origin, Peer, Pipe, World, run, world
 
 
 class Both:
@@ -64,7 +64,7 @@ class Both:
 @contextlib.asynccontextmanager
 async def both(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Both]:
     async def nobody(origin: Origin, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        raise AssertionError("nobody connects to the HTTP/1 server")
+        raise AssertionError("no one connects to the HTTP/1 server")
 
     async with world(nobody) as (made, _):
         pair = Both(made)

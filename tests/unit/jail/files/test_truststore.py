@@ -64,7 +64,7 @@ def inside(
     *,
     java: bool = True,
 ) -> Any:
-    """What a function gives in a namespace with the trust files mounted. It must not import anything."""
+    """What a function returns in a namespace with the trust files mounted. It must not import anything."""
     require()
     files = [memory(BUNDLE_TEXT), memory(STORE), memory(AUTHORITY.certificate_pem)]
     reader, writer = os.pipe()

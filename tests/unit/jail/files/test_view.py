@@ -85,7 +85,7 @@ def _python(uid: int) -> str:
 
 
 def _code(uid: int, scene: Path) -> str:
-    """Where the package is; a copy for somebody who may not read it."""
+    """Where the package is; a copy for someone who may not read it."""
     source = Path(__file__).parents[4] / "src"
     if uid == os.geteuid():
         return str(source)
@@ -148,7 +148,7 @@ os.kill(outside, 9)
     assert said[0] == "early True ECONNREFUSED"
     assert said[1].split()[2] in ("ECONNREFUSED", "ENOENT")
     assert said[2] == "project/shared True no"
-    assert said[3] == "ENXIO"  # nobody reads there, as far as the view goes
+    assert said[3] == "ENXIO"  # no one reads there, as far as the view goes
 
 
 def test_what_is_mounted_in_a_folder_is_layered_too(uid: int, scene: Path) -> None:

@@ -112,7 +112,7 @@ pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="seccomp i
 
 
 def _watched(command: Callable[[], None]) -> tuple[list[str], int]:
-    """Run this in a forked child under a filter that tells, with an init's loop beside it. Who was named; its end."""
+    """Run this in a forked child under a filter that tells, with an init's loop next to it. Who was named; its end."""
     names: list[str] = []
     attempts = Attempts(names.append)
     pid = os.fork()

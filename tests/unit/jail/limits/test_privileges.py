@@ -1,4 +1,4 @@
-"""Privileges are lost for good, and a hidden process cannot be read. Each in a forked child, beside one that can."""
+"""Privileges are lost for good, and a hidden process cannot be read. Each in a forked child, next to one that can."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOCKED = 0xEF  # every securebit but KEEP_CAPS, and every lock
 
 
 def status() -> dict[str, int]:
-    """The sets of this process as /proc shows them: a second witness beside capget and prctl."""
+    """The sets of this process as /proc shows them: a second witness besides capget and prctl."""
     lines = (line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {name: int(value, 16) for name, value in lines if name.startswith("Cap") or name == "NoNewPrivs"}
 
@@ -227,7 +227,7 @@ def test_no_core_is_written(uid: int) -> None:
 def test_becoming_somebody_leaves_no_capability() -> None:
     """What the tests as another user rest on."""
     if os.geteuid() != 0:
-        pytest.skip("needs root, who can become somebody")
+        pytest.skip("needs root, who can become someone else")
 
     def check() -> None:
         become(NOBODY)

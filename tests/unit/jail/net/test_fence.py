@@ -163,7 +163,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP) as s:
 """
     fenced.machine.run("sysctl", "-qw", "net.ipv4.ping_group_range=0 2147483647")
     assert fenced.run(ping, "203.0.113.99", uid=OTHER) == "sent"
-    wait_until(lambda: len(fenced.networks.witness.packets("203.0.113.99")) == 1, "the ping of somebody else")
+    wait_until(lambda: len(fenced.networks.witness.packets("203.0.113.99")) == 1, "the ping of someone else")
     assert fenced.run(ping, "203.0.113.9", uid=fenced.fence.uid) == "PermissionError"
     assert fenced.networks.witness.packets("203.0.113.9") == []
 
@@ -270,7 +270,7 @@ with socket.socket(socket.AF_INET6) as s:
 def test_the_rules_alone_do_not_hold_what_comes_in(fenced: Fenced, has_route: bool) -> None:
     """Why nothing may listen in this jail, and why there is a route by uid: under pressure the kernel shakes hands
     without the listener's socket, and what was written to a connection goes out when its own socket is closed, and so
-    is nobody's. A route goes by the uid that made it.
+    is no one's. A route goes by the uid that made it.
     """
     program = """
 import socket
@@ -372,7 +372,7 @@ def test_what_a_crash_leaves_holds_only_its_own_uid(networks: Networks) -> None:
 
 
 def _crash_with_a_fence() -> str:
-    """In a child that ends without taking its fence down. Gives the table's name."""
+    """In a child that ends without taking its fence down. Returns the table's name."""
     program = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
@@ -409,7 +409,7 @@ def test_removal_of_what_is_gone_is_no_error(networks: Networks) -> None:
 def _ways(networks: Networks) -> list[str]:
     shown = (("rule",), ("-6", "rule"), ("route", "show", "table", "all"), ("-6", "route", "show", "table", "all"))
     found = [networks.machine.run("ip", *each) for each in shown]
-    # The kernel adds link-local addresses in its own time, once it knows that nobody else has them.
+    # The kernel adds link-local addresses in its own time, once it knows that no one else has them.
     return ["\n".join(line for line in each.splitlines() if "fe80:" not in line) for each in found]
 
 

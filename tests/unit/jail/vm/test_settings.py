@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from exeat.errors import JailError
@@ -54,8 +56,25 @@ def _start(of: Settings = _FULL, argument: str = "-c", value: str = "x") -> byte
     )
 
 
+def _of_start(text: bytes) -> list[tuple[str, str]]:
+    """The entries, as the guest reads them."""
+    return [_split(entry) for entry in text.split(b"\0")[:-1]]
+
+
+def _of_smbios(table: bytes) -> list[tuple[str, str]]:
+    kind, length, _, count = struct.unpack_from("<BBHB", table)
+    strings = table[length:].split(b"\0")[:-2]
+    assert (kind, count) == (11, len(strings))
+    return [_split(string.removeprefix(b"exeat:")) for string in strings]
+
+
+def _split(entry: bytes) -> tuple[str, str]:
+    key, _, value = entry.decode("utf-8", "surrogateescape").partition("=")
+    return key, value
+
+
 def test_smbios_has_all_that_is_known_at_boot_and_nothing_of_the_command() -> None:
-    assert settings.read_smbios(settings.smbios_bytes(_FULL)) == [*_AT_BOOT, ("wait", "1")]
+    assert _of_smbios(settings.smbios_bytes(_FULL)) == [*_AT_BOOT, ("wait", "1")]
 
 
 def test_smbios_is_one_structure_of_oem_strings() -> None:
@@ -64,7 +83,7 @@ def test_smbios_is_one_structure_of_oem_strings() -> None:
 
 
 def test_start_has_the_settings_again_and_what_belongs_to_the_command() -> None:
-    assert settings.read_text(_start()) == [
+    assert _of_start(_start()) == [
         *_AT_BOOT,
         ("file", "/etc/hosts:0644:3100"),
         ("ca", "50454d"),

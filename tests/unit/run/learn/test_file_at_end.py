@@ -43,7 +43,7 @@ def test_a_file_that_is_there_stays_until_the_end(tmp_path: Path) -> None:
 
 
 def test_a_run_that_never_was_leaves_nothing(tmp_path: Path) -> None:
-    """But a file that somebody else has filled meanwhile is not removed."""
+    """But a file that someone else has filled meanwhile is not removed."""
     path = tmp_path / "learned.toml"
     LearnOut(str(path)).discard()
     assert not path.exists()
@@ -143,7 +143,7 @@ def test_it_is_said_where_the_policy_is(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_gateway_that_died_has_learned_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No empty policy is left that somebody could take for the result."""
+    """No empty policy is left that someone could take for the result."""
     path = tmp_path / "learned.toml"
     print_learned("", LearnOut(str(path)))
     assert "nothing was learned" in capsys.readouterr().err

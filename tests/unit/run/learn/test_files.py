@@ -73,7 +73,7 @@ def test_a_folder_within_another_is_not_named_twice() -> None:
     ],
 )
 def test_what_may_run_outside_is_not_proposed(changed: str, named: str, why: str) -> None:
-    """It is named, with a reason, for somebody to decide."""
+    """It is named, with a reason, for someone to decide."""
     found = tightest_folders([changed], AROUND)
     assert found.write == ()
     [(path, count, reason)] = found.left_out
@@ -148,7 +148,7 @@ def test_it_is_bounded_and_says_so() -> None:
 
 
 def test_given_paths_that_no_policy_file_can_name_are_counted() -> None:
-    """Not dropped without a word: somebody would believe that they are hidden."""
+    """Not dropped without a word: someone would believe that they are hidden."""
     text = with_files(TEXT, "toml", FilePolicy(hide=("/a\udcff", "/b\u202e")), FilesSeen(), AROUND)
     assert "# NOT COMPLETE: 1 of the given paths" in text
     assert parse_document(text, "p").files == FileSettings("p", hide=("/b\u202e",))

@@ -2,109 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import tomllib
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exeat.audit.record import Record
-from exeat.gateway.gateway import Gateway
 from exeat.policy import (
     Address,
-    AddressClass,
     Name,
-    Policy,
-    Reason,
-    Source,
     Target,
     build_policy,
-    canonical_host,
-    classify,
     decide,
     judge_address,
-    parse_document,
-    parse_host_mapping,
     parse_rule,
-    rule_to_allow,
 )
-from exeat.policy.address import parse_private_network
-from exeat.policy.document import parse_listing
 from exeat.run.learn import learning
-from exeat.run.learn.learning import Learning
 from tests.support.examples import examples
+from tests.unit.run.learn.learned import HERE, PUBLIC, Fake, parsed
 
-HERE = Source("test")
-PUBLIC = "93.184.216.34"
 FORMS = pytest.mark.parametrize("form", ["toml", "txt"])
-
-
-class Fake:
-    """A gateway that lets through what is public, as far as its events tell."""
-
-    def __init__(self, *rules: str, hosts: tuple[str, ...] = (), networks: tuple[str, ...] = ()) -> None:
-        mapped = [parse_host_mapping(text, HERE) for text in hosts]
-        declared = [parse_private_network(text, HERE) for text in networks]
-        self.policy = build_policy([parse_rule(text, HERE) for text in rules], mapped, declared)
-        self.learning = Learning(self)
-
-    def events(self, *, max_queued: int = 0) -> Any:
-        raise NotImplementedError
-
-    def tell(self, event: str, **fields: Any) -> None:
-        standard: dict[str, Any] = {"protocol": "connect", "method": "CONNECT", "port": 443, "verdict": "allow"}
-        body = Record(**(standard | fields)).encode(event)
-        self.learning.take(json.loads(f'{{"seq":1,"chain":"",{body}}}'))
-
-    def ask(self, where: str, port: int, method: str = "CONNECT", address: str = PUBLIC, path: str = "/") -> bool:
-        """One request, as the gateway decides and records it while learning. Gives whether it was let through."""
-        host = canonical_host(where)
-        target = Target(host, port) if method == "CONNECT" else Target(host, port, method, path)
-        decision = decide(self.policy, target)
-        inside = isinstance(host, Address) and classify(host.ip) is not AddressClass.PUBLIC
-        askable = decision.reason in (Reason.NOT_LISTED, Reason.ADDRESS_NOT_LISTED, Reason.PORT_NOT_LISTED)
-        if askable and not inside:
-            rule = parse_rule(rule_to_allow(target), HERE)
-            self.policy = self.policy.with_rules((*self.policy.rules, rule))
-            self.learning.take({"event": "grant", "rule": rule.text, "by": "learn"})
-            decision = decide(self.policy, target)
-        if decision.allowed:
-            ip = host.ip if isinstance(host, Address) else (*self.policy.mapped(host), ip_address(address))[0]
-            address = str(ip)
-            judged = judge_address(self.policy, decision, target, ip, own=False)
-            decision = judged if not judged.allowed else decision  # the rule on record is the first one
-        fields: dict[str, Any] = {
-            "host": host.text,
-            "port": port,
-            "method": method,
-            "address": address if decision.allowed or decision.reason is Reason.PRIVATE_ADDRESS else "",
-            "rule": decision.rule.text if decision.rule is not None else "",
-            "reason": decision.reason,
-            "verdict": "allow" if decision.allowed else "deny",
-        }
-        self.tell("decision", **fields)
-        if decision.allowed:
-            self.tell("end", sent=1_500, received=2_000_000, **fields)
-        return decision.allowed
-
-    def text(self, form: str = "toml", command: tuple[str, ...] = ("curl", "a b")) -> str:
-        return self.learning.policy_text(command, form)
-
-    def rules(self) -> list[str]:
-        rules: list[str] = tomllib.loads(self.text())["allow"]
-        return rules
-
-
-def parsed(text: str, form: str, *hosts: str) -> Policy:
-    """By the parsers that `--policy` uses."""
-    if form == "txt":
-        return build_policy(parse_listing(text, "x.txt"), [parse_host_mapping(each, HERE) for each in hosts])
-    document = parse_document(text, "x.toml")
-    return build_policy(document.rules, document.hosts, document.private_networks)
 
 
 # Rules
@@ -185,7 +102,7 @@ def test_a_rule_that_is_gone_is_not_guessed_at() -> None:
 
 @FORMS
 def test_inside_addresses_stay_reachable_as_they_were(form: str) -> None:
-    """By `private`, by a mapping, by an address rule beside the name, or by another rule for the name."""
+    """By `private`, by a mapping, by an address rule next to the name, or by another rule for the name."""
     gateway = Fake(
         "p.test private", "m.test", "n.test", "10.0.0.0/8", "o.test:443", ".o.test private",
         hosts=("m.test:127.0.0.1",),
@@ -291,7 +208,7 @@ def test_a_place_that_never_answered_is_marked() -> None:
 
 
 def test_more_places_than_are_kept_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded, and nobody takes a part for the whole."""
+    """Memory is bounded, and no one takes a part for the whole."""
     monkeypatch.setattr(learning, "MAX_PLACES", 3)
     monkeypatch.setattr(learning, "_MAX_REFUSED", 3)
     gateway = Fake("* force")
@@ -345,76 +262,3 @@ def test_nothing_reached_is_a_policy_too() -> None:
     """It allows nothing."""
     assert parsed(Fake().text(), "toml").rules == ()
     assert parsed(Fake().text("txt"), "txt").rules == ()
-
-
-# For any run
-
-HOSTS = ("a.test", "b.a.test", "c.b.a.test", "other.test", "93.184.216.34", "10.0.0.7", "2606:4700::1")
-PORTS = (22, 80, 81, 443, 8000, 8001)
-GIVEN = (
-    "a.test", ".a.test:443", "*.a.test methods=GET", "b.a.test:80 paths=/x/**", "!c.b.a.test", "!.a.test methods=POST",
-    "!.a.test:80 paths=/y", "10.0.0.0/8", "10.0.0.7:22", "a.test private", "* force", "!10.0.0.0/24:8000",
-    "other.test:8000-8001", "*.a.test:* max_upload=10 private",
-)  # fmt: skip
-requests = st.tuples(
-    st.sampled_from(HOSTS),
-    st.sampled_from(PORTS),
-    st.sampled_from(("CONNECT", "GET", "POST")),
-    st.sampled_from((PUBLIC, "10.0.0.7")),
-    st.sampled_from(("/", "/x/z", "/y")),
-)
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(
-    given_rules=st.lists(st.sampled_from(GIVEN), max_size=5),
-    asked=st.lists(requests, max_size=8),
-    form=st.sampled_from(("toml", "txt")),
-)
-def test_it_allows_what_was_let_through_and_nothing_else(given_rules: list[str], asked: list[Any], form: str) -> None:
-    """What was let through passes again. Nothing passes that goes to another place, or that was denied."""
-    gateway = Fake(*given_rules)
-    through = [request for request in asked if gateway.ask(*request)]
-    again = parsed(gateway.text(form), form)
-    reached = {(host, port) for host, port, *_ in through}
-    # Where a name led inside because of an address rule, that rule is needed as well.
-    reached |= {
-        (address, port) for host, port, _, address, _ in through if canonical_host(host) != canonical_host(address)
-    }
-    for host, port, method, address, path in through:
-        target = Target(canonical_host(host), port, *(() if method == "CONNECT" else (method, path)))
-        decision = decide(again, target)
-        assert decision.allowed, (host, port, gateway.text(form))
-        ip = target.host.ip if isinstance(target.host, Address) else ip_address(address)
-        assert judge_address(again, decision, target, ip, own=False).allowed, (host, port, gateway.text(form))
-    for host in (*HOSTS, "x.a.test", "test", "10.0.0.8"):
-        for port in (*PORTS, 23, 8002):
-            for target in (Target(canonical_host(host), port), Target(canonical_host(host), port, "POST", "/y")):
-                if decide(again, target).allowed:
-                    assert (host, port) in reached, (host, port, gateway.text(form))
-                    assert decide(gateway.policy, target).allowed, (target, gateway.text(form))
-
-
-def test_it_follows_a_gateway_to_its_end() -> None:
-    """The events of a gateway from the start on, the last ones included, which come with its end."""
-
-    async def follow() -> str:
-        gateway = Gateway(build_policy([parse_rule("a.test", HERE)]))
-        await gateway.start()
-        learner = Learning(gateway)
-        learner.start()
-        gateway.grant(parse_rule("b.test", HERE), "learn")
-        for host in ("a.test", "b.test"):
-            record = Record(host=host, port=443, rule=host, reason="allowed", verdict="allow", method="CONNECT")
-            gateway.state.journal.append(record.encode("decision"))
-            record.received = 5
-            gateway.state.journal.append(record.encode("end"))
-        await gateway.aclose()
-        await learner.stop()
-        await learner.stop()
-        return learner.policy_text(["x"], "txt")
-
-    assert asyncio.run(follow()).splitlines()[4:] == [
-        "a.test:443  # 1x, 0 B sent, 5 B received",
-        "b.test:443  # 1x, 0 B sent, 5 B received; would have been blocked",
-    ]

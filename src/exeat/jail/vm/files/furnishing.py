@@ -19,6 +19,7 @@ from exeat.jail.vm.settings import FileEntry, MountEntry, Settings
 from exeat.jail.vm.shares import ROOT_TAG, Tree
 from exeat.jail.vm.tree import GUEST
 from exeat.paths import is_in, is_inside
+from exeat.trust.unnamed_file import content_of
 from exeat.values import Value
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 DISK_ROOT: Final = "disk:"
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_CHUNK: Final = 1 << 20
 
 
 class GuestFiles(Value):
@@ -81,8 +81,8 @@ def files_of_image(spec: Spec, kind: str, *, is_root: bool) -> GuestFiles:
     found = GuestFiles(DISK_ROOT, tuple(trees), spec.cwd if is_there else home, HOST_NAME, shares, tuple(entries), home)
     if spec.trust is None:
         return found
-    own = _content(spec.trust.own)
-    bundle = FileEntry(BUNDLE, 0o444, _content(spec.trust.bundle))
+    own = content_of(spec.trust.own)
+    bundle = FileEntry(BUNDLE, 0o444, content_of(spec.trust.bundle))
     return found.replace(files=(bundle, FileEntry(OWN_CERTIFICATE, 0o444, own)), ca=own)
 
 
@@ -110,11 +110,3 @@ def _refuse_file(mount: Mount) -> None:
             where=f"--mount {mount.source}:{mount.target}",
             expected="the folder that it is in",
         )
-
-
-def _content(descriptor: int) -> bytes:
-    parts, at = [], 0
-    while data := os.pread(descriptor, _CHUNK, at):  # not read(): the place in the file is shared with others
-        parts.append(data)
-        at += len(data)
-    return b"".join(parts)

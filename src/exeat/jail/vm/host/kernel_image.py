@@ -66,7 +66,7 @@ def read_image(file: int) -> KernelImage:
 
 
 def _read_elf(file: int, head: bytes) -> KernelImage:
-    """Distributions ship none of these; somebody has built or unpacked one."""
+    """Distributions ship none of these; someone has built or unpacked one."""
     import mmap
 
     if not head.startswith(_ELF_64_LITTLE) or struct.unpack_from("<H", head, 18)[0] != _X86_64:

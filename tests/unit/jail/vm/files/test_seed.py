@@ -85,6 +85,11 @@ def _turn(server: SeedServer) -> None:
     server.move(dict(poll.poll(1000)))
 
 
+def _until_they_have_gone(server: SeedServer) -> None:
+    while len(server.wishes()) > 1:
+        _turn(server)
+
+
 def _connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=10)
 
@@ -96,8 +101,7 @@ def test_it_is_served(served: tuple[SeedServer, int]) -> None:
         for piece in (f"GET /{_WORD}/meta-data HTTP/1.1\r\n".encode(), b"Host: x\r\n", b"\r\n"):
             client.sendall(piece)
             _turn(server)
-        for _ in range(3):
-            _turn(server)
+        _until_they_have_gone(server)
         told = b"".join(iter(lambda: client.recv(4096), b""))
     assert told.startswith(b"HTTP/1.1 200 OK")
     assert b"local-hostname" in told
@@ -112,14 +116,12 @@ def test_whoever_says_too_much_or_nothing(served: tuple[SeedServer, int]) -> Non
     assert len(server.wishes()) == seed._MOST_CLIENTS, "it takes no more"
     for each in silent:
         each.close()
-    for _ in silent:
-        _turn(server)
+    _until_they_have_gone(server)
     with _connect(port) as client:
         client.sendall(b"x" * (seed._MOST_HEAD + 1))
         while len(server.wishes()) < 2:
             _turn(server)
-        while len(server.wishes()) > 1:
-            _turn(server)
+        _until_they_have_gone(server)
         try:
             told = client.recv(10)
         except ConnectionResetError:  # there was more that it has not read

@@ -1,4 +1,4 @@
-"""Secrets and messages for the tests of this folder."""
+"""Samples of secrets, and of messages that carry them."""
 
 from __future__ import annotations
 

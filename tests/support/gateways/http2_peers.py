@@ -42,7 +42,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 
 class Pipe(asyncio.Transport):
-    """The transport of a channel whose far end is in the same process. `sent` is what nobody has read yet."""
+    """The transport of a channel whose far end is in the same process. `sent` is what no one has read yet."""
 
     HIGH = 256 * 1024
 
