@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from bench import load, origin
 from bench.install import need_program, need_python_package
@@ -80,7 +81,7 @@ def count_calls(row: Row, program: str | None) -> tuple[Counter[str], int]:
     with open_peer(Exeat(program), tunnels=True) as (port, pid):
         way = Way(f"127.0.0.1:{port}")
         with _attached([need_program("strace", "strace"), "-f", "-c", "-o", str(out), "-p", str(pid)]):
-            seen = measure(Load(row.mode, row.connections, _COUNTED_S, 0, 0.0), way, lambda _: 0.0)
+            seen = measure(replace(_load(row, _COUNTED_S), warm_s=0.0), way, lambda _: 0.0)
     return read_calls(out.read_text()), seen.requests
 
 

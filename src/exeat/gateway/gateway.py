@@ -7,7 +7,6 @@ import logging
 import os
 import select
 import socket
-import sys
 import time
 from collections.abc import Container, Sequence
 from functools import partial
@@ -30,7 +29,7 @@ from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.resolve import Lookup, Resolver
 from exeat.gateway.gates.session import Session
 from exeat.gateway.limits import Limits
-from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
+from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables, queue_length
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import State
 from exeat.policy import Policy, Rule
@@ -191,7 +190,7 @@ class Gateway:
         deadline = self._loop.time() + limit_s
         while self._loop.time() < deadline:
             await asyncio.sleep(0)
-            waiting = any(_queue_length(each) for each in self._listeners or ())
+            waiting = any(queue_length(each) for each in self._listeners or ())
             asked, _, _ = select.select([each for each in self._dns_sockets[0] if each.fileno() >= 0], [], [], 0)
             if not (self.state.sessions or waiting or asked):
                 break
@@ -274,14 +273,11 @@ class Gateway:
         counters.open_connections += 1
         if destination is None and not channel.buffer:
             # Who is to speak first has no task before: a wake-up and a future less for each connection, 5 us.
-            session.await_first_bytes(self._start, self._forget)
+            session.await_first_bytes(self._serve, self._forget)
         else:
-            self._start(session, destination)
+            session.start(self._serve(session, destination))
 
-    def _start(self, session: Session, destination: Destination | None = None) -> None:
-        session.start(self._serve(session, destination))
-
-    async def _serve(self, session: Session, destination: Destination | None) -> None:
+    async def _serve(self, session: Session, destination: Destination | None = None) -> None:
         try:
             await serve_connection(session, destination)
         finally:
@@ -402,10 +398,3 @@ class Gateway:
         self.state.set_policy(policy)
         if self.state.questions is not None:
             self.state.questions.on_new_policy(self.state)
-
-
-def _queue_length(listener: socket.socket) -> int:
-    """How many connections wait to be accepted: for a listener, Linux says it as unacknowledged segments."""
-    if not hasattr(socket, "TCP_INFO") or listener.fileno() < 0:
-        return 0
-    return int.from_bytes(listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28)[24:28], sys.byteorder)

@@ -7,6 +7,8 @@ import errno
 import gc
 import os
 import resource
+import socket
+import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
@@ -72,6 +74,13 @@ def cannot_listen(host: str, port: int, error: OSError) -> StartError:
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     why = os.strerror(error.errno) if error.errno in _ADVICE else error.strerror or str(error)
     return StartError(f"cannot listen on {place}: {why}", detail=_ADVICE.get(error.errno or 0, ""))
+
+
+def queue_length(listener: socket.socket) -> int:
+    """How many connections wait to be accepted: for a listener, Linux says it as unacknowledged segments."""
+    if not hasattr(socket, "TCP_INFO") or listener.fileno() < 0:
+        return 0
+    return int.from_bytes(listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28)[24:28], sys.byteorder)
 
 
 def proxy_url(host: str, port: int, credentials: Credentials | None = None) -> str:

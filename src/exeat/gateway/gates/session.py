@@ -64,12 +64,14 @@ class Session:
 
     # Before it has a task
 
-    def await_first_bytes(self, begin: Callable[[Session], None], forget: Callable[[Session], None]) -> None:
-        """Call `begin` when the client has spoken; `forget` if it leaves before, or takes too long."""
+    def await_first_bytes(
+        self, serve: Callable[[Session], Coroutine[Any, Any, None]], forget: Callable[[Session], None]
+    ) -> None:
+        """Start to `serve` when the client has spoken; `forget` if it leaves before, or takes too long."""
         client = self.client
         self.watch(self.state.limits.first_byte_s, client.close)
         client.when_lost(lambda _: forget(self))
-        client.push_to(_FirstBytes(self, begin))
+        client.push_to(_FirstBytes(self, serve))
 
     # Time
 
@@ -232,11 +234,11 @@ class Session:
 class _FirstBytes:
     """Who waits for a client to speak, without a task."""
 
-    __slots__ = ("_begin", "_session")
+    __slots__ = ("_serve", "_session")
 
-    def __init__(self, session: Session, begin: Callable[[Session], None]) -> None:
+    def __init__(self, session: Session, serve: Callable[[Session], Coroutine[Any, Any, None]]) -> None:
         self._session = session
-        self._begin = begin
+        self._serve = serve
 
     def on_data(self, data: bytes) -> None:
         client = self._session.client
@@ -244,7 +246,7 @@ class _FirstBytes:
             return  # its last words, behind which it broke off: there is no one to answer
         client.release()
         client.put_back(data)
-        self._begin(self._session)
+        self._session.start(self._serve(self._session))
 
     def on_eof(self) -> None:
         self._session.client.close()
