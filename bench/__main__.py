@@ -18,7 +18,7 @@ from bench.kept import measure_kept
 from bench.peers import Exeat, Mitmproxy, Peer, SandboxRuntime, all_peers
 from bench.process import HERE, WORK, BenchError, raise_descriptor_limit
 from bench.rows import EXTRA_ROWS, ROWS, Effort, Results, compare, measure_memory, measure_rules
-from bench.sections import CONTAINERS, VMS, write_around
+from bench.sections import CONTAINERS, SCALE, VMS, write_around
 from bench.startup import measure_startup
 
 
@@ -56,7 +56,7 @@ def is_needed(peer: str, rows: str) -> bool:
 
 
 def choose(options: argparse.Namespace, results: Results) -> list[Peer]:
-    """Install the peers that were asked for; one that cannot be had is named in the results, with the reason."""
+    """Install the peers that were asked for; one that is not available is named in the results, with the reason."""
     known = {peer.name: peer for peer in all_peers(options.exeat)}
     wanted = options.only.split(",") if options.only else [name for name in known if is_needed(name, options.rows)]
     ready: list[Peer] = []
@@ -114,7 +114,7 @@ def main(argv: list[str]) -> int:
         say("bench: stopped; nothing was written")
         return 130
     command = shlex.join(["python", "-m", "bench", *argv])
-    write_around(options.out, report.page(results, rows, effort, command, origin.version()), CONTAINERS, VMS)
+    write_around(options.out, report.page(results, rows, effort, command, origin.version()), SCALE, CONTAINERS, VMS)
     raw: list[dict[str, object]] = [
         {"row": row, "peer": peer, **sample.as_json()}
         for (row, peer), samples in results.samples.items()

@@ -38,7 +38,7 @@ class InterceptingSandboxRuntime(SandboxRuntime):
 
 
 def interceptors(peers: Sequence[Peer], exeat_program: str | None) -> list[Peer]:
-    """Of the peers that could be had, those that can do this, set up for it."""
+    """Of the peers that are here, those that can do this, set up for it."""
     known: Mapping[str, Peer] = {
         Exeat.name: InterceptingExeat(exeat_program),
         Mitmproxy.name: InterceptingMitmproxy(),

@@ -102,7 +102,7 @@ def measure_jail(exeat: str | None, effort: Effort, results: Results, *, web: bo
         results.failures["jail", "exeat"] = str(error)
         return
     if not web:
-        reason = f"ports {WEB_PORTS[0]} and {WEB_PORTS[1]} of {WEB_HOST} cannot be had"
+        reason = f"ports {WEB_PORTS[0]} and {WEB_PORTS[1]} of {WEB_HOST} are not available"
         results.failures |= {(row.name, REDIRECTED): reason for row in JAIL_ROWS}
     for number in range(effort.more_rounds):
         for row in JAIL_ROWS:

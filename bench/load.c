@@ -16,8 +16,11 @@
  *       direct        origin-form requests, no proxy that the generator knows of, connections kept
  *       direct-new    the same, a new connection for each request
  *       direct-tls    the same over TLS, connections kept
+ *       MODE-unique   the same as MODE, each request with a header line that no other request has
  * A phase ends after REQUESTS, or after SECONDS when REQUESTS is 0.
  * LOAD_PER_S in the environment: no more than so many requests a second, evenly.
+ * LOAD_CLIENTS in the environment: each connection is one of so many clients, with an address and a login of its own
+ * (bench/scale.py has the same).
  * TOKEN is sent as `Authorization: Bearer TOKEN`; BODY is a file that is sent with each request, as JSON.
  *
  * It speaks with its parent in lines: "warm" after the warm-up, then it waits for a line, so that the parent
@@ -29,6 +32,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <signal.h>
 #include <stdint.h>
@@ -46,19 +50,22 @@ enum { AGAIN = -1, BROKEN = -2, STALL_S = 20 };
 
 struct conn {
     enum state state;
-    int fd, served, retried;
+    int fd, served, retried, client;
     SSL *ssl;
     uint64_t began_ns;
     size_t sent;
+    char *text, *stamp; /* its request, and what of it is different each time */
+    size_t text_len;
     struct reply reply;
 };
 
-static int fresh, tunnelled, over_tls, idle, epoll_fd, in_flight;
+static int fresh, tunnelled, over_tls, idle, epoll_fd, in_flight, unique, clients;
 static struct sockaddr_in peer = {.sin_family = AF_INET};
 static char connect_text[512], *request_text, scratch[1 << 18], first_error[160];
 static const char *server_name; /* for SNI; none where the origin is an address */
 static size_t connect_len, request_len;
 static long long want_length, quota, issued, done, errors, reconnects, bytes, moved;
+static unsigned long long stamps;
 static uint64_t deadline_ns, pace_ns, next_ns;
 static uint32_t *latency_us;
 static size_t latency_room;
@@ -99,6 +106,10 @@ static void dial(struct conn *c) {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
     if ((c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)) < 0) die("socket");
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (clients) {
+        struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7F400001u + (uint32_t)c->client)};
+        if (bind(c->fd, (struct sockaddr *)&own, sizeof own) < 0) die("bind");
+    }
     if (connect(c->fd, (struct sockaddr *)&peer, sizeof peer) < 0 && errno != EINPROGRESS) die("connect");
     if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, c->fd, &event) < 0) die("epoll_ctl");
     c->state = DIALLING;
@@ -119,6 +130,11 @@ static void issue(struct conn *c) {
     c->began_ns = now_ns();
     c->retried = 0;
     c->sent = 0;
+    if (c->stamp) {
+        char digits[17];
+        snprintf(digits, sizeof digits, "%016llx", ++stamps);
+        memcpy(c->stamp, digits, 16);
+    }
     reply_begin(&c->reply);
     if (c->fd < 0) dial(c);
     else c->state = SENDING;
@@ -227,7 +243,7 @@ static void drive(struct conn *c) {
             if (idle) { complete(c); return; }
             break;
         case SENDING:
-            if ((n = give(c, request_text, request_len)) > 0 && c->sent == request_len) c->state = READING;
+            if ((n = give(c, c->text, c->text_len)) > 0 && c->sent == c->text_len) c->state = READING;
             break;
         case READING:
             if ((n = take(c)) <= 0) break;
@@ -330,6 +346,31 @@ static void compose_request(const char *before, const char *path, const char *ho
     fclose(file);
 }
 
+/* The request of one connection, with the lines that only it sends. */
+static void own_request(struct conn *c, int number, int count) {
+    char lines[256] = "", login[64], coded[96];
+    c->text = request_text;
+    c->text_len = request_len;
+    if (!unique && !clients) return;
+    size_t length = 0;
+    if (clients) {
+        c->client = (int)((long long)number * clients / count);
+        int n = snprintf(login, sizeof login, "c%05d:credential-of-client-%05d", c->client, c->client);
+        EVP_EncodeBlock((unsigned char *)coded, (unsigned char *)login, n);
+        length += (size_t)snprintf(lines, sizeof lines, "Proxy-Authorization: Basic %s\r\n", coded);
+    }
+    size_t at = (size_t)(strstr(request_text, "\r\n") + 2 - request_text);
+    size_t stamp = at + length + strlen("X-Request-Id: ");
+    if (unique)
+        length += (size_t)snprintf(lines + length, sizeof lines - length, "X-Request-Id: %016d\r\n", 0);
+    if (!(c->text = malloc(request_len + length))) die("malloc");
+    memcpy(c->text, request_text, at);
+    memcpy(c->text + at, lines, length);
+    memcpy(c->text + at + length, request_text + at, request_len - at);
+    c->text_len = request_len + length;
+    if (unique) c->stamp = c->text + stamp;
+}
+
 int main(int argc, char **argv) {
     if (argc < 10 || argc > 12) { fprintf(stderr, "usage: see the head of load.c\n"); return 2; }
     const char *mode = argv[1];
@@ -340,9 +381,12 @@ int main(int argc, char **argv) {
     fresh = resumes || strstr(mode, "-full") != NULL;
     idle = !strcmp(mode, "idle");
     tunnelled = idle || !strncmp(mode, "tunnel", 6);
-    over_tls = tunnelled || !strcmp(mode, "direct-tls");
+    over_tls = tunnelled || !strncmp(mode, "direct-tls", 10);
     want_length = atoll(argv[5]);
     const char *per_s = getenv("LOAD_PER_S");
+    const char *many = getenv("LOAD_CLIENTS");
+    clients = many ? atoi(many) : 0;
+    unique = strstr(mode, "-unique") != NULL;
     if (per_s && atof(per_s) > 0) pace_ns = (uint64_t)(1e9 / atof(per_s));
     signal(SIGPIPE, SIG_IGN);
     for (int i = 3; i < argc; i++)
@@ -369,7 +413,10 @@ int main(int argc, char **argv) {
         SSL_CTX_set_session_cache_mode(tls, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
         SSL_CTX_sess_set_new_cb(tls, keep_session);
     }
-    for (int i = 0; i < count; i++) all[i].fd = -1;
+    for (int i = 0; i < count; i++) {
+        all[i].fd = -1;
+        own_request(&all[i], i, count);
+    }
     if (warm_s > 0) phase(all, count, warm_s, 0);
     puts("warm");
     await_line();

@@ -17,6 +17,7 @@ TLS_PORT = 18443
 WEB_HOST, WEB_PORTS = "127.77.0.1", (80, 443)  # an address of our own: 127.0.0.1 may have a server there already
 SMALL_BYTES = 612  # the size of nginx's own welcome page, which older comparisons use
 SMALL_PATH = "/small.txt"
+UNIQUE_PATH = "/unique.txt"  # the same, with a header line that no other response has
 BULK_PATH = "/bulk.bin"
 
 
@@ -48,6 +49,7 @@ http {{
   server {{
     listen 127.0.0.1:{plain} backlog=4096; listen 127.0.0.1:{tls} ssl backlog=4096;
     {web} root {home}/www;
+    location = {unique} {{ try_files {small} =404; add_header X-Request-Id $request_id; }}
   }}
   {guarded}
 }}
@@ -102,7 +104,18 @@ def open_origin(bulk_bytes: int) -> Iterator[bool]:
     web = _may_bind_web()
     listen = "listen {0}:{1} backlog=4096; listen {0}:{2} ssl backlog=4096;".format(WEB_HOST, *WEB_PORTS) if web else ""
     guarded = server_block(home)
-    config.write_text(CONFIG.format(home=home, user=user, plain=PLAIN_PORT, tls=TLS_PORT, web=listen, guarded=guarded))
+    config.write_text(
+        CONFIG.format(
+            unique=UNIQUE_PATH,
+            small=SMALL_PATH,
+            home=home,
+            user=user,
+            plain=PLAIN_PORT,
+            tls=TLS_PORT,
+            web=listen,
+            guarded=guarded,
+        )
+    )
     nginx = need_program("nginx", "nginx-light")
     with running([nginx, "-p", str(home), "-c", str(config)], PLAIN_PORT, home / "start.log"):
         yield web

@@ -17,7 +17,7 @@ MAX_DESCRIPTORS = 16384
 
 
 class BenchError(Exception):
-    """Something needed for a measurement could not be had; the text is shown in the results."""
+    """Something needed for a measurement is missing; the text is shown in the results."""
 
 
 def raise_descriptor_limit() -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from bench.cpu import cpu_s, rss_mb
 from bench.install import say
 from bench.load import Load, Sample, Way, measure
-from bench.origin import BULK_PATH, LOCAL, PLAIN_PORT
+from bench.origin import BULK_PATH, LOCAL, PLAIN_PORT, SMALL_PATH, UNIQUE_PATH
 from bench.peers import Exeat, Peer, open_peer
 from bench.process import WORK, BenchError
 
@@ -35,6 +35,7 @@ class Row:
 
 ROWS = (
     Row("keepalive", "Plain HTTP, connections kept", "plain"),
+    Row("unique", "Plain HTTP, connections kept, no header line repeated", "plain-unique"),
     Row("new", "Plain HTTP, a new connection for each request", "plain-new"),
     Row("tunnel", "CONNECT once per connection, then many requests over TLS inside it", "tunnel"),
     Row("connect", "CONNECT, TLS handshake and one request, new each time", "tunnel-new"),
@@ -61,7 +62,8 @@ class Effort:
     def load(self, row: Row) -> Load:
         if row.is_bulk:  # no warm-up: the first download would be the measurement
             return Load(row.mode, row.connections, self.seconds, 0, 0.0, BULK_PATH, self.bulk_bytes)
-        return Load(row.mode, row.connections, self.seconds, self.requests, min(1.0, self.seconds / 2))
+        path = UNIQUE_PATH if row.mode.endswith("-unique") else SMALL_PATH
+        return Load(row.mode, row.connections, self.seconds, self.requests, min(1.0, self.seconds / 2), path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 CONTAINERS = "## Containers"
 VMS = "## Virtual machines"
+SCALE = "## Many sandboxes on one gateway"
 
 
 def _pattern(title: str) -> re.Pattern[str]:

@@ -70,7 +70,7 @@ def log_not_opened(path: str, error: OSError) -> StartError:
 
 
 class JailError(ExeatError):
-    """The jail that was asked for cannot be had. Never answered with a weaker one. `fix` is what to do about it.
+    """The jail that was asked for is not available. Never answered with a weaker one. `fix` is what to do about it.
 
     `is_missing`: the machine does not offer this kind of jail, as opposed to a fault in building this one.
     """

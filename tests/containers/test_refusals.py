@@ -1,4 +1,4 @@
-"""What cannot be had with a container is refused before an engine is asked, with what to use instead."""
+"""What is not possible with a container is refused before an engine is asked, with what to use instead."""
 
 from __future__ import annotations
 

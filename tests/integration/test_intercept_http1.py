@@ -233,7 +233,7 @@ def test_a_kept_connection_ends_after_its_time(
     start_intercepted: StartIntercepted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server sees TLS end in order."""
-    monkeypatch.setattr("exeat.gateway.gateway._SWEEP_S", 0.05)
+    monkeypatch.setattr("exeat.gateway.sweeper._SWEEP_S", 0.05)
     ended = threading.Event()
 
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
@@ -265,7 +265,7 @@ def test_a_client_that_does_not_begin_is_let_go(
     start_intercepted: StartIntercepted,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("exeat.gateway.gateway._SWEEP_S", 0.05)
+    monkeypatch.setattr("exeat.gateway.sweeper._SWEEP_S", 0.05)
     scene = start_intercepted(limits=Limits(**limits))  # type: ignore[arg-type]
     with DOORS[door](scene, b"good.test", 443) as conn:
         conn.sendall(data)
@@ -280,7 +280,7 @@ def test_a_client_that_does_not_begin_is_let_go(
 def test_a_client_that_stops_in_the_handshake_is_let_go(
     start_intercepted: StartIntercepted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("exeat.gateway.gateway._SWEEP_S", 0.05)
+    monkeypatch.setattr("exeat.gateway.sweeper._SWEEP_S", 0.05)
     scene = start_intercepted(limits=Limits(head_s=0.1))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = scene.trust().wrap_bio(incoming, outgoing, server_hostname="good.test")
@@ -314,7 +314,7 @@ def test_time_limits_hold_inside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each ends the connection, with the answer it has without TLS."""
-    monkeypatch.setattr("exeat.gateway.gateway._SWEEP_S", 0.05)
+    monkeypatch.setattr("exeat.gateway.sweeper._SWEEP_S", 0.05)
 
     def handle(conn: socket.socket, origin: RawOrigin, raw: bytearray) -> None:
         while origin.read(conn, raw):

@@ -109,7 +109,7 @@ def test_holds_for_http_2(client: str, start_intercepted: StartIntercepted) -> N
 
 
 def test_a_websocket_to_a_server_of_http_2_only(start_intercepted: StartIntercepted) -> None:
-    """It cannot be had, and the client is told so."""
+    """It is not possible, and the client is told so."""
     server = Http2Server()
     scene = start(start_intercepted, server, "h2 only")
     with scene.open() as conn:

@@ -164,7 +164,7 @@ def test_a_name_that_leads_to_a_forbidden_address(data: bytes, start_inside: Sta
     assert inside.detour.made == []
 
 
-# Servers that cannot be had
+# Servers that cannot be reached
 #
 # What a client says before its server is sought may be served otherwise: these clients speak once it is.
 

@@ -48,7 +48,7 @@ def check_quiet(folder: Path, done: Finished, meant: Sequence[Path]) -> None:
     assert list((folder / "tmp").iterdir()) == []
 
 
-# Secrets that cannot be had: what the file says, and what the error says
+# Secrets that cannot be fetched: what the file says, and what the error says
 
 UNFETCHED = {
     "command-fails": (shell(f"echo {VALUE}; exit 3"), "its command ended with status 3"),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import select
 import socket
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -26,12 +25,13 @@ from exeat.gateway.doors.dropped import DropLog
 from exeat.gateway.doors.redirect import Destination, find_destination
 from exeat.gateway.doors.synthetic import SyntheticNames
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.gates.resolve import Lookup, Resolver
+from exeat.gateway.gates.resolve import IPAddress, Lookup, Resolver
 from exeat.gateway.gates.session import Session
 from exeat.gateway.limits import Limits
 from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables, queue_length
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import State
+from exeat.gateway.sweeper import Sweeper
 from exeat.policy import Policy, Rule
 from exeat.reasons import Ending, ProxyError
 from exeat.wire.http1 import encode_reply
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from exeat.gateway.gates.questions import Answerer, WhoAsks
     from exeat.gateway.tls.interception import Interception
 
-_log = logging.getLogger("exeat")
-_SWEEP_S: Final = 1.0
 _TOO_MANY: Final = encode_reply(503, "too many connections", error=ProxyError.CONNECTION_LIMIT_REACHED)
 
 
@@ -50,9 +48,10 @@ class Gateway:
 
     `audit_rotation`: when the log goes on in another file. `journal`: a log for several gateways. `redirected`:
     connections may have been redirected to the listeners, which then are of a network namespace that has no other way
-    out. `dns_udp` and `dns_tcp` are bound sockets of it, on which DNS is answered, and on `dropped` the kernel tells
-    which packets were dropped there. All sockets given are the gateway's from `start` on. `interception`: look into TLS
-    where secrets or rules on methods and paths ask for it.
+    out. `closed`: the rule that closes an address to it, if any, for what the policy does not know, such as whose
+    network it is in. `dns_udp` and `dns_tcp` are bound sockets of it, on which DNS is answered, and on `dropped` the
+    kernel tells which packets were dropped there. All sockets given are the gateway's from `start` on. `interception`:
+    look into TLS where secrets or rules on methods and paths ask for it.
 
     `ask` is called about every place that no rule lists. A yes becomes a rule. No answer in `ask_timeout_s` is a no.
     """
@@ -73,7 +72,8 @@ class Gateway:
         lookup: Lookup | None = None,
         reuse_port: bool = False,
         listeners: Sequence[socket.socket] | None = None,
-        own_ports: Sequence[int] = (),
+        own_ports: Collection[int] = (),
+        closed: Callable[[IPAddress], Rule | None] | None = None,
         redirected: bool = False,
         dns_udp: Sequence[socket.socket] = (),
         dns_tcp: Sequence[socket.socket] = (),
@@ -96,6 +96,7 @@ class Gateway:
             credentials=Credentials(*credentials) if isinstance(credentials, tuple) else credentials,
             names=SyntheticNames(time.monotonic) if redirected else None,
             interception=interception,
+            closed=closed,
         )
         self._host = host
         self._port = port
@@ -117,8 +118,7 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop
         self._emptied: asyncio.Event | None = None  # while stopping: set when no connection is left
         self._count = 0
-        self._rejections_recorded = 0
-        self._sweeper: asyncio.Task[None] | None = None
+        self._sweeper: Sweeper | None = None
         self._state: State | None = None
         self.id = os.urandom(4).hex()
         self.addresses: list[tuple[str, int]] = []
@@ -146,7 +146,7 @@ class Gateway:
             self._state = None
             await journal.aclose()
             raise
-        self._sweeper = self._loop.create_task(self._sweep())
+        self._sweeper = Sweeper(state, self.id, always=self._shared_journal is None)
 
     async def _listen(self) -> None:
         binds: list[dict[str, object]] = [
@@ -221,8 +221,7 @@ class Gateway:
             if session.task is not None:
                 session.task.cancel()
         if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
+            self._sweeper.stop()
         state = self._state
         state.deadlines.close()
         state.pool.clear()
@@ -267,11 +266,13 @@ class Gateway:
             channel.write(_TOO_MANY)
             channel.close()
             return
+        assert self._sweeper is not None
+        self._sweeper.go_on()
         self._count += 1
         session = Session(self.state, channel, self._count)
         self.state.sessions.add(session)
         counters.open_connections += 1
-        if destination is None and not channel.buffer:
+        if destination is None and not (channel.buffer or channel.eof):
             # Who is to speak first has no task before: a wake-up and a future less for each connection, 5 us.
             session.await_first_bytes(self._serve, self._forget)
         else:
@@ -297,31 +298,10 @@ class Gateway:
         if self._emptied is not None and not self.state.sessions:
             self._emptied.set()
 
-    async def _sweep(self) -> None:
-        """One timer for all connections. Ten thousand of them cost about a millisecond a second."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_SWEEP_S)
-            now = loop.time()
-            for session in list(self.state.sessions):
-                try:
-                    session.check(now)
-                except Exception:  # one bad connection must not end the watch over all others
-                    self.counters.internal_errors += 1
-                    _log.exception("connection %d could not be checked", session.number)
-            self._record_rejections()
-            self.state.pool.sweep(now)
-            self.state.http2_pool.sweep(now, self.state.limits.upstream_idle_s)
-            self.state.journal.retry()
-
-    def _record_rejections(self) -> None:
-        """Connections over the limit are refused before they can say what they want: one line a second counts them."""
-        rejected = self.counters.rejected_connections - self._rejections_recorded
-        if rejected:
-            self._rejections_recorded += rejected
-            self.state.journal.append(
-                encode_event("limit", gateway=self.id, sandbox=self.state.sandbox, rejected=rejected)
-            )
+    @property
+    def is_used(self) -> bool:
+        """Whether there is a connection to a client or to a server."""
+        return self._sweeper is not None and self._sweeper.is_needed
 
     # What a caller sees
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from exeat.gateway.credentials import Credentials
 
 
-# Container objects that may be made, more than are freed, before cycles are looked for. With the default, 700, each open
-# tunnel was walked with every few new ones: with the cycles that they left, 5 % of the CPU of a tunnel.
+# Container objects that may be made, more than are freed, before cycles are looked for. With the default, 700, the
+# collector walked each open tunnel with every few new ones: with the cycles that they left, 5 % of the CPU of a tunnel.
 _GC_THRESHOLDS: Final = (20_000, 10, 10)
 
 

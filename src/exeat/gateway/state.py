@@ -202,8 +202,10 @@ class State:
         credentials: Login | None,
         names: SyntheticNames | None = None,
         interception: Interception | None = None,
+        closed: Callable[[IPv4Address | IPv6Address], Rule | None] | None = None,
     ) -> None:
         self.interception = interception
+        self.closed = closed  # the rule that closes an address, for what the policy does not know
         self.questions: Questions | None = None  # where someone may be asked about what no rule lists
         self.sessions: set[Session] = set()
         self.http2_pool = Http2Pool(limits.max_idle_upstreams)
@@ -238,8 +240,12 @@ class State:
         """Swap the policy. Connections made under the old one are no longer handed out."""
         self.policy = policy
         self.find = _place_finder(policy, self.interception)
-        self.clearances = Clearances()
+        self.forget_clearances()
         self.journal.policy = policy.digest
         self.pool.clear()
         self.http2_pool.retire_all()
         self.resolver.forget_all()
+
+    def forget_clearances(self) -> None:
+        """Which addresses are closed has changed."""
+        self.clearances = Clearances()

@@ -1,4 +1,4 @@
-"""Why a jail cannot be had on this machine, and the command that would change it."""
+"""Why a jail is not available on this machine, and the command that would change it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _has_modules() -> bool:
 def _no_namespaces(number: int, reason: str) -> JailError:
     """Namespaces are refused: find out by whom."""
     if is_already_inside():
-        # Not a kind of jail that is missing: no other kind could be had in here either.
+        # Not a kind of jail that is missing: no other kind is available in here either.
         return JailError(
             "already inside an exeat jail, which allows no other jail in it",
             detail=reason,

@@ -133,7 +133,7 @@ class Jail(Protocol):
 
 
 class Examination(Value):
-    """Can this kind of jail be had, and if not: why, and what would help."""
+    """Is this kind of jail available, and if not: why, and what would help."""
 
     ok: bool
     why: str

@@ -1,4 +1,4 @@
-"""The kinds of jail, and which of them can be had here. One that was asked for and cannot be had is an error.
+"""The kinds of jail, and which of them are available here. One that was asked for and is not is an error.
 
 A kind is a line in `BODIES` and a module of that name in `exeat.jail.bodies`, with `open_jail` and `examine`.
 """
@@ -34,7 +34,7 @@ class Body(Value):
     kind: str
     system: str = ""  # as `sys.platform` has it; "": any
     hides: Hides = Hides.NOTHING
-    by_itself: bool = False  # taken without being asked for, where it can be had
+    by_itself: bool = False  # taken without being asked for, where it is available
     needs_root: bool = False
     hides_sockets: bool = False  # Unix sockets of the host, but for those that are named
     needs_variables: bool = False  # it is nothing without those that name the proxy

@@ -124,7 +124,7 @@ def refuse_what_it_lacks(body: Body, plan: Plan) -> None:
 
 
 def _build_first(bodies: list[Body], jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
-    """Build the first of these that can be had, which begins with that jail. Raises JailError."""
+    """Build the first of these that is available, which begins with that jail. Raises JailError."""
     for body, other in pairwise(bodies):
         try:
             return _build(body, jail, plan, terminal)

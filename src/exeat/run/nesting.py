@@ -13,7 +13,7 @@ _WHERE = "--nest"
 
 
 def refuse_nesting(body: Body, files: FilePolicy) -> None:
-    """Raise ConfigError where a sandbox inside cannot be had, or would undo the jail."""
+    """Raise ConfigError where a sandbox inside is not possible, or would undo the jail."""
     if not body.nests:
         raise ConfigError(f"not in the {body.kind} jail", where=_WHERE, expected="--jail netns")
     if os.geteuid() == 0:

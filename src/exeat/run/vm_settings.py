@@ -1,4 +1,4 @@
-"""What cannot be had with a virtual machine, and what is settled by having one."""
+"""What a virtual machine cannot have, and what is settled by having one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def with_saved_machine(options: VmOptions, folder: SandboxFolder) -> VmOptions:
 
 
 def refuse_what_vms_lack(plan: Plan) -> None:
-    """Raises ConfigError, or JailError where no virtual machine can be had at all."""
+    """Raises ConfigError, or JailError where no virtual machine is available at all."""
     settings = plan.settings
     if is_already_inside():
         raise JailError(

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from exeat.errors import ConfigError
-from exeat.serve.clients import Client, client_files, load_clients, parse_clients
+from exeat.serve.client_files import list_files, load_clients
+from exeat.serve.clients import Client, parse_clients
 from exeat.serve.health import ask_admin
 from exeat.sources import read_text
 
@@ -35,7 +36,7 @@ def put(folder: Path, name: str, text: str) -> dict[str, Client]:
     new = parse_clients(text, f"{name}.json")
     file = folder / f"{name}.json"
     with _locked(folder):
-        gone = [Path(path) for path in client_files(str(folder)) if Path(path) != file and _is_gone(path, new)]
+        gone = [Path(path) for path in list_files(str(folder)) if Path(path) != file and _is_gone(path, new)]
         before = {path: path.read_bytes() for path in (file, *gone) if path.exists()}
         for path in gone:
             path.unlink()

@@ -5,37 +5,34 @@
     credential = "sha256:9f86d0…"       # or the value itself, at least 20 characters
     allow = ["api.example.com"]         # and deny, hosts, private_networks, limits, as in a policy file
 
-Where several files are given by naming a folder, no client may be in two of them. Networks never overlap: a client is
-found by its address, so one address has one client.
+Networks never overlap: a client is found by its address, so one address has one client.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_network
-from pathlib import Path
+from ipaddress import IPv6Network, ip_network
 from typing import Final
 
 from exeat.errors import ConfigError
 from exeat.gateway.credentials import ClientCredentials
 from exeat.gateway.limits import Limits, parse_limits
-from exeat.policy import Policy, Rule, Source, build_policy, parse_rule
+from exeat.policy import Policy, build_policy
 from exeat.policy.document import is_json, kind, parse_data, parse_table
 from exeat.policy.host import shown
 from exeat.policy.positions import Places
-from exeat.sources import read_text
+from exeat.serve.networks import Network, Networks
 
-Network = IPv4Network | IPv6Network
 MIN_CREDENTIAL: Final = 20
 _HASHED: Final = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _NAMES: Final = "1 to 63 of a-z, 0-9, - _ and ., beginning with a letter or a digit"
 _POLICY_KEYS: Final = ("allow", "deny", "hosts", "private_networks", "limits")
 _KEYS: Final = ("networks", "credential", *_POLICY_KEYS)
-_EXPECTED: Final = "a file in TOML or JSON with [clients.NAME], or a folder of such files"
+EXPECTED: Final = "a file in TOML or JSON with [clients.NAME], or a folder of such files"
 _CREDENTIAL: Final = f"sha256: and 64 hex digits, or a random value of at least {MIN_CREDENTIAL} characters"
 
 
@@ -57,63 +54,51 @@ class Client:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def load_clients(path: str) -> dict[str, Client]:
-    """By name. Raises ConfigError for the first thing that cannot be used; there are no clients in part."""
-    found: dict[str, Client] = {}
-    for file in client_files(path):
-        for client in parse_clients(read_text(file, _EXPECTED), file):
-            if client.name in found:
-                raise ConfigError(
-                    f"the client {client.name} is in another file too", where=file, expected="one of them"
-                )
-            _check_apart(client, found.values(), file)
-            found[client.name] = client
-    return found
+class Together:
+    """Clients that can be served on one port. Adding and removing one costs the same however many there are."""
 
+    def __init__(self) -> None:
+        self._clients: dict[str, Client] = {}
+        self._networks = Networks()
+        self._by_credential: dict[bytes, str] = {}
 
-def keep_apart(clients: Mapping[str, Client]) -> dict[str, Policy]:
-    """What is in force for each: its own policy, and no way into the networks of others, where the gateway is, too."""
-    closed = [(name, _closed(network)) for name, client in clients.items() for network in client.networks]
-    return {
-        name: client.policy.with_rules([*client.policy.rules, *(rule for whose, rule in closed if whose != name)])
-        if _reaches_inside(client.policy)
-        else client.policy
-        for name, client in clients.items()
-    }
+    @property
+    def clients(self) -> Mapping[str, Client]:
+        """By name."""
+        return self._clients
 
+    def add(self, client: Client, where: Callable[[], str]) -> None:
+        """Raises ConfigError, which says where, if it has what another one has. Then nothing has changed."""
+        digest = client.credentials.digest
+        if client.name in self._clients:
+            fault, expected = f"the client {client.name} is in another file too", "one of them"
+        elif met := self._networks.meeting(client.networks):
+            network, held = met
+            fault = f"the networks of {client.name} and {held.owner} overlap: {network} and {held.network}"
+            expected = "networks of its own for each client"
+        elif other := self._by_credential.get(digest):
+            fault, expected = f"{client.name} and {other} have the same credential", "one for each client"
+        else:
+            self._clients[client.name] = client
+            self._networks.add(client.name, client.networks)
+            self._by_credential[digest] = client.name
+            return
+        raise ConfigError(fault, where=where(), expected=expected)
 
-def _reaches_inside(policy: Policy) -> bool:
-    """Otherwise it has only names, which lead to public addresses."""
-    by_rule = any(rule.private or rule.pattern.network is not None for rule in policy.rules if not rule.deny)
-    return by_rule or bool(policy.hosts) or bool(policy.private_networks)
-
-
-def _closed(network: Network) -> Rule:
-    text = f"[{network}]:*" if network.version == 6 else f"{network}:*"
-    return parse_rule(text, Source("the network of another client"), deny=True)
-
-
-def client_files(path: str) -> list[str]:
-    """The file, or the files of the folder in order. A path that is not there is an error when it is read."""
-    try:
-        names = sorted(each.name for each in Path(path).iterdir())
-    except NotADirectoryError:
-        return [path]
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", where=path, expected=_EXPECTED) from None
-    return [f"{path}/{name}" for name in names if name.endswith((".toml", ".json")) and not name.startswith(".")]
+    def remove(self, client: Client) -> None:
+        del self._clients[client.name], self._by_credential[client.credentials.digest]
+        self._networks.remove(client.name)
 
 
 def parse_clients(text: str, filename: str) -> list[Client]:
     data, where = parse_data(text, filename, as_json=is_json(filename))
     if not isinstance(data, dict) or not isinstance(data.get("clients"), dict) or data.keys() - {"clients"}:
-        raise where.fault("the file has to hold a table of clients, and nothing else", expected=_EXPECTED)
-    clients: list[Client] = []
+        raise where.fault("the file has to hold a table of clients, and nothing else", expected=EXPECTED)
+    together = Together()
     for name, table in data["clients"].items():
         client = _parse_client(name, table, where.below("clients").below(name))
-        _check_apart(client, clients, str(where("clients", name, key=True)))
-        clients.append(client)
-    return clients
+        together.add(client, lambda name=name: str(where("clients", name, key=True)))  # type: ignore[misc]
+    return list(together.clients.values())
 
 
 def _parse_client(name: str, table: object, where: Places) -> Client:
@@ -163,19 +148,3 @@ def _parse_credential(name: str, table: Mapping[str, object], where: Places) -> 
         if len(value) >= MIN_CREDENTIAL and value.isprintable() and not value.lower().startswith("sha256:"):
             return ClientCredentials(name, hashlib.sha256(value.encode()).digest())
     raise where.fault("a client needs a credential that cannot be guessed", "credential", expected=_CREDENTIAL)
-
-
-def _check_apart(client: Client, others: Iterable[Client], where: str) -> None:
-    for other in others:
-        for one in client.networks:
-            for two in other.networks:
-                if one.version == two.version and one.overlaps(two):
-                    raise ConfigError(
-                        f"the networks of {client.name} and {other.name} overlap: {one} and {two}",
-                        where=where,
-                        expected="networks of its own for each client",
-                    )
-        if client.credentials.digest == other.credentials.digest:
-            raise ConfigError(
-                f"{client.name} and {other.name} have the same credential", where=where, expected="one for each client"
-            )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
 from exeat.audit.journal import Journal, open_journal
@@ -20,9 +21,11 @@ from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.gateway.process import cannot_listen, memory_limit, proxy_url
-from exeat.policy import Policy, build_policy
+from exeat.policy import Policy, Rule, Source, build_policy, parse_rule
+from exeat.policy.policy import address_forms
 from exeat.reasons import Reason
-from exeat.serve.clients import Client, keep_apart
+from exeat.serve.clients import Client
+from exeat.serve.networks import Network, Networks
 
 _STRANGERS: Final = Limits(max_connections=256, first_byte_s=5.0, head_s=5.0, keep_alive_s=5.0)
 _MIN_SHARE: Final = 16
@@ -31,6 +34,7 @@ _SPARE_DESCRIPTORS: Final = 64
 # of the memory, or one client could end the process for all.
 _CONNECTION_BYTES: Final = 128 * 1024
 _MAX_KNOWN: Final = 4_096
+_RETRY_S: Final = 1.0
 
 
 class Front:
@@ -55,10 +59,14 @@ class Front:
         self._own_ports = frozenset(own_ports)
         self._gateways: dict[str, Gateway] = {}
         self._known: dict[str, Gateway] = {}  # by address, as far as it has been seen
+        self._networks = Networks()
+        self._reach_inside: set[str] = set()  # clients that could ask for an address of another
+        self._share = 0
         self._closing: set[asyncio.Task[None]] = set()
         self._journal: Journal
         self._strangers: Gateway
         self._server: asyncio.Server
+        self._log_keeper: asyncio.Task[None]
         self._loop: asyncio.AbstractEventLoop
 
     # Starting and stopping
@@ -85,15 +93,26 @@ class Front:
         try:
             self._strangers = self._make("", build_policy(()), _STRANGERS, Strangers())
             await self._strangers.start()
-            self._gateways = await self._open_all(self.clients.values(), keep_apart(self.clients))
-            self._put_shares()
+            self._gateways = await self._open_all(self.clients.values())
+            for client in self.clients.values():
+                self._networks.add(client.name, client.networks)
+                self._note_reach(client)
+            self._put_shares(self.clients)
             await self._server.start_serving()
+            self._log_keeper = self._loop.create_task(self._keep_log())
         except BaseException:
             self._server.close()
             await self._journal.aclose()
             raise
 
+    async def _keep_log(self) -> None:
+        """Gateways in use try again what could not be written. Here for when none is."""
+        while True:
+            await asyncio.sleep(_RETRY_S)
+            self._journal.retry()
+
     async def aclose(self, drain_s: float = 0.0) -> None:
+        self._log_keeper.cancel()
         self._server.close()
         everyone = [*self._gateways.values(), self._strangers]
         await asyncio.gather(*(gateway.aclose(drain_s=drain_s) for gateway in everyone), *self._closing)
@@ -115,37 +134,73 @@ class Front:
 
     def _owner(self, address: str) -> Gateway:
         peer = _parse(address)
-        if peer is not None:
-            for name, client in self.clients.items():
-                if any(peer in network for network in client.networks):
-                    return self._gateways[name]
-        return self._strangers
+        held = self._networks.find(peer) if peer is not None else None
+        return self._strangers if held is None else self._gateways[held.owner]
+
+    def _closed(self, name: str, ip: IPv4Address | IPv6Address) -> Rule | None:
+        """No client gets into the network of another, where the gateway is, too: as if this rule were its own."""
+        if name not in self.clients:
+            return _closing_rule(ip_network(ip))  # it is gone, and what it has under way goes nowhere
+        if name in self._reach_inside:
+            for form in address_forms(ip):
+                held = self._networks.find(form)
+                if held is not None and held.owner != name:
+                    return _closing_rule(held.network)
+        return None
 
     # Clients that come, change and go
 
-    async def set_clients(self, clients: Mapping[str, Client]) -> int:
-        """Put other clients in force. Returns the number of connections that are no longer allowed, which are cut."""
-        before = self.clients
-        policies = keep_apart(clients)
-        new = await self._open_all((each for name, each in clients.items() if name not in before), policies)
+    async def change(self, put: Sequence[Client], gone: Collection[str] = ()) -> int:
+        """Put clients in force, and end others. Returns the number of connections no longer allowed, which are cut.
+
+        Those that are not named go on as before: what one change costs does not depend on how many there are.
+        """
+        new = await self._open_all(client for client in put if client.name not in self.clients)
         # Nothing waits from here on: no connection comes in between, to be given to who it was for before.
         self._gateways |= new
-        self.clients = dict(clients)
-        self._known.clear()
-        cut = sum(self._remove(name) for name in before.keys() - clients.keys())
-        for name, client in clients.items():
-            is_same = name in before and client.digest == before[name].digest
-            if name in before and not (is_same and policies[name].digest == self._gateways[name].policy.digest):
-                cut += await self._change(before[name], client, policies[name])
-        self._put_shares()
+        before = {client.name: self.clients[client.name] for client in put if client.name not in new}
+        has_moved = self._move([each for each in put if not _is_in_place(before.get(each.name), each)], gone)
+        self.clients |= {client.name: client for client in put}
+        for client in put:
+            self._note_reach(client)
+        cut = sum(self._remove(name) for name in gone)
+        for client in put:
+            if client.name in before:
+                cut += await self._change(before[client.name], client)
+        if has_moved:
+            cut += await self._close_networks({client.name for client in put})
+        self._put_shares([client.name for client in put])
         return cut
 
-    async def _open_all(self, clients: Iterable[Client], policies: Mapping[str, Policy]) -> dict[str, Gateway]:
+    def _move(self, clients: Sequence[Client], gone: Collection[str]) -> bool:
+        """Networks go to others. All are given up first: two clients may have exchanged theirs."""
+        for name in (*gone, *(client.name for client in clients)):
+            self._networks.remove(name)
+        for client in clients:
+            self._networks.add(client.name, client.networks)
+        if clients or gone:
+            self._known.clear()
+        return bool(clients)
+
+    def _note_reach(self, client: Client) -> None:
+        (self._reach_inside.add if _reaches_inside(client.policy) else self._reach_inside.discard)(client.name)
+
+    async def _close_networks(self, judged: Collection[str]) -> int:
+        """A network has another owner now. Whoever may reach inside, and is connected to anything, is judged again."""
+        cut = 0
+        for name in self._reach_inside.difference(judged):
+            gateway = self._gateways[name]
+            gateway.state.forget_clearances()
+            if gateway.is_used:
+                cut += await gateway.set_policy(gateway.policy.with_rules(gateway.policy.rules))
+        return cut
+
+    async def _open_all(self, clients: Iterable[Client]) -> dict[str, Gateway]:
         """All of them or none."""
         opened: dict[str, Gateway] = {}
         try:
             for client in clients:
-                gateway = self._make(client.name, policies[client.name], client.limits, client.credentials)
+                gateway = self._make(client.name, client.policy, client.limits, client.credentials)
                 await gateway.start()
                 opened[client.name] = gateway
         except BaseException:
@@ -161,19 +216,22 @@ class Front:
             sandbox=name,
             credentials=login,
             listeners=(),
-            own_ports=tuple(self._own_ports),
+            own_ports=self._own_ports,
+            closed=partial(self._closed, name) if name else None,
         )
 
-    async def _change(self, before: Client, client: Client, policy: Policy) -> int:
+    async def _change(self, before: Client, client: Client) -> int:
         """`set_policy` is a coroutine that never waits."""
         gateway = self._gateways[client.name]
         cut = 0
         if (client.networks, client.credentials) != (before.networks, before.credentials):
             gateway.state.credentials = client.credentials
             cut = _cut_all(gateway)  # they were let in by what no longer holds
-        return cut + await gateway.set_policy(policy, client.limits)
+        return cut + await gateway.set_policy(client.policy, client.limits)
 
     def _remove(self, name: str) -> int:
+        del self.clients[name]
+        self._reach_inside.discard(name)
         gateway = self._gateways.pop(name)
         cut = _cut_all(gateway)
         task = self._loop.create_task(gateway.aclose())
@@ -181,16 +239,18 @@ class Front:
         task.add_done_callback(self._closing.discard)
         return cut
 
-    def _put_shares(self) -> None:
+    def _put_shares(self, changed: Iterable[str]) -> None:
         """One client cannot take the connections of others: each has an equal part of what there can be."""
         most = min(Limits().max_connections, memory_limit() // 2 // _CONNECTION_BYTES)
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if descriptors != resource.RLIM_INFINITY:
             most = min(most, (descriptors - _SPARE_DESCRIPTORS) // 2 - _STRANGERS.max_connections)
         share = max(_MIN_SHARE, most // max(1, len(self.clients)))
-        for name, client in self.clients.items():
-            limits = replace(client.limits, max_connections=min(client.limits.max_connections, share))
+        for name in self.clients if share != self._share else changed:
+            limits = self.clients[name].limits
+            limits = replace(limits, max_connections=min(limits.max_connections, share))
             self._gateways[name].state.set_limits(limits)
+        self._share = share
 
     # What a caller sees
 
@@ -205,6 +265,21 @@ class Front:
     @property
     def url(self) -> str:
         return proxy_url(*self._where)
+
+
+def _is_in_place(before: Client | None, client: Client) -> bool:
+    return before is not None and before.networks == client.networks
+
+
+def _reaches_inside(policy: Policy) -> bool:
+    """Otherwise it has only names, which lead to public addresses."""
+    by_rule = any(rule.private or rule.pattern.network is not None for rule in policy.rules if not rule.deny)
+    return by_rule or bool(policy.hosts) or bool(policy.private_networks)
+
+
+def _closing_rule(network: Network) -> Rule:
+    text = f"[{network}]:*" if network.version == 6 else f"{network}:*"
+    return parse_rule(text, Source("the network of another client"), deny=True)
 
 
 def _cut_all(gateway: Gateway) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from exeat.audit.record import encode_event
@@ -11,7 +12,9 @@ from exeat.gateway.limits import Limits
 from exeat.policy import Policy
 from exeat.sandbox.files import Stamp, file_stamp
 from exeat.serve.admin import Snapshot, take_snapshot
-from exeat.serve.clients import Client, client_files, load_clients
+from exeat.serve.client_files import ClientFiles, is_file_name
+from exeat.serve.clients import Client
+from exeat.serve.folder_watch import FolderWatch, OnChange, watch_folder
 from exeat.serve.front import Front
 from exeat.serve.settings import ServeSettings
 
@@ -19,9 +22,15 @@ from exeat.serve.settings import ServeSettings
 class Service(Protocol):
     """All that can be asked of it. `reload` says what has changed, or nothing; it raises ExeatError."""
 
-    async def start(self) -> None: ...
+    async def start(self, on_change: OnChange) -> None:
+        """`on_change` is called with the names of files that the kernel has seen to change, where it can be asked."""
+
     async def aclose(self) -> None: ...
-    async def reload(self) -> str: ...
+    async def reload(self, files: Collection[str] | None = None) -> str: ...
+    def look(self) -> bool:
+        """Has a file changed since the last look? Asked about once a second."""
+        ...
+
     def reload_failed(self, why: str) -> None: ...
     def snapshot(self) -> Snapshot: ...
     @property
@@ -36,20 +45,10 @@ def open_service(settings: ServeSettings, port: int, admin_port: int) -> Service
     return (SeveralClients if settings.clients else OnePolicy)(settings, port, (admin_port,) if admin_port else ())
 
 
-def stamps(settings: ServeSettings) -> list[Stamp | None]:
-    """Of all files that are read. Of a folder too: a file that is removed from it is a change."""
-    if not settings.clients:
-        return [file_stamp(path) for path in settings.sources.files]
-    try:
-        return [file_stamp(settings.clients), *(file_stamp(path) for path in client_files(settings.clients))]
-    except ConfigError:
-        return [None]
-
-
 def describe(settings: ServeSettings) -> tuple[str, float]:
     """What will be served, in words, and how long it may take to drain. Raises ConfigError if that cannot be read."""
     if settings.clients:
-        clients = load_clients_checked(settings)
+        clients = _open_files(settings).clients
         return _count(len(clients), "client"), _drain_time(clients)
     policy, limits = load_checked(settings)
     return _count(len(policy.rules), "rule"), limits.drain_s
@@ -74,11 +73,12 @@ def load_checked(settings: ServeSettings) -> tuple[Policy, Limits]:
     return policy, limits
 
 
-def load_clients_checked(settings: ServeSettings) -> dict[str, Client]:
-    clients = load_clients(settings.clients)
-    for client in clients.values():
-        _refuse_budgets(settings, client.policy, client.limits)
-    return clients
+def _open_files(settings: ServeSettings) -> ClientFiles:
+    """The clients, read. Raises ConfigError."""
+    files = ClientFiles(settings.clients, lambda client: _refuse_budgets(settings, client.policy, client.limits))
+    files.look()  # before they are read: what changes in between is then seen
+    files.refresh()
+    return files
 
 
 def _refuse_budgets(settings: ServeSettings, policy: Policy, limits: Limits) -> None:
@@ -97,6 +97,7 @@ class OnePolicy:
 
     def __init__(self, settings: ServeSettings, port: int, own_ports: tuple[int, ...]) -> None:
         self._settings = settings
+        self._seen = self._stamps()  # before reading: a change in between is then seen as one
         policy, self._limits = load_checked(settings)
         self.gateway = Gateway(
             policy,
@@ -111,13 +112,20 @@ class OnePolicy:
             own_ports=own_ports,
         )
 
-    async def start(self) -> None:
+    async def start(self, on_change: OnChange) -> None:
         await self.gateway.start()
 
     async def aclose(self) -> None:
         await self.gateway.aclose(drain_s=self._limits.drain_s)
 
-    async def reload(self) -> str:
+    def _stamps(self) -> list[Stamp | None]:
+        return [file_stamp(path) for path in self._settings.sources.files]
+
+    def look(self) -> bool:
+        before, self._seen = self._seen, self._stamps()
+        return self._seen != before
+
+    async def reload(self, files: Collection[str] | None = None) -> str:
         policy, limits = load_checked(self._settings)
         if policy.digest == self.gateway.policy.digest and limits == self._limits:
             return ""
@@ -144,9 +152,11 @@ class SeveralClients:
     """A gateway for each client of a file, on one port."""
 
     def __init__(self, settings: ServeSettings, port: int, own_ports: tuple[int, ...]) -> None:
-        self._settings = settings
+        self._files = _open_files(settings)
+        self._due: set[str] = set()  # clients that were read and are not yet in force
+        self._watch: FolderWatch | None = None
         self._front = Front(
-            load_clients_checked(settings),
+            self._files.clients,
             host=settings.bind,
             port=port,
             audit=settings.audit,
@@ -155,18 +165,29 @@ class SeveralClients:
             own_ports=own_ports,
         )
 
-    async def start(self) -> None:
+    async def start(self, on_change: OnChange) -> None:
         await self._front.start()
+        if self._files.folder:
+            self._watch = watch_folder(self._files.folder, is_file_name, on_change)
 
     async def aclose(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
         await self._front.aclose(_drain_time(self._front.clients))
 
-    async def reload(self) -> str:
-        clients = load_clients_checked(self._settings)
-        if _digests(clients) == _digests(self._front.clients):
+    def look(self) -> bool:
+        return self._files.look(is_watched=self._watch is not None)
+
+    async def reload(self, files: Collection[str] | None = None) -> str:
+        self._due |= self._files.refresh(files)
+        now, before = self._files.clients, self._front.clients
+        put = [now[name] for name in sorted(self._due) if name in now and not _is_same(before.get(name), now[name])]
+        gone = [name for name in self._due if name in before and name not in now]
+        cut = await self._front.change(put, gone)
+        self._due.clear()
+        if not put and not gone:
             return ""
-        cut = await self._front.set_clients(clients)
-        return f"{_count(len(clients), 'client')}, {cut} connections no longer allowed and closed"
+        return f"{_count(len(now), 'client')}, {cut} connections no longer allowed and closed"
 
     def reload_failed(self, why: str) -> None:
         self._front.journal.append(encode_event("reload-failed", gateway="", note=why))
@@ -183,11 +204,15 @@ class SeveralClients:
         return _count(len(self._front.clients), "client")
 
 
-def _digests(clients: dict[str, Client]) -> dict[str, str]:
+def _is_same(before: Client | None, now: Client) -> bool:
+    return before is not None and before.digest == now.digest
+
+
+def _digests(clients: Mapping[str, Client]) -> dict[str, str]:
     return {name: client.digest for name, client in clients.items()}
 
 
-def _drain_time(clients: dict[str, Client]) -> float:
+def _drain_time(clients: Mapping[str, Client]) -> float:
     return max((client.limits.drain_s for client in clients.values()), default=0.0)
 
 

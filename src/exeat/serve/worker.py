@@ -6,13 +6,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from exeat.errors import ExeatError
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.serve.admin import Snapshot, open_admin
-from exeat.serve.service import open_service, stamps
+from exeat.serve.service import open_service
 from exeat.serve.settings import ServeSettings
 
 _WATCH_S: Final = 1.0
@@ -36,14 +36,13 @@ class Worker:
     """Serves until told to stop."""
 
     def __init__(self, settings: ServeSettings, port: int, admin_port: int) -> None:
-        self._settings = settings
-        self._seen = stamps(settings)  # before reading: a change in between is then seen as one
         self.service = open_service(settings, port, admin_port)
+        self._changed: set[str] | None = set()  # files, as the kernel tells of them; None: any
         self._stop = asyncio.Event()
         self._reloading = asyncio.Lock()
 
     async def start(self) -> None:
-        await self.service.start()
+        await self.service.start(self._on_change)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
@@ -62,11 +61,20 @@ class Worker:
         watcher.cancel()
         await self.service.aclose()
 
-    async def reload(self, why: str) -> None:
-        """Read all rules again. If anything in them is broken, what is in force stays in force."""
+    def _on_change(self, files: Collection[str] | None) -> None:
+        if self._changed == set():
+            asyncio.get_running_loop().create_task(self._reload_changed())
+        self._changed = None if files is None or self._changed is None else self._changed.union(files)
+
+    async def _reload_changed(self) -> None:
+        files, self._changed = self._changed, set()
+        await self.reload("file changed", files)
+
+    async def reload(self, why: str, files: Collection[str] | None = None) -> None:
+        """Read all rules again, or those of some files. If anything in them is broken, what is in force stays so."""
         async with self._reloading:
             try:
-                changed = await self.service.reload()
+                changed = await self.service.reload(files)
             except ExeatError as error:
                 say(f"reload ({why}) failed, the last good policy stays in force: {error}")
                 self.service.reload_failed(str(error))
@@ -76,11 +84,9 @@ class Worker:
 
     async def _watch_files(self) -> None:
         """Look at the files once a second: works on every file system, and misses no atomic rename."""
-        while self._seen:
+        while True:
             await asyncio.sleep(_WATCH_S)
-            found = stamps(self._settings)
-            if found != self._seen:
-                self._seen = found
+            if self.service.look():
                 await self.reload("file changed")
 
 

@@ -32,7 +32,7 @@ def _is_open(path: str) -> bool:
     return all(each.stat().st_mode & 0o001 for each in (Path(path), *Path(path).parents))
 
 
-# No one else's, whatever a tool sends to all processes of its user; None if that cannot be had.
+# No one else's, whatever a tool sends to all processes of its user; None if there is none.
 OWN_USER = 2_000_000 + os.getpid() if _has_user(2_000_000 + os.getpid()) else None
 _EXECUTABLE = os.path.realpath(sys.executable)
 _PYTHON = _EXECUTABLE if OWN_USER is None or _is_open(_EXECUTABLE) else "/usr/bin/python3"

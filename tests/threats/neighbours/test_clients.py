@@ -20,6 +20,10 @@ from tests.support.origins.raw import PING, PONG, RawOrigin
 A = Neighbour("alice", "127.0.1.1", "alice-knows-this-and-keeps-it")
 B = Neighbour("bob", "127.0.2.1", "bob-has-another-long-word")
 
+# A user namespace has a limit of its own.
+_NO_WATCHES = 'echo 0 > /proc/sys/user/max_inotify_instances; exec "$@"'
+_WITHOUT_WATCHES = ("unshare", "-Ur", "sh", "-ec", _NO_WATCHES, "sh")
+
 
 class _Scene:
     """a.test is for alice and b.test for bob; both lead to the same server."""
@@ -175,6 +179,34 @@ def test_clients_come_change_and_go_without_a_restart(
     assert scene.reach(carol, "http", "a.test") == DENIED
     assert scene.reach(bob, "http", "b.test") == DENIED
     scene.refused("unknown-client", 1)
+
+
+@pytest.mark.threat("T-S2")
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_folder_of_clients_is_kept_up_with(
+    serve: StartServing, start_raw_origin: StartRawOrigin, tmp_path: Path, is_told: bool
+) -> None:
+    """By what the kernel tells, or where it has no watches left by looking: a file that comes, changes and goes."""
+    origin = start_raw_origin()
+    alice = replace(A, rules=(f"a.test:{origin.port}",))
+    folder = tmp_path / "clients"
+    folder.mkdir()
+    write_clients(folder / "alice.json", alice)
+    command = () if is_told else _WITHOUT_WATCHES
+    serving: Serving = serve("--clients", str(folder), "--admin", "127.0.0.1:0", command=command)
+    held = alice.connect(serving)
+    assert alice.tunnel(held, "a.test", origin.port) == ALLOWED
+    bob = replace(B, rules=(f"b.test:{origin.port}",))
+    write_clients(folder / "bob.json", bob)
+    wait_until(lambda: "bob" in _in_force(serving), "bob to be known")
+    assert bob.reach(serving, "connect", "b.test", origin.port) == ALLOWED
+    (folder / "bob.json").write_text((folder / "bob.json").read_text().replace("b.test", "c.test"))
+    wait_until(lambda: bob.reach(serving, "connect", "b.test", origin.port) == DENIED, "bob's rules to be read")
+    (folder / "bob.json").unlink()
+    wait_until(lambda: "bob" not in _in_force(serving), "bob to be gone")
+    with held:
+        held.sendall(PING)
+        assert held.recv(100) == PONG, "what did not change is not touched"
 
 
 @pytest.mark.threat("T-S2")

@@ -97,7 +97,7 @@ def test_half_a_request_is_not_relayed_when_time_is_up(
     open_tunnel: Opener, start_scene: StartScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What may become a request and does not is never passed on: neither at the end of the stream nor of the time."""
-    monkeypatch.setattr("exeat.gateway.gateway._SWEEP_S", 0.05)
+    monkeypatch.setattr("exeat.gateway.sweeper._SWEEP_S", 0.05)
     limits = Limits(head_s=0.5, idle_s=0.5)
     scene = start_scene(handler=keep_silent, limits=limits)
     for beginning in (b"GE", b"ABC", b"\r\n\r\n", b"FETCH /a", b"GET /" + b"a" * 9_000):

@@ -19,7 +19,7 @@ def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_report_says_why_not_and_what_helps() -> None:
-    """A jail that cannot be had comes with its reason and its command; one that can be had with no command."""
+    """A jail that is not available comes with its reason and its command; one that is, with no command."""
     jails = (
         JailLine("netns", "namespaces", ok=False, why="user namespaces are off", fix="sudo sysctl -w x=1"),
         JailLine("env", "variables only; not a boundary", ok=True, why="always", fix="nothing"),

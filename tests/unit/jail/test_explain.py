@@ -1,4 +1,4 @@
-"""A jail that cannot be had: why, and what to do, for each way in which a kernel refuses."""
+"""A jail that is not available: why, and what to do, for each way in which a kernel refuses."""
 
 from __future__ import annotations
 

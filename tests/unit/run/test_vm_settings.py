@@ -1,4 +1,4 @@
-"""What cannot be had with a virtual machine is refused before anything starts, with what to use instead."""
+"""What a virtual machine cannot have is refused before anything starts, with what to use instead."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 from exeat.errors import ConfigError
 from exeat.serve.client_change import main, put, remove
-from exeat.serve.clients import load_clients
+from exeat.serve.client_files import load_clients
 
 
 def _text(name: str, network: str, allow: str = "example.com") -> str:

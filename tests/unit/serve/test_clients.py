@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from exeat.errors import ConfigError
-from exeat.serve.clients import load_clients, parse_clients
+from exeat.serve.client_files import load_clients
+from exeat.serve.clients import parse_clients
 from exeat.serve.front import _parse
 from exeat.serve.settings import settings_from
 from exeat.sources import RuleSources

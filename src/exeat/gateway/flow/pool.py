@@ -183,6 +183,11 @@ class Http2Pool:
         """How many are shared."""
         return len(self._open)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is none, not even one that only finishes what is under way."""
+        return not (self._open or self._retired)
+
     def set_limit(self, most: int) -> None:
         """Another limit, for what is shared from now on."""
         self._most = most

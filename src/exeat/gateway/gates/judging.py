@@ -64,6 +64,9 @@ def judge_addresses(
         return None
     target = access.target
     for ip in addresses:
+        closing = state.closed(ip) if state.closed is not None else None
+        if closing is not None:
+            return Decision(closing, Reason.DENIED_BY_RULE), ip
         own = asks_whether_own(state.policy, ip) and is_own_address(ip)
         judged = judge_address(state.policy, decision, target, ip, own=own)
         if judged.allowed and place.port in state.own_ports and (own or _is_here(ip)):

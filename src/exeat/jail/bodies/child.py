@@ -134,7 +134,7 @@ class TrustFolder:
     """
 
     def __init__(self, trust: TrustFiles | None) -> None:
-        """Raises StartError if it cannot be had, and then there is none."""
+        """Raises StartError if it cannot be made, and then there is none."""
         self._path = ""
         if trust is None:
             return

@@ -1,4 +1,4 @@
-"""The jail for root where network namespaces cannot be had: a uid of its own on the host's network.
+"""The jail for root where network namespaces are not available: a uid of its own on the host's network.
 
 Packet rules lead that uid to the gateway. The command is not the caller: it has a home and a TMPDIR that are empty,
 private and gone afterwards, and reaches files as any stranger does.

@@ -18,12 +18,13 @@ from exeat.jail.vm.caller import CallersTerminal
 from exeat.jail.vm.files.disk import BASE, FILE_SYSTEMS, MODULES, MORE_FILE_SYSTEMS, GuestDisk
 from exeat.jail.vm.files.furnishing import GuestFiles, complete_environment, files_of_image, files_of_view
 from exeat.jail.vm.files.seed import Seed, choose_port
+from exeat.jail.vm.guest import Guest
 from exeat.jail.vm.host.memory import choose_memory
 from exeat.jail.vm.machine import Machine
 from exeat.jail.vm.options import AUTO, TCG, VmOptions
 from exeat.jail.vm.settings import smbios_bytes, start_text
 from exeat.jail.vm.shares import Served
-from exeat.jail.vm.supervisor import Guest, live_as_supervisor
+from exeat.jail.vm.supervisor import live_as_supervisor
 from exeat.jail.vm.tree import MachineTree, seen_by_qemu
 
 if TYPE_CHECKING:

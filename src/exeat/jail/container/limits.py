@@ -16,7 +16,7 @@ _FIX: Final = (
 
 
 def check_limits(engine: Engine, options: ContainerOptions) -> str:
-    """A sentence about those that there are by default and cannot be had; "" if all can. Raises EngineError.
+    """A sentence about those that there are by default and the engine cannot hold; "" if all can. Raises EngineError.
 
     An engine that is root's has all of them. Others accept them and do nothing.
     """

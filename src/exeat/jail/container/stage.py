@@ -35,7 +35,7 @@ class Stage:
         self._names: dict[str, str] = {}  # what was copied: our path, its name in the volume
 
     def put(self, mounts: Iterable[Mount]) -> None:
-        """Raises ConfigError for what cannot be had there."""
+        """Raises ConfigError for what is not available there."""
         for path, _, read_only in mounts:
             if path not in self._names and not self._own.translate(path, read_only=read_only):
                 _refuse_copy(path, read_only)

@@ -38,7 +38,7 @@ class Way(Value):
 
 
 def find_way(engine: Engine) -> Way:
-    """The first that can be had. Raises EngineError if the engine cannot be asked."""
+    """The first that is available. Raises EngineError if the engine cannot be asked."""
     pid, uid = _ask_peer(engine)
     own = find_own_container(engine) if is_in_container() else None
     if own is None and (why := _why_elsewhere(engine, pid)):

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from exeat.jail.libc import call
 
-_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE = 0x40, 0x80, 0x100, 0x200
-_IN_OVERFLOW, _IN_ONLYDIR = 0x4000, 0x0100_0000
+IN_CLOSE_WRITE, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x8, 0x40, 0x80, 0x100, 0x200
+IN_OVERFLOW, IN_ONLYDIR = 0x4000, 0x0100_0000
 _IN_MASK_ADD = 0x2000_0000  # otherwise the kernel sets a watch that is there to nothing first, and misses what happens
-_CHANGES = _IN_CREATE | _IN_MOVED_TO | _IN_MOVED_FROM | _IN_DELETE | _IN_ONLYDIR | _IN_MASK_ADD
+_CHANGES = IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_ONLYDIR | _IN_MASK_ADD
 _EVENT = struct.Struct("iIII")
 _ENOUGH = 65_536
+
+
+def read_events(descriptor: int) -> Iterator[tuple[int, int, bytes]]:
+    """What the kernel has to tell now: watch, what happened, and the name in the watched folder.
+
+    Raises BlockingIOError if there is nothing.
+    """
+    data = os.read(descriptor, _ENOUGH)
+    while data:
+        number, mask, _, length = _EVENT.unpack_from(data)
+        yield number, mask, data[_EVENT.size : _EVENT.size + length].rstrip(b"\0")
+        data = data[_EVENT.size + length :]
 
 
 class NameWatch:
@@ -55,12 +67,8 @@ class NameWatch:
         """Where something has come or gone, in order. If that is more than the kernel keeps: everywhere."""
         found: list[str] = []
         with suppress(BlockingIOError):
-            data = os.read(self.descriptor, _ENOUGH)
-            while data:
-                number, mask, _, length = _EVENT.unpack_from(data)
-                name = data[_EVENT.size : _EVENT.size + length].rstrip(b"\0")
-                data = data[_EVENT.size + length :]
-                if mask & _IN_OVERFLOW:
+            for number, mask, name in read_events(self.descriptor):
+                if mask & IN_OVERFLOW:
                     found += self._paths
                 elif path := self._watched.get(number, {}).get(name):
                     found.append(path)

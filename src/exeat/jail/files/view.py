@@ -28,7 +28,7 @@ _IN_MEMORY: Final = "tmpfs"
 _STAGE_BYTES: Final = 256 << 20  # for copies: of what stays of hidden folders, of folders with mounts in them
 _UPPERS: Final = "upper"  # in the layer
 _PARTS: Final = "parts"  # which folder each upper one belongs to
-_NOTES: Final = "notes"  # what could not be had
+_NOTES: Final = "notes"  # what is missing in it
 
 
 class NoViewError(OSError):

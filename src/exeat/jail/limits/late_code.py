@@ -7,5 +7,5 @@ from importlib.machinery import BuiltinImporter, FrozenImporter
 
 
 def load_no_more_code() -> None:
-    """From here on what is not in memory cannot be had. To be called before a namespace of others' is entered."""
+    """From here on what is not in memory cannot be loaded. To be called before a namespace of others' is entered."""
     sys.meta_path[:] = [BuiltinImporter, FrozenImporter]

@@ -148,7 +148,7 @@ _SCOPE_GLOBAL = 0
 
 
 def look_connected(*, ipv6: bool, hands: Hands = OWN_HANDS) -> None:
-    """Have a link that is up, and an address of global scope in each family. What cannot be had is done without.
+    """Have a link that is up, and an address of global scope in each family. What is not available is done without.
 
     Some programs look for an address that is not of loopback before they ask for addresses of its family at all
     (AI_ADDRCONFIG as c-ares and aria2 read it). Others look for a link (Chromium: `navigator.onLine`). Neither leads

@@ -43,7 +43,7 @@ class Accel(Value):
 
 
 def choose(wanted: str = AUTO, insists: bool = False, cache_folder: str = "") -> Accel:
-    """Raises JailError: KVM is insisted on and cannot be had.
+    """Raises JailError: KVM is insisted on and not available.
 
     `cache_folder`: the user's, where a probe that failed is remembered until the machine starts again. Who insists
     has a new one made.

@@ -16,26 +16,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from exeat.errors import ExeatError, JailError
+from exeat.errors import ExeatError
 from exeat.jail import messages
 from exeat.jail.limits import seccomp
 from exeat.jail.signals import FOR_COMMAND, STOPPING, open_signalfd, read_signalfd
 from exeat.jail.vm import last_words, protocol
 from exeat.jail.vm.caller import CallersTerminal, to_write_to
 from exeat.jail.vm.children import QEMU, Children
-from exeat.jail.vm.files.disk import GuestDisk
-from exeat.jail.vm.files.seed import Seed, SeedServer
+from exeat.jail.vm.files.seed import SeedServer
+from exeat.jail.vm.guest import Guest, GuestError
 from exeat.jail.vm.machine import Machine
 from exeat.jail.vm.options import TIMED_OUT
 from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump, Tail
-from exeat.jail.vm.settings import ENTROPY, Settings, start_text
-from exeat.jail.vm.shares import Served
-from exeat.jail.vm.tree import MachineTree
-from exeat.values import Value
+from exeat.jail.vm.settings import ENTROPY, start_text
 
 if TYPE_CHECKING:
-    from exeat.jail.vm.saved.continuing import Continuing, Saving
+    from exeat.jail.vm.saved.continuing import Continuing
 
 _CONSOLE_BYTES: Final = 64 << 10
 _CONSOLE_LINES: Final = 1_000
@@ -44,27 +41,6 @@ _SHOWN_CHARACTERS: Final = 10_000  # what the guest says must fit into one messa
 _END_S: Final = 5.0  # for a guest that was told to end
 _LAST_BYTES_S: Final = 10.0  # for output that the guest says it has written
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
-
-class Guest(Value):
-    """All that is decided before the jail is built."""
-
-    machine: Machine  # without descriptors
-    settings: Settings
-    argv: tuple[str, ...]
-    environ: dict[str, str]
-    served: Served
-    tree: MachineTree
-    boot_limit_s: float
-    time_limit_s: float
-    disk: GuestDisk | None = None
-    seed: Seed | None = None  # for an image that boots by itself
-    continues: Continuing | None = None  # a machine that was saved
-    saves: Saving | None = None  # the machine, instead of running a command
-
-
-class GuestError(JailError):
-    """There is no guest (any more)."""
 
 
 def live_as_supervisor(guest: Guest, tell: Callable[[messages.Message], None]) -> NoReturn:
@@ -105,16 +81,16 @@ class Supervisor:
         self._not_started = False
         self._ends_at: float | None = None
         self._why_ending = 0  # a status, once the guest was told to end
+        self._is_gone = False
+        self._lost: GuestError | None = None
 
     @property
     def has_begun(self) -> bool:
         """Has the guest's command been started?"""
         return self._is_running
 
-    # Start
-
     def run(self) -> int:
-        """The status for our own process."""
+        """The status for our own process. Raises GuestError."""
         if self._guest.seed is not None:
             self._seeds = SeedServer(self._guest.seed)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of a reader, or a QEMU, that is gone we hear by an error
@@ -132,8 +108,16 @@ class Supervisor:
         self._time_ends = now + self._guest.time_limit_s if self._guest.time_limit_s else None
         if self._machine.is_continued:
             self._greet(protocol.VERSION)  # it has greeted when it was saved
+        return self._attend()
+
+    def _attend(self) -> int:
         while not self._is_over():
-            self._step()
+            try:
+                self._step()
+            except GuestError as error:
+                if not self._is_running:
+                    raise
+                self._lose(error)
         return self._status()
 
     def _continue_machine(self, saved: Continuing) -> dict[str, socket.socket]:
@@ -167,7 +151,9 @@ class Supervisor:
     def _step(self) -> None:
         poll = select.poll()
         for_guest = select.POLLOUT if self._to_guest else 0
-        wishes = [(self._signals, select.POLLIN), (self._control.fileno(), select.POLLIN | for_guest)]
+        wishes = [(self._signals, select.POLLIN)]
+        if not self._is_gone:
+            wishes.append((self._control.fileno(), select.POLLIN | for_guest))
         for part in self._parts():
             wishes += part.wishes()
         events: dict[int, int] = {}
@@ -347,7 +333,7 @@ class Supervisor:
 
     def _is_over(self) -> bool:
         late = self._ends_at is not None and time.monotonic() >= self._ends_at
-        if self._exited is None or (late and self._why_ending):
+        if (self._exited is None and not self._is_gone) or (late and self._why_ending):
             return late
         if not all(pump.is_empty for pump in self._outputs.values()):
             if not self._why_ending:
@@ -355,15 +341,17 @@ class Supervisor:
             return False
         if self._not_started or late:
             return True
-        expected = {"out": self._exited.out, "err": self._exited.err}
         return not any(
-            pump.received < expected[name] and not (pump.has_ended or pump.is_broken)
+            (self._exited is None or pump.received < getattr(self._exited, name))
+            and not (pump.has_ended or pump.is_broken)
             for name, pump in self._outputs.items()
         )
 
     def _status(self) -> int:
+        if self._lost is not None:
+            raise self._lost
         if self._why_ending:
-            hangs = "" if self._exited or not self._is_running else "; it did not answer any more, and was powered off"
+            hangs = "; it did not answer any more, and was powered off" if self._is_hanging() else ""
             reason = f"the guest's time was over ({self._guest.time_limit_s:g} s){hangs}"
             self._tell(messages.GuestEnded(reason, "" if self._exited else self._shown()))
             return self._why_ending
@@ -376,7 +364,19 @@ class Supervisor:
             status = status or 1  # the command has been told that it was
         return status
 
+    def _is_hanging(self) -> bool:
+        """Not if it only waits for a reader."""
+        waits = not all(pump.is_empty for pump in self._outputs.values())
+        return self._is_running and not (self._exited or self._is_gone or waits)
+
     # The end
+
+    def _lose(self, error: GuestError) -> None:
+        """The guest is gone, or is not to go on. What it wrote before is on its way, and has an end now."""
+        self._children.end()
+        self._is_gone = True
+        if self._exited is None and not self._why_ending:
+            self._lost, self._ends_at = error, time.monotonic() + _LAST_BYTES_S
 
     def _gone(self, what: str = QEMU, status: int | None = None) -> GuestError:
         detail = self._shown()

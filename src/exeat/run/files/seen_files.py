@@ -85,7 +85,7 @@ class SeenFiles:
 
 
 def see_files(plan: Plan) -> SeenFiles:
-    """Decide it. Raises ConfigError for what cannot be had."""
+    """Decide it. Raises ConfigError for what is not possible."""
     check_sockets_and_devices(plan.settings)
     # First of all: it makes exeat's own folder, which is to be hidden.
     with usual_modes():

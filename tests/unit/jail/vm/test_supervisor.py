@@ -15,9 +15,10 @@ import pytest
 
 from exeat.jail import messages
 from exeat.jail.vm import supervisor as module
+from exeat.jail.vm.guest import GuestError
 from exeat.jail.vm.protocol import Kind
 from exeat.jail.vm.pump import Pump, Tail
-from exeat.jail.vm.supervisor import GuestError, Supervisor
+from exeat.jail.vm.supervisor import Supervisor
 
 NO_SPACE = os.strerror(errno.ENOSPC)
 
@@ -65,7 +66,15 @@ def started(clock: Clock, streams: Streams) -> Iterator[Any]:
     supervisor: Any = Supervisor(guest, lambda message: None)
     supervisor._terminal.exists = False
     ours, theirs = socket.socketpair()
-    supervisor._control = ours
+    ours.setblocking(False)
+    supervisor._control, supervisor.of_agent = ours, theirs
+    supervisor._signals, *others = os.pipe()
+    os.set_blocking(supervisor._signals, False)
+    supervisor._console = supervisor._said = Tail(supervisor._signals, 1)
+    supervisor._said.has_ended = True
+    supervisor._ours = {}
+    supervisor._input = Pump(streams.source, streams.sink)
+    supervisor._input.is_broken = True
     out = Pump(streams.source, streams.sink)
     err = Pump(streams.source, streams.sink)
     err.has_ended = True
@@ -75,6 +84,8 @@ def started(clock: Clock, streams: Streams) -> Iterator[Any]:
     yield supervisor
     ours.close()
     theirs.close()
+    for each in (supervisor._signals, *others):
+        os.close(each)
 
 
 def _exited(out: int) -> bytes:
@@ -165,6 +176,68 @@ def test_a_command_that_stops_itself_does_not_stop_the_time(limited: bool, start
     started._time_ends = clock.now + 5 if limited else None
     started._hear(Kind.STOPPED, bytes([19]))
     assert bool(stopped) is not limited
+
+
+def test_what_a_guest_wrote_before_it_was_gone_is_passed_on(started: Any, streams: Streams) -> None:
+    """A crash, for example. What is read of it first is that it is gone."""
+    os.write(streams.guest, b"last words")
+    os.close(streams.guest)
+    streams.guest = os.dup(streams.sink)
+    started.of_agent.close()
+    with pytest.raises(GuestError, match="and its command with it"):
+        started._attend()
+    assert os.read(streams.caller, 100) == b"last words"
+
+
+@pytest.mark.threat("T-G8")
+def test_what_a_guest_wrote_before_it_spoke_nonsense_is_passed_on_and_has_an_end(
+    started: Any, clock: Clock, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QEMU is ended. Whoever keeps the guest's end of its output open all the same has no more than the usual time."""
+    os.write(streams.guest, b"first")
+    started.of_agent.send(b"\xff" * 100)
+    waited = started._wait_ms
+
+    def wait_ms() -> float:
+        clock.now += 1
+        return min(waited() or 1.0, 1.0)
+
+    monkeypatch.setattr(started, "_wait_ms", wait_ms)
+    with pytest.raises(GuestError, match="does not speak as it should"):
+        started._attend()
+    assert os.read(streams.caller, 100) == b"first"
+    assert clock.now < 1_100
+
+
+def test_a_guest_that_ended_in_time_as_it_was_told_to_is_no_crash(started: Any, clock: Clock, streams: Streams) -> None:
+    """It powers off when it has said so, and its output may still wait for whoever reads it."""
+    os.write(streams.guest, b"x" * 10)
+    os.close(streams.guest)
+    streams.guest = os.dup(streams.sink)
+    told: list[Any] = []
+    started._tell = told.append
+    started._time_ends = clock.now + 5
+    clock.now += 6
+    started._see_to_time()
+    started._hear(Kind.EXITED, _exited(10))
+    started.of_agent.close()
+    assert started._attend() == 124
+    assert [message.reason for message in told] == ["the guest's time was over (5 s)"]
+    assert os.read(streams.caller, 100) == b"x" * 10
+
+
+def test_a_guest_whose_output_no_one_takes_is_not_said_to_hang(started: Any, clock: Clock, streams: Streams) -> None:
+    told: list[Any] = []
+    started._tell = told.append
+    started._time_ends = clock.now + 5
+    pump = started._outputs["out"]
+    pump._waiting = b"y"
+    clock.now += 6
+    started._see_to_time()
+    clock.now += 6
+    assert started._is_over()
+    assert started._status() == 124
+    assert [message.reason for message in told] == ["the guest's time was over (5 s)"]
 
 
 @pytest.mark.parametrize("words", [b"x" * 60_000, "\N{SNOWMAN}".encode() * 20_000], ids=["letters", "wide letters"])

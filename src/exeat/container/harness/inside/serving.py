@@ -46,7 +46,7 @@ class Harness:
         self.received, self.waiting = bytearray(), bytearray()
         self.calls: list[Call] = []
         self.spare: typing.Any = None  # a Call that waits to be one
-        self.wants_spare = False  # once for each call, whether it can be had or not
+        self.wants_spare = False  # once for each call, whether there can be one or not
         self.folders = 0
         self.oom_kills = count_oom_kills()
         self.scoped = has_scopes()

@@ -5,6 +5,7 @@ A folder or a file that belongs to another user, that others may write to, or th
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -14,6 +15,8 @@ from exeat.paths import DIRECTORY
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FRESH: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# A file system, or a kernel, that has no files without a name.
+_NO_UNNAMED: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _UNFINISHED: Final = ".new-"
 _GIVEN_UP_S: Final = 3600.0  # a file that is still being written after so long belongs to a process that died
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -77,13 +80,15 @@ def write_own(folder: str, name: str, content: bytes) -> None:
     within = _open_folder(folder)
     fresh = f"{_UNFINISHED}{os.urandom(8).hex()}"
     try:
-        descriptor = os.open(fresh, _FRESH, 0o600, dir_fd=within)
+        descriptor, has_name = _open_fresh(within, fresh)
         try:
             os.fchmod(descriptor, 0o600)  # whatever the umask took away
             left = memoryview(content)
             while left:
                 left = left[os.write(descriptor, left) :]
             os.fsync(descriptor)
+            if not has_name:
+                os.link(f"/proc/self/fd/{descriptor}", fresh, dst_dir_fd=within, follow_symlinks=True)
         finally:
             os.close(descriptor)
         os.rename(fresh, name, src_dir_fd=within, dst_dir_fd=within)
@@ -92,6 +97,16 @@ def write_own(folder: str, name: str, content: bytes) -> None:
         raise
     finally:
         os.close(within)
+
+
+def _open_fresh(within: int, fresh: str) -> tuple[int, bool]:
+    """And whether it has a name yet: without one until it is whole, who is killed while it writes leaves nothing."""
+    try:
+        return os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=within), False
+    except OSError as error:
+        if error.errno not in _NO_UNNAMED:
+            raise
+        return os.open(fresh, _FRESH, 0o600, dir_fd=within), True
 
 
 def remove_own(folder: str, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from pathlib import Path
 
@@ -50,6 +51,24 @@ def test_folders_on_the_way_are_for_the_user_alone_too(tmp_path: Path) -> None:
     for name in ("state", "state/exeat", "state/exeat/machines"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
     assert read_own(str(tmp_path / "state/exeat/machines"), "a", 100) == b"one"
+
+
+@pytest.mark.parametrize("has_unnamed", [True, False], ids=["", "named from the start"])
+def test_who_is_killed_while_writing_leaves_no_half_of_a_file(
+    folder: Path, has_unnamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are files without a name, nothing at all; elsewhere what the next ones remove in time."""
+    if not has_unnamed:
+        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY | os.O_RDWR)  # as kernels take it that know no such thing
+    write_own(str(folder), "a", b"before")
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(os, "fsync", lambda descriptor: os.kill(os.getpid(), signal.SIGKILL))
+        write_own(str(folder), "a", b"after")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert read_own(str(folder), "a", 100) == b"before"
+    assert len(_names(folder)) == (1 if has_unnamed else 2)
 
 
 def test_no_folder_keeps_nothing() -> None:
