@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from exeat.errors import ConfigError
@@ -15,6 +14,7 @@ from exeat.policy import Policy, Rule, Source, build_policy, parse_document, par
 from exeat.policy.address import Network, parse_private_network
 from exeat.policy.document import PolicyDocument, SecretsTable, parse_allowlist, parse_listing
 from exeat.policy.policy import HostMapping
+from exeat.values import field, frozen, replace
 
 if TYPE_CHECKING:
     from exeat.secrets.model import SecretSpec
@@ -34,7 +34,7 @@ class Loaded(NamedTuple):
     files: tuple[FileSettings, ...] = ()  # of each file that says something about them; paths are from its folder
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RuleSources:
     """Everything that a user gave, unread. Kept so that a reload reads it all again, or not at all."""
 

@@ -11,11 +11,11 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from exeat.audit.chain import GENESIS, parse_line
 from exeat.errors import ConfigError
+from exeat.values import frozen
 
 MAX_LINE_BYTES = 256 * 1024
 """What is longer is no record: a dozen fields of 300 characters, 12 bytes each at worst, are 43 KB."""
@@ -160,7 +160,7 @@ def _refusal(place: LogPlace, why: str) -> ConfigError:
     return ConfigError(f"cannot read the log {place.path!r}: {why}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tail:
     """The last whole line, and the bytes after it that are not one.
 

@@ -6,13 +6,13 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from exeat.cli.options import add_judging_options, policy_sources
 from exeat.errors import ConfigError, HostError, ProtocolError
 from exeat.policy import Name, Policy, Reason, Target, canonical_path, judge_address, known_addresses, split_authority
 from exeat.policy.explain import Explanation, describe, explain
+from exeat.values import replace
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(?:\?[^#]*)?(?:#.*)?", re.DOTALL)
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22, "git": 9418, "ftp": 21, "postgresql": 5432}

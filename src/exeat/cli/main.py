@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None, given: argparse.Namespace | None = N
     options = build_parser(arguments[0] if arguments else "").parse(arguments, given)
     try:
         hear_interrupts()
+        gc.enable()
         status: int = options.run(options, arguments)
     except (ConfigError, JailError) as error:
         print(f"exeat: {error}", file=sys.stderr)

@@ -8,6 +8,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+# argparse asks for a translation of each of its words, which no one has made: with a locale set, 3 ms at every start.
+vars(argparse)["_"] = str
+
 _MAX_SHOWN = 60
 _DEFAULT_WIDTH = 80
 

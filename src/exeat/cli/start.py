@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 INTERRUPTED = 130  # as a shell counts it
@@ -17,6 +18,7 @@ def console() -> None:
     # Whoever starts us may want it ignored; then it stays so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
+    gc.disable()  # loading code makes no garbage that is worth looking for; `exeat.cli.main` enables it again
     from exeat.cli.main import console as begin
 
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hmac
 from base64 import b64decode
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
 from exeat.gateway.refusal import NO_CREDENTIALS, UNKNOWN_CLIENT, Refusal
+from exeat.values import frozen
 
 if TYPE_CHECKING:
     from exeat.gateway.flow.channel import Channel
@@ -25,7 +25,7 @@ class Login(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen(repr=False)
 class Credentials:
     """A name and a password. Compared in constant time."""
 
@@ -45,7 +45,7 @@ class Credentials:
         return NO_CREDENTIALS
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen(repr=False)
 class ClientCredentials:
     """Of one client among several: its name, and the SHA-256 of its password, which is long and random."""
 

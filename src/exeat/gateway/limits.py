@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from exeat.errors import ConfigError
 from exeat.policy import Rule, Source
 from exeat.policy.options import parse_size
+from exeat.values import field, fields_of, frozen, replace
 
 
 def _limit(default: float, doc: str) -> Any:
-    return field(default=default, metadata={"doc": doc})
+    return field(default=default, doc=doc)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """Every bound of the gateway. A value of 0 for `max_upload` means no budget; nothing else may be 0."""
 
@@ -39,17 +39,17 @@ class Limits:
 
 def parse_limits(given: Mapping[str, tuple[object, Source]], base: Limits | None = None) -> Limits:
     """Limits from a policy file's table. Unknown names and values out of range are errors."""
-    known = {item.name: item for item in fields(Limits)}
+    known = fields_of(Limits)
     changes: dict[str, float] = {}
     for name, (value, source) in given.items():
         if name not in known:
             raise ConfigError(f'unknown limit "{name}"', where=str(source), expected=f"one of {', '.join(known)}")
-        whole = known[name].type in (int, "int")
+        whole = Limits.__annotations__[name] == "int"
         number = _parse_number(name, value, source, whole=whole)
         if number < 0 or (number == 0 and name != "max_upload"):
             raise ConfigError(f"limit {name} must be above 0", where=str(source), expected="a positive number")
         changes[name] = number
-    return replace(base or Limits(), **changes)  # type: ignore[arg-type]  # int or float by the field, checked above
+    return replace(base or Limits(), **changes)
 
 
 def _parse_number(name: str, value: object, source: Source, *, whole: bool) -> float:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from exeat.errors import ProtocolError
 from exeat.reasons import Ending, ProxyError
+from exeat.values import frozen
 from exeat.wire.socks5 import Reply
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refusal:
     """An HTTP status, a sentence that the sandbox may read, and the RFC 9209 error type."""
 

@@ -19,6 +19,7 @@ from exeat.gateway.record.counters import Counters
 from exeat.gateway.record.records import AccessRecord, Records
 from exeat.policy import Decision, Host, Policy, Rule, Target, decide, split_authority
 from exeat.policy.decide import address_depends_on_request, depends_on_request
+from exeat.values import frozen
 from exeat.wire.fields import KnownFields
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _MAX_PLACES: Final = 4_096
 _CLEARED_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Place:
     """A host and port that someone asked for, with what the policy says of a tunnel to it.
 

@@ -7,7 +7,6 @@ port and, where it asks, method and path. What is left is denied, with the reaso
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import chain
 
 from exeat.policy.address import AddressClass, classify, declared, holds_no_public
@@ -16,6 +15,7 @@ from exeat.policy.path import is_canonical_path, path_matches
 from exeat.policy.policy import IP, Policy, address_forms
 from exeat.policy.rule import WEB_PORTS, Ports, Rule, Scope
 from exeat.reasons import PolicyReason, Reason
+from exeat.values import field, frozen
 
 # How far a rule got before it failed to fit: the rule that got furthest sets the reason.
 _PROGRESS = {
@@ -27,7 +27,7 @@ _PROGRESS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """What is asked for. `method` None is a tunnel: nothing is known of what goes through it.
 
@@ -49,17 +49,16 @@ class Target:
         return bool(self._is_clear)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decision:
     """A verdict. `rule` is the one that decided, or for a near miss the one that came closest."""
 
     rule: Rule | None
     reason: PolicyReason
-    # Worked out once: every gate asks, and a place keeps its decision.
-    allowed: bool = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "allowed", self.reason is Reason.ALLOWED)
+    @property
+    def allowed(self) -> bool:
+        return self.reason is Reason.ALLOWED
 
     @property
     def rule_text(self) -> str:

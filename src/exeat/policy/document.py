@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from exeat.errors import ConfigError, HostError
@@ -17,6 +16,7 @@ from exeat.policy.host import Address, Name, configured_host, shown
 from exeat.policy.options import RuleError
 from exeat.policy.policy import IP, HostMapping
 from exeat.policy.rule import Rule, Source
+from exeat.values import field, frozen
 
 if TYPE_CHECKING:
     from exeat.file_policy import FileSettings
@@ -37,7 +37,7 @@ _PLAIN = re.compile(r"[A-Za-z_]{1,32}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SecretsTable:
     """The table `secrets` of a file, unread, and where each part of it was written. It may hold values: no `repr`."""
 
@@ -45,7 +45,7 @@ class SecretsTable:
     where: Places = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyDocument:
     """A policy file, read. `limits` are scalars whose meaning is checked where they are used."""
 

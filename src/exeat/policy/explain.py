@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
 
 from exeat.policy.decide import Decision, Target, decide, rule_to_allow
 from exeat.policy.host import Name, shown
 from exeat.policy.policy import Policy
 from exeat.reasons import Reason
+from exeat.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Explanation:
     """For people. `where` is the source of the rule, `leads` to which inside addresses the host may lead, and `change`
     what would have to change; all of them may be empty.

@@ -8,10 +8,10 @@ an allowlist.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
 from exeat.errors import HostError
+from exeat.values import frozen
 
 MAX_NAME = 253  # RFC 1035 §2.3.4, without the trailing dot
 _MAX_AUTHORITY = MAX_NAME + len(".") + len(":65535")
@@ -26,7 +26,7 @@ _IPV6 = re.compile(r"[0-9a-f:.]{2,45}")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Name:
     """A DNS name: ASCII, lower case, no trailing dot. Made by `canonical_host`, never from raw text."""
 
@@ -40,7 +40,7 @@ class Name:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Address:
     """An IP address. IPv4-mapped IPv6 becomes the IPv4 address: the kernel dials the same machine."""
 

@@ -7,12 +7,12 @@ equality, hash or digest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 
 from exeat.policy.address import Network, carried_ipv4
 from exeat.policy.host import LOOPBACK, Name, unmapped
 from exeat.policy.rule import Rule, Scope
+from exeat.values import field, frozen
 
 IP = IPv4Address | IPv6Address
 HostMapping = tuple[str, tuple[IP, ...]]
@@ -96,7 +96,7 @@ def _narrowest_first(rule: Rule) -> tuple[bool, int, str]:
     return exact, sum(high - low + 1 for low, high in rule.ports), rule.text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Policy:
     """What may be reached. No rules means that nothing may.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
 
 from exeat.errors import ConfigError
 from exeat.policy.rule import Source
+from exeat.values import frozen
 
 Path = tuple[str | int, ...]
 Token = re.Match[str]
@@ -34,7 +34,7 @@ _JSON = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """The first character of a text. `exact` says that offsets into the text are columns from here."""
 
@@ -172,7 +172,7 @@ class Positions:
         return Place(line, start - self._lines[line - 1] + 1, exact)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Places:
     """Where the parts of one table of a file were written; `above` leads to the table."""
 

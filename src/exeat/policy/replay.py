@@ -7,7 +7,6 @@ looked into. Where the new verdict hangs on that, it cannot be told, and nothing
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from ipaddress import ip_address
 from typing import Final, NamedTuple
@@ -18,6 +17,7 @@ from exeat.policy.host import LOCALHOST, LOOPBACK, Host, Name, canonical_host
 from exeat.policy.policy import IP, Policy, address_forms
 from exeat.policy.rule import Rule
 from exeat.reasons import POLICY_DENIALS, Reason
+from exeat.values import replace
 
 _TUNNEL: Final = "CONNECT"
 _LOOKUP: Final = "dns"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
+
+from exeat.values import field, frozen
 
 Ports = tuple[tuple[int, int], ...]
 
@@ -86,7 +87,7 @@ def _network_text(network: IPv4Network | IPv6Network | None) -> str:
     return f"[{text}]" if network.version == 6 else text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """One rule. Its canonical text says everything but where it was written, so the text is its identity.
 
@@ -169,7 +170,7 @@ _new = object.__new__
 (
     _set_deny, _set_pattern, _set_ports, _set_source, _set_private, _set_methods, _set_paths, _set_max_upload,
     _set_allow_sni_mismatch, _set_force, _set_no_intercept, _set_proxy, _set_implied, _set_text,
-) = (vars(Rule)[each.name].__set__ for each in fields(Rule))  # fmt: skip
+) = (vars(Rule)[name].__set__ for name in vars(Rule)["__slots__"])  # fmt: skip
 
 
 def covers(wide: Pattern, narrow: Pattern) -> bool:

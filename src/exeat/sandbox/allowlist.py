@@ -6,7 +6,6 @@ Writers take turns; readers see the old list or the new one, whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from exeat.errors import ConfigError
 from exeat.policy.document import parse_listing
@@ -14,11 +13,12 @@ from exeat.policy.grammar import parse_rule
 from exeat.policy.rule import Rule, Source
 from exeat.sandbox.files import read_file, write_file
 from exeat.sandbox.folder import ALLOWLIST, FRESH, SandboxFolder
+from exeat.values import field, frozen
 
 MAX_BYTES = 8 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allowlist:
     """A list, read. `rules` say which line they are from. Made by `parse_allowlist_file`, never from raw text."""
 

@@ -8,7 +8,6 @@ Everything that was given is read before anything is stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from exeat.policy.grammar import parse_rule
@@ -31,6 +30,7 @@ from exeat.sandbox.allowlist import Allowlist, replace_allowlist, update_allowli
 from exeat.sandbox.folder import SandboxFolder, default_allowlist
 from exeat.sandbox.placeholders import forget_placeholders
 from exeat.sandbox.typed import Typed, read_allow, read_block
+from exeat.values import replace
 
 _MAX_SAID: Final = 5
 

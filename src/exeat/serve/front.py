@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
@@ -26,6 +25,7 @@ from exeat.policy.policy import address_forms
 from exeat.reasons import Reason
 from exeat.serve.clients import Client
 from exeat.serve.networks import Network, Networks
+from exeat.values import replace
 
 _STRANGERS: Final = Limits(max_connections=256, first_byte_s=5.0, head_s=5.0, keep_alive_s=5.0)
 _MIN_SHARE: Final = 16

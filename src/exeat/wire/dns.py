@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from exeat.errors import ProtocolError
+from exeat.values import frozen
 
 MAX_QUERY_BYTES: Final = 4_096  # a name has 255 bytes, and what EDNS adds is small
 CLASS_IN: Final = 1
@@ -72,7 +72,7 @@ class QType(IntEnum):
     CAA = 257
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Query:
     """One question. `name` is lower case without the final dot, and "." for the root.
 
@@ -91,7 +91,7 @@ class Query:
     udp_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """One record about the name that was asked for: an address (A, AAAA), or a canonical name (PTR)."""
 

@@ -6,11 +6,11 @@ Each `parse_*` takes what has arrived so far and returns `(value, bytes used)`, 
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 from exeat.errors import ProtocolError
+from exeat.values import frozen
 
 VERSION: Final = 5
 NO_AUTH: Final = 0
@@ -40,7 +40,7 @@ class SocksError(ProtocolError):
         self.reply = reply
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SocksRequest:
     """Where the client wants to go. `host` is raw text: canonicalising it is the policy's work."""
 

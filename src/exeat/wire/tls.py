@@ -8,11 +8,11 @@ handshake, in which no hello is taken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
 from exeat.errors import ProtocolError
+from exeat.values import field, frozen
 
 HANDSHAKE: Final = 0x16
 _ALERT: Final = 0x15
@@ -33,7 +33,7 @@ _SERVER_NAME: Final = 0
 _EXTENSION: Final = Struct(">HH")
 
 
-@dataclass(slots=True)
+@frozen
 class ClientHello:
     """What a hello says in clear text. `server_name` is raw: canonicalising it is the policy's work."""
 

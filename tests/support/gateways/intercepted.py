@@ -6,7 +6,6 @@ import json
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from exeat.gateway.deadlines import Deadlines
@@ -20,6 +19,7 @@ from exeat.secrets.setup.values import fetch
 from exeat.secrets.vault import Vault
 from exeat.sources import make_policy
 from exeat.trust.authority import Authority, Contexts
+from exeat.values import replace
 from tests.support.gateways.doors import Opener, open_connect, open_redirect, open_socks
 from tests.support.gateways.gate import Gate
 from tests.support.gateways.scene import AnyName, Dials, Scene

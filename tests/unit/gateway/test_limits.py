@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 
 from exeat.errors import ConfigError
 from exeat.gateway.limits import Limits, parse_limits
 from exeat.policy import Source
+from exeat.values import fields_of
 
 HERE = Source("policy.toml", 3, 5)
 
 
 def test_the_defaults_are_all_positive_and_documented() -> None:
     """No limit is off by accident; `max_upload` alone may be, since it is a budget and not a bound."""
-    for item in fields(Limits):
-        assert item.metadata["doc"]
-        assert getattr(Limits(), item.name) > 0 or item.name == "max_upload"
+    for name, item in fields_of(Limits).items():
+        assert item.doc
+        assert getattr(Limits(), name) > 0 or name == "max_upload"
 
 
 @pytest.mark.parametrize(

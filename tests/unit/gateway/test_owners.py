@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from exeat.gateway.state import Place
+from exeat.values import fields_of
 from exeat.wire.http1 import RequestHead, ResponseHead
 
 SOURCE = Path(__file__).parents[3] / "src" / "exeat"
@@ -41,6 +42,6 @@ def test_nothing_assigns_the_fields_of_another_module(owner: Path) -> None:
 
 
 def test_places_and_heads_are_values() -> None:
-    assert Place.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert fields_of(Place)
     assert issubclass(RequestHead, tuple)
     assert issubclass(ResponseHead, tuple)

@@ -116,7 +116,7 @@ def test_the_short_way_and_the_long_way_agree(text: str, deny: bool) -> None:
             rule = read(text, Source("list.txt", 7), deny=deny)  # type: ignore[operator]
         except RuleError as fault:
             return fault.public, fault.offset, fault.expected
-        return [getattr(rule, name) for name in Rule.__slots__]
+        return [getattr(rule, name) for name in vars(Rule)["__slots__"]]
 
     assert outcome(grammar.read_rule) == outcome(grammar._read_any_rule)
 

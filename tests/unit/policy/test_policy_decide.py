@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from ipaddress import ip_address
 
@@ -347,7 +346,7 @@ def test_policy_is_a_value() -> None:
     assert hash(one) == hash(two)
     assert one != policy("good.test")
     assert len(one.rules) == 2
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         one.rules = ()  # type: ignore[misc]
 
 

@@ -121,6 +121,57 @@ def test_a_pattern_among_many_is_found_wherever_it_stands(size: int) -> None:
                 assert replaced(table, [data]) == (b"." * before + b"-" + b"." * after, {pattern: 1})
 
 
+@pytest.mark.parametrize("size", [23, 38, 39, 54, 55, 62, 63, 70, 71, 78, 79, 100])
+@pytest.mark.parametrize("count", [2, 80])
+def test_a_pattern_in_much_data_is_found_wherever_it_stands(size: int, count: int) -> None:
+    """Much is searched in another way, and few patterns in another way than many."""
+    random = Random(size)
+    patterns = [random.randbytes(size) for _ in range(count)]
+    table = ReplacementTable(dict.fromkeys(patterns, b"-"))
+    filling = b"." * 32_000
+    assert not table.may_match(filling)
+    for before in range(60):
+        assert table.may_match(filling[:before] + patterns[before % count] + filling)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("width", [8, 17, 18, 40, 64])
+@pytest.mark.parametrize("form", [b"%%%02X", b"\\u00%02x"])
+def test_what_is_escaped_is_found_wherever_it_stands(form: bytes, width: int, count: int) -> None:
+    random = Random(width)
+    patterns = [b"".join([form % byte for byte in random.randbytes(width)]) for _ in range(count)]
+    table = ReplacementTable(dict.fromkeys(patterns, b"-"))
+    for filling in (b"." * 500, b"%.\\" * 11_000, form % 65 * 10_000):
+        assert not table.may_match(filling)
+        for before in range(100):
+            assert table.may_match(filling[:before] + patterns[before % count] + filling)
+
+
+@st.composite
+def long_streams(draw: st.DrawFn) -> list[bytes]:
+    """Pieces that are long enough not to be copied, with a value here and there, cut anywhere."""
+    parts = draw(st.lists(st.sampled_from([_VALUE, _VALUE[:20], _VALUE[20:], b"\n"]), max_size=6))
+    data = b"".join([each + b"." * draw(st.integers(0, 20_000)) for each in [b"", *parts]])
+    return cut(data, draw(st.lists(st.integers(0, len(data)), max_size=5)))
+
+
+_VALUE = b"sk-0123456789abcdefghijABCDEFGHIJ0123456789"
+
+
+@given(long_streams())
+@example([b"." * 20_000 + _VALUE[:30], _VALUE[30:] + b"." * 20_000])
+@example([_VALUE[:1], _VALUE[1:] + b"." * 20_000])
+def test_parts_are_what_is_fed_in_one(pieces: list[bytes]) -> None:
+    """Cut at the same places, whether or not anything was found."""
+    table = ReplacementTable({_VALUE: b"<value>", _VALUE.hex().encode(): b"<hex>"})
+    one, other = StreamReplacer(table), StreamReplacer(table)
+    for piece in pieces:
+        assert b"".join(one.feed_parts(piece)) == other.feed(piece)
+        assert one.held == other.held
+    assert one.finish() == other.finish()
+    assert one.hits == other.hits
+
+
 @given(st.binary(max_size=400), cut_points)
 def test_what_is_no_pattern_is_left_alone(data: bytes, cuts: list[int]) -> None:
     table = ReplacementTable({b"exeat_" + b"Zk3" * 10: b"value", b"\xff" * 60: b"other"})

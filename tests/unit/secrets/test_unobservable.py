@@ -50,6 +50,22 @@ def test_what_a_stream_lets_go(streams: Streams) -> None:
     assert len(one.finish()) == len(two.finish())
 
 
+@given(alike_and_not(), st.booleans())
+@settings(deadline=None)
+def test_what_a_stream_of_long_pieces_lets_go(streams: Streams, is_first: bool) -> None:
+    """Long pieces are not copied where there is nothing in them."""
+    value, alike, other = streams
+    forms = dict.fromkeys(reflected_forms(value), b"-")
+    one, two = StreamReplacer(forms), StreamReplacer(forms)
+    for piece, unlike_it in zip(alike, other, strict=True):
+        filling = b"." * 20_000
+        parts = one.feed_parts(piece + filling if is_first else filling + piece)
+        assert sum(map(len, parts)) == sum(
+            map(len, two.feed_parts(unlike_it + filling if is_first else filling + unlike_it))
+        )
+        assert len(one.held) == len(two.held)
+
+
 @given(alike_and_not(), st.integers(-1, 5))
 @settings(deadline=None)
 def test_what_a_body_lets_go(streams: Streams, given_out_at: int) -> None:

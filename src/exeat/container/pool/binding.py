@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from exeat.errors import ConfigError
@@ -28,6 +28,7 @@ from exeat.trust.authority import Authority, Contexts
 from exeat.trust.places import trust_variables
 from exeat.trust.roots import UpstreamTrust, find_system_roots
 from exeat.trust.store import combined_bundle
+from exeat.values import replace
 
 Rules = Policy | Iterable[str]
 SecretSettings = Mapping[str, Mapping[str, object]]

@@ -17,7 +17,6 @@ import socket
 import sys
 from asyncio import BaseTransport
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -47,6 +46,7 @@ from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.policy import LOCALHOST, LOOPBACK, Address
 from exeat.reasons import ProxyError, Reason
+from exeat.values import frozen
 from exeat.wire.http1 import sniff_request
 
 ServeInner = Callable[[Session, Inner], Awaitable[None]]
@@ -69,7 +69,7 @@ _METHOD: Final = re.compile(rb"\s*+([!-~]{1,32})(?![!-~])")
 # Where it was meant to go
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Destination:
     """What a client called connect() with."""
 

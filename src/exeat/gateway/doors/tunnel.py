@@ -7,9 +7,8 @@ HTTP or TLS; a port that a rule names explicitly may carry any protocol, the ser
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.flow.channel import Channel
@@ -20,6 +19,7 @@ from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.state import Access, Place
 from exeat.policy import LOCALHOST, Address, canonical_host, is_same_host
 from exeat.reasons import Ending, Reason
+from exeat.values import frozen
 from exeat.wire.http1 import sniff_request
 from exeat.wire.tls import HANDSHAKE, asks_for_second_hello, find_second_hello, parse_client_hello
 
@@ -47,7 +47,8 @@ class Speech(Enum):
     OTHER = 5
 
 
-class First(NamedTuple):
+@frozen
+class First:
     """A client's first bytes, understood as far as they are judged. They stay in its buffer."""
 
     speech: Speech
@@ -59,7 +60,7 @@ class First(NamedTuple):
 SILENT: Final = First(Speech.NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inner:
     """Requests that come through a tunnel to `place`, to be served each on its own: plain HTTP, or HTTP inside TLS.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ProtocolError
@@ -80,14 +80,14 @@ class Download:
     def take(self, data: bytes) -> bytes:
         """What to send for these bytes of the server's. Not to be called again once the decoder is done."""
         decoder = self.decoder
-        payload = decoder.feed(data) if data or decoder.is_behind else []
+        body = decoder.feed(data) if data or decoder.is_behind else []
+        payload: Sequence[bytes | memoryview] = body
         if self._scan is not None:
             if self._scan.unpacks:
-                return self._unpack(payload)
-            payload = [self._scan.feed(b"".join(payload))] if payload else []
-            if decoder.done:
-                payload.append(self._scan.finish())
-            payload = [part for part in payload if part]
+                return self._unpack(body)
+            payload = self._scan.feed_parts(b"".join(body)) if body else []
+            rest = self._scan.finish() if decoder.done else b""
+            payload = [part for part in (*payload, rest) if part]
         self.is_behind = decoder.is_behind
         return self._frame(payload, ends=decoder.done)
 
@@ -123,8 +123,8 @@ class Download:
             payload.append(rest)
         return self._frame(payload, ends=ends)
 
-    def _frame(self, payload: list[bytes], *, ends: bool) -> bytes:
-        out: list[bytes] = []
+    def _frame(self, payload: Sequence[bytes | memoryview], *, ends: bool) -> bytes:
+        out: list[bytes | memoryview] = []
         if self._head is not None:
             if self._kept is not None:
                 for part in payload:
@@ -144,10 +144,10 @@ class Download:
         else:
             if payload:
                 # One chunk for all that came together: a server's tiny chunks are not passed on as such.
-                out.append(encode_chunk(b"".join(payload)))
+                out += (b"%x\r\n" % sum(map(len, payload)), *payload, b"\r\n")
             if ends:
                 out.append(encode_last_chunk(self._trailers()))
-        return out[0] if len(out) == 1 else b"".join(out)
+        return b"".join(out)  # copies nothing if there is one, of bytes
 
     def _begin(self, whole: bytes | None = None) -> bytes:
         """The head, and the body behind it if that is there as a whole."""

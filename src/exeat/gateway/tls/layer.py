@@ -160,16 +160,19 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
 
     def _read_some(self) -> bool:
         """Hand over what can be read, up to a buffer full. True: there may be more."""
-        read, plain = self._object.read, _buffers.plain
+        incoming, read, plain = self._incoming, self._object.read, _buffers.plain
         size, most, records = 0, len(plain), 0
         ended = more = False
         failure: ssl.SSLError | None = None
         try:
-            while not (ended or more):
+            # To ask once more where nothing is left would raise SSLWantReadError: 1.1 us, twice for a small request.
+            while incoming.pending or size == 0:
                 got: int = read(_RECORD_BYTES, plain[size:])  # type: ignore[assignment]  # with a buffer it counts
                 size += got
                 records += 1
                 ended, more = got == 0, size == most or records == _RECORDS_A_TURN
+                if ended or more:
+                    break
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
@@ -35,6 +35,7 @@ from exeat.policy.address import Network, declared
 from exeat.policy.policy import IP
 from exeat.reasons import in_words
 from exeat.run.learn.rules import IsOwn, Line, Reached, denials, port_groups, tightest
+from exeat.values import replace
 
 _HERE: Final = Source("learned")
 _MAX_COMMAND: Final = 200

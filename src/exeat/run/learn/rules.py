@@ -6,7 +6,7 @@ Pure, but for the question whether an address is this machine's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Final
 
@@ -28,6 +28,7 @@ from exeat.policy import (
 )
 from exeat.policy.policy import IP
 from exeat.policy.rule import WEB_PORTS
+from exeat.values import replace
 
 _HERE: Final = Source("learned")
 _WEB: Final = frozenset(low for low, _ in WEB_PORTS)

@@ -120,6 +120,14 @@ class ResponseFilter(BodyFilter):
     def feed(self, data: bytes) -> bytes:
         return self._clean(data if self._decoder is None else self._decoder.feed(data))
 
+    def feed_parts(self, data: bytes) -> list[bytes | memoryview]:
+        """The same, in parts that are to be joined."""
+        if self._decoder is None and self._messages is None:
+            redaction = self._current()
+            if self._replacer is not None and redaction is self._redaction:
+                return self._replacer.feed_parts(data)
+        return [self.feed(data)]
+
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """The same, piece by piece. Nothing else may be fed before the last was taken."""
         for piece in (data,) if self._decoder is None else self._decoder.pieces(data):

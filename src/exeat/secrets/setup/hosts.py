@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Final
 
 from exeat.policy import Pattern, Rule, Scope, Source
@@ -11,6 +10,7 @@ from exeat.policy.grammar import is_public_suffix, read_rule
 from exeat.policy.host import shown
 from exeat.policy.options import RuleError
 from exeat.policy.rule import WEB_PORTS, Ports
+from exeat.values import replace
 
 MAX_HOSTS: Final = 100  # of one secret
 HTTPS_PORTS: Final[Ports] = ((443, 443),)  # what a host without a port means here

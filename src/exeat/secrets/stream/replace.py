@@ -16,6 +16,7 @@ from exeat.errors import ProtocolError
 from exeat.secrets.stream.search import Patterns
 
 _LEAST_HELD: Final = 512
+_LONG_BYTES: Final = 16 * 1024  # what is worth not to be copied
 _STEPS: Final = 4
 
 
@@ -82,6 +83,23 @@ class StreamReplacer:
             self._held = data
             return b""
         return self._replace(data, free)
+
+    def feed_parts(self, data: bytes) -> list[bytes | memoryview]:
+        """The same in parts, for those who join them anyway: where nothing is found, which is nearly always, a long
+        piece is not copied. Two copies of each byte less were 0.1 CPU s in a gigabyte.
+        """
+        table, held = self._table, self._held
+        free = table.let_go(len(held), data) - len(held)
+        # A match that begins in what was held ends in the seam.
+        if (
+            len(data) < _LONG_BYTES
+            or free <= 0
+            or table.may_match(held + data[: table.longest - 1])
+            or table.may_match(data)
+        ):
+            return [self.feed(data)]
+        self._held = data[free:]
+        return [held, memoryview(data)[:free]]
 
     def finish(self) -> bytes:
         """The rest, once nothing follows."""
