@@ -223,7 +223,6 @@ class Gateway:
         if self._sweeper is not None:
             self._sweeper.stop()
         state = self._state
-        state.deadlines.close()
         state.pool.clear()
         state.http2_pool.clear()
         state.journal.append(encode_event("stop", gateway=self.id, connections=state.counters.connections))
@@ -273,7 +272,7 @@ class Gateway:
         self.state.sessions.add(session)
         counters.open_connections += 1
         if destination is None and not (channel.buffer or channel.eof):
-            # Who is to speak first has no task before: a wake-up and a future less for each connection, 5 us.
+            # Who is to speak first has no task before: a turn of it and a future less for each connection.
             session.await_first_bytes(self._serve, self._forget)
         else:
             session.start(self._serve(session, destination))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from exeat.audit.share import Log
 from exeat.errors import HostError, ProtocolError
 from exeat.gateway.credentials import Login
-from exeat.gateway.deadlines import Deadlines
 from exeat.gateway.flow.pool import Http2Pool, Key, Pool, Route
 from exeat.gateway.limits import BodyMemory, Budgets, Limits
 from exeat.gateway.record.counters import Counters
@@ -224,7 +223,6 @@ class State:
         self.counters = Counters()
         self.records = Records(journal, self.counters, sandbox, jail)
         self.loop = asyncio.get_running_loop()
-        self.deadlines = Deadlines(self.loop)
         self.own_ports: frozenset[int] = frozenset()  # where we listen ourselves: never a destination
         self.set_policy(policy)
 

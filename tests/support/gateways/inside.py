@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv4Address
 from typing import Any
 
-from exeat.gateway.deadlines import Deadlines
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.dial import dial
 from exeat.gateway.gates.resolve import IPAddress
@@ -27,12 +26,12 @@ class Detour:
         self.ports: dict[int, int] = {}  # the port asked for -> the one gone to
 
     async def __call__(
-        self, deadlines: Deadlines, addresses: Sequence[IPAddress], port: int, timeout_s: float
+        self, loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
     ) -> tuple[Channel, IPAddress]:
         self.made += [(str(ip), port) for ip in addresses]
         if self.before is not None:
             await self.before()
-        channel, _ = await dial(deadlines, [_LOOPBACK], self.ports.get(port, port), timeout_s)
+        channel, _ = await dial(loop, [_LOOPBACK], self.ports.get(port, port), timeout_s)
         return channel, addresses[0]
 
 

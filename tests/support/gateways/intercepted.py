@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from exeat.gateway.deadlines import Deadlines
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.resolve import IPAddress
 from exeat.gateway.tls.interception import HTTP1, Alpn, Intercept, Interception
@@ -39,9 +39,9 @@ class Routes(Dials):
         self.ports: dict[int, int] = {}
 
     async def __call__(
-        self, deadlines: Deadlines, addresses: Sequence[IPAddress], port: int, timeout_s: float
+        self, loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
     ) -> tuple[Channel, IPAddress]:
-        return await super().__call__(deadlines, addresses, self.ports.get(port, port), timeout_s)
+        return await super().__call__(loop, addresses, self.ports.get(port, port), timeout_s)
 
 
 class Upstreams:

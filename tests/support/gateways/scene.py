@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from exeat.gateway.deadlines import Deadlines
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.dial import DialError, dial
 from exeat.gateway.gates.resolve import IPAddress
@@ -41,14 +40,14 @@ class Dials:
         self.before: Callable[[], Awaitable[None]] | None = None  # awaited before each attempt
 
     async def __call__(
-        self, deadlines: Deadlines, addresses: Sequence[IPAddress], port: int, timeout_s: float
+        self, loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
     ) -> tuple[Channel, IPAddress]:
         self.made.append((tuple(map(str, addresses)), port))
         if self.before is not None:
             await self.before()
         if not all(unmapped(ip).is_loopback for ip in addresses):
             raise DialError("the server refused the connection", ProxyError.CONNECTION_REFUSED)
-        return await dial(deadlines, addresses, port, timeout_s)
+        return await dial(loop, addresses, port, timeout_s)
 
 
 class AnyName(dict[str, Sequence[str]]):

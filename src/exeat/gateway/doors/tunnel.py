@@ -214,7 +214,7 @@ class _ServerHello:
         if self.asks_again:
             self._client.wake()
         else:
-            self._tunnel.open_up()  # here, since the task has nothing to judge: its turn would cost 3 us
+            self._tunnel.open_up()  # here, without a turn of the task, which has nothing to judge
         return False
 
     def end(self) -> None:

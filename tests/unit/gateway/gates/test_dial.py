@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from exeat.gateway.deadlines import Deadlines
 from exeat.gateway.gates.dial import DialError, _explain, dial
 from exeat.gateway.gates.resolve import IPAddress
 
@@ -36,7 +35,7 @@ def test_one_address_is_connected_to() -> None:
 
     async def main() -> None:
         with listening() as port:
-            channel, ip = await dial(Deadlines(asyncio.get_running_loop()), addresses("127.0.0.1"), port, 5)
+            channel, ip = await dial(asyncio.get_running_loop(), addresses("127.0.0.1"), port, 5)
             assert str(ip) == "127.0.0.1"
             channel.abort()
             await asyncio.sleep(0)
@@ -51,7 +50,7 @@ def test_an_address_that_refuses_does_not_spoil_the_others() -> None:
         with listening("127.0.0.2") as port:
             before = open_descriptors()
             loop = asyncio.get_running_loop()
-            channel, ip = await dial(Deadlines(loop), addresses("127.0.0.1", "127.0.0.2", "127.0.0.3"), port, 5)
+            channel, ip = await dial(loop, addresses("127.0.0.1", "127.0.0.2", "127.0.0.3"), port, 5)
             assert str(ip) == "127.0.0.2"
             assert open_descriptors() == before + 1
             channel.abort()
@@ -76,12 +75,12 @@ def test_an_address_that_is_silent_does_not_hold_up_the_others() -> None:
             stack.enter_context(listening("127.0.0.2", port))
             loop = asyncio.get_running_loop()
             before = open_descriptors()
-            channel, ip = await dial(Deadlines(loop), addresses("127.0.0.1", "127.0.0.2"), port, 10)
+            channel, ip = await dial(loop, addresses("127.0.0.1", "127.0.0.2"), port, 10)
             assert str(ip) == "127.0.0.2"
             channel.abort()
             await asyncio.sleep(0)
             with pytest.raises(DialError) as caught:
-                await dial(Deadlines(loop), addresses("127.0.0.1"), port, 0.05)
+                await dial(loop, addresses("127.0.0.1"), port, 0.05)
             assert (caught.value.kind, caught.value.status) == ("connection_timeout", 504)
             await asyncio.sleep(0)
             assert open_descriptors() == before
@@ -97,7 +96,7 @@ def test_all_refused_is_refused(hosts: tuple[str, ...]) -> None:
         with socket.socket() as held:
             held.bind(("127.0.0.1", 0))
             with pytest.raises(DialError) as caught:
-                await dial(Deadlines(asyncio.get_running_loop()), addresses(*hosts), held.getsockname()[1], 5)
+                await dial(asyncio.get_running_loop(), addresses(*hosts), held.getsockname()[1], 5)
         assert caught.value.kind == "connection_refused"
 
     asyncio.run(main())

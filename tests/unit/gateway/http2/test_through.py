@@ -12,7 +12,6 @@ import h2.events
 import pytest
 from h2.errors import ErrorCodes
 
-from exeat.gateway.deadlines import Deadlines
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.resolve import IPAddress
 from exeat.gateway.http2.back import Http2Upstream
@@ -37,10 +36,10 @@ class Both:
         return self.servers[-1]
 
     async def dial(
-        self, deadlines: Deadlines, addresses: Sequence[IPAddress], port: int, timeout_s: float
+        self, loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
     ) -> tuple[Channel, IPAddress]:
         if not (self.upstreams and self.upstreams[-1].usable):
-            pipe = Pipe(deadlines.loop)
+            pipe = Pipe(loop)
             upstream = Http2Upstream(pipe.channel, Limits(), Counters())
             upstream.start()
             self.upstreams.append(upstream)
