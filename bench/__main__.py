@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench import load, origin, report
 from bench.install import say
-from bench.intercept import INTERCEPT_ROWS, measure_intercept
+from bench.intercept import INTERCEPT_ROWS, SECRETS_BULK, measure_intercept, measure_secrets
 from bench.interceptors import interceptors
 from bench.jail import measure_jail
 from bench.kept import measure_kept
@@ -24,7 +24,9 @@ from bench.startup import measure_startup
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    names = ",".join((*(row.name for row in ROWS), *(row.name for row in INTERCEPT_ROWS), *EXTRA_ROWS))
+    names = ",".join(
+        (*(row.name for row in ROWS), *(row.name for row in INTERCEPT_ROWS), SECRETS_BULK.name, *EXTRA_ROWS)
+    )
     parser.add_argument("--only", metavar="PEERS", help="peers to measure, with commas between")
     parser.add_argument("--rows", default=names, help=f"rows to measure (default: {names})")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement (default: 3)")
@@ -100,6 +102,8 @@ def main(argv: list[str]) -> int:
                     measure_memory(exeat, results)
                 if "rules" in chosen:
                     measure_rules(options.exeat, effort, results)
+                if SECRETS_BULK.name in chosen:
+                    measure_secrets(options.exeat, effort, results)
                 if "startup" in chosen:
                     with_srt = any(isinstance(peer, SandboxRuntime) for peer in peers)
                     measure_startup(options.exeat, effort, results, with_srt=with_srt)
