@@ -24,7 +24,7 @@ NOTES = """\
   sandbox-runtime are the only ones here that check an allowlist of destinations.
 - tinyproxy's log is in memory (tmpfs), the others' are on disk: it syncs every line, which on a disk would cost it
   several times the CPU shown here.
-- Where the time of a request goes, and so why a target is missed where one is: docs/speed.md.
+- Where the time of a request goes, and so why a target is missed where one is: docs/performance.md.
 - The load asks for one small file again and again, so header lines repeat, and exeat keeps what it has read of such
   lines. In the row "no header line repeated" each request and each response has a line that no other has.
 - tinyproxy closes the connection after each plain request, so its rows "kept" and "new" are the same work.
