@@ -11,20 +11,22 @@ from pathlib import Path
 
 from bench import load, origin, report
 from bench.install import say
-from bench.intercept import INTERCEPT_ROWS, measure_intercept
+from bench.intercept import INTERCEPT_ROWS, SECRETS_BULK, measure_intercept, measure_secrets
 from bench.interceptors import interceptors
 from bench.jail import measure_jail
 from bench.kept import measure_kept
 from bench.peers import Exeat, Mitmproxy, Peer, SandboxRuntime, all_peers
 from bench.process import HERE, WORK, BenchError, raise_descriptor_limit
 from bench.rows import EXTRA_ROWS, ROWS, Effort, Results, compare, measure_memory, measure_rules
-from bench.sections import CONTAINERS, SCALE, VMS, write_around
+from bench.sections import CONTAINERS, EMBEDDING, SCALE, VMS, write_around
 from bench.startup import measure_startup
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    names = ",".join((*(row.name for row in ROWS), *(row.name for row in INTERCEPT_ROWS), *EXTRA_ROWS))
+    names = ",".join(
+        (*(row.name for row in ROWS), *(row.name for row in INTERCEPT_ROWS), SECRETS_BULK.name, *EXTRA_ROWS)
+    )
     parser.add_argument("--only", metavar="PEERS", help="peers to measure, with commas between")
     parser.add_argument("--rows", default=names, help=f"rows to measure (default: {names})")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement (default: 3)")
@@ -100,6 +102,8 @@ def main(argv: list[str]) -> int:
                     measure_memory(exeat, results)
                 if "rules" in chosen:
                     measure_rules(options.exeat, effort, results)
+                if SECRETS_BULK.name in chosen:
+                    measure_secrets(options.exeat, effort, results)
                 if "startup" in chosen:
                     with_srt = any(isinstance(peer, SandboxRuntime) for peer in peers)
                     measure_startup(options.exeat, effort, results, with_srt=with_srt)
@@ -114,7 +118,9 @@ def main(argv: list[str]) -> int:
         say("bench: stopped; nothing was written")
         return 130
     command = shlex.join(["python", "-m", "bench", *argv])
-    write_around(options.out, report.page(results, rows, effort, command, origin.version()), SCALE, CONTAINERS, VMS)
+    write_around(
+        options.out, report.page(results, rows, effort, command, origin.version()), EMBEDDING, SCALE, CONTAINERS, VMS
+    )
     raw: list[dict[str, object]] = [
         {"row": row, "peer": peer, **sample.as_json()}
         for (row, peer), samples in results.samples.items()

@@ -18,6 +18,7 @@ from bench.guarded import (
     write_upload,
 )
 from bench.install import say
+from bench.interceptors import InterceptingExeat
 from bench.load import Load, Sample, Way, measure
 from bench.origin import PLAIN_PORT, Site
 from bench.peers import Peer, open_peer
@@ -30,6 +31,8 @@ NEW = Row("intercept-new", "Intercepted TLS, CONNECT, full handshake and one req
 BULK = Row("intercept-bulk", "Intercepted TLS, a large download over one connection", "tunnel", connections=1)
 UPLOAD = Row("intercept-upload", "Intercepted TLS, 50 MB uploads with values put in", "tunnel", connections=1)
 INTERCEPT_ROWS = (KEPT, NEW, BULK, UPLOAD)
+SECRETS_BULK = replace(BULK, name="secrets-bulk")
+SECRET_COUNTS = (1, 10, 100)
 # A warm-up of one request: certificates are made at the first.
 _ONE_REQUEST_S = 0.01
 
@@ -41,7 +44,7 @@ def download_bytes(effort: Effort) -> int:
 
 def load_for(row: Row, effort: Effort, upload: str) -> Load:
     load = replace(effort.load(row), token=PLACEHOLDER)
-    if row == BULK:
+    if row in (BULK, SECRETS_BULK):
         return replace(load, warm_s=_ONE_REQUEST_S, path=MIXED_PATH, length=download_bytes(effort))
     if row == UPLOAD:
         return replace(load, warm_s=_ONE_REQUEST_S, requests=0, path=UPLOAD_PATH, length=len(TAKEN), body=upload)
@@ -66,6 +69,17 @@ def measure_intercept(rows: Sequence[Row], peers: Sequence[Peer], effort: Effort
                         results.take(row.name, peer.name, partial(_through, peer, load_for(row, effort, str(upload))))
     except BenchError as error:
         results.failures |= {(row.name, peer.name): str(error) for row in rows for peer in peers}
+
+
+def measure_secrets(program: str | None, effort: Effort, results: Results) -> None:
+    """The same download with ever more secrets to look for, in turns."""
+    say("cost by number of secrets")
+    load = load_for(SECRETS_BULK, effort, "")
+    write_download(load.length)
+    for _ in range(effort.rounds):
+        for count in SECRET_COUNTS:
+            peer = InterceptingExeat(program, count)
+            results.take(SECRETS_BULK.name, str(count), partial(_through, peer, load))
 
 
 def shown_command(row: Row, effort: Effort) -> str:

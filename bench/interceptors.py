@@ -14,11 +14,15 @@ WHAT = {"BENCH_HOST": HOST, "BENCH_PLACEHOLDER": PLACEHOLDER, "BENCH_VALUE": VAL
 
 
 class InterceptingExeat(Exeat):
+    def __init__(self, program: str | None = None, secrets: int = 1) -> None:
+        super().__init__(program)
+        self.secrets = secrets
+
     def command(self, port: int, home: Path, *, tunnels: bool) -> tuple[Sequence[str], dict[str, str]]:
         python = str(ROOT / ".venv" / "bin" / "python")
         if Path(self.argv[0]).parent != Path(python).parent:
             raise BenchError("interception is measured inside Python, so only of the build in .venv")
-        return [python, "-m", "bench.exeat_intercept", str(port), str(home / "audit.jsonl")], {}
+        return [python, "-m", "bench.exeat_intercept", str(port), str(home / "audit.jsonl"), str(self.secrets)], {}
 
 
 class InterceptingMitmproxy(Mitmproxy):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.figures import figures
-from bench.report_intercept import intercept_tables, intercept_targets
+from bench.report_intercept import intercept_tables, intercept_targets, secrets_table
 from bench.report_kept import kept_table, kept_targets
 from bench.report_run import jail_tables, jail_targets, startup_table, startup_targets
 from bench.rows import DIRECT, IDLE_TUNNELS, ROWS, RULE_COUNTS, Effort, Results, Row
@@ -24,7 +24,7 @@ NOTES = """\
   sandbox-runtime are the only ones here that check an allowlist of destinations.
 - tinyproxy's log is in memory (tmpfs), the others' are on disk: it syncs every line, which on a disk would cost it
   several times the CPU shown here.
-- Where the time of a request goes, and so why a target is missed where one is: docs/speed.md.
+- Where the time of a request goes, and so why a target is missed where one is: docs/performance.md.
 - The load asks for one small file again and again, so header lines repeat, and exeat keeps what it has read of such
   lines. In the row "no header line repeated" each request and each response has a line that no other has.
 - tinyproxy closes the connection after each plain request, so its rows "kept" and "new" are the same work.
@@ -107,6 +107,7 @@ def page(results: Results, rows: list[Row], effort: Effort, command: str, origin
     for row in (row for row in ROWS if row in rows):
         lines += row_table(results, row, (*results.versions, *results.left_out, DIRECT))
     lines += intercept_tables(results, effort)
+    lines += secrets_table(results)
     lines += exeat_only(results)
     lines += startup_table(results, effort)
     lines += jail_tables(results, effort)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from bench.figures import figures
 from bench.guarded import HITS
-from bench.intercept import BULK, INTERCEPT_ROWS, KEPT, NEW, shown_command
+from bench.intercept import BULK, INTERCEPT_ROWS, KEPT, NEW, SECRET_COUNTS, SECRETS_BULK, shown_command
 from bench.peers import Exeat, Mitmproxy, SandboxRuntime
 from bench.rows import Effort, Results
 from bench.tables import against, row_table
@@ -41,6 +42,20 @@ origin answers 422 unless it gets, byte for byte, what it should. HTTP/1.1 on bo
 def intercept_targets(results: Results) -> Iterator[str]:
     for row, peer, limit, what in LIMITS:
         yield against(results, row.name, peer, limit, what)
+
+
+def secrets_table(results: Results) -> Iterator[str]:
+    counted = [(count, figures(results, SECRETS_BULK.name, str(count))) for count in SECRET_COUNTS]
+    if not any(seen for _, seen in counted):
+        return
+    yield "### exeat, intercepted TLS, a large download, by number of secrets that were given out"
+    yield ""
+    yield "| secrets | CPU s per GB | spread |"
+    yield "|---:|---:|---:|"
+    for count, seen in counted:
+        if seen:
+            yield f"| {count} | {seen.cost:.2f} | {seen.lowest:.2f} to {seen.highest:.2f} |"
+    yield ""
 
 
 def intercept_tables(results: Results, effort: Effort) -> Iterator[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 CONTAINERS = "## Containers"
 VMS = "## Virtual machines"
 SCALE = "## Many sandboxes on one gateway"
+EMBEDDING = "## Commands that a program runs"
 
 
 def _pattern(title: str) -> re.Pattern[str]:

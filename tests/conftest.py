@@ -13,6 +13,7 @@ from tests.support.own_network import take_own_network
 from tests.support.starting import start_alike, take_late_imports
 
 pytest_plugins = [
+    "tests.support.fixtures.embedding",
     "tests.support.fixtures.engines",
     "tests.support.fixtures.failures",
     "tests.support.fixtures.gateways",

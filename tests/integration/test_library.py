@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import uvloop
 
 import exeat
+from exeat.gateway.flow.relay import Tunnel
 from tests.support.clients.answers import parse_answer
 from tests.support.origins.raw import RawOrigin, keep_silent
 
@@ -302,3 +304,39 @@ def test_the_public_names_are_all_there() -> None:
         assert getattr(exeat, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):
         _ = exeat.nonsense
+
+
+def test_a_tunnel_that_is_over_leaves_nothing_for_the_collector_of_cycles(run: Run[None]) -> None:
+    """Whatever was made for it is freed as it ends, with the collector switched off."""
+
+    async def main() -> None:
+        with RawOrigin(keep_silent) as origin:
+            async with exeat.Gateway(policy_for(origin)) as gateway:
+                for _ in range(3):
+                    _, writer = await open_tunnel(gateway, origin.port)
+                    writer.close()
+                await until(lambda: not gateway.state.sessions)
+                await until(lambda: not any(isinstance(each, Tunnel) for each in gc.get_objects()))
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(main)
+    finally:
+        gc.enable()
+
+
+def test_a_client_that_has_said_nothing_does_not_hold_up_the_end(run: Run[None]) -> None:
+    """It has no task yet; draining closes it at once instead of waiting for its first byte."""
+
+    async def main() -> None:
+        gateway = exeat.Gateway(exeat.make_policy())
+        await gateway.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        await until(lambda: bool(gateway.state.sessions))
+        closing = asyncio.create_task(gateway.aclose(drain_s=60))  # the test's own limit is 20
+        assert await reader.read() == b""
+        writer.close()
+        await closing
+
+    run(main)

@@ -13,6 +13,8 @@ from exeat.sandbox.folder import open_sandbox
 from tests.support.fixtures.gateways import StartOrigin
 from tests.support.runs.running import environment_of, python
 
+pytestmark = pytest.mark.usefixtures("start_way")
+
 VALUE = "sk-the-value-itself-0123456789"
 REACH = """
 import os, sys, urllib.error, urllib.request

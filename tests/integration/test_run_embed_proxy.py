@@ -15,6 +15,8 @@ from tests.support.programs import need
 
 USER, PASSWORD = "user", "hunter2"
 
+pytestmark = pytest.mark.usefixtures("start_way")
+
 
 @pytest.fixture
 def origin(start_origin: StartOrigin) -> Origin:

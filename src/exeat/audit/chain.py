@@ -40,13 +40,14 @@ def seal(previous: str, body: bytes) -> str:
 def seal_lines(bodies: list[str], chain: str, seq: int, previous: str) -> tuple[list[bytes], str]:
     """Whole lines for `bodies`, the first with number `seq + 1`, and the hash of the last."""
     lines = []
+    digest = previous.encode("ascii")
     for body in bodies:
         seq += 1
         # A stray non-ASCII character must not make the batch fail for ever: it is escaped, badly but safely.
         start = f'{{"seq":{seq},"chain":"{chain}",{body}'.encode("ascii", "backslashreplace")
-        previous = seal(previous, start)
-        lines.append(b'%b,"hash":"%b"}\n' % (start, previous.encode("ascii")))
-    return lines, previous
+        digest = sha256(digest + start).hexdigest().encode("ascii")  # `seal`, written out: a fifth less for each line
+        lines.append(start + b',"hash":"' + digest + b'"}\n')
+    return lines, digest.decode("ascii")
 
 
 def stated_hash(line: bytes) -> str:

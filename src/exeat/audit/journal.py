@@ -293,7 +293,8 @@ class Journal:
         return batch
 
     def _written(self, batch: Batch, lines: list[bytes]) -> None:
-        self._move_again()
+        if self._in_thread is not None:
+            self._move_again()
         self.failing = False
         if batch.from_backlog:
             del self._backlog[: len(batch.lines)]

@@ -29,6 +29,7 @@ _LOCK_RETRY_S = 0.0005
 # Another process holds the lock for some 10 us. Trying again that long is cheaper than a thread.
 _LOCK_SPINS = 20
 _MOVES = 16
+_TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 # How long a move by others (logrotate) may go unseen while the file is as we left it.
 NAME_CHECK_S = 0.1
 _STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
@@ -95,7 +96,10 @@ class LogFile(Sink):
         next write a new time stamp, which made a batch cost 9 us instead of 5.
         """
         for _ in range(_MOVES):
-            _acquire(self._fd, wait=wait)
+            try:
+                fcntl.flock(self._fd, _TRY)
+            except BlockingIOError:
+                _acquire(self._fd, wait=wait)
             try:
                 size = os.lseek(self._fd, 0, os.SEEK_END)
                 now = time.monotonic()
@@ -227,16 +231,11 @@ def _open(path: str) -> tuple[int, Identity]:
 
 
 def _acquire(fd: int, *, wait: bool) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    except BlockingIOError:
-        pass
     deadline = time.monotonic() + _LOCK_WAIT_S
     spins = 0
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, _TRY)
             return
         except BlockingIOError:
             spins += 1

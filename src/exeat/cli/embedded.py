@@ -8,8 +8,10 @@ The command's environment is not ours. It comes apart from it, and decides nothi
     embedded.py [OWN] --parent=PID --report=FD [--environ=FD,BYTES] run OPTION... -- CMD
     embedded.py [OWN] --wrapped run OPTION... -- CMD
     embedded.py --parent=PID --report=FD examine JAIL
+    embedded.py --parent=PID --starter=FD [USE]...
 
-OWN is [--own=NAME[=VALUE]]... [--outer-proxy].
+OWN is [--own=NAME[=VALUE]]... [--outer-proxy]. The last one starts others: what it forks does as the first ones, from
+their words but --parent.
 """
 
 # On the start-up path of a run, where pathlib alone costs 5 ms.
@@ -20,7 +22,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from functools import cache
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from exeat.cli.parser import CommandParser
 
 Environ = dict[bytes, bytes]
 
@@ -61,9 +67,13 @@ def start(arguments: list[str]) -> NoReturn:
             own.append(value)
     if "--parent" in given:
         _end_with(int(given["--parent"]))
+    if "--starter" in given:
+        from exeat.cli.program.starter import serve  # for programs that run many commands
+
+        serve(int(given["--starter"]), arguments)
     environ: Environ | None = None
     if "--environ" in given:
-        environ = _read_environ(given["--environ"])
+        environ = read_environ(*map(int, given["--environ"].split(",")))
     elif "--wrapped" in given:
         environ = _take_apart()
     _set_own(own)
@@ -92,12 +102,11 @@ def _end_with(parent: int) -> None:
         os._exit(2)
 
 
-def _read_environ(place: str) -> Environ:
+def read_environ(descriptor: int, length: int) -> Environ:
     """What the manager hands over for the command: as /proc has it. All of it, or nothing is started.
 
     Freed memory keeps its content, and there may be a secret's value in it. So there is one copy, which can be wiped.
     """
-    descriptor, length = map(int, place.split(","))
     data = bytearray(length)
     environ = {}
     with open(descriptor, "rb", buffering=0) as file, memoryview(data) as view:
@@ -168,7 +177,6 @@ def _report_to(descriptor: int, arguments: list[str], environ: Environ | None) -
     import json
     from argparse import Namespace
 
-    from exeat.cli.main import build_parser
     from exeat.errors import ExeatError
     from exeat.run.sealing import is_sealed
 
@@ -181,7 +189,7 @@ def _report_to(descriptor: int, arguments: list[str], environ: Environ | None) -
             _examine(arguments[1])
             status = 0
         else:
-            options = build_parser("run").parse(arguments, Namespace(environ=environ, on_summary=summaries.append))
+            options = run_parser().parse(arguments, Namespace(environ=environ, on_summary=summaries.append))
             status = options.run(options, arguments)
     except (ExeatError, SystemExit, Exception) as error:
         fields = _describe(error, is_sealed)
@@ -193,6 +201,14 @@ def _report_to(descriptor: int, arguments: list[str], environ: Environ | None) -
         report.flush()
     finally:
         os._exit(status)
+
+
+@cache
+def run_parser() -> CommandParser:
+    """It takes 4 ms to make, so a starter makes it once. It keeps nothing of what it has parsed."""
+    from exeat.cli.main import build_parser
+
+    return build_parser("run")
 
 
 def _describe(error: BaseException, is_sealed: Callable[[], bool]) -> dict[str, str]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess  # noqa: TID251 - what is started here is exeat
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from exeat.embed.spawned import SpawnedProcess
+
+if TYPE_CHECKING:
+    from exeat.embed.starter import ForkedProcess
 
 GRACE_S: Final = 2.0  # for a command that is asked to end
 _LAST_S: Final = 5.0  # for the kernel, after SIGKILL
@@ -75,13 +76,14 @@ class Child:
         self._ours: list[int] = []  # ends of pipes that no transport has yet
         self._transports: list[asyncio.BaseTransport] = []
         self._collectors: dict[str, _Collector] = {}
-        self._process: subprocess.Popen[bytes]
+        self._process: SpawnedProcess | ForkedProcess | None = None
         self._exited: asyncio.Future[None] | None = None
 
-    async def start(self, argv: Sequence[str], streams: Streams) -> None:
-        """Start it. Raises OSError. `close` whatever happens."""
-        reads, feeds = self._spawn(argv, streams)
-        self._exited = self._loop.create_task(self._wait())
+    async def start(self, argv: Sequence[str], streams: Streams, forked: ForkedProcess | None = None) -> None:
+        """Start it. Raises OSError. `close` whatever happens. `forked` does what the words of `argv` say."""
+        reads, feeds = self._spawn(argv, streams, forked)
+        assert self._process is not None
+        self._exited = self._loop.create_task(self._process.wait())
         for name, descriptor in reads.items():
             ended = self._loop.create_future()
             if name == "report":
@@ -102,12 +104,13 @@ class Child:
         transport, _ = await self._loop.connect_read_pipe(lambda: collector, os.fdopen(descriptor, "rb", 0))
         self._transports.append(transport)
 
-    def _spawn(self, argv: Sequence[str], streams: Streams) -> tuple[dict[str, int], dict[int, bytes]]:
+    def _spawn(
+        self, argv: Sequence[str], streams: Streams, forked: ForkedProcess | None
+    ) -> tuple[dict[str, int], dict[int, bytes]]:
         """Returns the ends to read from, by name, and those to write to, with what to write."""
         theirs: list[int] = []
         reads: dict[str, int] = {}
         feeds: dict[int, bytes] = {}
-        given, out, errors = subprocess.DEVNULL, None, None
 
         def read_from(name: str, pipe: tuple[int, int]) -> int:
             reads[name] = pipe[0]
@@ -125,22 +128,20 @@ class Child:
             read_from("report", streams.report)
         if streams.handing is not None:
             feed(streams.handed, streams.handing)
-        passed = (*streams.passed, *theirs)
+        files = {number: number for number in (*streams.passed, *theirs)}
         try:
-            if streams.given is not None:
-                given = feed(streams.given, os.pipe())
+            if streams.given is None:
+                theirs.append(os.open(os.devnull, os.O_RDWR))
+                files[0] = theirs[-1]
+            else:
+                files[0] = feed(streams.given, os.pipe())
             if streams.capture:
-                out, errors = read_from("stdout", os.pipe()), read_from("stderr", os.pipe())
-            self._process = subprocess.Popen(  # noqa: S603 - to start what it is told to is its purpose
-                argv,
-                stdin=given,
-                stdout=out,
-                stderr=errors,
-                cwd=streams.cwd,
-                env=streams.env,
-                pass_fds=passed,
-                start_new_session=True,
-            )
+                files[1], files[2] = read_from("stdout", os.pipe()), read_from("stderr", os.pipe())
+            if forked is None:
+                self._process = SpawnedProcess(argv, files, streams.cwd, streams.env)
+            else:
+                self._process = forked
+                forked.begin(argv, files, streams.cwd, streams.env)
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
@@ -149,21 +150,22 @@ class Child:
     async def finish(self) -> int:
         """Wait until it has ended and has nothing more to say. Returns its exit status."""
         assert self._exited is not None, "it was started"
+        assert self._process is not None
         await asyncio.shield(self._exited)
         for collector in self._collectors.values():
             await asyncio.shield(collector.ended)
-        return self._process.wait()
+        return self._process.reap()
 
     async def end(self) -> None:
         """End it with all that it has started: ask first, and kill after that. Cancelled meanwhile: kill at once."""
-        if self._exited is None:
+        if self._exited is None or self._process is None:
             return
         try:
             if not self._exited.done():
-                os.kill(self._process.pid, signal.SIGTERM)
+                self._process.ask_to_end()
                 await asyncio.wait([self._exited], timeout=GRACE_S)
         finally:
-            self._kill()
+            self._process.kill()
         await asyncio.wait([self._exited, *(each.ended for each in self._collectors.values())], timeout=_LAST_S)
 
     def close(self) -> None:
@@ -175,9 +177,9 @@ class Child:
         self._ours.clear()
         if self._exited is not None:
             self._exited.cancel()
-            self._kill()
-            with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, and will be gone when that lets go
-                self._process.wait(_LAST_S)
+        if self._process is not None:
+            self._process.kill()
+            self._process.close()
 
     def read(self, name: str) -> bytes:
         """What it has written there so far."""
@@ -191,40 +193,3 @@ class Child:
     def truncated(self) -> bool:
         """Has the command written more than is kept? What exeat says of it is another matter."""
         return any(each.truncated for name, each in self._collectors.items() if name != "report")
-
-    def _kill(self) -> None:
-        """Process and group: of a jail nothing is left without exeat, and without a jail most is in the group.
-
-        Until it is waited for, which does not happen before this, the number means nothing else.
-        """
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-
-    async def _wait(self) -> None:
-        """Until it has ended. Asks no child watcher, which not every loop has in every thread."""
-        gone: asyncio.Future[None] = self._loop.create_future()
-
-        def wake() -> None:
-            if not gone.done():
-                gone.set_result(None)
-
-        try:
-            descriptor = os.pidfd_open(self._process.pid)
-        except (AttributeError, OSError):  # another system than Linux, or a kernel before 5.3
-            threading.Thread(target=_wait_beside, args=(self._process.pid, self._loop, wake), daemon=True).start()
-            await gone
-            return
-        self._loop.add_reader(descriptor, wake)
-        try:
-            await gone
-        finally:
-            self._loop.remove_reader(descriptor)
-            os.close(descriptor)
-
-
-def _wait_beside(pid: int, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-    with suppress(ChildProcessError):
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    with suppress(RuntimeError):  # the loop is closed: nothing waits for it
-        loop.call_soon_threadsafe(wake)

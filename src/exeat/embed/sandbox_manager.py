@@ -21,6 +21,7 @@ from exeat.embed.configuration import Configuration, read_configuration
 from exeat.embed.execution import Callback, examine_jail, run_jailed, run_plain
 from exeat.embed.finished import Finished, ManagerClosedError
 from exeat.embed.running import Streams
+from exeat.embed.starter import Starter, may_fork
 from exeat.embed.written import Given
 from exeat.errors import ConfigError, ExeatError
 
@@ -96,6 +97,8 @@ class SandboxManager:
         self._ask = ask
         self._ask_timeout_s = ask_timeout_s
         self._closed = False
+        self._has_run = False
+        self._starter = Starter(self._configuration, asks=ask is not None) if may_fork(self._configuration) else None
         self._runs: dict[asyncio.Task[Finished], asyncio.AbstractEventLoop] = {}
 
     @property
@@ -180,6 +183,7 @@ class SandboxManager:
                 ask=self._ask,
                 ask_timeout_s=self._ask_timeout_s,
                 environ=environ,
+                starter=self._choose_starter(),
             )
         else:
             work = run_plain(command, streams, timeout_s)
@@ -197,6 +201,11 @@ class SandboxManager:
         finally:
             self._runs.pop(inner, None)
 
+    def _choose_starter(self) -> Starter | None:
+        """A program that runs one command is better off without. From the second on there is one, once it is ready."""
+        is_first, self._has_run = not self._has_run, True
+        return None if is_first else self._starter
+
     def run_sync(self, argv: Argv, **options: Unpack[RunOptions]) -> Finished:
         """As `run`, for programs and threads without an event loop. Where one runs it would stand still: ExeatError.
 
@@ -207,16 +216,20 @@ class SandboxManager:
             return runner.run(self.run(argv, **options))
 
     async def start(self) -> None:
-        """Make sure that the jail works here. Raises JailError, which says what would help."""
+        """Make sure that the jail works here, and have all ready for fast runs. Raises JailError: what would help."""
         self._closed = False
         if self._configuration.enabled:
-            await examine_jail(self._configuration.jail)
+            self._has_run = True
+            if self._starter is not None:
+                await self._starter.ready()
+            await examine_jail(self._configuration.jail, self._starter)
 
     async def aclose(self) -> None:
         """End every command that still runs, and run no more."""
         self._end_all()
         while self._runs:  # noqa: ASYNC110 - they may be in loops of other threads
             await asyncio.sleep(_LOOK_S)
+        self._end_starter()
 
     def close(self) -> None:
         """As `aclose`, for programs without an event loop."""
@@ -224,6 +237,11 @@ class SandboxManager:
         self._end_all()
         while self._runs:
             time.sleep(_LOOK_S)
+        self._end_starter()
+
+    def _end_starter(self) -> None:
+        if self._starter is not None:
+            self._starter.close()
 
     def _end_all(self) -> None:
         self._closed = True

@@ -6,7 +6,6 @@ import asyncio
 import os
 import select
 import socket
-import sys
 import time
 from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
@@ -23,13 +22,13 @@ from exeat.gateway.credentials import Credentials, Login
 from exeat.gateway.doors.connection import serve_connection
 from exeat.gateway.doors.dns import DnsDoor
 from exeat.gateway.doors.dropped import DropLog
-from exeat.gateway.doors.redirect import find_destination
+from exeat.gateway.doors.redirect import Destination, find_destination
 from exeat.gateway.doors.synthetic import SyntheticNames
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.resolve import IPAddress, Lookup, Resolver
 from exeat.gateway.gates.session import Session
 from exeat.gateway.limits import Limits
-from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables
+from exeat.gateway.process import cannot_listen, proxy_url, proxy_variables, queue_length
 from exeat.gateway.record.counters import Counters
 from exeat.gateway.state import State
 from exeat.gateway.sweeper import Sweeper
@@ -191,7 +190,7 @@ class Gateway:
         deadline = self._loop.time() + limit_s
         while self._loop.time() < deadline:
             await asyncio.sleep(0)
-            waiting = any(_queue_length(each) for each in self._listeners or ())
+            waiting = any(queue_length(each) for each in self._listeners or ())
             asked, _, _ = select.select([each for each in self._dns_sockets[0] if each.fileno() >= 0], [], [], 0)
             if not (self.state.sessions or waiting or asked):
                 break
@@ -272,8 +271,17 @@ class Gateway:
         session = Session(self.state, channel, self._count)
         self.state.sessions.add(session)
         counters.open_connections += 1
-        task = session.start(serve_connection(session, destination))
-        task.add_done_callback(lambda _: self._on_session_end(session))
+        if destination is None and not (channel.buffer or channel.eof):
+            # Who is to speak first has no task before: a turn of it and a future less for each connection.
+            session.await_first_bytes(self._serve, self._forget)
+        else:
+            session.start(self._serve(session, destination))
+
+    async def _serve(self, session: Session, destination: Destination | None = None) -> None:
+        try:
+            await serve_connection(session, destination)
+        finally:
+            self._on_session_end(session)
 
     def _on_session_end(self, session: Session) -> None:
         """The session is over; its connection counts until it is gone, unread bytes and all."""
@@ -369,10 +377,3 @@ class Gateway:
         self.state.set_policy(policy)
         if self.state.questions is not None:
             self.state.questions.on_new_policy(self.state)
-
-
-def _queue_length(listener: socket.socket) -> int:
-    """How many connections wait to be accepted: for a listener, Linux says it as unacknowledged segments."""
-    if not hasattr(socket, "TCP_INFO") or listener.fileno() < 0:
-        return 0
-    return int.from_bytes(listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28)[24:28], sys.byteorder)

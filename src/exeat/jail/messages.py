@@ -1,7 +1,8 @@
 """Everything that the processes of a run say to each other, and the one way in which they say it.
 
-They are the runner, the builder, init, the gateway process, and the relay between two terminals. One message is one
-packet; descriptors may come with it. What is longer than a packet goes in a file without a name.
+They are the runner, the builder, init, the gateway process, the relay between two terminals, and the starter of a
+program that embeds exeat. One message is one packet; descriptors may come with it. What is longer than a packet goes in
+a file without a name.
 
 The builder loads this before its view is made, and init uses it when nothing can be loaded any more: so it is small,
 and needs nothing that is not loaded anyway. The annotations of a message are what `decode` checks it by, so they are
@@ -13,15 +14,14 @@ import socket
 import sys
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from types import GenericAlias
 from typing import Any, Final, TypeAlias
 
 from exeat.errors import ExeatError
+from exeat.jail.packing import fits, pack, unpack
 from exeat.trust.unnamed_file import file_in_memory
 from exeat.values import Value
 
 _MAX_PACKET: Final = 60_000
-_MAX_DEPTH: Final = 6
 _IN_FILE: Final = b"+"
 _MAX_FILE: Final = 64 * 1024 * 1024
 _MAX_REASON: Final = 4_000
@@ -42,6 +42,7 @@ class Word(Enum):
     SUSPENDED = b"P"  # and it is
     NO_QUESTIONS = b"q"  # runner to relay: the command has ended
     ENDING = b"e"  # runner to relay: write everything out, and leave
+    FORK = b"f"  # program to starter, with a socket on which it answers: a runner is wanted
 
 
 # From the builder and from init to the runner
@@ -129,6 +130,27 @@ class Enter(Value):
     to_host: tuple[HostPorts, ...]
 
 
+# Between a program with a `SandboxManager`, its starter, and the runners that this forks
+
+
+class Forked(Value):
+    """Starter to program. With descriptors: one of the process, and a socket on which it waits for `Begin`."""
+
+    pid: int
+
+
+class Begin(Value):
+    """Program to runner: what a process that is started gets otherwise.
+
+    With descriptors: its working directory, its environment (so many bytes) as a file, and then one for each number.
+    """
+
+    words: tuple[str, ...]
+    numbers: tuple[int, ...]
+    umask: int
+    environ: int
+
+
 # Between the runner and the gateway process
 
 
@@ -211,13 +233,14 @@ class Answered(Value):
 Message: TypeAlias = (
     Word | InitStarted | Failed | ExecFailed | Stopped | StreamMoved | Exited | NestingRefused | PassSignal | RulesRead
     | Prepared | Serve | BadRules | NotStarted | Over | Asked | Settled | Answered | Enter | GuestFailed | GuestEnded
-    | GuestNote
+    | GuestNote | Forked | Begin
 )  # fmt: skip
 _KINDS: Final[dict[type, bytes]] = {
     InitStarted: b"I", Failed: b"F", ExecFailed: b"X", Stopped: b"T", StreamMoved: b"M", Exited: b"D",
     NestingRefused: b"N", PassSignal: b"G", RulesRead: b"R", Prepared: b"C", Serve: b"S", BadRules: b"B",
     NotStarted: b"E", Over: b"O", Asked: b"Q", Settled: b"Z", Answered: b"A",
     Enter: b"H", GuestFailed: b"V", GuestEnded: b"W", GuestNote: b"K",
+    Forked: b"J", Begin: b"Y",
 }  # fmt: skip
 _TYPES: Final[dict[bytes, Any]] = {kind: message for message, kind in _KINDS.items()}
 
@@ -266,7 +289,7 @@ def receive(channel: socket.socket, descriptors: int = 0) -> tuple[Message | Non
 def encode(message: Message) -> bytes:
     if isinstance(message, Word):
         return message.value
-    return _KINDS[type(message)] + b"".join(map(_packed, message))
+    return _KINDS[type(message)] + b"".join(map(pack, message))
 
 
 def decode(data: bytes) -> Message:
@@ -278,10 +301,10 @@ def decode(data: bytes) -> Message:
         fields = []
         at = 1
         while at < len(data):
-            field, at = _unpacked(data, at, _MAX_DEPTH)
+            field, at = unpack(data, at)
             fields.append(field)
         annotations = tuple(kind.__annotations__.values())
-        if len(fields) != len(annotations) or not all(map(_fits, fields, annotations)):
+        if len(fields) != len(annotations) or not all(map(fits, fields, annotations)):
             raise ValueError
         message: Message = kind(*fields)
     except (ValueError, IndexError):
@@ -293,76 +316,6 @@ def failure(step: str, error: OSError) -> Failed:
     about = error.filename  # a number, if a descriptor was meant
     name = f": {os.fsdecode(about) if isinstance(about, bytes) else about}" if about is not None else ""
     return Failed(step, error.errno or 0, f"{error.strerror or error}{name}"[:_MAX_REASON])
-
-
-# Each value is one byte for its type, its length and a colon, and so many bytes, or values of a tuple.
-
-
-def _packed(value: object) -> bytes:
-    match value:
-        case None:
-            return b"n0:"
-        case bool():
-            return b"t1:1" if value else b"t1:0"
-        case int():
-            tag, data = b"i", b"%d" % value
-        case float():
-            tag, data = b"f", repr(value).encode()
-        case str():
-            tag, data = b"s", value.encode("utf-8", "surrogatepass")
-        case bytes():
-            tag, data = b"b", value
-        case tuple():
-            return b"(%d:" % len(value) + b"".join(map(_packed, value))
-        case _:
-            raise TypeError(type(value).__name__)
-    return b"%c%d:" % (tag, len(data)) + data
-
-
-def _unpacked(data: bytes, at: int, depth: int) -> tuple[object, int]:
-    colon = data.index(b":", at)
-    digits = data[at + 1 : colon]
-    if not digits.isdigit() or not depth:
-        raise ValueError
-    length, start = int(digits), colon + 1
-    if data[at : at + 1] == b"(":
-        items = []
-        for _ in range(length):
-            item, start = _unpacked(data, start, depth - 1)
-            items.append(item)
-        return tuple(items), start
-    end = start + length
-    if end > len(data):
-        raise ValueError
-    return _plain(data[at : at + 1], data[start:end]), end
-
-
-def _plain(tag: bytes, data: bytes) -> object:
-    match tag:
-        case b"n":
-            return None
-        case b"t":
-            return data == b"1"
-        case b"i":
-            return int(data)
-        case b"f":
-            return float(data)
-        case b"s":
-            return data.decode("utf-8", "surrogatepass")
-        case b"b":
-            return data
-    raise ValueError
-
-
-def _fits(value: object, kind: Any) -> bool:
-    if not isinstance(kind, GenericAlias):
-        return kind is object or type(value) is kind
-    items = kind.__args__
-    if not isinstance(value, tuple):
-        return False
-    if items[-1] is Ellipsis:
-        return all(_fits(each, items[0]) for each in value)
-    return len(value) == len(items) and all(map(_fits, value, items))
 
 
 def _rights(descriptors: Iterable[int]) -> list[tuple[int, int, bytes]]:

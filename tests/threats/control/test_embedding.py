@@ -14,7 +14,7 @@ from exeat.sandbox.folder import open_sandbox
 from tests.support.fixtures.gateways import StartOrigin
 from tests.support.runs.running import python
 
-pytestmark = pytest.mark.threat("T-P7")
+pytestmark = [pytest.mark.threat("T-P7"), pytest.mark.usefixtures("start_way")]
 
 REACH = """
 import sys, urllib.error, urllib.request

@@ -40,9 +40,10 @@ async def serve_connection(session: Session, destination: Destination | None) ->
         if destination is not None:
             await serve_redirected(session, destination, serve_inner)
             return
-        session.watch(session.state.limits.first_byte_s, client.close)
-        if not client.buffer and not await client.more():
-            return
+        if not client.buffer:
+            session.watch(session.state.limits.first_byte_s, client.close)
+            if not await client.more():
+                return
         is_socks = client.buffer[0] == socks5.VERSION
         inner = await (serve_socks(session) if is_socks else serve_http(session))
         if inner is not None:

@@ -162,8 +162,8 @@ async def serve_tunnel(session: Session, access: Access, upstream: Channel, door
     match verdict:
         case Action.RELAY:
             _watch_for_secrets(session, tunnel, first)
-            session.watch_idle(tunnel.stop)
             if web:
+                session.watch_idle(tunnel.stop)
                 tunnel.open_down()
             await _open_up(session, access, tunnel, first)
         case Reason():
@@ -198,19 +198,23 @@ async def relay_judged(session: Session, access: Access, upstream: Channel, firs
 class _ServerHello:
     """What the server says to a hello: does it ask for a second one?"""
 
-    __slots__ = ("_client", "_heard", "asks_again")
+    __slots__ = ("_client", "_heard", "_tunnel", "asks_again")
 
-    def __init__(self, client: Channel) -> None:
+    def __init__(self, client: Channel, tunnel: Tunnel) -> None:
         self._client = client
+        self._tunnel = tunnel
         self._heard = b""
         self.asks_again: bool | None = None  # not known yet
 
     def feed(self, data: bytes) -> bool:
-        self._heard += data
+        self._heard = self._heard + data if self._heard else data
         self.asks_again = asks_for_second_hello(self._heard)
         if self.asks_again is None:
             return True
-        self._client.wake()
+        if self.asks_again:
+            self._client.wake()
+        else:
+            self._tunnel.open_up()  # here, without a turn of the task, which has nothing to judge
         return False
 
     def end(self) -> None:
@@ -222,12 +226,14 @@ async def _open_up(session: Session, access: Access, tunnel: Tunnel, first: Firs
     """Let the client's bytes out. After a TLS hello that waits for the server's, and a second hello is judged too."""
     if first.speech is Speech.TLS:
         client = session.client
-        answer = _ServerHello(client)
+        answer = _ServerHello(client, tunnel)
         tunnel.look_down(answer)
         tunnel.send_up(first.size)
         # What the client sends meanwhile (early data) stays in its buffer. A server waits for none of it.
         while answer.asks_again is None and not client.closed and (client.buffer or not client.eof):
             await client.stirred()
+        if tunnel.has_begun:
+            return
         if client.closed:
             client.take()
         elif answer.asks_again and (judged := await _judge_second(client, access, tunnel)):

@@ -178,6 +178,10 @@ class _Pump:
         if self._splice is not None:
             self._splice.close()
 
+    def forget_tunnel(self) -> None:
+        """Both connections are gone, so no one calls this any more. A cycle less: see Channel.connection_lost."""
+        del self._tunnel
+
 
 class Tunnel:
     """Two pumps. `done` resolves when both connections are gone."""
@@ -207,6 +211,11 @@ class Tunnel:
     def look_down(self, look: Look) -> None:
         """Show what the server says from now on."""
         self._down.look = look
+
+    @property
+    def has_begun(self) -> bool:
+        """Do the client's bytes go out as they come?"""
+        return self._up.started
 
     @property
     def is_open(self) -> bool:
@@ -288,6 +297,9 @@ class Tunnel:
         else:
             self.break_off(other, note)
         if self._client.closed and self._upstream.closed and not self.done.done():
+            self._close_pumps()
+            self._up.forget_tunnel()
+            self._down.forget_tunnel()
             self.done.set_result(None)
 
     def _close_pumps(self) -> None:

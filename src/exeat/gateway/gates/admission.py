@@ -12,7 +12,7 @@ from typing import Final
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.dial import DIFFERENT_HTTP, DialError, ProtocolRefused, dial, secure_upstream
 from exeat.gateway.gates.judging import explain_denial, judge_addresses, still_allowed
-from exeat.gateway.gates.resolve import IPAddress, ResolveError
+from exeat.gateway.gates.resolve import IPAddress, ResolveError, address_text
 from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
@@ -73,7 +73,7 @@ async def open_upstream(
         return deny(record, access.place, judged, str(ip))
     access.answer = addresses
     if len(addresses) == 1:
-        record.leads_to(str(addresses[0]))
+        record.leads_to(address_text(addresses[0]))
     return await _dial(state, access, addresses) if await record.allowed(decision) else _NOT_ON_RECORD
 
 
@@ -130,7 +130,7 @@ async def _dial(
         channel, ip = await dial(state.loop, addresses, place.port, state.limits.connect_s)
     except DialError as error:
         return _fail(access, Refusal(error.status, f"{place}: {error.public}", error.kind))
-    access.record.leads_to(str(ip))
+    access.record.leads_to(address_text(ip))
     if access.secure:
         assert state.interception is not None
         spoken = state.interception.spoken

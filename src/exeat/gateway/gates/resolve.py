@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
@@ -168,6 +169,12 @@ class Resolver:
         mine.release()
         if not done.cancelled():
             done.exception()  # there may be no one waiting any more
+
+
+@lru_cache(maxsize=4_096)
+def address_text(ip: IPAddress) -> str:
+    """As `str`, which takes 0.5 us: each new tunnel needs it three times."""
+    return str(ip)
 
 
 def is_own_address(ip: IPAddress) -> bool:

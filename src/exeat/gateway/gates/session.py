@@ -62,6 +62,17 @@ class Session:
             record.names(place.key)
         return record
 
+    # Before it has a task
+
+    def await_first_bytes(
+        self, serve: Callable[[Session], Coroutine[Any, Any, None]], forget: Callable[[Session], None]
+    ) -> None:
+        """Start to `serve` when the client has spoken; `forget` if it leaves before, or takes too long."""
+        client = self.client
+        self.watch(self.state.limits.first_byte_s, client.close)
+        client.when_lost(lambda _: forget(self))
+        client.push_to(_FirstBytes(self, serve))
+
     # Time
 
     def watch(self, limit_s: float, expire: Callable[[], None], patience: Callable[[], float] | None = None) -> None:
@@ -206,7 +217,9 @@ class Session:
     def drain(self) -> None:
         """Finish what is under way and take nothing new."""
         self.draining = True
-        if self.stop_transfer is None and not self.client.buffer:
+        if self.task is None:
+            self.client.close()  # it has said nothing yet
+        elif self.stop_transfer is None and not self.client.buffer:
             self.client.wake()
 
     def stop(self, note: str) -> None:
@@ -216,6 +229,27 @@ class Session:
         else:
             self.client.abort()
             self.client.wake()
+
+
+class _FirstBytes:
+    """Who waits for a client to speak, without a task."""
+
+    __slots__ = ("_serve", "_session")
+
+    def __init__(self, session: Session, serve: Callable[[Session], Coroutine[Any, Any, None]]) -> None:
+        self._session = session
+        self._serve = serve
+
+    def on_data(self, data: bytes) -> None:
+        client = self._session.client
+        if client.transport.is_closing():
+            return  # its last words, behind which it broke off: there is no one to answer
+        client.release()
+        client.put_back(data)
+        self._session.start(self._serve(self._session))
+
+    def on_eof(self) -> None:
+        self._session.client.close()
 
 
 def _check_partial_head(data: bytes, scanned: int) -> None:

@@ -48,6 +48,18 @@ def scrub_environment(names: Iterable[str], given: MutableMapping[bytes, bytes] 
                 ctypes.memset(id(value) + bytes.__basicsize__ - 1, 0, len(value))
     if sys.platform == "linux" and wanted:
         _wipe_initial(wanted)
+        _wipe_set(wanted)
+
+
+def _wipe_set(names: set[bytes]) -> None:
+    """The copies that the C library has made of variables that were set since, as all are in a fork of a starter."""
+    libc = ctypes.CDLL(None)
+    libc.getenv.argtypes, libc.getenv.restype = (ctypes.c_char_p,), ctypes.c_void_p
+    libc.strlen.argtypes, libc.strlen.restype = (ctypes.c_void_p,), ctypes.c_size_t
+    for name in names:
+        if place := libc.getenv(name):
+            ctypes.memset(place, 0, libc.strlen(place))
+            os.unsetenv(name)
 
 
 def _wipe_initial(names: set[bytes]) -> None:

@@ -1,0 +1,66 @@
+"""What a process inherits from this one without being told. A process that was started earlier may have other things.
+
+The calling thread's, because that is what a process that is started gets, and some things can differ between threads.
+"""
+
+# Asked before each run, where pathlib would take longer than the kernel.
+# ruff: noqa: PTH115, PTH208
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from typing import Final
+
+_SELF: Final = "/proc/thread-self"
+# Users, groups, capabilities, and all that is given up for good; signals that are ignored; processors.
+_STATUS: Final = (
+    b"Uid:", b"Gid:", b"Groups:", b"CapInh:", b"CapPrm:", b"CapEff:", b"CapBnd:", b"CapAmb:", b"NoNewPrivs:",
+    b"Seccomp:", b"Seccomp_filters:", b"SigIgn:", b"Cpus_allowed:", b"Mems_allowed:",
+)  # fmt: skip
+_LIMITS: Final = tuple(value for name, value in vars(resource).items() if name.startswith("RLIMIT_"))
+# What a program takes in when it starts, and not later. No value of these is a secret.
+AT_START: Final = (
+    "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LOCPATH", "GCONV_PATH", "TZ", "LD_LIBRARY_PATH",
+    "LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "OPENSSL_CONF", "OPENSSL_MODULES",
+)  # fmt: skip
+UMASK: Final = b"Umask:"
+
+
+def environ_at_start() -> dict[str, str]:
+    return {name: os.environ[name] for name in AT_START if name in os.environ}
+
+
+def umask() -> int:
+    """That of this process, without changing it, as `os.umask` would for a moment and all threads."""
+    for line in _read("status").split(b"\n"):
+        if line.startswith(UMASK):
+            return int(line[len(UMASK) :], 8)
+    raise OSError("/proc/thread-self/status says nothing of the umask")
+
+
+def surroundings() -> tuple[object, ...]:
+    """Two processes that are started in the same surroundings have the same of all that they are not told."""
+    root = os.stat("/")
+    return (
+        os.getpid(),  # a fork of the program is another program
+        sys.executable,
+        tuple(line for line in _read("status").split(b"\n") if line.startswith(_STATUS)),
+        tuple(os.readlink(f"{_SELF}/ns/{name}") for name in sorted(os.listdir(f"{_SELF}/ns"))),
+        (root.st_dev, root.st_ino),
+        _read("cgroup"),
+        _read("attr/current"),
+        _read("oom_score_adj"),
+        os.getpriority(os.PRIO_PROCESS, 0),
+        tuple(resource.getrlimit(each) for each in _LIMITS),
+        tuple(environ_at_start().items()),
+    )
+
+
+def _read(name: str) -> bytes:
+    try:
+        with open(f"{_SELF}/{name}", "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""  # the kernel has none of it
