@@ -137,7 +137,7 @@ def section(argv: list[str], results: Results, found: Pooled | None, engine: str
     if any(name == row.name for row in ROWS for name, _ in results.samples):
         lines += [
             "`exeat` is the gateway of a run in a container, whose client knows of no proxy. On other ports than the",
-            "web's a server may speak first, so the gateway dials for each connection; over loopback it takes a kept one.",
+            "web's a server may speak first, so the gateway dials for each connection; over loopback it need not.",
             "A sidecar is squid or tinyproxy at the other end of a cable, and a client that variables tell of it.",
             "A network namespace stands for the client's container. Nothing stops a client that ignores the variables.",
             "",
