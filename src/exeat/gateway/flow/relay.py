@@ -74,6 +74,8 @@ class _Pump:
         self.on_data(self._source.take(size))
 
     def on_data(self, data: bytes) -> None:
+        if self.ended:
+            return  # the tunnel is over, and perhaps forgotten, while what the client said was being judged
         if self.guard is None:
             self._take(data)
             return
