@@ -197,7 +197,7 @@ def test_who_is_removed_while_a_name_is_resolved_is_not_connected(
         port = int(front.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.1", 0))
         login = base64.b64encode(b"c0:a-long-value-for-0000")
-        head = b"CONNECT slow.test:%d HTTP/1.1\r\nProxy-Authorization: Basic %b\r\n\r\n"
+        head = b"CONNECT slow.test:%d HTTP/1.1\r\nHost: slow.test\r\nProxy-Authorization: Basic %b\r\n\r\n"
         writer.write(head % (origin.port, login))
         return reader, writer
 
