@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
 import secrets
 import signal
 import subprocess
@@ -207,6 +208,53 @@ def test_a_starter_that_is_killed_takes_its_runs_with_it() -> None:
             assert starter_of(others).pid != starter.pid
 
     asyncio.run(main())
+
+
+@pytest.mark.threat("T-P10")
+def test_a_run_ends_though_the_starter_was_stopped() -> None:
+    """It is the starter that tells how a run has ended. If it does not, the run's own report says so."""
+    others = set(children_of(os.getpid()))
+
+    async def main() -> int:
+        async with SandboxManager({"sandbox": {}}) as manager:
+            starter = starter_of(others)
+            task = asyncio.create_task(manager.run(["sh", "-c", "sleep 1.0437; exit 7"]))
+            await asyncio.to_thread(wait_until, lambda: how_often(starter.pid, "sleep 1.0437") == 1, "the command")
+            starter.kill(signal.SIGSTOP)
+            try:
+                return (await asyncio.wait_for(task, 40)).returncode
+            finally:
+                starter.kill(signal.SIGCONT)
+
+    assert asyncio.run(main()) == 7
+
+
+@pytest.mark.threat("T-P9")
+def test_what_changes_for_later_runs_does_not_end_those_that_go_on() -> None:
+    """Limits, processors and the like may differ between the threads of a program: another starter takes over, and the
+    one before stays until its runs have ended."""
+    others = set(children_of(os.getpid()))
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+
+    async def main() -> tuple[str, str]:
+        async with SandboxManager({"sandbox": {}}) as manager:
+            first = starter_of(others)
+            task = asyncio.create_task(manager.run(["sh", "-c", "sleep 70437; echo on"]))
+            await asyncio.to_thread(wait_until, lambda: how_often(first.pid, "sleep 70437") == 1, "the command")
+            resource.setrlimit(resource.RLIMIT_CORE, (0 if soft else 1, hard))
+            second = (await manager.run(["sh", "-c", "ulimit -c"])).text
+            (sleeper,) = (each for each in descendants_of(first.pid) if command_of(each) == "sleep 70437")
+            os.kill(sleeper, signal.SIGTERM)
+            text = (await task).text
+            await asyncio.to_thread(wait_gone, [first])
+        return text, second
+
+    try:
+        text, core = asyncio.run(main())
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+    assert text == "on\n"
+    assert core != "unlimited\n"
 
 
 def children_beside(others: set[int]) -> set[int]:
