@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.cpu import cpu_s
-from bench.jail import LOOPBACK, REDIRECTED_OTHER, _gateway_meter, plan, serve_command
+from bench.jail import LOOPBACK, REDIRECTED, REDIRECTED_OTHER, _gateway_meter, plan, serve_command
 from bench.load import Load, Sample, Way, build, measure
 from bench.origin import LOCAL
 from bench.peers import MEMORY, Peer, Squid, Tinyproxy
@@ -24,6 +24,8 @@ from bench.startup import run_command
 
 CONTAINER = "exeat"  # out of a container, redirected: what the others are compared with
 LOOPBACK_ONLY = "exeat over loopback, as a proxy"
+# Where the server may speak first: the gateway has to dial for each connection, instead of taking one that it kept.
+OTHER_PORT = "exeat, a port that is not the web's"
 SIDECARS: tuple[Peer, ...] = (Squid(), Tinyproxy())
 ROWS = (
     Row("container-kept", "Plain HTTP, connections kept", "plain"),
@@ -33,11 +35,11 @@ _numbers = itertools.count()
 _OURS, _THEIRS = "198.18.7.1", "198.18.7.2"  # of the range that the generator takes for tests
 
 
-def through_container(load: Load, image: str) -> Sample:
+def through_container(load: Load, image: str, redirected: str) -> Sample:
     """The generator runs in the container; the gateway is the same process as for every run."""
     run = [*run_command(None), "--container", image, "--mount", f"{build()}:/load:ro"]
     with TemporaryDirectory(prefix="run-", dir=WORK) as name:
-        actual, way = plan(REDIRECTED_OTHER, load, run, str(Path(name) / "audit.jsonl"), 0)
+        actual, way = plan(redirected, load, run, str(Path(name) / "audit.jsonl"), 0)
         return measure(actual, _with_generator(way), _gateway_meter())
 
 
@@ -104,11 +106,13 @@ def through_sidecar(peer: Peer, load: Load) -> Sample:
             return measure(load, Way(f"{_OURS}:{port}", LOCAL, tuple(before)), lambda _: cpu_s(pid))
 
 
-def measure_network(image: str, effort: Effort, results: Results) -> None:
-    ways: list[tuple[str, Callable[[Load], Sample]]] = [
-        (LOOPBACK_ONLY, over_loopback),
-        (CONTAINER, partial(through_container, image=image)),
-    ]
+def measure_network(image: str, effort: Effort, results: Results, *, web: bool) -> None:
+    other = partial(through_container, image=image, redirected=REDIRECTED_OTHER)
+    ways: list[tuple[str, Callable[[Load], Sample]]] = [(LOOPBACK_ONLY, over_loopback)]
+    if web:
+        ways += [(CONTAINER, partial(through_container, image=image, redirected=REDIRECTED)), (OTHER_PORT, other)]
+    else:
+        ways.append((CONTAINER, other))
     ways += [(f"{peer.name}, as a sidecar", partial(through_sidecar, peer)) for peer in SIDECARS]
     for number in range(effort.more_rounds):
         for row in ROWS:

@@ -136,7 +136,8 @@ def section(argv: list[str], results: Results, found: Pooled | None, engine: str
             lines += [*row_table(results, row, dict.fromkeys(peers)), ""]
     if any(name == row.name for row in ROWS for name, _ in results.samples):
         lines += [
-            "`exeat` is the gateway of a run in a container, whose client knows of no proxy.",
+            "`exeat` is the gateway of a run in a container, whose client knows of no proxy. On other ports than the",
+            "web's a server may speak first, so the gateway dials for each connection; over loopback it need not.",
             "A sidecar is squid or tinyproxy at the other end of a cable, and a client that variables tell of it.",
             "A network namespace stands for the client's container. Nothing stops a client that ignores the variables.",
             "",
@@ -168,8 +169,8 @@ def main(argv: list[str]) -> int:
                 found = measure_pool(options.image, audit, claims=claims, replaced=replaced)
             say("\n".join(pool_rows(found)))
         if "network" in parts:
-            with origin.open_origin(1 << 20):
-                measure_network(options.image, effort, results)
+            with origin.open_origin(1 << 20) as web:
+                measure_network(options.image, effort, results, web=web)
     except BenchError as error:
         say(f"bench: {error}")
         return 2

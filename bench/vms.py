@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import load, origin
-from bench.container_network import LOOPBACK_ONLY, over_loopback
+from bench.container_network import LOOPBACK_ONLY, OTHER_PORT, over_loopback
 from bench.cpu import cpu_s
 from bench.figures import figures
 from bench.install import say
@@ -35,7 +35,6 @@ from exeat.jail.vm.options import AUTO, KVM, MEMORY
 
 BARE, EXEAT, SNAPSHOT, ACCELERATED = "the barest boot", "exeat run --vm", "the same, from a snapshot", "exeat run --kvm"
 SAME_RATE = f"{LOOPBACK_ONLY}, at the guest's rate"
-OTHER_PORT = "exeat, a port that is not the web's"
 PARTS = "start,idle,network"
 STARTS = 7
 MORE_CPU = 0.15

@@ -54,6 +54,7 @@ class ClientFiles:
         self._due: set[str] = set()  # have changed, and could not be used so far
         self._seen: dict[str, Stamp | None] = {}
         self._seen_folder: tuple[int, ...] | None = None
+        self._seen_stamp: Stamp | None = None  # of the folder
         self._turn = 0
         self._together = Together()
 
@@ -124,7 +125,8 @@ class ClientFiles:
     def look(self, *, is_watched: bool = False) -> bool:
         """Has any file changed since the last look? Works on every file system, and is cheap enough for each second.
 
-        Of a folder, what was put there, renamed or removed is seen at once, unless it `is_watched`: then someone tells.
+        Of a folder, what was put there, renamed or removed is seen at once; if it `is_watched`, only which files there
+        are, because of those someone tells. But not of links, nor of what another host does on a shared file system.
         Files that were written in place are seen in turns, some of them at each look.
         """
         stamp = file_stamp(self._path)
@@ -137,9 +139,21 @@ class ClientFiles:
             except ConfigError:
                 self._seen = {}
             return self._seen != before
+        has_changed = is_watched and stamp != self._seen_stamp and self._has_others()
+        self._seen_stamp = stamp
         some = list(islice(self._seen, self._turn, self._turn + _LOOKED_AT))
         self._turn = self._turn + _LOOKED_AT if self._turn + _LOOKED_AT < len(self._seen) else 0
         found = {file: file_stamp(file) for file in some}
-        has_changed = any(self._seen[file] != stamp for file, stamp in found.items())
+        has_changed = has_changed or any(self._seen[file] != stamp for file, stamp in found.items())
         self._seen |= found
         return has_changed
+
+    def _has_others(self) -> bool:
+        """Are there other files than those that were read? What could not be used is known, too."""
+        try:
+            there = set(list_files(self._path))
+        except ConfigError:
+            there = set()
+        read = {file: stamp for file, (stamp, _) in self._read.items()}
+        self._seen = {file: self._seen.get(file) or read.get(file) or file_stamp(file) for file in sorted(there)}
+        return bool((there ^ self._read.keys()) - self._due)

@@ -20,7 +20,7 @@ from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.gateway.process import cannot_listen, memory_limit, proxy_url
-from exeat.policy import Policy, Rule, Source, build_policy, parse_rule
+from exeat.policy import AddressClass, Policy, Rule, Source, build_policy, classify, parse_rule
 from exeat.policy.policy import address_forms
 from exeat.reasons import Reason
 from exeat.serve.clients import Client
@@ -35,6 +35,8 @@ _SPARE_DESCRIPTORS: Final = 64
 _CONNECTION_BYTES: Final = 128 * 1024
 _MAX_KNOWN: Final = 4_096
 _RETRY_S: Final = 1.0
+_NOTHING: Final = build_policy(())
+_LARGEST_INSIDE: Final = 7  # fc00::/7
 
 
 class Front:
@@ -60,7 +62,7 @@ class Front:
         self._gateways: dict[str, Gateway] = {}
         self._known: dict[str, Gateway] = {}  # by address, as far as it has been seen
         self._networks = Networks()
-        self._reach_inside: set[str] = set()  # clients that could ask for an address of another
+        self._reach_inside: set[str] = set()  # clients that could ask for an address that is not public
         self._share = 0
         self._closing: set[asyncio.Task[None]] = set()
         self._journal: Journal
@@ -91,7 +93,7 @@ class Front:
         self._where = self._server.sockets[0].getsockname()[:2]
         self._own_ports |= {self._where[1]}
         try:
-            self._strangers = self._make("", build_policy(()), _STRANGERS, Strangers())
+            self._strangers = self._make("", _NOTHING, _STRANGERS, Strangers())
             await self._strangers.start()
             self._gateways = await self._open_all(self.clients.values())
             for client in self.clients.values():
@@ -141,11 +143,10 @@ class Front:
         """No client gets into the network of another, where the gateway is, too: as if this rule were its own."""
         if name not in self.clients:
             return _closing_rule(ip_network(ip))  # it is gone, and what it has under way goes nowhere
-        if name in self._reach_inside:
-            for form in address_forms(ip):
-                held = self._networks.find(form)
-                if held is not None and held.owner != name:
-                    return _closing_rule(held.network)
+        for form in address_forms(ip):
+            held = self._networks.find(form)
+            if held is not None and held.owner != name:
+                return _closing_rule(held.network)
         return None
 
     # Clients that come, change and go
@@ -168,7 +169,7 @@ class Front:
             if client.name in before:
                 cut += await self._change(before[client.name], client)
         if has_moved:
-            cut += await self._close_networks({client.name for client in put})
+            cut += await self._close_networks(put)
         self._put_shares([client.name for client in put])
         return cut
 
@@ -185,10 +186,12 @@ class Front:
     def _note_reach(self, client: Client) -> None:
         (self._reach_inside.add if _reaches_inside(client.policy) else self._reach_inside.discard)(client.name)
 
-    async def _close_networks(self, judged: Collection[str]) -> int:
-        """A network has another owner now. Whoever may reach inside, and is connected to anything, is judged again."""
+    async def _close_networks(self, put: Sequence[Client]) -> int:
+        """A network has another owner now. Whoever may reach it, and is connected to anything, is judged again."""
+        are_inside = all(_is_inside(network) for client in put for network in client.networks)
+        may_reach = self._reach_inside if are_inside else self.clients.keys()
         cut = 0
-        for name in self._reach_inside.difference(judged):
+        for name in may_reach - {client.name for client in put}:
             gateway = self._gateways[name]
             gateway.state.forget_clearances()
             if gateway.is_used:
@@ -234,6 +237,8 @@ class Front:
         self._reach_inside.discard(name)
         gateway = self._gateways.pop(name)
         cut = _cut_all(gateway)
+        # What waits for a name or an answer notices: it goes nowhere, even if a client of that name comes at once.
+        gateway.state.set_policy(_NOTHING)
         task = self._loop.create_task(gateway.aclose())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -269,6 +274,12 @@ class Front:
 
 def _is_in_place(before: Client | None, client: Client) -> bool:
     return before is not None and before.networks == client.networks
+
+
+def _is_inside(network: Network) -> bool:
+    """Whether no address in it is public. Of one that is so large that there can be some in the middle: no."""
+    ends = network.network_address, network.broadcast_address
+    return network.prefixlen >= _LARGEST_INSIDE and all(classify(ip) is not AddressClass.PUBLIC for ip in ends)
 
 
 def _reaches_inside(policy: Policy) -> bool:

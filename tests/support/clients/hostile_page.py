@@ -69,10 +69,10 @@ async (target, socket, token, asked) => {
   }));
   attempt("window", () => new Promise((done) => {
     const opened = window.open(`${target}/#${token}`);
+    let seen = 0;  // a window that is to be cut off may be another origin's for a moment
     const look = setInterval(() => {
-      let is_there = false;
-      try { opened.location.href; } catch { is_there = true; }
-      if (!opened.closed && !is_there) return;
+      try { opened.location.href; } catch { seen += 1; }
+      if (!opened.closed && seen < 3) return;
       clearInterval(look);
       done(opened.closed ? "cut off" : "held");
     }, 10);

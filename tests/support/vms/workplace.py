@@ -54,7 +54,8 @@ class Workplace:
         whole = [*self.guest.options, *options]
         if self.is_ours:
             return run_argv(whole, command)
-        become = ["setpriv", "--reuid", str(self.uid), "--regid", str(self.uid), "--clear-groups"]
+        groups = f"{self.uid},100"  # as whoever has logged in has some
+        become = ["setpriv", "--reuid", str(self.uid), "--regid", str(self.uid), "--groups", groups]
         return [*become, *self.stage.exeat("run", *whole, "--", *command)]
 
     def run(self, *options: str, command: Sequence[str], **popen: Any) -> Finished:

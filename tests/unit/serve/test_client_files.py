@@ -148,6 +148,7 @@ def test_looking(folder: Path, is_watched: bool, monkeypatch: pytest.MonkeyPatch
     """What was put there is seen at once, where no one else tells; what was written in place is seen in turns."""
     monkeypatch.setattr(client_files, "_LOOKED_AT", 2)
     files = ClientFiles(str(folder))
+    files.refresh()
 
     def looks(times: int) -> list[bool]:
         return [files.look(is_watched=is_watched) for _ in range(times)]
@@ -157,6 +158,32 @@ def test_looking(folder: Path, is_watched: bool, monkeypatch: pytest.MonkeyPatch
     assert sorted(looks(2)) == [False, True]
     assert looks(2) == [False, False]
     _write(folder / "four.json", _text("four", "10.4.0.0/16"))
+    if is_watched:
+        assert files.refresh({f"{folder}/four.json"}) == {"four"}, "someone tells"
     assert looks(2) == [not is_watched, False]
     (folder / "notes.txt").write_text("no file of clients")
     assert True not in looks(2)
+
+
+@pytest.mark.threat("T-S2")
+def test_what_no_one_tells_of_is_seen_all_the_same(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of a link that is made the kernel says no more than of a draft, and of what another host does nothing at all."""
+    files = ClientFiles(str(folder))
+    files.refresh()
+    while files.look(is_watched=True):
+        pass
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "four.json"
+    elsewhere.write_text(_text("four", "10.4.0.0/16"))
+    (folder / "four.json").symlink_to(elsewhere)
+    assert files.look(is_watched=True)
+    assert files.refresh() == {"four"}
+    assert not files.look(is_watched=True)
+    (folder / "one.json").unlink()
+    assert files.look(is_watched=True)
+    assert files.refresh() == {"one"}
+    _write(folder / "broken.json", "{")
+    with pytest.raises(ConfigError):
+        files.refresh({f"{folder}/broken.json"})
+    assert not files.look(is_watched=True), "it is known, and read again with the next change"
+    elsewhere.write_text(_text("four", "10.4.0.0/16", "longer.example.com"))
+    assert files.look(is_watched=True)

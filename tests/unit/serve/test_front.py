@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import resource
 from collections.abc import Callable
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
 
 from exeat.audit.rotation import DEFAULT_ROTATION
 from exeat.gateway import process, sweeper
+from exeat.gateway.gates.resolve import Resolver
 from exeat.gateway.limits import Limits
 from exeat.policy import Source, build_policy, parse_rule
 from exeat.serve.clients import Client, parse_clients
 from exeat.serve.front import Front
+from tests.support.fixtures.gateways import StartRawOrigin
 
 _SIDECAR_BYTES = 512 << 20
 
@@ -145,6 +148,86 @@ def test_who_is_gone_gets_nowhere_and_whose_network_came_later_is_closed(tmp_pat
         assert state.closed(ip_address("10.0.2.3")) is None, "its own network"
         await front.change([], [one.name])
         assert state.closed(ip_address("10.0.2.3")) is not None
+        await front.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.threat("T-S1")
+def test_no_name_leads_into_the_network_of_another_that_is_public(tmp_path: Path) -> None:
+    """Whoever owns the name of a rule has it lead there; what was found good, and is kept, may be another's now."""
+
+    async def main() -> None:
+        one, two = _clients(2)
+        one = replace(one, policy=build_policy([parse_rule("*.wild.example", Source("test"))]))
+        two = replace(two, networks=(ip_network("2a00:1:2::/48"),))
+        front = _front({one.name: one}, tmp_path)
+        await front.start()
+        state = front.gateways[0].state
+        cleared = state.clearances
+        assert state.closed is not None
+        ip = ip_address("2a00:1:2::3")
+        assert state.closed(ip) is None
+        await front.change([replace(two, networks=(ip_network("10.1.0.0/16"),))])
+        assert state.clearances is cleared, "its rules lead to no such address"
+        await front.change([two])
+        assert state.clearances is not cleared
+        assert state.closed(ip) is not None
+        await front.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.threat("T-S2")
+@pytest.mark.parametrize("comes_back", [False, True])
+@pytest.mark.parametrize("was_there", [False, True])
+def test_who_is_removed_while_a_name_is_resolved_is_not_connected(
+    tmp_path: Path, start_raw_origin: StartRawOrigin, comes_back: bool, was_there: bool
+) -> None:
+    """Not by what was found good before, nor because a client of that name has come at once, with other rules."""
+    origin = start_raw_origin()
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def look_up(name: str) -> list[str]:
+        asked.set()
+        await may_answer.wait()
+        return ["127.0.0.1"]
+
+    async def connect(front: Front) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        port = int(front.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.1", 0))
+        login = base64.b64encode(b"c0:a-long-value-for-0000")
+        head = b"CONNECT slow.test:%d HTTP/1.1\r\nProxy-Authorization: Basic %b\r\n\r\n"
+        writer.write(head % (origin.port, login))
+        return reader, writer
+
+    async def main() -> None:
+        rule = parse_rule(f"slow.test:{origin.port} private", Source("test"))
+        one = replace(_clients(1)[0], policy=build_policy([rule]))
+        front = _front({one.name: one}, tmp_path)
+        await front.start()
+        gateway = front.gateways[0]
+        gateway.state.resolver = Resolver(10.0, look_up)
+        if was_there:
+            may_answer.set()
+            reader, writer = await connect(front)
+            assert b" 200 " in await reader.readline()
+            writer.close()
+            await _until(lambda: not gateway.state.sessions)
+            gateway.state.resolver.forget_all()
+            may_answer.clear()
+            asked.clear()
+        dialled = int(was_there)
+        await _until(lambda: origin.connections == dialled)
+        _, writer = await connect(front)
+        await asked.wait()
+        await front.change([], [one.name])
+        if comes_back:
+            await front.change([replace(one, policy=build_policy(()))])
+        may_answer.set()
+        await _until(lambda: not gateway.state.sessions)
+        assert origin.connections == dialled
+        writer.close()
         await front.aclose()
 
     asyncio.run(main())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.gates.judging import share_upstream
 from exeat.gateway.gates.resolve import IPAddress, address_text
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, State
@@ -190,8 +191,5 @@ def _open_http2(state: State, access: Access, channel: Channel) -> Channel:
     upstream = Http2Upstream(channel, state.limits, state.counters)
     upstream.start()
     stream = upstream.open_stream()
-    if access.policy is state.policy:
-        state.http2_pool.give(access.pool_key, upstream, access.route)
-    else:
-        state.http2_pool.retire(upstream)
+    share_upstream(state, access, upstream)
     return stream

@@ -4,12 +4,13 @@ A policy is swapped whole, between two turns of the loop, so it can change only 
 are all that is needed to notice. A door that has waited takes its place again (`place_now`) before it decides by it.
 From then on there is an `Access`: the gates ask `still_allowed` behind each of their waits, the last time as they hand
 the connection over, and while it is in use the gateway asks the same whenever it puts another policy in force. What
-is left of it is kept for others only under the policy that let it through (`keep_upstream`).
+is left of it is kept for others only under the policy that let it through (`keep_upstream`, `share_upstream`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from exeat.errors import ProtocolError
 from exeat.gateway.flow.channel import Channel
@@ -30,6 +31,9 @@ from exeat.policy import (
     rule_to_allow,
 )
 from exeat.reasons import ProxyError
+
+if TYPE_CHECKING:
+    from exeat.gateway.http2.back import Http2Upstream
 
 _IP_REASONS = (Reason.PRIVATE_ADDRESS, Reason.OWN_ADDRESS, Reason.ADDRESS_NOT_LISTED)
 
@@ -131,3 +135,11 @@ def keep_upstream(state: State, access: Access, channel: Channel) -> None:
         state.pool.give(access.pool_key, channel, access.route)
     else:
         channel.close()
+
+
+def share_upstream(state: State, access: Access, upstream: Http2Upstream) -> None:
+    """The same for a connection of HTTP/2, which others may use at once. Else it only finishes what is under way."""
+    if access.policy is state.policy:
+        state.http2_pool.give(access.pool_key, upstream, access.route)
+    else:
+        state.http2_pool.retire(upstream)

@@ -30,7 +30,8 @@ _X32_BIT = 0x40000000
 _CALLS = {
     "ioctl": (16, 29), "socket": (41, 198), "bind": (49, 200), "listen": (50, 201), "socketpair": (53, 199),
     "setsockopt": (54, 208), "clone": (56, 220), "setpriority": (141, 140), "add_key": (248, 217),
-    "request_key": (249, 218), "keyctl": (250, 219), "ioprio_set": (251, 30), "unshare": (272, 97),
+    "setgroups": (116, 159), "request_key": (249, 218), "keyctl": (250, 219), "ioprio_set": (251, 30),
+    "unshare": (272, 97),
     "perf_event_open": (298, 241), "setns": (308, 268), "seccomp": (317, 277), "bpf": (321, 280),
     "userfaultfd": (323, 282), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427), "clone3": (435, 435),
@@ -171,6 +172,18 @@ def build_filter(
         _judge_bind(program)
         _judge_setsockopt(program)
     _judge_socket(program, unix_sockets=unix_sockets, mptcp=not shared_network)
+    return program.assemble()
+
+
+def build_groups_kept(machine: str) -> bytes:
+    """A filter under which setgroups() does nothing and says that it has. For a server that gives its groups away, and
+    ends if it may not: in a user namespace of ordinary users no one may."""
+    program = Program()
+    program.load(_ARCHITECTURE)
+    program.jump_equal(_ARCH[machine], KILL_PROCESS, unless=True)
+    program.load(_NR)
+    program.jump_equal(NUMBERS[machine]["setgroups"], _refuse(0))
+    program.end(ALLOW)
     return program.assemble()
 
 

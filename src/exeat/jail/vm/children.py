@@ -143,6 +143,9 @@ def _become(
         os.set_inheritable(number, True)
     if keeps_rights:
         privileges.keep_over_exec()
+        if os.getgroups():
+            # virtiofsd. It keeps the groups of its caller, as a command in a jail without a guest does.
+            seccomp.install(seccomp.build_groups_kept(os.uname().machine))
     else:
         privileges.drop_all()
     # Their sockets come from us. By one of their own they could reach programs that listen in /usr, /opt or /nix.

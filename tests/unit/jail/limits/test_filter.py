@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exeat.errors import ExeatError
-from exeat.jail.limits.seccomp import ALLOW, KILL_PROCESS, NUMBERS, build_filter
+from exeat.jail.limits.seccomp import ALLOW, KILL_PROCESS, NUMBERS, build_filter, build_groups_kept
 from tests.support.programs import give_up
 from tests.unit.jail.limits.filter_program import ARCH, HIGH, MACHINES, Verdict, run
 
@@ -186,3 +186,13 @@ def test_the_numbers_are_those_of_the_kernels_headers(machine: str, headers: lis
         give_up(f"{' or '.join(headers)}: not there (package linux-libc-dev)")
     known = dict(re.findall(r"^#define __NR_(\w+) (\d+)$", found[0].read_text(), re.MULTILINE))
     assert NUMBERS[machine] == {name: int(known[name]) for name in NUMBERS[machine]}
+
+
+@MACHINES
+def test_groups_that_are_kept_are_said_to_be_given_away(machine: str) -> None:
+    program = build_groups_kept(machine)
+    assert run(program, ARCH[machine], NUMBERS[machine]["setgroups"], 0, 0).action == 0x00050000  # an error of number 0
+    assert verdict(machine, "setgroups") == "allow", "a jail's filter leaves it alone"
+    assert run(program, FOREIGN[machine], NUMBERS[machine]["setgroups"]).action == KILL_PROCESS
+    for number in set(range(600)) - {NUMBERS[machine]["setgroups"]}:
+        assert run(program, ARCH[machine], number).action == ALLOW
