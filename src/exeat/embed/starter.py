@@ -89,7 +89,14 @@ class Starter:
                 ours.close()
                 self._leave()
                 return None
-        return await ForkedProcess.arrive(ours)
+        process = await ForkedProcess.arrive(ours)
+        if process is not None and not process.is_like_us():
+            process.close()
+            with self._lock:
+                if self._channel is channel:
+                    self._leave()
+            return None
+        return process
 
     def close(self) -> None:
         with self._lock:
@@ -196,7 +203,8 @@ async def _readable(descriptor: int) -> None:
 class ForkedProcess:
     """A process of the starter's that was forked for this program. It has no parent here, so its end is told."""
 
-    def __init__(self, news: socket.socket, descriptor: int, channel: socket.socket) -> None:
+    def __init__(self, pid: int, news: socket.socket, descriptor: int, channel: socket.socket) -> None:
+        self._pid = pid
         self._news = news
         self._descriptor = descriptor
         self._channel = channel
@@ -220,7 +228,30 @@ class ForkedProcess:
             for each in received:
                 os.close(each)
             return None
-        return cls(news, received[0], socket.socket(fileno=received[1]))
+        process = cls(message.pid, news, received[0], socket.socket(fileno=received[1]))
+        try:
+            async with asyncio.timeout(_FORK_S):
+                await _readable(process._channel.fileno())
+            message, _ = receive(process._channel)
+        except BaseException as error:
+            process.close()
+            if isinstance(error, (TimeoutError, OSError, ExeatError)):
+                return None
+            raise
+        if message is not Word.READY:
+            process.close()
+            return None
+        return process
+
+    def is_like_us(self) -> bool:
+        """May we look into it, as into any that we start? Not if this program has meanwhile confined itself with
+        Landlock, of which the kernel shows nothing else: a command would have what is denied to us.
+        """
+        try:
+            os.readlink(f"/proc/{self._pid}/ns/mnt")  # noqa: PTH115 - on the way of each run
+        except OSError:
+            return False
+        return True
 
     def begin(
         self,

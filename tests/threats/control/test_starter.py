@@ -4,6 +4,7 @@ the next."""
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import re
 import resource
@@ -35,6 +36,10 @@ print(len(open("/proc/net/unix").readlines()) - 1)
 @pytest.fixture(autouse=True)
 def _all_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     all_forked(monkeypatch)
+
+
+def landlock_version() -> int:
+    return int(ctypes.CDLL(None).syscall(444, 0, 0, 1))
 
 
 def starter_of(others: set[int]) -> Process:
@@ -255,6 +260,39 @@ def test_what_changes_for_later_runs_does_not_end_those_that_go_on() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
     assert text == "on\n"
     assert core != "unlimited\n"
+
+
+CONFINED = """
+import asyncio, ctypes, os, struct
+from exeat.embed.sandbox_manager import SandboxManager
+from exeat.embed.surroundings import surroundings
+libc = ctypes.CDLL(None, use_errno=True)
+async def main():
+    async with SandboxManager({"sandbox": {}}) as manager:
+        forked = await manager._starter.fork()
+        assert forked is not None
+        forked.close()
+        # A rule set that handles TCP, both bind and connect, and allows none.
+        rules = libc.syscall(444, struct.pack("QQQ", 0, 3, 0), 16, 0)
+        assert rules >= 0 and libc.prctl(38, 1, 0, 0, 0) == 0
+        assert libc.syscall(446, rules, 0) == 0
+        manager._starter._made_in = surroundings()
+        print(await manager._starter.fork())
+        await manager._starter.ready()
+        forked = await manager._starter.fork()
+        print(forked is not None)
+        forked.close()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.threat("T-P9")
+@pytest.mark.skipif(landlock_version() < 4, reason="needs Landlock for TCP, Linux 6.7")
+def test_no_run_is_forked_outside_of_what_the_program_has_confined_itself_to() -> None:
+    """With Landlock, of which /proc shows nothing. (That it gives up new privileges for it would be seen; it may have
+    done so long before.) The next starter is in the same confinement, and can be used."""
+    done = subprocess.run([sys.executable, "-c", CONFINED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("None\nTrue\n", "")
 
 
 def children_beside(others: set[int]) -> set[int]:

@@ -148,6 +148,7 @@ def _live(channel: socket.socket, starter: int, dumpable: int) -> NoReturn:
         os.closerange(number + 1, os.sysconf("SC_OPEN_MAX"))
         libc.prctl(libc.PR_SET_DUMPABLE, dumpable)  # there is nothing in it yet, and id maps need it
         os.setsid()
+        messages.send(channel, messages.Word.READY)
         message, received = messages.receive(channel, _MAX_DESCRIPTORS)
         channel.close()
         if isinstance(message, messages.Begin):
