@@ -130,3 +130,9 @@ def test_a_wrapped_command_leads_exeat_to_no_code(tmp_path: Path, monkeypatch: p
     found = environment_of(done.stdout)
     assert found.items() >= {name: given[name] for name in (*hostile, "PATH") if name != "COPY"}.items()
     assert VALUE not in done.stdout
+
+
+def test_what_is_not_captured_goes_where_the_program_writes(capfd: pytest.CaptureFixture[str]) -> None:
+    done = SandboxManager({"sandbox": {}}).run_sync(["sh", "-c", "echo out; echo err >&2"], capture=False)
+    assert (done.stdout, done.stderr) == (b"", b"")
+    assert capfd.readouterr() == ("out\n", "err\n")

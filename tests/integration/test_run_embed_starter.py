@@ -4,6 +4,7 @@ when it cannot be used. That runs are the same with it and without is shown in t
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import resource
@@ -12,10 +13,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from exeat.embed.running import Child, Streams
 from exeat.embed.sandbox_manager import SandboxManager
 from exeat.embed.starter import ForkedProcess, Starter
 from tests.support.fixtures.embedding import all_forked
@@ -125,6 +128,62 @@ def test_a_command_has_what_the_program_has_now(
         assert second.is_there
 
 
+MANAGED = """
+from exeat.embed.sandbox_manager import SandboxManager
+with SandboxManager({"sandbox": {}}) as manager:
+    manager.run_sync(["true"])
+    raise SystemExit(manager.run_sync(["sh", "-c", "exit 3"]).returncode)
+"""
+
+
+def test_a_command_is_scheduled_as_the_program_is_now(others: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    all_forked(monkeypatch)
+    show = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"]
+    before = os.sched_getscheduler(0)
+    with SandboxManager({"sandbox": {}}) as manager:
+        assert manager.run_sync(show).text == f"{before}\n"
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        try:
+            assert manager.run_sync(show).text == f"{os.SCHED_BATCH}\n"
+        finally:
+            os.sched_setscheduler(0, before, os.sched_param(0))
+
+
+@pytest.mark.parametrize("way", [["-m", "exeat", "run", "--", "sh", "-c", "exit 3"], ["-c", MANAGED]])
+def test_who_starts_it_may_have_no_interest_in_its_children(way: list[str]) -> None:
+    """SIGCHLD that is ignored stays so in what is started, and the kernel then keeps no status of any child."""
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    argv = [sys.executable, "-c", ignoring, sys.executable, *way]
+    done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3, done
+
+
+def test_a_run_for_which_no_file_is_left_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with SandboxManager({"sandbox": {}}) as manager:
+            assert manager._starter is not None
+            forked = await manager._starter.fork()
+            assert forked is not None
+            before = len(descriptors_of(os.getpid()))
+            child = Child()
+            monkeypatch.setattr(os, "open", refuse)
+            with pytest.raises(OSError, match="Too many"):
+                await child.start(["run", "--", "true"], Streams(), forked)
+            monkeypatch.undo()
+            await child.end()
+            child.close()
+            # Its descriptor, the socket on which it waits, and that on which its end is told.
+            assert len(descriptors_of(os.getpid())) == before - 3
+
+    asyncio.run(main())
+
+
+def refuse(*_: object, **__: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def test_a_starter_that_does_not_answer_is_done_without(forked: list[bool], others: set[int]) -> None:
     with SandboxManager({"sandbox": {}}) as manager:
         starter = starter_of(others)
@@ -133,6 +192,46 @@ def test_a_starter_that_does_not_answer_is_done_without(forked: list[bool], othe
         starter.kill(signal.SIGCONT)
         assert manager.run_sync(["echo", "hi"]).text == "hi\n"
     assert forked == [True, False, True]  # the first is the look at the jail
+
+
+def descriptors_of(pid: int) -> set[int]:
+    return {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def sleepers(pid: int) -> list[int]:
+    """Of its descendants."""
+    found = []
+    for each in descendants_of(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if Path(f"/proc/{each}/comm").read_text() == "sleep\n":
+                found.append(each)
+    return found
+
+
+@pytest.mark.threat("T-P10")
+def test_a_starter_without_room_for_more_files_goes_on(forked: list[bool], others: set[int]) -> None:
+    """The next run is started without it. The one that it has forked is not touched by that."""
+
+    async def main() -> list[str]:
+        async with SandboxManager({"sandbox": {}}) as manager:
+            starter = starter_of(others)
+            task = asyncio.create_task(manager.run(["sh", "-c", "sleep 70438; echo on"]))
+            await asyncio.to_thread(wait_until, lambda: len(sleepers(starter.pid)) == 1, "the command")
+            texts = []
+            taken = descriptors_of(starter.pid)
+            _, hard = resource.prlimit(starter.pid, resource.RLIMIT_NOFILE)
+            for room in range(3):  # it takes three
+                limit = [number for number in range(max(taken) + 5) if number not in taken][room]
+                resource.prlimit(starter.pid, resource.RLIMIT_NOFILE, (limit, hard))
+                texts.append((await manager.run(["echo", str(room)])).text)
+            (sleeper,) = sleepers(starter.pid)
+            os.kill(sleeper, signal.SIGTERM)
+            texts.append((await task).text)
+            assert starter.is_there
+        return texts
+
+    assert asyncio.run(main()) == ["0\n", "1\n", "2\n", "on\n"]
+    assert forked == [True, True, False, False, False]  # the first is the look at the jail
 
 
 @pytest.mark.threat("T-P10")

@@ -59,6 +59,10 @@ def _find_exeat() -> None:
 
 def start(arguments: list[str]) -> NoReturn:
     """Do what the arguments say, and end."""
+    if sys.platform != "win32":
+        import signal
+
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, no one learns how a child has ended
     given, own = {}, []
     while arguments and arguments[0].startswith("--"):
         name, _, value = arguments.pop(0).partition("=")
@@ -196,8 +200,8 @@ def _report_to(descriptor: int, arguments: list[str], environ: Environ | None) -
     except KeyboardInterrupt:
         status = 130
     try:
-        summary = {"summary": "".join(summaries[-1:])}
-        report.write("\0" + json.dumps(fields | summary, ensure_ascii=False))
+        run = {"summary": "".join(summaries[-1:]), "status": status}
+        report.write("\0" + json.dumps({**fields, **run}, ensure_ascii=False))
         report.flush()
     finally:
         os._exit(status)

@@ -18,6 +18,8 @@ def console() -> None:
     # Whoever starts us may want it ignored; then it stays so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
+    if hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, no one learns how a child has ended
     gc.disable()  # loading code makes no garbage that is worth looking for; `exeat.cli.main` enables it again
     from exeat.cli.main import console as begin
 

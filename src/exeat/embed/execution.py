@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from exeat.embed.command_line import launcher
-from exeat.embed.finished import Finished, RunTimeoutError, read_fault, read_report, read_summary
+from exeat.embed.finished import Finished, RunTimeoutError, read_fault, read_report, read_status, read_summary
 from exeat.embed.running import Child, Streams
 from exeat.embed.starter import ForkedProcess, Starter
 from exeat.errors import ExeatError
@@ -83,7 +83,7 @@ async def _launch(
     argv = [] if forked is not None else launcher(f"--parent={os.getpid()}")
     wrote = await _run([*argv, *options, *words], streams, timeout_s, forked)
     said, end = read_report(wrote.report)
-    finished = wrote.finished(said, read_summary(end))
+    finished = wrote._replace(status=read_status(end, wrote.status)).finished(said, read_summary(end))
     fault = read_fault(end, finished)
     if fault is not None:
         raise fault

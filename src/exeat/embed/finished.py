@@ -77,6 +77,15 @@ def read_summary(end: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def read_status(end: str | None, status: int) -> int:
+    """The exit status as the report's end has it: that came from the run itself. Else the one that is known."""
+    try:
+        found = json.loads(end or "")["status"]
+    except (ValueError, KeyError, TypeError):
+        return status
+    return found if type(found) is int else status
+
+
 def read_fault(end: str | None, finished: Finished) -> ExeatError | None:
     """The error that ended a run, if one did. `finished` is what is known of the command otherwise."""
     names = ("kind", "started", "text", "public", "detail", "where", "expected", "fix")

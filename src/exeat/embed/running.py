@@ -108,6 +108,7 @@ class Child:
         self, argv: Sequence[str], streams: Streams, forked: ForkedProcess | None
     ) -> tuple[dict[str, int], dict[int, bytes]]:
         """Returns the ends to read from, by name, and those to write to, with what to write."""
+        self._process = forked  # from here on it is closed, whatever happens
         theirs: list[int] = []
         reads: dict[str, int] = {}
         feeds: dict[int, bytes] = {}
@@ -140,7 +141,6 @@ class Child:
             if forked is None:
                 self._process = SpawnedProcess(argv, files, streams.cwd, streams.env)
             else:
-                self._process = forked
                 forked.begin(argv, files, streams.cwd, streams.env)
         finally:
             for descriptor in theirs:

@@ -29,7 +29,7 @@ from exeat.trust.unnamed_file import file_in_memory
 _JAILS: Final = ("auto", "netns")
 _FORK_S: Final = 1.0  # a fork takes milliseconds; who waits longer is better off without
 _START_S: Final = 30.0
-_LAST_S: Final = 5.0  # for the kernel, after SIGKILL
+_LAST_S: Final = 5.0  # for the kernel, after SIGKILL; and for the starter, to tell how a run ended
 
 
 def may_fork(configuration: Configuration) -> bool:
@@ -69,7 +69,7 @@ class Starter:
         if channel is not None and self._look() is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_START_S):
-                    await _readable(channel)
+                    await _readable(channel.fileno())
 
     async def fork(self) -> ForkedProcess | None:
         """A process that waits to be told what to do. None: there is none to be had now."""
@@ -89,7 +89,14 @@ class Starter:
                 ours.close()
                 self._leave()
                 return None
-        return await ForkedProcess.arrive(ours)
+        process = await ForkedProcess.arrive(ours)
+        if process is not None and not process.is_like_us():
+            process.close()
+            with self._lock:
+                if self._channel is channel:
+                    self._leave()
+            return None
+        return process
 
     def close(self) -> None:
         with self._lock:
@@ -117,7 +124,8 @@ class Starter:
         return False
 
     def _leave(self) -> None:
-        """It ends when it has heard this. In a fork of the program it is the program's, and goes on."""
+        """It ends when it has heard this, and the last of its runs has ended. In a fork of the program it is the
+        program's, and goes on."""
         if self._channel is None:
             return
         if self._made_in[:1] == (os.getpid(),):
@@ -171,7 +179,7 @@ def _is_hung_up(channel: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-async def _readable(channel: socket.socket) -> None:
+async def _readable(descriptor: int) -> None:
     """By a descriptor of its own: several loops may wait for the same, and it may be closed meanwhile."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[None] = loop.create_future()
@@ -180,18 +188,23 @@ async def _readable(channel: socket.socket) -> None:
         if not arrived.done():
             arrived.set_result(None)
 
-    with suppress(OSError), channel.dup() as own:
-        loop.add_reader(own.fileno(), tell)
+    with suppress(OSError):
+        own = os.dup(descriptor)
         try:
-            await arrived
+            loop.add_reader(own, tell)
+            try:
+                await arrived
+            finally:
+                loop.remove_reader(own)
         finally:
-            loop.remove_reader(own.fileno())
+            os.close(own)
 
 
 class ForkedProcess:
     """A process of the starter's that was forked for this program. It has no parent here, so its end is told."""
 
-    def __init__(self, news: socket.socket, descriptor: int, channel: socket.socket) -> None:
+    def __init__(self, pid: int, news: socket.socket, descriptor: int, channel: socket.socket) -> None:
+        self._pid = pid
         self._news = news
         self._descriptor = descriptor
         self._channel = channel
@@ -203,7 +216,7 @@ class ForkedProcess:
         news.setblocking(False)
         try:
             async with asyncio.timeout(_FORK_S):
-                await _readable(news)
+                await _readable(news.fileno())
             message, received = receive(news, 2)
         except (TimeoutError, OSError, ExeatError):
             message, received = None, []
@@ -215,7 +228,30 @@ class ForkedProcess:
             for each in received:
                 os.close(each)
             return None
-        return cls(news, received[0], socket.socket(fileno=received[1]))
+        process = cls(message.pid, news, received[0], socket.socket(fileno=received[1]))
+        try:
+            async with asyncio.timeout(_FORK_S):
+                await _readable(process._channel.fileno())
+            message, _ = receive(process._channel)
+        except BaseException as error:
+            process.close()
+            if isinstance(error, (TimeoutError, OSError, ExeatError)):
+                return None
+            raise
+        if message is not Word.READY:
+            process.close()
+            return None
+        return process
+
+    def is_like_us(self) -> bool:
+        """May we look into it, as into any that we start? Not if this program has meanwhile confined itself with
+        Landlock, of which the kernel shows nothing else: a command would have what is denied to us.
+        """
+        try:
+            os.readlink(f"/proc/{self._pid}/ns/mnt")  # noqa: PTH115 - on the way of each run
+        except OSError:
+            return False
+        return True
 
     def begin(
         self,
@@ -224,7 +260,11 @@ class ForkedProcess:
         cwd: str | os.PathLike[str] | None,
         environ: Mapping[str, str] | None,
     ) -> None:
-        """Let it do what the words say. `files`: the numbers that it is to have them by, and ours. Raises OSError."""
+        """Let it do what the words say. `files`: the numbers that it is to have them by, and ours.
+
+        Standard streams that are not among them are this process's. Raises OSError.
+        """
+        files = {number: number for number in range(3) if _is_open(number)} | dict(files)
         folder = _open_folder(cwd)
         data = as_proc_has_it(os.environ if environ is None else environ)
         held = file_in_memory(data)
@@ -238,12 +278,16 @@ class ForkedProcess:
             self._channel.close()
 
     async def wait(self) -> None:
-        """Until it has ended."""
-        await _readable(self._news)
+        """Until it has ended. That does not depend on the starter, which may have been stopped; how it ended does."""
+        await _readable(self._descriptor)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_S):
+                await _readable(self._news.fileno())
         message: Message | None = None
         with suppress(OSError, ExeatError):
             message, _ = receive(self._news)
-        # Without news the starter is gone, and the kernel has killed all that it had forked.
+        # Without news the starter is gone, and the kernel has killed all that it had forked; or it hangs. Either way a
+        # report that is whole says how the run ended.
         status = message.status if isinstance(message, Exited) else signal.SIGKILL
         self.returncode = os.waitstatus_to_exitcode(status)
 
@@ -266,8 +310,8 @@ class ForkedProcess:
         return -signal.SIGKILL if self.returncode is None else self.returncode
 
     def close(self) -> None:
-        """What has not begun never does."""
-        self._channel.close()
+        """What has not begun never does, though a fork of this process may have the channel, too."""
+        hang_up(self._channel)
         self._news.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -276,6 +320,14 @@ class ForkedProcess:
 
 def as_proc_has_it(environ: Mapping[str, str]) -> bytes:
     return b"".join(b"%b=%b\0" % (os.fsencode(name), os.fsencode(value)) for name, value in environ.items())
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _open_folder(path: str | os.PathLike[str] | None) -> int:

@@ -52,7 +52,11 @@ def surroundings() -> tuple[object, ...]:
         _read("cgroup"),
         _read("attr/current"),
         _read("oom_score_adj"),
+        _read("personality"),
+        _read("coredump_filter"),
         os.getpriority(os.PRIO_PROCESS, 0),
+        os.sched_getscheduler(0),
+        tuple(os.sched_getparam(0)),
         tuple(resource.getrlimit(each) for each in _LIMITS),
         tuple(environ_at_start().items()),
     )

@@ -72,7 +72,7 @@ async (target, socket, token, asked) => {
     let seen = 0;  // a window that is to be cut off may be another origin's for a moment
     const look = setInterval(() => {
       try { opened.location.href; } catch { seen += 1; }
-      if (!opened.closed && seen < 100) return;
+      if (!opened.closed && seen < 3) return;
       clearInterval(look);
       done(opened.closed ? "cut off" : "held");
     }, 10);

@@ -4,8 +4,10 @@ the next."""
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import re
+import resource
 import secrets
 import signal
 import subprocess
@@ -34,6 +36,10 @@ print(len(open("/proc/net/unix").readlines()) - 1)
 @pytest.fixture(autouse=True)
 def _all_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     all_forked(monkeypatch)
+
+
+def landlock_version() -> int:
+    return int(ctypes.CDLL(None).syscall(444, 0, 0, 1))
 
 
 def starter_of(others: set[int]) -> Process:
@@ -207,6 +213,86 @@ def test_a_starter_that_is_killed_takes_its_runs_with_it() -> None:
             assert starter_of(others).pid != starter.pid
 
     asyncio.run(main())
+
+
+@pytest.mark.threat("T-P10")
+def test_a_run_ends_though_the_starter_was_stopped() -> None:
+    """It is the starter that tells how a run has ended. If it does not, the run's own report says so."""
+    others = set(children_of(os.getpid()))
+
+    async def main() -> int:
+        async with SandboxManager({"sandbox": {}}) as manager:
+            starter = starter_of(others)
+            task = asyncio.create_task(manager.run(["sh", "-c", "sleep 1.0437; exit 7"]))
+            await asyncio.to_thread(wait_until, lambda: how_often(starter.pid, "sleep 1.0437") == 1, "the command")
+            starter.kill(signal.SIGSTOP)
+            try:
+                return (await asyncio.wait_for(task, 40)).returncode
+            finally:
+                starter.kill(signal.SIGCONT)
+
+    assert asyncio.run(main()) == 7
+
+
+@pytest.mark.threat("T-P9")
+def test_what_changes_for_later_runs_does_not_end_those_that_go_on() -> None:
+    """Limits, processors and the like may differ between the threads of a program: another starter takes over, and the
+    one before stays until its runs have ended."""
+    others = set(children_of(os.getpid()))
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+
+    async def main() -> tuple[str, str]:
+        async with SandboxManager({"sandbox": {}}) as manager:
+            first = starter_of(others)
+            task = asyncio.create_task(manager.run(["sh", "-c", "sleep 70437; echo on"]))
+            await asyncio.to_thread(wait_until, lambda: how_often(first.pid, "sleep 70437") == 1, "the command")
+            resource.setrlimit(resource.RLIMIT_CORE, (0 if soft else 1, hard))
+            second = (await manager.run(["sh", "-c", "ulimit -c"])).text
+            (sleeper,) = (each for each in descendants_of(first.pid) if command_of(each) == "sleep 70437")
+            os.kill(sleeper, signal.SIGTERM)
+            text = (await task).text
+            await asyncio.to_thread(wait_gone, [first])
+        return text, second
+
+    try:
+        text, core = asyncio.run(main())
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+    assert text == "on\n"
+    assert core != "unlimited\n"
+
+
+CONFINED = """
+import asyncio, ctypes, os, struct
+from exeat.embed.sandbox_manager import SandboxManager
+from exeat.embed.surroundings import surroundings
+libc = ctypes.CDLL(None, use_errno=True)
+async def main():
+    async with SandboxManager({"sandbox": {}}) as manager:
+        forked = await manager._starter.fork()
+        assert forked is not None
+        forked.close()
+        # A rule set that handles TCP, both bind and connect, and allows none.
+        rules = libc.syscall(444, struct.pack("QQQ", 0, 3, 0), 16, 0)
+        assert rules >= 0 and libc.prctl(38, 1, 0, 0, 0) == 0
+        assert libc.syscall(446, rules, 0) == 0
+        manager._starter._made_in = surroundings()
+        print(await manager._starter.fork())
+        await manager._starter.ready()
+        forked = await manager._starter.fork()
+        print(forked is not None)
+        forked.close()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.threat("T-P9")
+@pytest.mark.skipif(landlock_version() < 4, reason="needs Landlock for TCP, Linux 6.7")
+def test_no_run_is_forked_outside_of_what_the_program_has_confined_itself_to() -> None:
+    """With Landlock, of which /proc shows nothing. (That it gives up new privileges for it would be seen; it may have
+    done so long before.) The next starter is in the same confinement, and can be used."""
+    done = subprocess.run([sys.executable, "-c", CONFINED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("None\nTrue\n", "")
 
 
 def children_beside(others: set[int]) -> set[int]:

@@ -14,7 +14,7 @@ import pytest
 from exeat.cli import embedded
 from exeat.embed.command_line import check_environ, find_state, own_options
 from exeat.embed.configuration import read_configuration
-from exeat.embed.finished import Finished, RunLostError, read_fault, read_report
+from exeat.embed.finished import Finished, RunLostError, read_fault, read_report, read_status
 from exeat.embed.running import REPORT_END, Child, Streams
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
 
@@ -144,3 +144,13 @@ def test_a_wrapped_command_line_names_what_is_exeats_own(monkeypatch: pytest.Mon
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     words = own_options("/state", wrapped=True)
     assert {"--own=HOME=/home/me", "--own=SSL_CERT_FILE", "--own=EXEAT_HOME=/state", "--wrapped"} < set(words)
+
+
+NO_STATUS = [None, "", "{", "[]", "{}", '{"status": "7"}', '{"status": true}']
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [*((end, -9) for end in NO_STATUS), ('{"status": 7}', 7), ('{"status": 0}', 0)]
+)
+def test_the_report_of_a_run_says_how_it_ended(end: str | None, status: int) -> None:
+    assert read_status(end, -9) == status

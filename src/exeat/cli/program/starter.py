@@ -73,6 +73,7 @@ class Starter:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
+        self._is_wanted = True
         self._dumpable = libc.prctl(libc.PR_GET_DUMPABLE)
         hide_memory()  # no one else takes part in what all later runs are made of
         self._runners: dict[int, tuple[int, socket.socket]] = {}  # by descriptor: pid, and who waits for its end
@@ -80,17 +81,24 @@ class Starter:
         self._poll.register(control, select.POLLIN)
 
     def go_on(self) -> NoReturn:
-        while True:
+        """Until the program wants no more runs, and those that there are have ended. If it dies, the kernel ends us."""
+        while self._is_wanted or self._runners:
             for descriptor, _ in self._poll.poll():
                 if descriptor in self._runners:
                     self._tell_end(descriptor)
                 else:
                     self._hear()
+        os._exit(0)
 
     def _hear(self) -> None:
         message, received = messages.receive(self._control, 1)
-        if message is not messages.Word.FORK or len(received) != 1:
-            os._exit(0)  # the program has ended, or wants no more; who still runs is killed by the kernel
+        if message is not messages.Word.FORK:
+            self._is_wanted = False
+            self._poll.unregister(self._control)
+            self._control.close()
+            return
+        if not received:
+            return  # no more files can be had; the program sees that no one answers
         answers = socket.socket(fileno=received[0])
         try:
             self._fork(answers)
@@ -140,6 +148,7 @@ def _live(channel: socket.socket, starter: int, dumpable: int) -> NoReturn:
         os.closerange(number + 1, os.sysconf("SC_OPEN_MAX"))
         libc.prctl(libc.PR_SET_DUMPABLE, dumpable)  # there is nothing in it yet, and id maps need it
         os.setsid()
+        messages.send(channel, messages.Word.READY)
         message, received = messages.receive(channel, _MAX_DESCRIPTORS)
         channel.close()
         if isinstance(message, messages.Begin):
