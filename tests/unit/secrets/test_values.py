@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -280,3 +281,31 @@ def test_renewal() -> None:
 
 def _env(token: str) -> dict[str, str]:
     return {**os.environ, "TOKEN": token}
+
+
+def test_who_is_ended_while_a_command_starts_leaves_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal comes when the command is there and no one knows of it yet."""
+
+    class LeavingError(Exception):
+        pass
+
+    def leave(number: int, frame: object) -> None:
+        raise LeavingError
+
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def start(*arguments: object, **named: object) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **named))  # type: ignore[call-overload]
+        signal.raise_signal(signal.SIGTERM)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with pytest.raises(LeavingError):
+            value_of(command=python("import time; time.sleep(1004)"))
+        assert signal.getsignal(signal.SIGTERM) is leave
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert started[0].returncode == -signal.SIGKILL

@@ -11,11 +11,12 @@ import shutil
 import signal
 import stat
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, Self
 
 from exeat.errors import ConfigError
 from exeat.secrets.model import Secret, SecretSpec
@@ -235,13 +236,15 @@ def _run(spec: SecretSpec, argv: tuple[str, ...], environ: Mapping[str, str]) ->
         raise _fault(spec, "how its command ends cannot be told: SIGCHLD is ignored", "a start without that")
     deadline = time.monotonic() + spec.source.timeout_s
     try:
-        process = subprocess.Popen(  # noqa: S603 - the user's own command, and no shell
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=dict(environ), start_new_session=True
-        )
+        with _Undisturbed() as signals:
+            process = subprocess.Popen(  # noqa: S603 - the user's own command, and no shell
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=dict(environ), start_new_session=True
+            )
+            _running.add(process)
     except OSError as error:
         raise _fault(spec, f"its command cannot be started: {error.strerror}", "a program in PATH") from None
-    _running.add(process)
     try:
+        signals.pass_on()
         output = _output_until(process, deadline)
     finally:
         _running.discard(process)
@@ -260,6 +263,35 @@ def _run(spec: SecretSpec, argv: tuple[str, ...], environ: Mapping[str, str]) ->
     if process.returncode > 0:
         raise _fault(spec, f"its command ended with status {process.returncode}", "exit status 0")
     return output
+
+
+class _Undisturbed:
+    """A signal that ends us by an exception waits until the command is known: otherwise nothing would end that.
+
+    Not by a mask, which the command would inherit. Other threads than the main one get no such exception.
+    """
+
+    def __enter__(self) -> Self:
+        self._came: list[int] = []
+        is_main = threading.current_thread() is threading.main_thread()
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if is_main}
+        # What is ignored or does the usual is inherited as that.
+        self._before = {number: handler for number, handler in handlers.items() if callable(handler)}
+        for number in self._before:
+            signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: object) -> None:
+        self._came.append(number)
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def pass_on(self) -> None:
+        """Those that came meanwhile. May raise what their handlers do."""
+        for number in self._came:
+            signal.raise_signal(number)
 
 
 def end_commands() -> None:
