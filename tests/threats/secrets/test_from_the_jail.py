@@ -166,7 +166,7 @@ def test_the_thief_steals_where_nothing_is_hidden() -> None:
         assert told["self"]["fd"] in ([0, 1, 2, 3], [0, 1, 2])
         assert told["self"]["variables"] == told["self"]["copies"] == []
         files = "/root/"  # of /proc/PID/root/...: the same files by another way
-        assert not any(where.startswith(("/proc", "own memory")) for where in read if files not in where)
+        assert [each for each in read if each.startswith(("/proc", "own memory")) and files not in each] == []
 
 
 # A second name
