@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from exeat.embed.forked import ForkedProcess
 from exeat.embed.running import Child, Streams
 from exeat.embed.sandbox_manager import SandboxManager
-from exeat.embed.starter import ForkedProcess, Starter
+from exeat.embed.starter import Starter
 from tests.support.fixtures.embedding import all_forked
 from tests.support.gateways.scene import wait_until
 from tests.support.runs.running import Process, children_of, descendants_of, state_of, wait_gone
@@ -289,7 +290,8 @@ def tell(needed_later=()):
     os.write(2, json.dumps(sorted(set(sys.modules) - known)).encode() + b"\\n")
 import exeat.run.gateway_process.serving, exeat.run.lifecycle
 sealing.seal_imports = exeat.run.lifecycle.seal_imports = exeat.run.gateway_process.serving.seal_imports = tell
-embedded._report_to(os.dup(1), sys.argv[2:], None)
+sys.stderr = embedded.open_report(os.dup(1))
+embedded.report(lambda summaries: embedded._act(sys.argv[2:], None, summaries))
 """
 
 

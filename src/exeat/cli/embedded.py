@@ -23,7 +23,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 if TYPE_CHECKING:
     from exeat.cli.parser import CommandParser
@@ -63,12 +63,7 @@ def start(arguments: list[str]) -> NoReturn:
         import signal
 
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, no one learns how a child has ended
-    given, own = {}, []
-    while arguments and arguments[0].startswith("--"):
-        name, _, value = arguments.pop(0).partition("=")
-        given[name] = value
-        if name == "--own":
-            own.append(value)
+    given, own = take_own_words(arguments)
     if "--parent" in given:
         _end_with(int(given["--parent"]))
     if "--starter" in given:
@@ -77,21 +72,34 @@ def start(arguments: list[str]) -> NoReturn:
         serve(int(given["--starter"]), arguments)
     environ: Environ | None = None
     if "--environ" in given:
-        environ = read_environ(*map(int, given["--environ"].split(",")))
+        environ = _read_environ(*map(int, given["--environ"].split(",")))
     elif "--wrapped" in given:
         environ = _take_apart()
-    _set_own(own)
-    _forget_settings(environ)
+    settle_environ(own, environ)
     if "--outer-proxy" in given:
-        _take_outer_proxy(environ)
+        take_outer_proxy(environ)
     if "--report" in given:
-        _report_to(int(given["--report"]), arguments, environ)
+        descriptor = int(given["--report"])
+        os.set_inheritable(descriptor, False)
+        sys.stderr = open_report(descriptor)
+        report(lambda summaries: _act(arguments, environ, summaries))
     from argparse import Namespace
 
     from exeat.cli.main import console
 
     sys.argv[1:] = arguments
     console(Namespace(environ=environ))
+
+
+def take_own_words(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Those before `run`, taken away from there; and what OWN says."""
+    given, own = {}, []
+    while arguments and arguments[0].startswith("--"):
+        name, _, value = arguments.pop(0).partition("=")
+        given[name] = value
+        if name == "--own":
+            own.append(value)
+    return given, own
 
 
 def _end_with(parent: int) -> None:
@@ -106,27 +114,17 @@ def _end_with(parent: int) -> None:
         os._exit(2)
 
 
-def read_environ(descriptor: int, length: int) -> Environ:
-    """What the manager hands over for the command: as /proc has it. All of it, or nothing is started.
+def _read_environ(descriptor: int, length: int) -> Environ:
+    from exeat.errors import ExeatError
+    from exeat.jail.handed import read_environ
 
-    Freed memory keeps its content, and there may be a secret's value in it. So there is one copy, which can be wiped.
-    """
-    data = bytearray(length)
-    environ = {}
-    with open(descriptor, "rb", buffering=0) as file, memoryview(data) as view:
-        filled = 0
-        while filled < length and (count := file.readinto(view[filled:])):
-            filled += count
-        if filled < length:
-            print("exeat: the command's environment did not arrive", file=sys.stderr)
-            os._exit(2)
-        start = 0
-        while start < length:
-            equals, end = data.index(b"=", start), data.index(b"\0", start)
-            environ[bytes(view[start:equals])] = bytes(view[equals + 1 : end])
-            start = end + 1
-    data[:] = bytes(length)
-    return environ
+    try:
+        environ = read_environ(descriptor, length)
+        os.close(descriptor)
+        return environ
+    except ExeatError as error:
+        print(f"exeat: {error.public}", file=sys.stderr)
+        os._exit(2)
 
 
 def _take_apart() -> Environ:
@@ -142,6 +140,11 @@ def _take_apart() -> Environ:
         if name.startswith(_CODE_PREFIXES) or name in _CODE_NAMES:
             del os.environb[name]
     return environ
+
+
+def settle_environ(own: list[str], environ: Environ | None) -> None:
+    _set_own(own)
+    _forget_settings(environ)
 
 
 def _set_own(own: list[str]) -> None:
@@ -160,7 +163,7 @@ def _forget_settings(environ: Environ | None) -> None:
     scrub_environment([name for name in _NOT_READ if name in os.environ or name.encode() in (environ or {})], environ)
 
 
-def _take_outer_proxy(environ: Environ | None) -> None:
+def take_outer_proxy(environ: Environ | None) -> None:
     """A proxy whose URL has a password comes by the environment: every user can read a command line."""
     url = os.environ.pop(_OUTER_PROXY, None)
     if url is None:
@@ -173,36 +176,43 @@ def _take_outer_proxy(environ: Environ | None) -> None:
             environ[name.encode()] = os.fsencode(url)
 
 
-def _report_to(descriptor: int, arguments: list[str], environ: Environ | None) -> NoReturn:
-    """Say everything there, apart from what the command says; at the end, behind a NUL, what went wrong as JSON.
+def open_report(descriptor: int) -> TextIO:
+    return os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def _act(arguments: list[str], environ: Environ | None, summaries: list[str]) -> int:
+    from argparse import Namespace
+
+    if arguments[0] == "examine":
+        _examine(arguments[1])
+        return 0
+    options = run_parser().parse(arguments, Namespace(environ=environ, on_summary=summaries.append))
+    status: int = options.run(options, arguments)
+    return status
+
+
+def report(act: Callable[[list[str]], int]) -> NoReturn:
+    """Standard error is for all that is not the command's. At its end, behind a NUL: what went wrong, as JSON.
 
     Without that end nothing is known of how the run went, and so it did not go well.
     """
     import json
-    from argparse import Namespace
 
     from exeat.errors import ExeatError
     from exeat.run.sealing import is_sealed
 
-    os.set_inheritable(descriptor, False)
-    report = sys.stderr = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
     status, fields = 2, {"kind": ""}
     summaries: list[str] = []
     try:
-        if arguments[0] == "examine":
-            _examine(arguments[1])
-            status = 0
-        else:
-            options = run_parser().parse(arguments, Namespace(environ=environ, on_summary=summaries.append))
-            status = options.run(options, arguments)
+        status = act(summaries)
     except (ExeatError, SystemExit, Exception) as error:
         fields = _describe(error, is_sealed)
     except KeyboardInterrupt:
         status = 130
     try:
         run = {"summary": "".join(summaries[-1:]), "status": status}
-        report.write("\0" + json.dumps({**fields, **run}, ensure_ascii=False))
-        report.flush()
+        sys.stderr.write("\0" + json.dumps({**fields, **run}, ensure_ascii=False))
+        sys.stderr.flush()
     finally:
         os._exit(status)
 

@@ -134,6 +134,7 @@ def run_command(options: argparse.Namespace) -> int:
         learn_out=options.learn_out,
         summary_json=options.summary_json,
         on_summary=getattr(options, "on_summary", None),
+        late=getattr(options, "late", None),
     )
     has_secrets = bool(os.environ.get("EXEAT_SECRETS_JSON"))  # the run takes them out
     try:

@@ -9,15 +9,19 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from exeat.embed.command_line import launcher
 from exeat.embed.finished import Finished, RunTimeoutError, read_fault, read_report, read_status, read_summary
+from exeat.embed.forked import ForkedProcess
 from exeat.embed.running import Child, Streams
-from exeat.embed.starter import ForkedProcess, Starter
+from exeat.embed.starter import Starter
 from exeat.errors import ExeatError
 from exeat.gateway.gates.questions import Question
 from exeat.jail.messages import Answered, Asked, Settled, open_channel, receive, send
+
+if TYPE_CHECKING:
+    from exeat.embed.stock import Stock
 
 _log = logging.getLogger("exeat")
 Callback = Callable[[Question], "bool | Awaitable[bool]"]
@@ -38,11 +42,17 @@ async def run_jailed(
     ask_timeout_s: float,
     environ: bytes | None = None,
     starter: Starter | None = None,
+    stock: Stock | None = None,
 ) -> Finished:
     """In the sandbox that the options describe. Raises ExeatError if it could not be made, or did not hold.
 
-    `environ` is the command's environment, if that is not the launcher's. A `starter` makes it faster.
+    `environ` is the command's environment, if that is not the launcher's. A `starter` makes it faster, and so does a
+    `stock` of sandboxes that are described so.
     """
+    if stock is not None and streams.capture and ask is None:
+        prepared = await stock.take(command, os.environ if streams.env is None else streams.env, environ, streams.cwd)
+        if prepared is not None:
+            return await _start([], streams, timeout_s, prepared)
     if ask is None:
         return await _launch([*options, "--", *command], streams, timeout_s, environ, starter)
     asker = Asker(ask)
@@ -67,7 +77,16 @@ async def _launch(
     environ: bytes | None = None,
     starter: Starter | None = None,
 ) -> Finished:
-    forked = await starter.fork() if starter is not None else None
+    return await _start(words, streams, timeout_s, await starter.fork() if starter is not None else None, environ)
+
+
+async def _start(
+    words: Sequence[str],
+    streams: Streams,
+    timeout_s: float | None,
+    forked: ForkedProcess | None,
+    environ: bytes | None = None,
+) -> Finished:
     try:
         report, *handing = _open_pipes(1 if environ is None else 2)
     except OSError:

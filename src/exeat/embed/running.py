@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from exeat.embed.spawned import SpawnedProcess
 
 if TYPE_CHECKING:
-    from exeat.embed.starter import ForkedProcess
+    from exeat.embed.forked import ForkedProcess
 
 GRACE_S: Final = 2.0  # for a command that is asked to end
 _LAST_S: Final = 5.0  # for the kernel, after SIGKILL

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Self, TypedDict, Unpack
 
 from exeat.embed.command_line import (
     OUTER_PROXY,
@@ -24,6 +24,9 @@ from exeat.embed.running import Streams
 from exeat.embed.starter import Starter, may_fork
 from exeat.embed.written import Given
 from exeat.errors import ConfigError, ExeatError
+
+if TYPE_CHECKING:
+    from exeat.embed.stock import Stock
 
 _MAX_OUTPUT: Final = 64 * 1024 * 1024
 _MAX_ASK_S: Final = 3600.0
@@ -77,6 +80,9 @@ class SandboxManager:
     of another type, or settings that contradict each other raise ConfigError here. `warnings` says what is allowed but
     may not be what was meant.
 
+    `prepared` is how many sandboxes stand ready before anyone says what to run in them, each for one command. It is for
+    programs that run many: `run` says when one is used. Each has three processes that wait, and 25 MB of memory.
+
     `ask` is called about places that no rule lists, with an `exeat.Question`; True lets the command through until it
     ends. An `async` function is called in the loop of `run`, a plain one in a thread of its own, several at the same
     time if several questions are open. An error, or no answer in `ask_timeout_s`, is a no.
@@ -87,7 +93,14 @@ class SandboxManager:
     Nothing outside is changed: no variable, no setting, and no program that was not started through it.
     """
 
-    def __init__(self, configuration: Given, *, ask: Callback | None = None, ask_timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        configuration: Given,
+        *,
+        ask: Callback | None = None,
+        ask_timeout_s: float = 30.0,
+        prepared: int = 0,
+    ) -> None:
         if ask is not None and not callable(ask):
             raise ConfigError("not a function", where="ask", expected="a function that takes a question")
         if not 0 < ask_timeout_s <= _MAX_ASK_S:
@@ -99,6 +112,7 @@ class SandboxManager:
         self._closed = False
         self._has_run = False
         self._starter = Starter(self._configuration, asks=ask is not None) if may_fork(self._configuration) else None
+        self._stock = self._open_stock(prepared) if prepared else None
         self._runs: dict[asyncio.Task[Finished], asyncio.AbstractEventLoop] = {}
 
     @property
@@ -158,7 +172,13 @@ class SandboxManager:
         kept; with `capture` false it writes where this process does.
 
         If this is cancelled, the time is over (RunTimeoutError), the manager is closed (ManagerClosedError) or this
-        process dies, the command is ended with all that it has started. Raises ConfigError, StartError or JailError if
+        process dies, the command is ended with all that it has started.
+
+        A sandbox of `prepared` is used if it would be made the same now: this process, its working directory and what
+        is hidden or protected there are as they were; `cwd` is that directory; `capture` is true. What is allowed and
+        every secret is looked up when the command runs, not before.
+
+        Raises ConfigError, StartError or JailError if
         nothing was started; JailError also if the jail did not hold, and RunLostError if exeat was killed, or failed
         otherwise, while the command ran.
         """
@@ -184,6 +204,7 @@ class SandboxManager:
                 ask_timeout_s=self._ask_timeout_s,
                 environ=environ,
                 starter=self._choose_starter(),
+                stock=self._stock,
             )
         else:
             work = run_plain(command, streams, timeout_s)
@@ -200,6 +221,26 @@ class SandboxManager:
             raise
         finally:
             self._runs.pop(inner, None)
+            if self._stock is not None and not self._closed:
+                self._stock.fill(self.environ())
+
+    def _open_stock(self, count: int) -> Stock:
+        """Raises ConfigError."""
+        from exeat.embed.stock import MOST, Stock  # for programs that want one
+
+        if type(count) is not int or not 0 < count <= MOST:
+            raise ConfigError("not a number of sandboxes", where="prepared", expected=f"0 to {MOST}")
+        for what, is_given in (
+            ("ask", self._ask is not None),
+            ("a name", bool(self._configuration.name)),
+            ("enabled: false", not self._configuration.enabled),
+        ):
+            if is_given:
+                raise ConfigError(f"cannot be had with {what}", where="prepared", expected="one of the two")
+        if self._starter is None:
+            raise ConfigError("needs Linux 5.3 and the netns jail", where="prepared", expected="0, or jail: auto")
+        words = [*own_options(self._state), *run_options(self._configuration)]
+        return Stock(self._starter, words, count)
 
     def _choose_starter(self) -> Starter | None:
         """A program that runs one command is better off without. From the second on there is one, once it is ready."""
@@ -223,6 +264,10 @@ class SandboxManager:
             if self._starter is not None:
                 await self._starter.ready()
             await examine_jail(self._configuration.jail, self._starter)
+            if self._stock is not None:
+                self._stock.open()
+                self._stock.fill(self.environ())
+                await self._stock.stand()
 
     async def aclose(self) -> None:
         """End every command that still runs, and run no more."""
@@ -240,6 +285,8 @@ class SandboxManager:
         self._end_starter()
 
     def _end_starter(self) -> None:
+        if self._stock is not None:
+            self._stock.close()
         if self._starter is not None:
             self._starter.close()
 

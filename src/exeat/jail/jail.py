@@ -42,6 +42,7 @@ class Spec(Value):
     unix: tuple[str, ...] = ()  # sockets of the host that stay within reach
     to_host: tuple[HostPorts, ...] = ()  # loopback places that mean the host's, not the jail's own
     trust: TrustFiles | None = None  # certificates for the command
+    is_late: bool = False  # the command is said when all stands, and `argv` and `variables` stand for it
     nest: bool = False  # may the command make user namespaces?
     container: ContainerOptions | None = None
     vm: VmOptions | None = None

@@ -42,7 +42,9 @@ class Word(Enum):
     SUSPENDED = b"P"  # and it is
     NO_QUESTIONS = b"q"  # runner to relay: the command has ended
     ENDING = b"e"  # runner to relay: write everything out, and leave
-    FORK = b"f"  # program to starter, with a socket on which it answers: a runner is wanted
+    FORK = b"f"  # program to starter: a runner is wanted. With two sockets: to answer on, and for the runner itself
+    STANDING = b"a"  # runner to program: all is there but the command
+    STREAMS = b"t"  # program to runner, with descriptors: where to report, and the command's three streams
 
 
 # From the builder and from init to the runner
@@ -119,6 +121,14 @@ class PassSignal(Value):
     number: int
 
 
+class Command(Value):
+    """For a place that was built ahead: what GO is to start. With the descriptors of its three streams."""
+
+    argv: tuple[str, ...]
+    environ: tuple[tuple[str, str], ...]
+    umask: int
+
+
 # From a program with a pool to the process that enters its containers
 
 
@@ -134,7 +144,7 @@ class Enter(Value):
 
 
 class Forked(Value):
-    """Starter to program. With descriptors: one of the process, and a socket on which it waits for `Begin`."""
+    """Starter to program. With a descriptor of the process, which waits for `Begin` or `Prepare`."""
 
     pid: int
 
@@ -151,30 +161,61 @@ class Begin(Value):
     environ: int
 
 
+class Prepare(Value):
+    """Program to runner: make all ready for a command that is not known yet, with these options.
+
+    With descriptors: its working directory, and as much of an environment as that needs (so many bytes), as a file.
+    """
+
+    words: tuple[str, ...]
+    umask: int
+    environ: int
+
+
+class Take(Value):
+    """Program to runner, and runner to gateway process: what was made ready is wanted, for this command.
+
+    With descriptors: exeat's own environment as a file, and the command's (-1: the same) as another.
+    """
+
+    argv: tuple[str, ...]
+    umask: int
+    environ: int
+    given: int
+
+
 # Between the runner and the gateway process
 
 
 class RulesRead(Value):
-    """The rules can be used. `is_prepared`: `Prepared` comes next; there are secrets, or TLS is looked into."""
+    """The rules can be used. `looks_inside`: `Trusted` and `Fetched` come next; there are secrets, for example."""
 
     to_host: tuple[HostPorts, ...]  # loopback places that they list: they mean the host's, not the jail's own
     files: tuple[tuple[object, ...], ...]  # what policy files say about files: fields of `FileSettings`
     said: tuple[str, ...]  # for the user
-    is_prepared: bool
+    looks_inside: bool
 
 
-class Prepared(Value):
-    """The secrets are fetched. Never a value, and all else that follows from one. With descriptors of certificates."""
+class Trusted(Value):
+    """What a jail is built with where TLS is looked into. With descriptors of certificates."""
 
-    placeholders: tuple[tuple[str, str], ...]  # variables to set
-    dropped: tuple[str, ...]  # variables to drop
-    hidden: tuple[str, ...]  # files to hide
-    said: tuple[str, ...]  # for the user
+    hidden: tuple[str, ...]  # files to hide: those with values in them
     subject_hash: str  # of the certificate that the command is to trust
 
 
+class Fetched(Value):
+    """The secrets are fetched. Never a value, and all else that follows from one."""
+
+    placeholders: tuple[tuple[str, str], ...]  # variables to set
+    dropped: tuple[str, ...]  # variables to drop
+    said: tuple[str, ...]  # for the user
+
+
+COMPLAINTS: Final = "complaints"  # no socket, but where standard error is to go
+
+
 class Serve(Value):
-    """From the runner, with the jail's sockets: one word for each of them (tcp, udp, dns, log)."""
+    """From the runner, with the jail's sockets: one word for each of them (tcp, udp, dns, log, or COMPLAINTS)."""
 
     jail: str
     user: str  # for those who come to the gateway as to a proxy; "": no need to log in
@@ -232,15 +273,15 @@ class Answered(Value):
 
 Message: TypeAlias = (
     Word | InitStarted | Failed | ExecFailed | Stopped | StreamMoved | Exited | NestingRefused | PassSignal | RulesRead
-    | Prepared | Serve | BadRules | NotStarted | Over | Asked | Settled | Answered | Enter | GuestFailed | GuestEnded
-    | GuestNote | Forked | Begin
+    | Trusted | Fetched | Serve | BadRules | NotStarted | Over | Asked | Settled | Answered | Enter | GuestFailed
+    | GuestEnded | GuestNote | Forked | Begin | Prepare | Take | Command
 )  # fmt: skip
 _KINDS: Final[dict[type, bytes]] = {
     InitStarted: b"I", Failed: b"F", ExecFailed: b"X", Stopped: b"T", StreamMoved: b"M", Exited: b"D",
-    NestingRefused: b"N", PassSignal: b"G", RulesRead: b"R", Prepared: b"C", Serve: b"S", BadRules: b"B",
+    NestingRefused: b"N", PassSignal: b"G", RulesRead: b"R", Trusted: b"C", Serve: b"S", BadRules: b"B",
     NotStarted: b"E", Over: b"O", Asked: b"Q", Settled: b"Z", Answered: b"A",
     Enter: b"H", GuestFailed: b"V", GuestEnded: b"W", GuestNote: b"K",
-    Forked: b"J", Begin: b"Y",
+    Forked: b"J", Begin: b"Y", Fetched: b"U", Prepare: b"L", Take: b"1", Command: b"2",
 }  # fmt: skip
 _TYPES: Final[dict[bytes, Any]] = {kind: message for message, kind in _KINDS.items()}
 

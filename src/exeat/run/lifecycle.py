@@ -9,8 +9,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from exeat.errors import ConfigError, JailError
-from exeat.file_policy import FilePolicy
-from exeat.jail.environment import Variables, inherited_environment
 from exeat.jail.jail import Built, Ended, Jail, OwnTerminal, Spec
 from exeat.jail.select import Body, Hides, choose, open_jail
 from exeat.jail.signals import STOPPING, SignalSource, remember_signals, waiting_end
@@ -20,7 +18,7 @@ from exeat.run.gateway_process.process import GatewayProcess
 from exeat.run.nesting import advice_on_nesting, refuse_nesting
 from exeat.run.outcome import GATEWAY_GONE, Outcome, announce, print_summary, say
 from exeat.run.sealing import seal_imports
-from exeat.run.settings import FilesSeen, Plan, Preparations, RunSettings, make_plan
+from exeat.run.settings import FilesSeen, Plan, Preparations, RunSettings, make_plan, variables_of
 from exeat.values import Value
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ class Finished(Value):
 
     status: int
     outcome: Outcome
-    files: FilePolicy
+    plan: Plan  # as it was in the end
     files_seen: FilesSeen
 
 
@@ -43,6 +41,7 @@ class _Standing(Value):
     jail: Jail
     built: Built
     files: CommandFiles
+    spec: Spec
 
 
 def run_in_jail(settings: RunSettings, gateway: GatewayProcess, log_files: tuple[str, ...] = ()) -> Finished:
@@ -62,9 +61,12 @@ def run_in_jail(settings: RunSettings, gateway: GatewayProcess, log_files: tuple
     try:
         terminal.ask_here(gateway.asking, apart=bodies[0].own_terminal)
         standing = _build_first(bodies, jail, plan, terminal)
-        began = time.time()
         # Nothing starts that could not be put on record, or judged by code that is not in memory yet.
-        gateway.serve(standing.built, jail=standing.body.kind)
+        if settings.late is None:
+            gateway.serve(standing.built, jail=standing.body.kind)
+        else:
+            plan = _serve_late(standing, gateway, plan)
+        began = time.time()
         announce(plan.prepared, quiet=settings.quiet)
         seal_imports()
         ended = _run_to_the_end(standing, gateway, terminal, signals)
@@ -73,7 +75,7 @@ def run_in_jail(settings: RunSettings, gateway: GatewayProcess, log_files: tuple
         seen = standing.files.end_layer(began)
         outcome = gateway.stop()._replace(nesters=ended.nesters)
         _tell(plan, standing.files, ended, outcome, warnings, terminal)
-        return Finished(ended.status, outcome, plan.files, seen)
+        return Finished(ended.status, outcome, plan, seen)
     finally:
         try:
             _take_down(standing, gateway)
@@ -81,6 +83,19 @@ def run_in_jail(settings: RunSettings, gateway: GatewayProcess, log_files: tuple
             terminal.give_back()
             terminal.close()
             signals.close()
+
+
+def _serve_late(standing: _Standing, gateway: GatewayProcess, plan: Plan) -> Plan:
+    """For a program that says only now what to run."""
+    from exeat.jail.bodies.netns import NetnsJail
+    from exeat.run.late import bind
+    from exeat.run.viewed_files import ViewedFiles
+
+    late, jail, files = plan.settings.late, standing.jail, standing.files
+    assert late is not None
+    assert isinstance(jail, NetnsJail)
+    assert isinstance(files, ViewedFiles)
+    return bind(late, plan, gateway, jail, files, standing.spec, standing.built)
 
 
 def _take_down(standing: _Standing | None, gateway: GatewayProcess) -> None:
@@ -138,44 +153,37 @@ def _build_first(bodies: list[Body], jail: Jail, plan: Plan, terminal: Terminal)
 
 def _build(body: Body, jail: Jail, plan: Plan, terminal: Terminal) -> _Standing:
     settings, prepared = plan.settings, plan.prepared
+    # Variables that the program is to pass on are there when the command is.
+    asked = settings if settings.late is None else settings.replace(env=())
     files = _files_of(body.hides)(plan)
     try:
-        inherited = inherited_environment(settings.environ)
-        built = jail.build(
-            Spec(
-                settings.argv,
-                files.cwd,
-                Variables(
-                    inherited,
-                    settings.env,
-                    settings.clean_env,
-                    settings.proxy_env,
-                    prepared.placeholders,
-                    settings.name,
-                    not body.own_environment,
-                ),
-                has_terminal=terminal.exists,
-                terminal=OwnTerminal(*terminal.own) if terminal.own is not None else None,
-                view=files.view,
-                hidden=files.hidden,
-                unix=settings.unix,
-                to_host=prepared.to_host,
-                trust=prepared.trust,
-                nest=plan.files.nest,
-                container=settings.container,
-                vm=_machine_of(settings),
-                disk=files.disk,
-                mounts=files.mounts,
-                folder=files.folder,
-                memory=files.memory,
-            )
+        spec = Spec(
+            settings.argv,
+            files.cwd,
+            variables_of(asked, prepared, passes_on=not body.own_environment),
+            has_terminal=terminal.exists,
+            terminal=OwnTerminal(*terminal.own) if terminal.own is not None else None,
+            view=files.view,
+            hidden=files.hidden,
+            unix=settings.unix,
+            to_host=prepared.to_host,
+            trust=prepared.trust,
+            is_late=settings.late is not None,
+            nest=plan.files.nest,
+            container=settings.container,
+            vm=_machine_of(settings),
+            disk=files.disk,
+            mounts=files.mounts,
+            folder=files.folder,
+            memory=files.memory,
         )
+        built = jail.build(spec)
         files.begin(built)
     except BaseException:
         jail.close()
         files.close()
         raise
-    return _Standing(body, jail, built, files)
+    return _Standing(body, jail, built, files, spec)
 
 
 def _machine_of(settings: RunSettings) -> VmOptions | None:

@@ -62,12 +62,13 @@ def _run(settings: RunSettings) -> int:
             gateway.kill()
         status, outcome = finished.status, finished.outcome
         log.finish()
+        settings = finished.plan.settings
         if status and not settings.quiet and settings.hides_by_mounts:
             environ = inherited_environment(settings.environ)
             for line in name_hidden_agents(environ, settings.unix, settings.argv, used_ssh=outcome.used_ssh):
                 say(line)
         if settings.learn:
-            print_learned(add_files(outcome.learned, finished.files, finished.files_seen), out)
+            print_learned(add_files(outcome.learned, finished.plan.files, finished.files_seen), out)
         tell(settings, summary, as_json(outcome, status))
         return status
     except NoWayError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from exeat.audit.rotation import DEFAULT_ROTATION, Rotation
 from exeat.file_policy import FilePolicy, FileSettings, combine
+from exeat.jail.environment import Variables, inherited_environment
 from exeat.jail.select import AUTO, BODIES, Hides
 from exeat.values import Value
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from exeat.jail.container.options import ContainerOptions
     from exeat.jail.messages import HostPorts
     from exeat.jail.vm.options import VmOptions
+    from exeat.run.late import Late
     from exeat.sandbox.folder import SandboxFolder
     from exeat.trust.unnamed_file import TrustFiles
 
@@ -67,6 +69,7 @@ class RunSettings(Value):
     learn_out: str | None = None
     summary_json: str | None = None  # where to write what the run came to
     on_summary: Callable[[str], None] | None = None  # whom to tell
+    late: Late | None = None  # who says later what to run; until then `argv` stands for any command
 
     @property
     def name(self) -> str:
@@ -130,6 +133,19 @@ def make_plan(settings: RunSettings, prepared: Preparations, log_files: tuple[st
         # A guest makes namespaces of its own as it likes. The jail around QEMU is not loosened for that.
         files = files._replace(nest=False)
     return Plan(settings, files, prepared, log_files)
+
+
+def variables_of(settings: RunSettings, prepared: Preparations, *, passes_on: bool = True) -> Variables:
+    """What the command's environment is made of."""
+    return Variables(
+        inherited_environment(settings.environ),
+        settings.env,
+        settings.clean_env,
+        settings.proxy_env,
+        prepared.placeholders,
+        settings.name,
+        passes_on,
+    )
 
 
 class FilesSeen(Value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from exeat.errors import ExeatError
 from exeat.jail.environment import inherited_environment
 from exeat.jail.files.holding import Holdings
 from exeat.jail.files.mounts import BLANK, PINS, View
@@ -9,6 +10,7 @@ from exeat.jail.files.view import read_notes
 from exeat.jail.jail import Built
 from exeat.jail.process.descriptors import ways_out
 from exeat.run.command_files import CommandFiles
+from exeat.run.files.ground import Ground
 from exeat.run.files.held_places import HeldPlaces
 from exeat.run.files.hidden_files import working_directory
 from exeat.run.files.hints import name_hidden_keys
@@ -16,6 +18,7 @@ from exeat.run.files.layer_end import end_layer
 from exeat.run.files.own_code import advice_on_installing, warning_of_second_names
 from exeat.run.files.project_guard import ProjectGuard
 from exeat.run.files.seen_files import see_files
+from exeat.run.late import NotTakenError
 from exeat.run.outcome import LAYER_FULL, say
 from exeat.run.settings import FilesSeen, Plan
 from exeat.sandbox.home import state_home
@@ -29,6 +32,7 @@ class ViewedFiles(CommandFiles):
             if warning := warning_of_second_names():
                 say(warning)
         self._seen = see_files(plan)
+        self._ground = Ground(plan, self._seen) if plan.settings.late is not None else None
         self._guard: ProjectGuard | None = None
         self._copies: HeldPlaces | None = None
         self._layers = -1
@@ -42,6 +46,28 @@ class ViewedFiles(CommandFiles):
 
     def begin(self, built: Built) -> None:
         self._layers = built.layers
+        if self._ground is None:
+            self._begin(built)
+        else:
+            self._ground.stand(built.layers)
+            self._built = built
+
+    def take_up(self, plan: Plan) -> None:
+        """The command is known now. Raises NotTakenError if the jail would be built otherwise for it."""
+        assert self._ground is not None
+        try:
+            again = see_files(plan)
+        except ExeatError as error:
+            raise NotTakenError("its files cannot be seen as before", detail=str(error)) from None
+        try:
+            if self._ground.has_changed(plan, again):
+                raise NotTakenError("its files are not as they were")
+        finally:
+            again.close()
+        self._ground.close()
+        self._begin(self._built)
+
+    def _begin(self, built: Built) -> None:
         may_nest, view = self.plan.files.nest, self._seen.view
         holdings = view.holdings
         if any(holdings):
@@ -91,6 +117,8 @@ class ViewedFiles(CommandFiles):
             self._guard.close()
         if self._copies is not None:
             self._copies.close()
+        if self._ground is not None:
+            self._ground.close()
         self._seen.close()
 
 

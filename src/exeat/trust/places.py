@@ -105,6 +105,9 @@ _ADDED = (
     "DENO_CERT",  # Deno
 )
 _JAVA = "JAVA_TOOL_OPTIONS"
+# What is read of the caller's own: in the place of the system's roots, and in addition to them.
+INSTEAD_OF_SYSTEM = "SSL_CERT_FILE"
+ADDED_BY_CALLER = ("NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 def trust_variables(

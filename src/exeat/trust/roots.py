@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from exeat.errors import ConfigError
 from exeat.policy.host import Host
-from exeat.trust.places import BUNDLES
+from exeat.trust.places import ADDED_BY_CALLER, BUNDLES, INSTEAD_OF_SYSTEM
 
 # The caller's additions: what its programs trust in addition to the roots of the system, or instead.
-_EXTRA_VARIABLES = ("NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _MAX_FILE = 16 << 20
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----\s.{1,65536}?-----END CERTIFICATE-----", re.DOTALL)
 _REASON_TEXT = re.compile(r"\[SSL\] ([a-z0-9 ]{1,80}) \(_ssl\.c")
@@ -83,7 +82,7 @@ _REASONS = {
 
 def find_system_roots(environ: Mapping[str, str]) -> bytes:
     """The roots that this system trusts, as PEM. `environ` is the caller's: SSL_CERT_FILE replaces the system's."""
-    given = environ.get("SSL_CERT_FILE")
+    given = environ.get(INSTEAD_OF_SYSTEM)
     if given:
         return read_certificates(given, where=f"SSL_CERT_FILE {given}")
     default = ssl.get_default_verify_paths().openssl_cafile
@@ -105,7 +104,7 @@ def find_caller_roots(environ: Mapping[str, str]) -> bytes:
     The gateway does not trust them by that: they say whom the program trusted, not who is to see a secret.
     """
     found = b""
-    for name in _EXTRA_VARIABLES:
+    for name in ADDED_BY_CALLER:
         path = environ.get(name)
         if path:
             try:

@@ -20,7 +20,10 @@ from importlib import import_module
 from typing import Final, NoReturn
 
 from exeat.cli import embedded
+from exeat.cli.program import prepared
+from exeat.files.keys.search import load_whole_key_list
 from exeat.jail import libc, messages
+from exeat.jail.handed import have_environ, read_environ
 from exeat.jail.limits.privileges import hide_memory
 from exeat.run.sealing import GATEWAY, INTERCEPTION, ROTATION
 from exeat.secrets.stream.codings import load_codings
@@ -66,6 +69,7 @@ def load(uses: Sequence[str]) -> None:
     if "secrets" in uses:
         load_codings()
     embedded.run_parser()
+    load_whole_key_list()
 
 
 class Starter:
@@ -91,33 +95,35 @@ class Starter:
         os._exit(0)
 
     def _hear(self) -> None:
-        message, received = messages.receive(self._control, 1)
+        message, received = messages.receive(self._control, 2)
         if message is not messages.Word.FORK:
             self._is_wanted = False
             self._poll.unregister(self._control)
             self._control.close()
             return
-        if not received:
+        if len(received) < 2:
+            for each in received:
+                os.close(each)
             return  # no more files can be had; the program sees that no one answers
-        answers = socket.socket(fileno=received[0])
+        answers, channel = (socket.socket(fileno=each) for each in received)
         try:
-            self._fork(answers)
+            self._fork(answers, channel)
         except OSError as error:
             _say(answers, messages.NotStarted("no process could be started", error.strerror or str(error)))
             answers.close()
+        finally:
+            channel.close()
 
-    def _fork(self, answers: socket.socket) -> None:
-        theirs, ours = messages.open_channel()
+    def _fork(self, answers: socket.socket, channel: socket.socket) -> None:
+        """For whoever has the other end of the channel, and may have said there already what it is to do."""
         starter = os.getpid()
-        with theirs:
-            pid = os.fork()
-            if pid == 0:
-                _live(ours, starter, self._dumpable)
-            ours.close()
-            descriptor = os.pidfd_open(pid)
-            self._runners[descriptor] = pid, answers
-            self._poll.register(descriptor, select.POLLIN)
-            _say(answers, messages.Forked(pid), [descriptor, theirs.fileno()])
+        pid = os.fork()
+        if pid == 0:
+            _live(channel, starter, self._dumpable)
+        descriptor = os.pidfd_open(pid)
+        self._runners[descriptor] = pid, answers
+        self._poll.register(descriptor, select.POLLIN)
+        _say(answers, messages.Forked(pid), [descriptor])
 
     def _tell_end(self, descriptor: int) -> None:
         pid, answers = self._runners.pop(descriptor)
@@ -150,6 +156,9 @@ def _live(channel: socket.socket, starter: int, dumpable: int) -> NoReturn:
         os.setsid()
         messages.send(channel, messages.Word.READY)
         message, received = messages.receive(channel, _MAX_DESCRIPTORS)
+        if isinstance(message, messages.Prepare):
+            _stand_in(received[0], received[1], message.environ, message.umask)
+            prepared.live(list(message.words), channel)
         channel.close()
         if isinstance(message, messages.Begin):
             _become(message, received)
@@ -163,21 +172,21 @@ def _live(channel: socket.socket, starter: int, dumpable: int) -> NoReturn:
 def _become(begin: messages.Begin, received: list[int]) -> None:
     """Get what a process has from its start: open files by their numbers, working directory, environment."""
     folder, environ, *files = received
-    os.fchdir(folder)
-    os.umask(begin.umask)
-    environ_now(environ, begin.environ)
+    _stand_in(folder, environ, begin.environ, begin.umask)
     # First out of the way, since a number that is wanted may be another's now.
     above = max(begin.numbers) + 1
     moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in files]
-    for each in (folder, *files):
+    for each in files:
         os.close(each)
     for descriptor, number in zip(moved, begin.numbers, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
 
 
-def environ_now(descriptor: int, length: int) -> None:
-    """Have this environment, and nothing of the one that we were started with."""
-    for name in list(os.environb):
-        del os.environb[name]
-    os.environb.update(embedded.read_environ(descriptor, length))
+def _stand_in(folder: int, environ: int, length: int, umask: int) -> None:
+    """Where, and with what variables."""
+    os.fchdir(folder)
+    os.umask(umask)
+    have_environ(read_environ(environ, length))
+    os.close(folder)
+    os.close(environ)

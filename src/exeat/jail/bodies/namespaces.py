@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 
 from exeat.errors import JailError
 from exeat.jail import libc, messages
@@ -98,6 +99,12 @@ class NamespaceJail:
             raise _explain(
                 message, "the jail ended before the command could start", "its init ended without a message"
             ) from None
+
+    def become(self, argv: Sequence[str], environ: Mapping[str, str], streams: Sequence[int], umask: int) -> None:
+        """What GO is to start, where that was not known when the place was built. The streams stay the caller's."""
+        self._program = argv[0]
+        command = messages.Command(tuple(argv), tuple(environ.items()), umask)
+        messages.send(self._channel, command, streams)
 
     def attend(self, company: Company) -> Ended:
         self._channel.setblocking(False)

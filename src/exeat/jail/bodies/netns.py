@@ -12,14 +12,17 @@ from exeat.jail.process.place import Place
 
 class NetnsJail(NamespaceJail):
     def build(self, spec: Spec) -> Built:
-        environ = spec.variables.build(
+        sockets = self.raise_place(Place(spec, self.environ(spec)))
+        return Built(sockets, None, self.init, self.namespaces, self.layers)
+
+    def environ(self, spec: Spec) -> dict[str, str]:
+        """The command's. Raises ConfigError."""
+        return spec.variables.build(
             proxy_url=f"http://127.0.0.1:{GATEWAY_PORT}",
             own_loopback=True,
             kept_sockets=spec.unix,
             trust=mounted_trust(spec),
         )
-        sockets = self.raise_place(Place(spec, environ))
-        return Built(sockets, None, self.init, self.namespaces, self.layers)
 
 
 def open_jail() -> NetnsJail:

@@ -15,7 +15,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from exeat.jail.files.kernelfs import read_only
 from exeat.jail.libc import MS_BIND, MS_PRIVATE, MS_REC, call, mount
@@ -113,6 +113,19 @@ def close_ways_out(hidden: Hidden | None = None, *, files_too: bool = True) -> N
     for number in ways_out(hidden, files_too=files_too):
         os.close(number)
     check_standard_streams(hidden)
+
+
+def take_streams(streams: Sequence[int]) -> None:
+    """Have these for standard streams, which are pipes or /dev/null: nothing of them has to be held. Raises OSError."""
+    if len(streams) != len(STREAMS):
+        raise OSError(errno.EBADF, "not three standard streams")
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    for number, name in enumerate(STREAMS):
+        mode = os.fstat(number).st_mode
+        if not (stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and _is_harmless(number))):
+            raise OSError(errno.EPERM, f"{name} is no pipe")
 
 
 def check_standard_streams(hidden: Hidden | None = None) -> None:

@@ -40,17 +40,31 @@ def live_as_init(place: Place, control: socket.socket, positions: dict[int, int]
         signals = open_signalfd([signal.SIGCHLD, *FOR_COMMAND])
         if spec.terminal is not None:
             _lead_session(spec.terminal)
+        attempts = Attempts(lambda name: messages.send(control, messages.NestingRefused(name)))
+        ahead = _fork_ahead(place, control, attempts) if spec.is_late else None
         messages.send(control, messages.Word.READY)
         # The word to go comes when the builder is gone and the runner is our parent, not before.
-        if messages.receive(control)[0] is not messages.Word.GO:
+        message, streams = messages.receive(control, len(descriptors.STREAMS))
+        known = message
+        if isinstance(message, messages.Command):
+            message, _ = messages.receive(control)
+        if message is not messages.Word.GO:
             os._exit(1)
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         if _is_gone(control):
             os._exit(1)
-        attempts = Attempts(lambda name: messages.send(control, messages.NestingRefused(name)))
-        command = os.fork()
-        if command == 0:
-            _become_command(place, control, attempts)
+        if ahead is None:
+            command = os.fork()
+            if command == 0:
+                _become_command(place, control, attempts)
+        elif isinstance(known, messages.Command):
+            command, tell = ahead
+            messages.send(tell, known, streams)
+            tell.close()
+            for each in streams:
+                os.close(each)
+        else:
+            os._exit(1)  # the runner does not know what it wants
         leads = spec.terminal is not None
         shares = spec.has_terminal and not leads
         _Watch(command, signals, control, positions, attempts, leads_session=leads, shares_group=shares).go_on()
@@ -99,7 +113,21 @@ def _is_gone(control: socket.socket) -> bool:
         return False
 
 
-def _become_command(place: Place, control: socket.socket, attempts: Attempts) -> NoReturn:
+def _fork_ahead(place: Place, control: socket.socket, attempts: Attempts) -> tuple[int, socket.socket]:
+    """The command's process, before anyone knows what it is to be. It waits at the socket for that."""
+    ours, theirs = messages.open_channel()
+    command = os.fork()
+    if command == 0:
+        ours.close()
+        _become_command(place, control, attempts, theirs)
+    theirs.close()
+    return command, ours
+
+
+def _become_command(
+    place: Place, control: socket.socket, attempts: Attempts, told: socket.socket | None = None
+) -> NoReturn:
+    """`told`: where it is said what to become, if that is not known yet."""
     spec = place.spec
     try:
         if not spec.has_terminal:
@@ -115,12 +143,22 @@ def _become_command(place: Place, control: socket.socket, attempts: Attempts) ->
             place.life(lambda message: messages.send(control, message))
         unix_sockets = scoped or not shared_network
         nesting.install_filter(attempts, place.nesting, unix_sockets=unix_sockets, shared_network=shared_network)
-        become(place.paths, spec.argv, place.environ)
+        if told is not None:
+            _hear_command(place, told)
+        become(place.paths, place.spec.argv, place.environ)
     except OSError as error:
         messages.send(control, messages.ExecFailed(error.errno or 0, error.strerror or str(error)))
     except BaseException as problem:
         report(control, "exec", problem)
     os._exit(127)
+
+
+def _hear_command(place: Place, told: socket.socket) -> None:
+    message, streams = messages.receive(told, len(descriptors.STREAMS))
+    if not isinstance(message, messages.Command):
+        os._exit(1)
+    place.become(message)
+    descriptors.take_streams(streams)
 
 
 class _Watch:

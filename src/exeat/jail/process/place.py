@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from typing import Final, NoReturn
@@ -10,7 +11,7 @@ from exeat.jail.files.mounts import View
 from exeat.jail.files.view import NoViewError
 from exeat.jail.jail import Spec
 from exeat.jail.limits.seccomp import Nesting
-from exeat.jail.messages import Message, failure, send
+from exeat.jail.messages import Command, Message, failure, send
 from exeat.jail.process.command import places_of
 
 NESTED_PROGRAMS: Final = 2  # of ours, each with a user namespace of its own
@@ -41,6 +42,13 @@ class Place:
         self.paths = places_of(spec.argv[0], environ)
         self.life = life
         self.nesting = Nesting(allowed=spec.nest and life is None, programs=NESTED_PROGRAMS if life is not None else 0)
+
+    def become(self, command: Command) -> None:
+        """The place was built before its command was known."""
+        self.spec = self.spec.replace(argv=list(command.argv))
+        self.environ = dict(command.environ)
+        self.paths = places_of(command.argv[0], self.environ)
+        os.umask(command.umask)
 
     @property
     def own_network(self) -> bool:

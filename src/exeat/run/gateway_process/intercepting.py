@@ -1,4 +1,4 @@
-"""In the gateway's process: fetch the secrets, make the certificates, and say what the command is to get of them."""
+"""In the gateway's process: make the certificates, fetch the secrets, and say what the command is to get of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from exeat.audit.share import Log
 from exeat.gateway.tls.interception import HTTP1, Intercept, Interception
 from exeat.jail.environment import decoded
-from exeat.jail.messages import Prepared, send
+from exeat.jail.messages import Fetched, Trusted, send
 from exeat.policy import Name, Pattern, Policy, Reason, Rule, Scope, Target, decide, is_exempt
 from exeat.run.gateway_process.renewing import Renewals
 from exeat.run.gateway_process.scrubbing import scrub_environment
@@ -40,62 +40,60 @@ _WHOLE, _PART = 8, 16
 
 
 class Intercepting:
-    """The secrets and certificates of one run. Made in two steps: what the jail needs comes first."""
+    """The secrets and certificates of one run. Certificates come first: a jail is built with them."""
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        upstream_ca: Sequence[str],
-        given: dict[bytes, bytes] | None = None,
-        folder: SandboxFolder | None = None,
-    ) -> None:
-        """Raises ConfigError for a secret without a value, or roots that cannot be used.
-
-        `given` is the command's environment where that is not ours. No secret comes from there, and no trust.
-        `folder` is the sandbox's, if it has a name: placeholders are kept in it.
-        """
-        # No command that fetches a value has any use for what holds others.
-        self._environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    def __init__(self, loaded: Loaded, upstream_ca: Sequence[str]) -> None:
+        """Raises ConfigError for roots that cannot be used."""
         self._loaded = loaded
+        self._environ: dict[str, str] = {}
         self._renewals: Renewals | None = None
         self.secrets: tuple[Secret, ...] = ()
-        if loaded.secrets:
-            self.secrets = fetch(loaded.secrets, self._environ, _settle(folder, loaded.secrets))
-        self._trust = UpstreamTrust(upstream_ca, self._environ)
+        self._trust = UpstreamTrust(upstream_ca, os.environ)
         self._authority = Authority(permitted_hosts(loaded.policy, loaded.secrets, loaded.intercept))
-        self._passed_on = self._environ if given is None else decoded(given)
-        self._copies = _find_copies(self._passed_on, self.secrets)
-        self._own_copies = self._copies if given is None else _find_copies(self._environ, self.secrets)
-        if loaded.secrets:
-            scrub_environment(self._dropped(), given)
 
-    def _dropped(self) -> set[str]:
-        return {*variables_to_drop(self._loaded.secrets), *self._copies, *self._own_copies}
-
-    def tell(self, control: socket.socket) -> None:
-        """What the command is to get of the secrets: never a value. The certificates go with it."""
+    def tell_trust(self, control: socket.socket, given: dict[bytes, bytes] | None) -> None:
+        """`given` is the command's environment where that is not ours. We trust no one by that."""
+        passed_on = os.environ if given is None else decoded(given)
         own = self._authority.certificate_pem
-        added = find_caller_roots(self._passed_on)  # by variables that will lead to our files
-        bundle = combined_bundle(find_system_roots(self._passed_on) + added, own)
-        prepared = Prepared(
-            tuple((each.name, each.placeholder.decode("ascii")) for each in self.secrets),
-            tuple(sorted(self._dropped())),
-            _files_with_values(self._loaded.secrets),
-            (*_announce(self._loaded.policy, self._loaded.secrets), *self._copies.values()),
-            self._authority.subject_hash,
-        )
+        added = find_caller_roots(passed_on)  # by variables that will lead to our files
+        bundle = combined_bundle(find_system_roots(passed_on) + added, own)
         contents = bundle, combined_bundle(added, own), java_key_store(certificates_of(bundle))
         files = [file_in_memory(each) for each in contents]
         try:
-            send(control, prepared, files)
+            send(control, Trusted(_files_with_values(self._loaded.secrets), self._authority.subject_hash), files)
         finally:
             for each in files:
                 os.close(each)
 
-    def interception(self) -> Interception:
-        """What the gateway works with. Everything that it needs later is loaded here."""
+    def fetch(
+        self, control: socket.socket, given: dict[bytes, bytes] | None, folder: SandboxFolder | None = None
+    ) -> None:
+        """Get the secrets, and tell what the command is to have of them: never a value.
+
+        None comes from `given`. `folder` is the sandbox's, if it has a name: placeholders are kept in it. Raises
+        ConfigError for a secret without a value.
+        """
+        specs = self._loaded.secrets
+        # No command that fetches a value has any use for what holds others.
+        self._environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
+        if specs:
+            self.secrets = fetch(specs, self._environ, _settle(folder, specs))
+        copies = _find_copies(self._environ if given is None else decoded(given), self.secrets)
+        own_copies = copies if given is None else _find_copies(self._environ, self.secrets)
+        dropped = {*variables_to_drop(specs), *copies, *own_copies}
+        if specs:
+            scrub_environment(dropped, given)
+        placeholders = tuple((each.name, each.placeholder.decode("ascii")) for each in self.secrets)
+        said = (*_announce(self._loaded.policy, specs), *copies.values())
+        send(control, Fetched(placeholders, tuple(sorted(dropped)), said))
+
+    def load(self) -> None:
+        """Everything that is needed later, while the jail is being built."""
         load_codings()
-        self._trust.context(HTTP1)  # 25 ms, while the jail is being built; the others when they are needed
+        self._trust.context(HTTP1)  # 25 ms; the others when they are needed
+
+    def interception(self) -> Interception:
+        """What the gateway works with."""
         mode = Intercept(self._loaded.intercept)
         return Interception(mode, Vault(self.secrets), Contexts(self._authority), self._trust.context)
 

@@ -11,7 +11,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from exeat.errors import ConfigError, ExeatError, StartError
@@ -60,44 +61,69 @@ class GatewayProcess:
     def prepare(self) -> Preparations:
         """Wait until the rules are read and the secrets fetched. Raises ConfigError for what cannot be used.
 
-        From here on this process no longer has what its variables held of secrets.
+        Where the command is not known yet there are no secrets: `take` fetches them.
         """
         with ClosedMemory():
             rules, _ = self._expect(messages.RulesRead)
-            if rules.is_prepared:
-                prepared, received = self._expect(messages.Prepared)
-                scrub_environment(prepared.dropped, self._settings.environ)
-        files = tuple(FileSettings._make(fields) for fields in rules.files)
-        found = Preparations(rules.to_host, files, said=rules.said)
-        if rules.is_prepared:
-            bundle, own, java = received
-            found = found.replace(
-                placeholders=dict(prepared.placeholders),
-                hidden=prepared.hidden,
-                said=found.said + prepared.said,
-                trust=TrustFiles(bundle, own, java, prepared.subject_hash),
-            )
+            files = tuple(FileSettings._make(fields) for fields in rules.files)
+            found = Preparations(rules.to_host, files, said=rules.said)
+            if rules.looks_inside:
+                trusted, (bundle, own, java) = self._expect(messages.Trusted)
+                trust = TrustFiles(bundle, own, java, trusted.subject_hash)
+                found = found.replace(hidden=trusted.hidden, trust=trust)
+                if self._settings.late is None:
+                    found = self._fetched(found, self._settings.environ)
         self._is_prepared = True
         return found
 
+    def take(self, message: messages.Take, environs: Sequence[int]) -> None:
+        """A command is known that may be for this jail: have its environment, and exeat's own."""
+        messages.send(self.socket, message, environs)
+
+    def serve_taken(
+        self, built: Built, jail: str, found: Preparations, given: dict[bytes, bytes] | None, complaints: int
+    ) -> Preparations:
+        """As `serve`, once it is certain; and have the secrets fetched, which is told with what was `found` before.
+
+        What their commands complain of goes to `complaints`. Raises ConfigError.
+        """
+        self._hand_over(built, jail, (complaints,))
+        if found.trust is not None:
+            found = self._fetched(found, given)
+        self._await_ready()
+        return found
+
+    def _fetched(self, found: Preparations, given: dict[bytes, bytes] | None) -> Preparations:
+        """From here on this process no longer has what its variables held of secrets."""
+        fetched, _ = self._expect(messages.Fetched)
+        scrub_environment(fetched.dropped, given)
+        return found.replace(placeholders=dict(fetched.placeholders), said=found.said + fetched.said)
+
     def serve(self, built: Built, *, jail: str) -> None:
         """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own."""
+        self._hand_over(built, jail)
+        self._await_ready()
+
+    def _hand_over(self, built: Built, jail: str, complaints: Sequence[int] = ()) -> None:
         sockets = built.sockets
         kinds = [
             kind
             for kind, group in (
-                ("tcp", sockets.tcp), ("udp", sockets.dns_udp), ("dns", sockets.dns_tcp), ("log", sockets.dropped)
+                ("tcp", sockets.tcp), ("udp", sockets.dns_udp), ("dns", sockets.dns_tcp), ("log", sockets.dropped),
+                (messages.COMPLAINTS, complaints),
             )
             for _ in group
         ]  # fmt: skip
         user, password = built.credentials or ("", "")
         try:
             message = messages.Serve(jail, user, password, built.init, tuple(kinds))
-            messages.send(self.socket, message, [each.fileno() for each in sockets.all()])
+            messages.send(self.socket, message, [*(each.fileno() for each in sockets.all()), *complaints])
         except ConnectionError:
             pass  # it has ended, and may have said why
         finally:
             sockets.close()
+
+    def _await_ready(self) -> None:
         if self._expect(messages.Word)[0] is not messages.Word.READY:
             raise StartError("the gateway ended before it started")
 
@@ -110,7 +136,9 @@ class GatewayProcess:
             outcome = Outcome(*self._expect(messages.Over)[0])
         except (OSError, ExeatError):
             pass
-        self.kill()
+        # It takes a while to go, and what is left to do need not wait for that: `kill` does.
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
         return outcome
 
     def _expect(self, kind: type[T]) -> tuple[T, list[int]]:

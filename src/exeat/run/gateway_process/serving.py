@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from exeat.gateway.gates.resolve import load_system_resolver
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.gateway.record.counters import Counters, Entry, KeptList, describe_allowed, describe_denied, describe_failed
-from exeat.jail.messages import Over, Serve, Word, receive, send
+from exeat.jail.messages import COMPLAINTS, Over, Serve, Take, Word, receive, send
 from exeat.policy import Policy
 from exeat.run.gateway_process.rules import ReadRules
 from exeat.run.outcome import Outcome
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from exeat.gateway.gates.questions import WhoAsks
     from exeat.run.gateway_process.intercepting import Intercepting
     from exeat.run.gateway_process.oversight import Oversight
+    from exeat.run.late import Late
 
 
 _MAX_HANDED = 16
@@ -41,13 +43,13 @@ def serve_run(
     if rules.looks_inside:
         from exeat.run.gateway_process.intercepting import Intercepting  # takes 100 ms to load
 
-        intercepting = Intercepting(rules.loaded, settings.upstream_ca, settings.environ, settings.folder)
-        intercepting.tell(control)
-    handed = _receive(control)
-    if handed is None:
-        return  # there will be no run
+        intercepting = Intercepting(rules.loaded, settings.upstream_ca)
+        intercepting.tell_trust(control, settings.environ)
+        if settings.late is None:
+            intercepting.fetch(control, settings.environ, settings.folder)
+        intercepting.load()
     raise_descriptor_limit()
-    run_in_loop(_serve(settings, rules, intercepting, *handed, control, asked))
+    run_in_loop(_serve(settings, rules, intercepting, control, asked))
 
 
 def _receive(control: socket.socket) -> tuple[Serve, dict[str, list[socket.socket]]] | None:
@@ -57,21 +59,42 @@ def _receive(control: socket.socket) -> tuple[Serve, dict[str, list[socket.socke
         return None
     sockets: dict[str, list[socket.socket]] = {"tcp": [], "udp": [], "dns": [], "log": []}
     for kind, descriptor in zip(message.kinds, received, strict=True):
-        sockets[kind].append(socket.socket(fileno=descriptor))
+        if kind == COMPLAINTS:
+            os.dup2(descriptor, 2, inheritable=True)
+            os.close(descriptor)
+        else:
+            sockets[kind].append(socket.socket(fileno=descriptor))
     return message, sockets
+
+
+def _take(late: Late, control: socket.socket) -> dict[bytes, bytes] | None:
+    """Get ready for a command that is known now. Its environment, if that is not ours."""
+    late.leave()
+    message, received = receive(control, 2)
+    if not isinstance(message, Take):
+        raise SystemExit(0)  # there will be no run
+    given = late.adopt(message, received[0], received[-1])
+    for each in received:
+        os.close(each)
+    return given
 
 
 async def _serve(
     settings: RunSettings,
     rules: ReadRules,
     intercepting: Intercepting | None,
-    handed: Serve,
-    sockets: dict[str, list[socket.socket]],
     control: socket.socket,
     asked: socket.socket | None,
 ) -> int:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
+    # Nothing else goes on in this loop yet, so it may stand still.
+    given = _take(settings.late, control) if settings.late is not None else None
+    if (received := _receive(control)) is None:
+        return 0  # there will be no run
+    handed, sockets = received
+    if intercepting is not None and settings.late is not None:
+        intercepting.fetch(control, given)
     control.setblocking(False)
     loaded, stored = rules.loaded, rules.stored
     oversight: Oversight | None = None

@@ -1,0 +1,216 @@
+"""Runs that were made ready before anyone said what to run: a jail stands, and waits for its command.
+
+Each is used once, and only where a new one would be the same: with the program's surroundings, folder and variables of
+then. Otherwise, and where there is none, the run is started as it is without.
+"""
+
+# On the way of each run, where pathlib takes longer than the kernel.
+# ruff: noqa: PTH109
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Final
+
+from exeat.embed.forked import ForkedProcess, Request, readable
+from exeat.embed.starter import Starter
+from exeat.embed.surroundings import umask
+from exeat.errors import ExeatError
+from exeat.files.keys.search import variables_for_keys
+from exeat.jail.handed import as_proc_has_it
+from exeat.jail.messages import Message, Prepare, Take, Word, receive, send
+from exeat.trust.unnamed_file import file_in_memory
+
+MOST: Final = 64
+_STAND_S: Final = 30.0
+_TAKE_S: Final = 5.0  # to look at files once more, as a new run would
+# Variables by which is found what a command may see. A jail that waits has no others: nothing that could be a secret.
+_NAMES: Final = (
+    "HOME", "PATH", "TMPDIR", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TZ", "SUDO_UID", "JAVA_HOME",
+    "VIRTUAL_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE", "EXEAT_HOME", "EXEAT_AUDIT_SIZE", "EXEAT_AUDIT_KEEP", "XDG_STATE_HOME", "XDG_RUNTIME_DIR",
+    "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME",
+)  # fmt: skip
+
+
+class Stock:
+    """Keeps as many as it is told. Any thread may use it."""
+
+    def __init__(self, starter: Starter, words: Sequence[str], count: int) -> None:
+        self._starter = starter
+        self._words = tuple(words)
+        self._count = count
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        self._is_open = False
+
+    def open(self) -> None:
+        self._is_open = True
+
+    def fill(self, environ: Mapping[str, str]) -> None:
+        """Ask for what is missing. Waits for nothing."""
+        with self._lock:
+            while self._is_open and len(self._waiting) < self._count:
+                request = self._starter.request()
+                if request is None:
+                    return  # none can be had now
+                try:
+                    self._waiting.append(_Waiting(request, self._words, known(environ)))
+                except OSError:
+                    request.close()
+                    return
+
+    async def stand(self) -> None:
+        """Until those that were asked for can be used, or cannot."""
+        for _ in range(self._count):
+            with self._lock:
+                waiting = self._waiting.popleft() if self._waiting else None
+            if waiting is None:
+                return  # taken meanwhile
+            try:
+                await waiting.stand()
+            except BaseException:
+                waiting.close()
+                raise
+            with self._lock:
+                if self._is_open:
+                    self._waiting.append(waiting)
+                    continue
+            waiting.close()
+
+    async def take(
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        given: bytes | None,
+        cwd: str | os.PathLike[str] | None,
+    ) -> ForkedProcess | None:
+        """One for this command, told all but its streams. `environ` is exeat's own. None: a new run is needed."""
+        here, folder = self._starter.surroundings_now(), _full(cwd)
+        while True:
+            with self._lock:
+                waiting = self._waiting.popleft() if self._waiting else None
+            if waiting is None:
+                return None
+            try:
+                if waiting.fits(here, known(environ), folder) and await waiting.take(command, environ, given):
+                    return waiting.process
+            except BaseException:
+                waiting.close()
+                raise
+            waiting.close()
+
+    def __del__(self) -> None:
+        self.close()  # no one closed the manager
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_open = False
+            while self._waiting:
+                self._waiting.popleft().close()
+
+
+class _Waiting:
+    """One that has been asked for. Raises OSError if it could not be told what to do."""
+
+    def __init__(self, request: Request, words: tuple[str, ...], variables: dict[str, str]) -> None:
+        self._request = request
+        self._variables = variables
+        self._folder, self._place = _full(None), os.stat(".")
+        self.process: PreparedProcess | None = None
+        self.stands = False
+        data = as_proc_has_it(variables)
+        folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            held = file_in_memory(data)
+            try:
+                send(request.channel, Prepare(words, umask(), len(data)), [folder, held])
+            finally:
+                os.close(held)
+        finally:
+            os.close(folder)
+
+    def fits(self, here: object, variables: dict[str, str], folder: str) -> bool:
+        """Would a new one be made in the same surroundings, with the same variables, and in the same folder?"""
+        try:
+            is_there = folder == self._folder and os.path.samestat(os.stat(folder), self._place)
+        except (OSError, ValueError):
+            return False
+        return is_there and variables == self._variables and here == self._request.made_in
+
+    async def stand(self) -> bool:
+        if self.process is None:
+            self.process = await PreparedProcess.arrive(self._request)
+        if self.process is not None and not self.stands:
+            self.stands = await self.process.hear(_STAND_S) is Word.STANDING
+        return self.stands
+
+    async def take(self, command: Sequence[str], environ: Mapping[str, str], given: bytes | None) -> bool:
+        if not await self.stand() or self.process is None or not self.process.is_like_us():
+            return False
+        return await self.process.take(command, environ, given)
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.close()
+        else:
+            self._request.close()
+
+
+class PreparedProcess(ForkedProcess):
+    """It has made a jail, and is told in two steps what to run there: first the command, then its streams."""
+
+    async def hear(self, limit_s: float) -> Message | None:
+        """What it says next; None if it says nothing more, or nothing in time."""
+        with suppress(TimeoutError, OSError, ExeatError):
+            async with asyncio.timeout(limit_s):
+                await readable(self._channel.fileno())
+            return receive(self._channel)[0]
+        return None
+
+    async def take(self, command: Sequence[str], environ: Mapping[str, str], given: bytes | None) -> bool:
+        """False: something is not as it was when the jail was made, and it does not begin."""
+        own = as_proc_has_it(environ)
+        held: list[int] = []
+        try:
+            held = [file_in_memory(each) for each in (own, given) if each is not None]
+            message = Take(tuple(command), umask(), len(own), -1 if given is None else len(given))
+            send(self._channel, message, held)
+        except OSError:
+            return False
+        finally:
+            for each in held:
+                os.close(each)
+        return await self.hear(_TAKE_S) is Word.READY
+
+    def begin(
+        self,
+        words: Sequence[str],
+        files: Mapping[int, int],
+        cwd: str | os.PathLike[str] | None,
+        environ: Mapping[str, str] | None,
+    ) -> None:
+        """It knows the rest. Of the words only the report's number counts, which is that of a file."""
+        (report,) = files.keys() - {0, 1, 2}
+        send(self._channel, Word.STREAMS, [files[number] for number in (report, 0, 1, 2)])
+        self._channel.close()
+
+
+def _full(folder: str | os.PathLike[str] | None) -> str:
+    """As the kernel has it, by which a command finds itself."""
+    return os.getcwd() if folder is None else os.path.realpath(folder)
+
+
+def known(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in _names() if name in environ}
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset((*_NAMES, *variables_for_keys()))

@@ -1,0 +1,71 @@
+"""A run whose jail stands before anyone has said what to run: the program says it later, and it is bound then.
+
+Until then no secret is fetched and no socket served, and the processes of the jail are forks of one that never held a
+value. What was found out for the jail is found out again then. If anything is not the same any more, it is not used,
+and the program starts another run.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from exeat.errors import ExeatError
+from exeat.run.gateway_process.scrubbing import ClosedMemory
+from exeat.run.settings import Plan, variables_of
+
+KIND = "netns"  # the only jail that can do this
+
+if TYPE_CHECKING:
+    from exeat.jail.bodies.netns import NetnsJail
+    from exeat.jail.jail import Built, Spec
+    from exeat.jail.messages import Take
+    from exeat.run.gateway_process.process import GatewayProcess
+    from exeat.run.viewed_files import ViewedFiles
+
+
+class NotTakenError(ExeatError):
+    """There is no command for this one. Whoever asked has been told, or has left."""
+
+
+class Late(Protocol):
+    """The program, which knows the command."""
+
+    def wait(self) -> tuple[Take, list[int]]:
+        """Until it is wanted. Raises NotTakenError."""
+
+    def adopt(self, take: Take, own: int, given: int) -> dict[bytes, bytes] | None:
+        """Have the environment that comes with it, and return the command's if that is another. The files stay open."""
+
+    def accept(self) -> list[int]:
+        """Say that it can be used, and receive the command's streams. Raises NotTakenError."""
+
+    def leave(self) -> None:
+        """This process has no part in it."""
+
+
+def bind(
+    late: Late, plan: Plan, gateway: GatewayProcess, jail: NetnsJail, files: ViewedFiles, spec: Spec, built: Built
+) -> Plan:
+    """Wait for the command, have the jail become its own and the gateway serve it. Returns the plan as it is now.
+
+    Raises NotTakenError if something else is known than when it was built.
+    """
+    take, environs = late.wait()
+    streams: list[int] = []
+    try:
+        gateway.take(take, environs)  # which gets ready while we look
+        with ClosedMemory():
+            given = late.adopt(take, environs[0], environs[-1])
+            known = plan.replace(settings=plan.settings.replace(argv=list(take.argv), environ=given))
+            files.take_up(known)
+            streams = late.accept()
+            prepared = gateway.serve_taken(built, KIND, plan.prepared, given, streams[2])
+        known = known.replace(prepared=prepared)
+        files.plan = known
+        variables = variables_of(known.settings, prepared)
+        jail.become(take.argv, jail.environ(spec.replace(variables=variables)), streams, take.umask)
+    finally:
+        for each in (*environs, *streams):
+            os.close(each)
+    return known
