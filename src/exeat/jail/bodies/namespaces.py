@@ -140,7 +140,7 @@ class NamespaceJail:
                     return Ended(128 + signal.SIGKILL, "the jail was killed")
                 case _:
                     self.end()
-                    raise _explain(message, "the jail has failed", "its init said what is not expected")
+                    raise _explain(message, "the jail has failed", "its init sent an unexpected message")
 
     def _ended(self, status: int) -> Ended:
         os.waitpid(self._init, 0)
