@@ -182,10 +182,7 @@ def try_out(jail: Jail) -> None:
     from exeat.jail.files.mounttable import silent_mounts
     from exeat.jail.files.view import Layers
 
-    layers = Layers(limit=64 << 20)
-    layers.is_trial = True
-    view = View(layers)
-    view.silent = silent_mounts(PRIVATE)
+    view = View(Layers((), limit=64 << 20, is_trial=True), silent=silent_mounts(PRIVATE))
     try:
         jail.build(Spec([""], "/", Variables({}), view=view)).sockets.close()
     finally:
