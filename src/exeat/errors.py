@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 
 _LOG_ADVICE = {
-    errno.ENOENT: "its folder does not exist: make it first",
+    errno.ENOENT: "its folder does not exist: create it first",
     errno.ENOTDIR: "a part of its path is not a folder",
     errno.EACCES: "no permission: choose a place that you may write to",
     errno.EROFS: "the file system is read-only: choose another place",

@@ -142,7 +142,7 @@ def test_the_command_cannot_answer(terminal: Terminal) -> None:
     script = f'{me}; exec 9<>$T; exec {" ".join(argv)} "$@" $T $N'
     job = terminal.start(["sh", "-c", script, "sh", *python(CHEAT)])
     terminal.wait_for("allow 192.0.2.1:80?")
-    terminal.wait_for("time is over, so it is denied")
+    terminal.wait_for("time is up, so it is denied")
     assert terminal.wait(job)[0] == "exited"
     assert "no /dev/pts/" in terminal.text
     assert "answered b'HTTP/1.1 403'" in terminal.text

@@ -62,7 +62,7 @@ def test_a_command_can_tell_which_sandbox_it_is_in(jail: str, tmp_path: Path) ->
 
 
 def test_exeat_inside_does_not_take_the_signs_for_settings(tmp_path: Path) -> None:
-    """A nested run is of no sandbox; a nested gateway puts the name of the sandbox it is in on its records."""
+    """A nested run is in no sandbox; a nested gateway puts the name of the sandbox it is in on its records."""
     env = environment(EXEAT_HOME=str(tmp_path / "home"))
     inner = [sys.executable, "-m", "exeat", "run", "--jail", "env", "--quiet", "--", "sh", "-c"]
     script = 'echo "$EXEAT ${EXEAT_SANDBOX-none}"'

@@ -145,14 +145,14 @@ def test_the_time_limit_ends_what_does_not_end(guest: Guest, tmp_path: Path) -> 
     ):
         assert (one.wait(), other.wait()) == (124, 124), one.errors + other.errors
     for run in (one, other):
-        assert run.errors.startswith("exeat: the guest's time was over (15 s)")
+        assert run.errors.startswith("exeat: the guest's time was up (15 s)")
     if one.out:  # on a machine that is very busy it has not booted by then
-        assert (one.out, one.errors) == ("begun\n", "exeat: the guest's time was over (15 s)\n")
+        assert (one.out, one.errors) == ("begun\n", "exeat: the guest's time was up (15 s)\n")
     if other.out:
-        assert "(15 s); it did not answer any more, and was powered off" in other.errors
+        assert "(15 s); it no longer answered, and was powered off" in other.errors
 
 
 def test_a_time_limit_that_ends_before_the_boot_does(guest: Guest) -> None:
     done = exeat(*guest.options, "--time-limit", "0.2", command=TRUE)
     assert done.status == 124
-    assert "the guest's time was over (0.2 s)" in done.stderr
+    assert "the guest's time was up (0.2 s)" in done.stderr

@@ -10,7 +10,7 @@ import struct
 import time
 import urllib.parse
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -236,6 +236,22 @@ def proxy_of(scene: Scene) -> Proxy:
     parts = urllib.parse.urlsplit(os.environ.get("http_proxy") or os.environ.get("HTTP_PROXY") or "")
     place = (parts.hostname, parts.port) if parts.hostname and parts.port else ("127.0.0.1", 9)
     return Proxy(place, urllib.parse.unquote(parts.username or ""), urllib.parse.unquote(parts.password or ""))
+
+
+def say_in_every_language(scene: Scene, places: Iterable[Place]) -> list[str]:
+    """Ask whoever listens at these for a place that is not allowed: what they answered."""
+    target = scene.tcp["v4"]
+    said = []
+    for place in places:
+        for attempt in (
+            lambda sock: connect_through(sock, authority_of(target)),
+            lambda sock: sock.sendall(b""),
+            lambda sock: ask(sock, b"\x05\x01\x00"),
+        ):
+            with contextlib.suppress(OSError, Stopped), connected(place) as sock:
+                attempt(sock)
+                said.append(ask(sock, request_for(scene, target)))
+    return said
 
 
 def say_absolute(scene: Scene, authority: str, host: str = "") -> str:

@@ -25,7 +25,7 @@ MAX_BACKLOG_LINES = 10_000
 BACKLOG_STEP = 64
 # How long requests wait for a slow reader. After that they are refused until lines go out again.
 STALL_S = 5.0
-_STALLED = f"nothing was taken for {STALL_S:g} s"
+_STALLED = f"nothing was written for {STALL_S:g} s"
 
 
 def open_journal(

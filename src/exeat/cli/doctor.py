@@ -75,7 +75,7 @@ def doctor_attack(options: argparse.Namespace) -> int:
     if nest and (jail != "netns" or os.geteuid() == 0):
         raise ConfigError("it works only in the netns jail, and not as root", where="--nest", expected="another user")
     if jail != "container" and (options.container is not None or options.engine):
-        raise ConfigError("they are about a container", where="--container, --engine", expected="--jail container")
+        raise ConfigError("they apply only to a container", where="--container, --engine", expected="--jail container")
     try:
         found = examine(jail)
     except ImportError as error:

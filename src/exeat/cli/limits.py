@@ -23,13 +23,13 @@ def add_limit_options(parser: argparse.ArgumentParser) -> None:
         help="show a file or folder of this machine there; for a virtual machine: with --image",
     )
     group.add_argument(
-        "--memory", metavar="SIZE", help="at most so much, such as 512m (default: 4g; 2g for a virtual machine)"
+        "--memory", metavar="SIZE", help="at most this much, such as 512m (default: 4g; 2g for a virtual machine)"
     )
     group.add_argument(
         "--cpus",
         metavar="N",
         type=float,
-        help="at most so many, such as 1.5 (default: all); a virtual machine has whole ones",
+        help="at most this many, such as 1.5 (default: all); a virtual machine has whole ones",
     )
 
 
@@ -38,7 +38,7 @@ def refuse_limits(options: argparse.Namespace) -> None:
     for name in ("mount", "memory", "cpus"):
         if getattr(options, name) not in (None, []):
             raise ConfigError(
-                "it is about a container or a virtual machine",
+                "it applies only to a container or a virtual machine",
                 where=f"--{name}",
                 expected="--container or --vm as well",
             )

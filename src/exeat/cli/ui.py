@@ -14,7 +14,7 @@ def add_ui_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "The page is served to this machine only (127.0.0.1). The link has a key in it\n"
-        "that is new each time: whoever has the link can do what the page can do.\n"
+        "that is new each time: anyone who has it can do what the page can.\n"
         "Ctrl-C ends it. exit status: 0; 1 if the port is taken"
     )
     parser.add_argument("--port", metavar="N", default="0", help="listen on port N; 0 takes any that is free (default)")
@@ -30,7 +30,7 @@ def _show(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def _say(link: str) -> None:
-    print(f"The page is at\n\n  {link}\n\nWhoever has this link can change your sandboxes. Ctrl-C ends it.", flush=True)
+    print(f"The page is at\n\n  {link}\n\nAnyone with this link can change your sandboxes. Ctrl-C ends it.", flush=True)
 
 
 def _open(link: str) -> None:

@@ -129,6 +129,6 @@ def explain_no_socket(path: str, error: OSError) -> EngineError:
             )
         case errno.ECONNREFUSED:
             return EngineError(
-                "the engine does not run", detail=f"{path}: {error.strerror}", fix=f"systemctl start {service}"
+                "the engine is not running", detail=f"{path}: {error.strerror}", fix=f"systemctl start {service}"
             )
     return EngineError("the engine cannot be reached", detail=f"{path}: {error}")

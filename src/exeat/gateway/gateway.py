@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from exeat.audit.batch import EventStream
 from exeat.audit.journal import Journal, open_journal
@@ -134,10 +134,10 @@ class Gateway:
         if self._ask is not None:
             from exeat.gateway.gates.questions import Questions  # for those who ask
 
-            state.questions = Questions(self._ask, self._ask_timeout_s, self.grant, self._who_asks)
+            state.ask_with(Questions(self._ask, self._ask_timeout_s, self.grant, self._who_asks))
         try:
             await self._listen()
-            state.own_ports = frozenset(port for _, port in self.addresses) | set(self._own_ports)
+            state.listen_on({*self._own_ports, *(port for _, port in self.addresses)})
             await self._record_start(state)
             await self._start_dns(state)
         except BaseException:
@@ -149,14 +149,12 @@ class Gateway:
         self._sweeper = Sweeper(state, self.id, always=self._shared_journal is None)
 
     async def _listen(self) -> None:
-        binds: list[dict[str, object]] = [
-            {"host": self._host, "port": self._port, "reuse_port": self._reuse_port or None}
-        ]
+        binds: list[dict[str, Any]] = [{"host": self._host, "port": self._port, "reuse_port": self._reuse_port or None}]
         if self._listeners is not None:
             binds = [{"sock": each} for each in self._listeners]
         try:
             for where in binds:
-                server: asyncio.Server = await self._loop.create_server(self._make_channel, backlog=4096, **where)  # type: ignore[call-overload]
+                server: asyncio.Server = await self._loop.create_server(self._make_channel, backlog=4096, **where)
                 self._servers.append(server)
                 self.addresses += [listening.getsockname()[:2] for listening in server.sockets]
         except OSError as error:

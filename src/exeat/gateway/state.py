@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
@@ -140,6 +140,10 @@ class Access:
     prefers_h2: bool = False  # its client speaks HTTP/2
     answer: Sequence[IPv4Address | IPv6Address] = ()  # where it may go: addresses that were found together
 
+    def goes_to(self, answer: Sequence[IPv4Address | IPv6Address]) -> None:
+        """These addresses have been judged."""
+        self.answer = answer
+
     @property
     def policy(self) -> Policy:
         return self.place.policy
@@ -233,7 +237,17 @@ class State:
         self.pool.set_limits(limits.max_idle_upstreams, limits.upstream_idle_s)
         self.http2_pool.set_limit(limits.max_idle_upstreams)
         self.memory.set_limit(limits.max_body_memory)
-        self.resolver.timeout_s = limits.dns_s
+        self.resolver.set_limit(limits.dns_s)
+
+    def set_credentials(self, credentials: Login | None) -> None:
+        """Ask for others. Who was let in by those before stays connected."""
+        self.credentials = credentials
+
+    def ask_with(self, questions: Questions) -> None:
+        self.questions = questions
+
+    def listen_on(self, ports: Iterable[int]) -> None:
+        self.own_ports = frozenset(ports)
 
     def set_policy(self, policy: Policy) -> None:
         """Swap the policy. Connections made under the old one are no longer handed out."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from exeat.jail.container.options import ContainerOptions, Mount
     from exeat.jail.environment import Variables
-    from exeat.jail.files.mounts import View
+    from exeat.jail.files.mounts import OwnTree, View
     from exeat.jail.messages import HostPorts
     from exeat.jail.vm.files.disk import GuestDisk
     from exeat.jail.vm.options import VmOptions
@@ -76,6 +76,7 @@ class Built(Value):
     init: int = 0  # process 1 of the jail, by its number out here; 0: there is none
     namespaces: tuple[int, ...] = ()  # ways back in, if there is something to be held
     layers: int = -1  # a descriptor of what the command's view is made of, if it has one
+    tree: OwnTree | None = None  # which has folders of the command's once more
 
 
 class Ended(Value):

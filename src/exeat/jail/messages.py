@@ -349,7 +349,7 @@ def decode(data: bytes) -> Message:
             raise ValueError
         message: Message = kind(*fields)
     except (ValueError, IndexError):
-        raise ExeatError("a process of the run said what is not understood", detail=repr(data[:1])) from None
+        raise ExeatError("a process of the run sent a message that is not understood", detail=repr(data[:1])) from None
     return message
 
 

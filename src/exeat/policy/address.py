@@ -193,7 +193,7 @@ _THIS: Final = IPv4Network("0.0.0.0/8")
 _INSIDE: Final = frozenset((AddressClass.PRIVATE, AddressClass.SHARED, AddressClass.RESERVED))
 # Elsewhere in IPv6 lies what carries IPv4 addresses: who declares that would declare those.
 _INSIDE_6: Final = frozenset((AddressClass.PRIVATE,))
-_EXPECTED: Final = "a network of inside addresses, such as 10.1.0.0/16 or fd12:3456:789a::/48"
+_EXPECTED: Final = "a network of internal addresses, such as 10.1.0.0/16 or fd12:3456:789a::/48"
 
 
 def parse_private_network(text: str, source: Source) -> Network:

@@ -18,10 +18,9 @@ from exeat.jail.container.mounted import refuse_other_mounts
 from exeat.jail.container.options import ContainerOptions, Mount
 from exeat.jail.files.holding import Place
 from exeat.jail.files.layering import PRIVATE
-from exeat.jail.files.mounts import BLANK, PINS, View, find_sockets
+from exeat.jail.files.mounts import BLANK, PINS, find_sockets
 from exeat.jail.files.mounttable import silent_mounts
 from exeat.jail.files.trees import usual_modes
-from exeat.jail.files.view import Layers
 from exeat.jail.jail import Built
 from exeat.paths import root_of
 from exeat.run.command_files import CommandFiles
@@ -91,23 +90,21 @@ class ContainerFiles(CommandFiles):
         refuse_own_sockets(settings.unix, self._hidden)
         named = check_paths(plan.files, self._hidden, home=home, here=working_directory(), state=state_folder())
         shares = self._choose_shares(named, home)
-        view = View(Layers([share.source for share in shares if not share.read_only], limit=0))
-        if make_own_folders(view.shared):
+        written = [share.source for share in shares if not share.read_only]
+        if make_own_folders(written):
             self._hidden = find_hidden(plan, own)
         roots = {share.source for share in shares}
         read_only = [Place(root_of(path, roots), path) for path in named.read_only if root_of(path, roots)]
-        notes = protect(view, plan, home, read_only, has_layer=False)
-        view.shared = [share.source for share in shares]
-        hide(view, self._hidden, [])
-        hold_ways(view, own)
-        refuse_second_names(place.path for place in view.holdings.hidden if place.path in own_paths(self._hidden))
+        holdings, notes = protect(written, plan, home, read_only, has_layer=False)
+        shared = [share.source for share in shares]
+        self._holdings = hold_ways(hide(holdings, shared, self._hidden), shared, own)
+        refuse_second_names(place.path for place in self._holdings.hidden if place.path in own_paths(self._hidden))
         refuse_to_show_elsewhere(plan.files.show, shares, home, "container")
         if not settings.quiet:
             for note in notes:
                 say(note)
-        sockets = [path for path in find_sockets(view.shared, silent) if path not in settings.unix]
-        self._holdings = view.holdings
-        self._mounts = ContainerMounts(shares, view.holdings, sockets, make_covers(self._folder.path))
+        sockets = [path for path in find_sockets(shared, silent) if path not in settings.unix]
+        self._mounts = ContainerMounts(shares, self._holdings, sockets, make_covers(self._folder.path))
         self.mounts = (*self._mounts.made, *(Mount(os.path.realpath(path), path, True) for path in settings.unix))
 
     def _choose_shares(self, named: RealPaths, home: str) -> list[Mount]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from exeat.errors import ExeatError
 from exeat.jail.environment import inherited_environment
-from exeat.jail.files.holding import Holdings
-from exeat.jail.files.mounts import BLANK, PINS, View
+from exeat.jail.files.mounts import BLANK, PINS, OwnTree, View
 from exeat.jail.files.view import read_notes
 from exeat.jail.jail import Built
 from exeat.jail.process.descriptors import ways_out
@@ -74,7 +73,11 @@ class ViewedFiles(CommandFiles):
             # Elsewhere nothing is replaced: what is read-only there is so by the layers.
             shared = tuple(place for place in holdings.read_only if place.root in view.shared)
             self._guard = ProjectGuard(
-                holdings._replace(read_only=shared), list(built.namespaces), PINS, BLANK, _paths_inside(view, holdings)
+                holdings._replace(read_only=shared),
+                list(built.namespaces),
+                PINS,
+                BLANK,
+                _paths_inside(view, built.tree),
             )
             self.descriptor = self._guard.descriptor
         # A program with namespaces of its own gets past mounts.
@@ -129,8 +132,8 @@ def _tell_what_is_closed(own: int, *, files_too: bool) -> None:
         say(f"not passed on to the command: open file {', '.join(closed)}")
 
 
-def _paths_inside(view: View, holdings: Holdings) -> list[dict[str, str]]:
+def _paths_inside(view: View, tree: OwnTree | None) -> list[dict[str, str]]:
     """By which paths shared folders can be reached in the jail, once for each time that they are there."""
-    if view.tree is None:
+    if tree is None:
         return [{}]
-    return [*view.tree.paths_again((*view.shared, *holdings.projects)), {}]
+    return [*tree.paths_again((*view.shared, *view.holdings.projects)), {}]

@@ -207,7 +207,7 @@ async def _answer_get(path: bytes, collect: Collect) -> bytes:
         return _encode("200 OK", render(await collect()), "text/plain; version=0.0.4")
     if path == b"/clients":
         return _encode("200 OK", json.dumps(clients_in_force(await collect())) + "\n", "application/json")
-    return _encode("404 Not Found", "here are /healthz, /metrics and /clients\n")
+    return _encode("404 Not Found", "only /healthz, /metrics and /clients are served here\n")
 
 
 def _encode(status: str, text: str, kind: str = "text/plain", extra: str = "") -> bytes:

@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv6Network, ip_network
 from typing import Final
 
@@ -97,8 +98,12 @@ def parse_clients(text: str, filename: str) -> list[Client]:
     together = Together()
     for name, table in data["clients"].items():
         client = _parse_client(name, table, where.below("clients").below(name))
-        together.add(client, lambda name=name: str(where("clients", name, key=True)))  # type: ignore[misc]
+        together.add(client, partial(_place_of, where, name))
     return list(together.clients.values())
+
+
+def _place_of(where: Places, name: str) -> str:
+    return str(where("clients", name, key=True))
 
 
 def _parse_client(name: str, table: object, where: Places) -> Client:

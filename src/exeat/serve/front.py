@@ -228,7 +228,7 @@ class Front:
         gateway = self._gateways[client.name]
         cut = 0
         if (client.networks, client.credentials) != (before.networks, before.credentials):
-            gateway.state.credentials = client.credentials
+            gateway.state.set_credentials(client.credentials)
             cut = _cut_all(gateway)  # they were let in by what no longer holds
         return cut + await gateway.set_policy(client.policy, client.limits)
 

@@ -35,7 +35,7 @@ _FAULTS = {
     21: _NO_CHAIN,
     22: "comes with too long a chain of authorities",
     23: "has been revoked",
-    24: "was signed by what is no authority",
+    24: "was signed by a certificate that is not an authority's",
     25: "was signed by an authority that may not sign through others",
     26: "is not for servers",
     28: "was signed by an authority that is not to be trusted",

@@ -155,7 +155,7 @@ async function follow() {
       }
     } catch (error) {
       if (error instanceof Refused && error.status === 401) {
-        close("This link is not good any more", "exeat ui has been started again, or this is another one: open the link that it printed.");
+        close("This link is no longer valid", "exeat ui has been started again, or this is another one: open the link that it printed.");
         return;
       }
       if (error instanceof Refused && error.status === 404) choose(null);

@@ -100,7 +100,7 @@ export class Questions {
     entry.row.remove();
     entry.node.classList.add("gone");
     entry.left.textContent = "";
-    if (!said && !entry.result.textContent) entry.result.textContent = "Answered elsewhere, or no one waits for it any more.";
+    if (!said && !entry.result.textContent) entry.result.textContent = "Answered elsewhere, or no longer needed.";
   }
 
   still(entry, until) {

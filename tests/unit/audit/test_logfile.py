@@ -407,7 +407,7 @@ def test_what_is_not_a_log_is_refused_and_left_alone(path: str) -> None:
 def test_a_folder_a_missing_folder_and_bad_limits_are_refused(tmp_path: Path, path: str) -> None:
     """Each error says what to do."""
     refused(str(tmp_path), "folder: name a file")
-    refused(str(tmp_path / "no" / "where"), "make it first")
+    refused(str(tmp_path / "no" / "where"), "create it first")
     with pytest.raises(StartError, match="keep"):
         open_journal(path, keep=0)
 

@@ -49,7 +49,7 @@ def test_pending_shows_the_questions(capsys: pytest.CaptureFixture[str]) -> None
             "ID        PLACE           RULE           WAITING        LEFT  COMMAND",
             "1-ab12-1  api.x.test:443  api.x.test     1 connection   21 s  npm install",
             "1-ab12-7  10.0.0.8:8080   10.0.0.8:8080  7 connections  21 s  npm install"
-            "  (an address inside: not public)",
+            "  (an internal address: not public)",
             "2-ab12-2  b.test:443      b.test         2 connections  21 s  npm install",
         ]
         assert main(["proxy", "pending", "--name", "work", "--json"]) == 0

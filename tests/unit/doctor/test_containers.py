@@ -64,7 +64,7 @@ def test_what_is_missing_comes_with_the_command(tmp_path: Path) -> None:
         dead.bind(str(tmp_path / "e.sock"))
     (line,) = examine_engines(["docker"])
     assert (line.ok, line.fix) == (False, "systemctl start docker")
-    assert "the engine does not run" in line.why
+    assert "the engine is not running" in line.why
 
 
 def test_a_remote_engine_is_named_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:

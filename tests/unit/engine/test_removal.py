@@ -14,7 +14,7 @@ from exeat.engine.removal import remove_container
 _ENDING = EngineError("container state improper: stopped", status=500)
 _REMOVING = ConflictError("removal is already in progress", status=409)
 _GONE = NotFoundError("no such container", status=404)
-_NO_ENGINE = EngineError("the engine does not run")
+_NO_ENGINE = EngineError("the engine is not running")
 
 
 class _Engine(Engine):

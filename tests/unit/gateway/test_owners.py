@@ -13,7 +13,8 @@ from exeat.values import fields_of
 from exeat.wire.http1 import RequestHead, ResponseHead
 
 SOURCE = Path(__file__).parents[3] / "src" / "exeat"
-OWNERS = [*(SOURCE / "gateway").glob("[fht]*/*.py"), SOURCE / "gateway" / "gates" / "session.py"]
+GATEWAY = SOURCE / "gateway"
+OWNERS = [*GATEWAY.glob("[fht]*/*.py"), GATEWAY / "gates" / "session.py", GATEWAY / "state.py"]
 # Fields of the same name, of objects that belong to the module that assigns them.
 NAMESAKES = {("synthetic.py", "live"), ("questions.py", "task"), ("frames.py", "state")}
 
@@ -28,15 +29,28 @@ def assigned(path: Path, *, of_self: bool) -> Iterator[str]:
 
 
 def test_the_rooms_are_where_this_looks_for_them() -> None:
-    assert {path.parent.name for path in OWNERS} == {"flow", "http2", "tls", "gates"}
+    assert {path.parent.name for path in OWNERS} == {"flow", "http2", "tls", "gates", "gateway"}
     fields = {name for path in OWNERS for name in assigned(path, of_self=True)}
-    assert {"buffer", "eof", "transport", "_on_lost", "_producer", "note", "failure", "ended", "upstream"} <= fields
+    assert {
+        "buffer",
+        "eof",
+        "transport",
+        "_on_lost",
+        "_producer",
+        "note",
+        "failure",
+        "ended",
+        "upstream",
+        "answer",
+    } <= fields
 
 
 @pytest.mark.parametrize("owner", OWNERS, ids=lambda path: path.stem)
 def test_nothing_assigns_the_fields_of_another_module(owner: Path) -> None:
     own = set(assigned(owner, of_self=True))
-    others = [path for path in (SOURCE / "gateway").rglob("*.py") if path.parent.name != "record"]
+    others = [
+        path for room in (GATEWAY, SOURCE / "serve") for path in room.rglob("*.py") if path.parent.name != "record"
+    ]
     found = {(path.name, name) for path in others if path != owner for name in assigned(path, of_self=False)}
     assert {(path, name) for path, name in found if name in own} <= NAMESAKES
 

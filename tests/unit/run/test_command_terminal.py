@@ -109,7 +109,7 @@ def test_what_the_command_writes_waits_for_the_answer(terminal: Terminal, gatewa
     gateway.ask(2, "bad\x1b[2Jname\u202e.test", rule="*")
     gateway.ask(3, "third.test")
     terminal.wait_for("allow first.test:443?")
-    terminal.wait_for("CAREFUL: this is an address inside")
+    terminal.wait_for("CAREFUL: this is an internal address")
     os.kill(command, signal.SIGUSR1)
     gateway.say_gone(3)  # never shown
     press(terminal, "n")
@@ -122,7 +122,7 @@ def test_what_the_command_writes_waits_for_the_answer(terminal: Terminal, gatewa
     gateway.ask(4, "late.test", wait_s=0.2)
     terminal.wait_for("allow late.test:443?  (0 s)")
     gateway.say_gone(4)
-    terminal.wait_for("late.test:443: time is over, so it is denied")
+    terminal.wait_for("late.test:443: time is up, so it is denied")
     time.sleep(QUIET_S)
     terminal.type("q")
     assert terminal.wait(job) == ("exited", 6)

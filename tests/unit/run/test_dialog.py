@@ -161,7 +161,7 @@ def test_who_is_a_moment_late_types_to_nobody(desk: Desk) -> None:
     desk.show()
     desk.wait(29.9)
     desk.say(Settled(1))
-    assert b"time is over" in desk.shown
+    assert b"time is up" in desk.shown
     desk.type(b"o", every_s=0.5)
     assert desk.command == b""
     desk.type(b"\x03")  # this cannot be an answer
@@ -223,7 +223,7 @@ def test_an_answer_that_is_not_taken(desk: Desk) -> None:
     desk.wait(0.6)
     desk.type(b"o", every_s=0.3)
     desk.wait(2.1)
-    assert b"has not taken the answer" in desk.shown
+    assert b"did not take the answer" in desk.shown
     assert not desk.dialog.has_next
     assert desk.answers() == [(1, True, True), (1, True, False)]
 

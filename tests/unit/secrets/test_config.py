@@ -238,7 +238,7 @@ BAD = [
     (f'[A]\nenv = "B"\n{HOSTS}\naws_key_id = "A"', "4:15", "another secret"),
     (f'[A]\nenv = "B"\n{HOSTS}\naws_key_id = "{VALUE}"', "4:15", "another secret"),
     (f'[A]\nenv = "B"\n{HOSTS}\naws_key_id = 1', "4:14", "a number"),
-    (f'[A]\nenv = "B"\n{HOSTS}\naws_key_id = "NONE"', "1:2", "is no secret"),
+    (f'[A]\nenv = "B"\n{HOSTS}\naws_key_id = "NONE"', "1:2", "is not a secret"),
     # the file
     (f'[A]\nvalue = "{VALUE}"\n{HOSTS}\n[A]\nenv = "B"', "4:3", "not valid TOML"),
     (f'[A]\nvalue = "{VALUE}"\nvalue = "{VALUE}"', "3:33", "not valid TOML"),

@@ -17,12 +17,8 @@ from pathlib import Path
 from exeat.attack.model import Absent, Evidence, Group, Run, Scene, Stopped, need
 from exeat.attack.moves import (
     WAIT_S,
-    ask,
-    authority_of,
-    connect_through,
-    connected,
     dns_query,
-    request_for,
+    say_in_every_language,
     say_tcp,
     say_udp,
 )
@@ -99,18 +95,8 @@ def every_port(scene: Scene) -> str:
 @GROUP.probe("G1.listeners", "whatever listens at QEMU's address, asked in every language for a forbidden place")
 def listeners(scene: Scene) -> str:
     """The proxy is there, and must refuse; nothing else may lead anywhere."""
-    target = scene.tcp["v4"]
     places = [scene.proxy] if scene.proxy else [(HOST, port) for port in _open_ports(HOST)]
-    said = []
-    for place in places:
-        for attempt in (
-            lambda sock: connect_through(sock, authority_of(target)),
-            lambda sock: sock.sendall(b""),
-            lambda sock: ask(sock, b"\x05\x01\x00"),
-        ):
-            with contextlib.suppress(OSError, Stopped), connected(place) as sock:
-                attempt(sock)
-                said.append(ask(sock, request_for(scene, target)))
+    said = say_in_every_language(scene, places)
     return f"{[port for _, port in places]}: {said}"
 
 

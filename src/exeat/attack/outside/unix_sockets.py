@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import socket
+from functools import partial
 from pathlib import Path
 
 from exeat.attack.outside import addresses
@@ -71,9 +72,12 @@ def open_paths(sinks: Sinks, folder: Path, stack: contextlib.ExitStack) -> dict[
 
 def open_late(sinks: Sinks, name: str, folder: Path, wishes: Path) -> None:
     """Sockets that are bound when the command already runs, and asks for one by a file in `wishes`."""
+
+    def bind(path: Path) -> None:
+        sinks.listen(f"unix {name}", bind_unix(str(path)))
+
     for run in ("control", "jailed"):
-        path = str(folder / f"{name}-{run}.sock")
-        sinks.wish(wishes / f"want-{name}-{run}", lambda path=path: sinks.listen(f"unix {name}", bind_unix(path)))  # type: ignore[misc]
+        sinks.wish(wishes / f"want-{name}-{run}", partial(bind, folder / f"{name}-{run}.sock"))
 
 
 def open_abstract(sinks: Sinks) -> dict[str, str]:

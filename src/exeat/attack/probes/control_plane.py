@@ -26,6 +26,7 @@ from exeat.attack.moves import (
     proxy_of,
     request_for,
     say_connect,
+    say_in_every_language,
     say_socks,
     say_tcp,
 )
@@ -82,17 +83,7 @@ def listeners(scene: Scene) -> str:
     if scene.proxy is None and not apart(scene, "net"):
         raise Absent("the ports of this network are the host's")
     places = [scene.proxy] if scene.proxy is not None else _listening()
-    target = scene.tcp["v4"]
-    said = []
-    for place in places:
-        for attempt in (
-            lambda sock: connect_through(sock, authority_of(target)),
-            lambda sock: sock.sendall(b""),
-            lambda sock: ask(sock, b"\x05\x01\x00"),
-        ):
-            with contextlib.suppress(OSError, Stopped), connected(place) as sock:
-                attempt(sock)
-                said.append(ask(sock, request_for(scene, target)))
+    said = say_in_every_language(scene, places)
     return f"{len(places)} ports; {said}"
 
 

@@ -25,7 +25,7 @@ def add_container_options(parser: argparse.ArgumentParser) -> None:
         help="of this image, or of the one that EXEAT_IMAGE names, or of a slim Python",
     )
     group.add_argument("--engine", choices=("docker", "podman"), help="default: the first that is there; EXEAT_ENGINE")
-    group.add_argument("--pids", metavar="N", type=int, help="at most so many processes (default: 1024)")
+    group.add_argument("--pids", metavar="N", type=int, help="at most this many processes (default: 1024)")
     group.add_argument("--user", metavar="USER", help="run as this user of the image (default: your uid)")
 
 
@@ -33,7 +33,7 @@ def container_options(options: argparse.Namespace) -> ContainerOptions | None:
     """Raises ConfigError, also for options that mean nothing without a container."""
     if options.container is None and options.jail != "container":
         if named := next((name for name in OWN if getattr(options, name) is not None), ""):
-            raise ConfigError("it is about a container", where=f"--{named}", expected="--container as well")
+            raise ConfigError("it applies only to a container", where=f"--{named}", expected="--container as well")
         return None
     from exeat.files.named_mounts import parse_mount  # for containers
     from exeat.jail.container.options import MEMORY, PIDS, ContainerOptions

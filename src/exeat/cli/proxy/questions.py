@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from exeat.sandbox.control import Pending
 
 _HEADINGS = ("ID", "PLACE", "RULE", "WAITING", "LEFT", "COMMAND")
-_INSIDE = "  (an address inside: not public)"
+_INSIDE = "  (an internal address: not public)"
 
 
 def list_questions(name: str, *, as_json: bool) -> int:

@@ -47,7 +47,7 @@ def add_vm_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--guest-root", action="store_true", help="the command is root, in the guest")
     group.add_argument(
-        "--time-limit", metavar="TIME", help="power off after so many seconds, or 5m, or 1h; exit status 124"
+        "--time-limit", metavar="TIME", help="power off after this many seconds, or 5m, or 1h; exit status 124"
     )
 
 
@@ -81,11 +81,11 @@ def vm_options(options: argparse.Namespace) -> VmOptions | None:
     if not wants_vm(options):
         for name in _OWN:
             if getattr(options, name) not in (None, False):
-                raise ConfigError("it is about a virtual machine", where=_typed(name), expected="--vm as well")
+                raise ConfigError("it applies only to a virtual machine", where=_typed(name), expected="--vm as well")
         return None
     for name, expected in _CONTAINERS.items():
         if getattr(options, name) is not None:
-            raise ConfigError("it is about a container", where=_typed(name), expected=expected)
+            raise ConfigError("it applies only to a container", where=_typed(name), expected=expected)
     from exeat.jail.vm.options import AUTO, KVM, LEAST_MEMORY, VmOptions  # for virtual machines
 
     if options.kvm and options.accel not in (None, KVM):
@@ -115,7 +115,7 @@ def _cpus(given: float | None) -> int:
         return 0
     if not (given.is_integer() and 1 <= given <= _MAX_CPUS):
         raise ConfigError(
-            "a virtual machine has whole CPUs", where=f"--cpus {given:g}", expected=f"1, 2, … up to {_MAX_CPUS}"
+            "a virtual machine needs whole CPUs", where=f"--cpus {given:g}", expected=f"1, 2, … up to {_MAX_CPUS}"
         )
     return int(given)
 
@@ -140,7 +140,7 @@ def _image(options: argparse.Namespace) -> str:
 
 def _own_init(options: argparse.Namespace) -> bool:
     if options.own_init and options.image is None:
-        raise ConfigError("it is about an image", where="--own-init", expected="--image FILE as well")
+        raise ConfigError("it applies only to an image", where="--own-init", expected="--image FILE as well")
     if options.own_init and options.kernel is not None:
         raise ConfigError(
             "the image boots with its own kernel", where="--kernel", expected="no --own-init, or no --kernel"

@@ -19,9 +19,9 @@ from exeat.container.harness.protocol import Frame, read_json
 from exeat.errors import ProtocolError
 
 _LIMITS = {
-    "memory": "the tool had used up its memory",
-    "output": "the tool wrote more to stdout and stderr than it may",
-    "result": "the tool's result is larger than it may be",
+    "memory": "the tool ran out of memory",
+    "output": "the tool wrote more to stdout and stderr than the limit",
+    "result": "the tool's result is over the size limit",
 }
 
 
@@ -43,7 +43,7 @@ def read(frame: Frame, tool: str, pending: Pending, duration_s: float) -> CallRe
             raise _read_exception(frame.blob, wrote)
         case {"error": {"code": str(code), "message": str(message), "signal": int(number)}}:
             raise _read_error(code, message, number, tool, wrote)
-    raise ToolError("BadAnswer", "the tool wrote something that is no answer", **wrote)
+    raise ToolError("BadAnswer", "the tool wrote something that is not an answer", **wrote)
 
 
 def _read_exception(blob: bytes, wrote: dict[str, str]) -> ToolError:
@@ -54,13 +54,13 @@ def _read_exception(blob: bytes, wrote: dict[str, str]) -> ToolError:
     match told:
         case {"type": str(kind), "message": str(message), "traceback": str(traceback)}:
             return ToolError(kind, message, traceback=traceback, **wrote)
-    return ToolError("BadAnswer", "the tool wrote an exception that is none", **wrote)
+    return ToolError("BadAnswer", "the tool wrote a malformed exception", **wrote)
 
 
 def _read_error(code: str, message: str, number: int, tool: str, wrote: dict[str, str]) -> ToolError:
     match code:
         case "timeout":
-            return ToolTimeoutError("Timeout", "the tool took longer than it may, and was ended", **wrote)
+            return ToolTimeoutError("Timeout", "the tool ran longer than its time limit, and was ended", **wrote)
         case "memory" | "output" | "result":
             return ToolLimitError(Limit(code), _LIMITS[code], **wrote)
         case "unknown-tool":

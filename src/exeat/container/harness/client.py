@@ -244,7 +244,7 @@ class HarnessClient(asyncio.Protocol):
 
 
 def _unasked() -> NoReturn:
-    raise ProtocolError("the sandbox said something that it was not asked")
+    raise ProtocolError("the sandbox sent something that was not asked for")
 
 
 def _read_hello(params: dict[str, Any]) -> Hello:

@@ -42,7 +42,7 @@ class Pending:
         """Keep what was written and tell. False if who was told raised an exception: the call has failed with it."""
         self._room -= len(data)
         if not data or self._room < 0:
-            raise ProtocolError("the sandbox sent more output than the call may have, or none")
+            raise ProtocolError("the sandbox sent more output than the limit, or an empty piece")
         if self.is_abandoned:
             return True
         self._written[stream] += data

@@ -63,7 +63,7 @@ class FrameReader:
         while len(self._buffer) >= _PREFIX.size:
             total, size = _PREFIX.unpack_from(self._buffer)
             if size > MAX_HEAD or total < 4 + size or total > 4 + size + self.max_blob:
-                raise ProtocolError("the sandbox sent a frame that is larger than agreed, or none")
+                raise ProtocolError("the sandbox sent a frame that is larger than agreed, or malformed")
             if len(self._buffer) < 4 + total:
                 return
             start = _PREFIX.size + size
@@ -71,7 +71,7 @@ class FrameReader:
             blob = bytes(self._buffer[start : 4 + total])
             del self._buffer[: 4 + total]
             if not isinstance(head, dict):
-                raise ProtocolError("the sandbox sent a message that is no object")
+                raise ProtocolError("the sandbox sent a message that is not an object")
             yield Frame(head, blob)
 
 

@@ -128,7 +128,7 @@ def _failure(engine: Engine, name: str, log: _Log) -> BuildError:
     elif own:
         why = "; ".join(own)
     else:
-        why = log.problem or "the engine made no image and says nothing"
+        why = log.problem or "the engine made no image, and gave no reason"
     return BuildError(f"the image of the sandbox {name!r} could not be built: {why}", log=text, detail=log.problem)
 
 

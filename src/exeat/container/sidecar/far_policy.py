@@ -56,7 +56,7 @@ def _refuse_rules(loaded: Loaded) -> None:
     for rule in loaded.policy.rules:
         network = rule.pattern.network
         is_here = network.is_loopback if network is not None else rule.pattern.name == "localhost"
-        refused.append((f"rule {rule}", rule.conditional, "methods and paths need a look into TLS, as no sidecar has"))
+        refused.append((f"rule {rule}", rule.conditional, "methods and paths: the sidecar does not look into TLS"))
         refused.append((f"rule {rule}", is_here and not rule.deny, "this machine cannot be reached from the engine's"))
     for name, addresses in loaded.policy.hosts:
         is_here = any(each.is_loopback for each in addresses)

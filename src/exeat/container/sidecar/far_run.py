@@ -50,7 +50,7 @@ def run_far(settings: RunSettings, no_way: NoWayError, *, has_secrets: bool) -> 
     policy = read_policy(settings, has_secrets=has_secrets)
     say(f"{no_way.public}: {no_way.detail}")
     say("so the gateway runs next to the command, as a sidecar on an internal network. This relies on proxy variables:")
-    say("programs that do not use them reach nothing. No files of this machine are there, the project neither.")
+    say("programs that do not use them reach nothing. No files of this machine are there, not even the project.")
     _, summary = open_files(settings)
     try:
         with ExitStack() as stack:
@@ -117,7 +117,7 @@ class _FarRun:
             state = relay.run(self._take_log)
         self._finish_log(sidecar, log)
         if state.get("OOMKilled"):
-            say("the container was ended for want of memory (--memory)")
+            say("the container ran out of memory, and was ended (--memory)")
         return int(state["ExitCode"])
 
     def _make_network(self, what: str) -> str:

@@ -116,7 +116,7 @@ def _sandbox_of(network: dict[str, Any]) -> str:
     name: str = (network.get("Labels") or {}).get(SANDBOX, "")
     if not name:
         raise ConfigError(
-            f"the network {network['Name']} is of no sandbox", expected="one that ensure_network has made"
+            f"the network {network['Name']} belongs to no sandbox", expected="one that ensure_network has made"
         )
     return name
 

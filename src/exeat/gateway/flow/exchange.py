@@ -37,7 +37,7 @@ _MAX_INTERIM: Final = 16
 _APART_BYTES: Final = 64 * 1024  # a body that was read whole and is longer than this is not copied behind its head
 _EXPECT_S: Final = 1.0  # for a server to say that it wants the body, as curl has it (RFC 9110 section 10.1.1)
 _CLOSED_EARLY: Final = Refusal(502, "the server closed the connection early", ProxyError.CONNECTION_TERMINATED)
-_BROKEN_OFF: Final = Refusal(502, "the server broke the connection off", ProxyError.CONNECTION_TERMINATED)
+_BROKEN_OFF: Final = Refusal(502, "the server dropped the connection", ProxyError.CONNECTION_TERMINATED)
 
 
 class _Answer(Enum):

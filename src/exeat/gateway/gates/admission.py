@@ -71,7 +71,7 @@ async def open_upstream(
     if refused is not None:
         judged, ip = refused
         return deny(record, access.place, judged, str(ip))
-    access.answer = addresses
+    access.goes_to(addresses)
     if len(addresses) == 1:
         record.leads_to(address_text(addresses[0]))
     return await _dial(state, access, addresses) if await record.allowed(decision) else _NOT_ON_RECORD
@@ -89,7 +89,7 @@ def _take_kept(state: State, access: Access, *, repeatable: bool) -> Channel | N
         channel.abort()  # whether the request may go elsewhere is to be seen
         return None
     access.record.leads_to(address)
-    access.answer = answer
+    access.goes_to(answer)
     return channel
 
 
@@ -107,7 +107,7 @@ async def reopen_upstream(state: State, access: Access) -> Channel | Refusal:
         access.record.leads_to(str(ip))
         access.record.denied_inside(judged.reason)
         return _fail(access, explain_denial(access.place, judged))
-    access.answer = addresses
+    access.goes_to(addresses)
     return await _dial(state, access, addresses)
 
 

@@ -179,7 +179,7 @@ def explain_break(error: Exception, access: Access, known: Refusal, channel: Cha
     if channel.is_plain or not was_reset:
         return known  # a stream of HTTP/2, of which the connection may be well, or a server that has read what we sent
     sentence = (
-        f"{access.place}: the server broke the connection off right behind the TLS handshake; maybe it wants"
+        f"{access.place}: the server dropped the connection right behind the TLS handshake; maybe it wants"
         " a certificate of the client (then add no-intercept to the rule)"
     )
     return Refusal(502, sentence, ProxyError.CONNECTION_TERMINATED)

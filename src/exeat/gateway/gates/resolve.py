@@ -96,7 +96,7 @@ class Resolver:
 
     def __init__(self, timeout_s: float, lookup: Lookup | None = None) -> None:
         self.lookups = 0
-        self.timeout_s = timeout_s
+        self._timeout_s = timeout_s
         self._lookup = lookup or system_lookup
         self._places = asyncio.Semaphore(_MAX_LOOKUPS)
         self._domain_places: dict[str, asyncio.Semaphore] = {}
@@ -119,6 +119,9 @@ class Resolver:
         # One waiter that gives up must not take the answer away from the others.
         return await asyncio.shield(task)
 
+    def set_limit(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
     def forget_all(self) -> None:
         self._cached.clear()
 
@@ -129,9 +132,9 @@ class Resolver:
 
     async def _ask(self, name: str) -> tuple[IPAddress, ...]:
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 running = await self._begin(name)
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 found = await asyncio.shield(running)
             addresses = tuple(dict.fromkeys(unmapped(ipaddress.ip_address(text)) for text in found))
         except TimeoutError:

@@ -114,11 +114,11 @@ class ContainerJail:
                     return how_it_ended(self._program, status, self._not_started)
                 case None:
                     self.end()
-                    why = "the container was ended from outside, or for want of memory (--memory)"
+                    why = "the container was ended from outside, or ran out of memory (--memory)"
                     return Ended(128 + signal.SIGKILL, why)
                 case _:
                     self.end()
-                    raise JailError("the container has failed", detail="its init said what is not expected")
+                    raise JailError("the container has failed", detail="its init sent an unexpected message")
 
     def end(self) -> None:
         if self._cell is not None:

@@ -147,7 +147,7 @@ class NamespaceJail:
                     return Ended(128 + signal.SIGKILL, "the jail was killed")
                 case _:
                     self.end()
-                    raise _explain(message, "the jail has failed", "its init said what is not expected")
+                    raise _explain(message, "the jail has failed", "its init sent an unexpected message")
 
     def _ended(self, status: int) -> Ended:
         os.waitpid(self._init, 0)
@@ -189,10 +189,7 @@ def try_out(jail: Jail) -> None:
     from exeat.jail.files.mounttable import silent_mounts
     from exeat.jail.files.view import Layers
 
-    layers = Layers(limit=64 << 20)
-    layers.is_trial = True
-    view = View(layers)
-    view.silent = silent_mounts(PRIVATE)
+    view = View(Layers((), limit=64 << 20, is_trial=True), silent=silent_mounts(PRIVATE))
     try:
         jail.build(Spec([""], "/", Variables({}), view=view)).sockets.close()
     finally:

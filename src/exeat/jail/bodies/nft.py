@@ -59,5 +59,5 @@ def examine() -> Examination:
         try_out(NftJail(is_trial=True))
     finally:
         end_trial()
-    unix = "" if landlock_abi() >= 6 else "; no Unix sockets inside, for want of Landlock (6.12)"
+    unix = "" if landlock_abi() >= 6 else "; no Unix sockets inside without Landlock (Linux 6.12)"
     return Examination(True, f"packet rules around a uid of its own, as root; nothing can listen inside{unix}")

@@ -101,7 +101,6 @@ class VmJail(NamespaceJail):
             shown[BASE] = (os.dup(spec.disk.base), False)
             kept.append(spec.disk.overlay)
         tree = MachineTree(files, shown, (uid, gid), kept, own.shares)
-        spec.view.tree = tree
         guest = Guest(
             machine,
             settings,
@@ -116,12 +115,12 @@ class VmJail(NamespaceJail):
             continues=continues,
             saves=saves,
         )
-        if runs_on.kind != TCG:
-            spec.view.devices = (*spec.view.devices, "/dev/kvm")
+        devices = spec.view.devices if runs_on.kind == TCG else (*spec.view.devices, "/dev/kvm")
+        spec = spec.replace(view=spec.view.replace(tree=tree, devices=devices))
         sockets = self.raise_place(Place(spec, environ, life=partial(live_as_supervisor, guest)))
         if options.saved_fd >= 0:
             os.close(options.saved_fd)
-        return Built(sockets, None, self.init, self.namespaces, self.layers)
+        return Built(sockets, None, self.init, self.namespaces, self.layers, tree)
 
 
 def _saved(options: VmOptions) -> SavedMachine | None:

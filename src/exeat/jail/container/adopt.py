@@ -53,7 +53,7 @@ def hear_network(channel: socket.socket) -> tuple[socket.socket, Sockets]:
             if message.step == "enter":
                 raise JailError("the container's network cannot be entered", detail=message.reason, is_missing=True)
             raise explain_failure(*message)
-        raise JailError("the container's network could not be made", detail="who was to make it ended without a word")
+        raise JailError("the container's network could not be made", detail="its maker ended without a message")
     control, *rest = received
     sockets = Sockets([], [], [], [])
     sort_out(rest, sockets)

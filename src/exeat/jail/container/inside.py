@@ -16,9 +16,8 @@ from exeat.jail.files.kernelfs import read_only
 from exeat.jail.files.mounts import BUNDLE, OWN_CERTIFICATE
 from exeat.jail.files.truststore import cover_stores, put_over
 from exeat.jail.libc import MS_NODEV, MS_NOEXEC, MS_NOSUID, call, mount
-from exeat.jail.limits.late_code import load_no_more_code
+from exeat.jail.limits.late_code import in_a_fork, load_no_more_code
 from exeat.jail.limits.privileges import hide_memory
-from exeat.paths import using
 from exeat.trust.places import BUNDLES
 from exeat.trust.store import certificates_of, java_key_store, joined
 from exeat.values import Value
@@ -46,24 +45,8 @@ def furnish_inside(namespaces: Sequence[int], wanted: Furniture) -> None:
     """Raises JailError."""
     if not namespaces:  # it would happen to this machine
         raise JailError("there is no way into the container's mounts", fix="is the engine in another container?")
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        said = b"?"
-        try:
-            _furnish(namespaces, wanted)
-            said = b""
-        except BaseException as error:  # whatever it is, it must not run on in the caller's frames
-            said = os.fsencode(f"{type(error).__name__}: {error}")[:512]
-        finally:
-            os.write(writer, said)
-            os._exit(1 if said else 0)
-    os.close(writer)
-    with using(reader):
-        said = os.read(reader, 512)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if said or status:
-        raise JailError("the container's own files could not be put in place", detail=os.fsdecode(said) or f"{status}")
+    if why := in_a_fork(lambda: _furnish(namespaces, wanted)):
+        raise JailError("the container's own files could not be put in place", detail=why)
 
 
 def _furnish(namespaces: Sequence[int], wanted: Furniture) -> None:

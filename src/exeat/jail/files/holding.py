@@ -23,9 +23,9 @@ from typing import Final, NamedTuple
 from exeat.jail.files.kernelfs import read_only, read_only_below
 from exeat.jail.files.trees import HANDLE
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REC, call, mount
-from exeat.jail.limits.late_code import load_no_more_code
+from exeat.jail.limits.late_code import in_a_fork, load_no_more_code
 from exeat.jail.limits.privileges import hide_memory
-from exeat.paths import is_inside, links_on_way, using
+from exeat.paths import is_inside, links_on_way
 
 _BARE = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
@@ -273,29 +273,17 @@ def hold_again(
     """
     if not namespaces:
         return "there is no way into the jail's mounts"
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        said = b"?"
-        try:
-            descriptors = os.open("/proc/self/fd", os.O_PATH | os.O_CLOEXEC)  # in the jail's /proc we are not
-            load_no_more_code()
-            for namespace in namespaces:
-                call("setns", namespace, 0)
-            os.fchdir(descriptors)
-            hide_memory()  # what it can do is more than others of our user may
-            _hold_in_jail(holdings, roots, heap, blank, inside)
-            said = b""
-        except BaseException as error:  # whatever it is, it must not run on in the caller's frames
-            said = os.fsencode(str(error))[:512] or b"?"
-        finally:
-            os.write(writer, said)
-            os._exit(1 if said else 0)
-    os.close(writer)
-    with using(reader):
-        said = os.read(reader, 512)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return os.fsdecode(said) or (f"status {status}" if status else "")
+
+    def hold() -> None:
+        descriptors = os.open("/proc/self/fd", os.O_PATH | os.O_CLOEXEC)  # in the jail's /proc we are not
+        load_no_more_code()
+        for namespace in namespaces:
+            call("setns", namespace, 0)
+        os.fchdir(descriptors)
+        hide_memory()  # what it can do is more than others of our user may
+        _hold_in_jail(holdings, roots, heap, blank, inside)
+
+    return in_a_fork(hold)
 
 
 def _hold_in_jail(

@@ -19,6 +19,7 @@ from exeat.jail.files.stand_ins import Skeletons
 from exeat.jail.files.trees import HANDLE, names_of, open_in, path_of, step_down
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, MS_RDONLY, MS_REC, mount
 from exeat.paths import is_below, is_in, is_inside, opened, outermost, using
+from exeat.values import Value
 
 # Never shown: the jail has its own of these, or has none.
 PRIVATE: Final = ("/proc", "/sys", "/dev", "/run")
@@ -40,7 +41,7 @@ _SILENT: Final = "it does not answer"
 Fill = Callable[[int, str], Sequence[str] | None]
 
 
-class Layers:
+class Layers(Value):
     """What the view is made of. `fill_mask` is given a descriptor of the folder that hides things.
 
     It is also given the mark of folders of which nothing else shows; "" where there can be none: it returns them then.
@@ -49,26 +50,15 @@ class Layers:
     layer above another that it lies in.
     """
 
-    def __init__(
-        self,
-        real: Sequence[str] = (),
-        *,
-        limit: int,
-        fill_mask: Fill | None = None,
-        kept: Sequence[str] = (),
-        on_disk: str = "",
-        apart: str = "",
-        own_folders: Sequence[str] = (),
-    ) -> None:
-        self.real = real  # paths without links, of what is shared for real
-        self.limit = limit  # bytes of the layer
-        self.fill_mask = fill_mask
-        self.fill_cover: Fill | None = None
-        self.kept = kept
-        self.on_disk = on_disk  # an empty folder, for kernels that cannot have the layer in memory
-        self.apart = apart
-        self.own_folders = own_folders  # in which the command is to write, though they may lie in folders of others
-        self.is_trial = False  # nothing will be written, so that the layer need not hold it
+    real: Sequence[str]  # paths without links, of what is shared for real
+    limit: int  # bytes of the layer
+    fill_mask: Fill | None = None
+    fill_cover: Fill | None = None
+    kept: Sequence[str] = ()
+    on_disk: str = ""  # an empty folder, for kernels that cannot have the layer in memory
+    apart: str = ""
+    own_folders: Sequence[str] = ()  # in which the command is to write, though they may lie in folders of others
+    is_trial: bool = False  # nothing will be written, so that the layer need not hold it
 
 
 class Stage(NamedTuple):

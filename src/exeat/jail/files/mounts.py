@@ -22,6 +22,7 @@ from exeat.jail.files.view import Layers, enter_view, forget_host
 from exeat.jail.libc import MS_BIND, MS_MOVE, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
 from exeat.paths import is_in, place_of, using
 from exeat.trust.unnamed_file import TrustFiles
+from exeat.values import Value
 
 # Not state but links to programs (NixOS).
 _KEPT_IN_RUN = ("current-system", "booted-system", "opengl-driver", "opengl-driver-32")
@@ -55,22 +56,29 @@ class OwnTree(Protocol):
         """In init, whose processes /proc shows, before it loses its privileges. Returns descriptors that it keeps."""
 
 
-class View:
+class View(Value):
     """What the caller wants to be seen or not. Without `layers` it is the host's own files.
 
     `holdings` is what lies in folders that are shared for real; elsewhere the layers take care of it.
     """
 
-    def __init__(self, layers: Layers | None = None, sockets: Sequence[str] = ()) -> None:
-        self.layers = layers
-        self.sockets = sockets  # of the host, to be reachable
-        self.silent: Sequence[str] = ()  # mounts that do not answer: they are not to be touched
-        self.shared: Sequence[str] = layers.real if layers is not None else ("/",)
-        self.not_there: Sequence[str] = ()  # all that is hidden, wherever it lies: it must not be inherited either
-        self.holdings = Holdings()
-        self.devices: tuple[str, ...] = ()  # of the host's /dev, added to those that are always there
-        self.trust: TrustFiles | None = None
-        self.tree: OwnTree | None = None
+    layers: Layers | None = None
+    sockets: Sequence[str] = ()  # of the host, to be reachable
+    silent: Sequence[str] = ()  # mounts that do not answer: they are not to be touched
+    not_there: Sequence[str] = ()  # all that is hidden, wherever it lies: it must not be inherited either
+    holdings: Holdings = Holdings()
+    devices: tuple[str, ...] = ()  # of the host's /dev, added to those that are always there
+    trust: TrustFiles | None = None
+    tree: OwnTree | None = None
+
+    @property
+    def shared(self) -> Sequence[str]:
+        """Folders and files that are the machine's own, for real."""
+        return shared_by(self.layers)
+
+
+def shared_by(layers: Layers | None) -> Sequence[str]:
+    return layers.real if layers is not None else ("/",)
 
 
 def build_view(

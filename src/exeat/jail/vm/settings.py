@@ -69,7 +69,7 @@ def smbios_bytes(settings: Settings) -> bytes:
     table = _OEM_STRINGS.pack(_TYPE, _OEM_STRINGS.size, _HANDLE, min(len(strings), _MOST_STRINGS))
     table += b"".join(string + b"\0" for string in strings) + b"\0"
     if len(strings) > _MOST_STRINGS or len(table) > _MOST_BYTES:
-        raise JailError("a guest cannot be told so many mounts and ports", fix="name fewer of them")
+        raise JailError("there are too many mounts and ports for one guest", fix="name fewer of them")
     return table
 
 

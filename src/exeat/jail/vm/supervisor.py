@@ -214,7 +214,7 @@ class Supervisor:
             for kind, payload in self._frames.feed(data):
                 self._hear(kind, payload)
         except protocol.BadFrameError as error:
-            raise GuestError("the guest's agent does not speak as it should", detail=error.public) from None
+            raise GuestError("the guest's agent does not keep to the protocol", detail=error.public) from None
 
     def _hear(self, kind: Kind, payload: bytes) -> None:
         match kind:
@@ -351,8 +351,8 @@ class Supervisor:
         if self._lost is not None:
             raise self._lost
         if self._why_ending:
-            hangs = "; it did not answer any more, and was powered off" if self._is_hanging() else ""
-            reason = f"the guest's time was over ({self._guest.time_limit_s:g} s){hangs}"
+            hangs = "; it no longer answered, and was powered off" if self._is_hanging() else ""
+            reason = f"the guest's time was up ({self._guest.time_limit_s:g} s){hangs}"
             self._tell(messages.GuestEnded(reason, "" if self._exited else self._shown()))
             return self._why_ending
         if self._not_started or self._exited is None:

@@ -108,7 +108,7 @@ class Dialog:
             return
         self._late_until = time.monotonic() + _LATE_S
         if time.monotonic() >= asked.until - _NEARLY_S:
-            self._close(f"exeat: {place_of(asked.question)}: time is over, so it is denied")
+            self._close(f"exeat: {place_of(asked.question)}: time is up, so it is denied")
         else:
             self._close(f"exeat: {place_of(asked.question)}: answered elsewhere, or no longer needed")
 
@@ -207,7 +207,7 @@ class Dialog:
                 self._note = "the answer could not be kept in the list of this sandbox"
                 self.take_back()
             else:
-                self._close(f"exeat: {place_of(asked.question)}: the gateway has not taken the answer")
+                self._close(f"exeat: {place_of(asked.question)}: the gateway did not take the answer")
         elif asked.key is not None and not asked.settle_by and now >= asked.sure_at:
             self._answer(asked, asked.key)
 

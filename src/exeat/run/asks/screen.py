@@ -98,7 +98,7 @@ def question_lines(question: Asked, left_s: float, note: str = "") -> list[str]:
     if question.program:
         lines.append(f'       asked by "{visible(question.program)[:_MAX_PROGRAM]}"')
     if question.inside:
-        lines.append("exeat: CAREFUL: this is an address inside, of this machine or its network")
+        lines.append("exeat: CAREFUL: this is an internal address, of this machine or its network")
     if note:
         lines.append(f"exeat: {note}")
     if question.can_store and question.rule != question.host:

@@ -16,7 +16,7 @@ from exeat.files.named_paths import RealPaths, check_paths
 from exeat.jail.files.holding import Place
 from exeat.jail.files.kernelfs import is_device, is_terminal_of_host
 from exeat.jail.files.layering import PRIVATE, is_private
-from exeat.jail.files.mounts import View, find_sockets
+from exeat.jail.files.mounts import View, find_sockets, shared_by
 from exeat.jail.files.mounttable import silent_mounts
 from exeat.jail.files.trees import usual_modes
 from exeat.jail.files.view import Layers
@@ -30,11 +30,12 @@ from exeat.run.files.hidden_files import (
     working_directory,
 )
 from exeat.run.files.own_code import OwnCode
-from exeat.run.files.shared_places import hide, hold_ways, own_paths, protect
+from exeat.run.files.shared_places import hide, hold_ways, mask_of, own_paths, protect
 from exeat.run.nesting import refuse_covers
 from exeat.run.outcome import say
 from exeat.run.settings import Plan, RunSettings
 from exeat.sandbox.home import state_home
+from exeat.values import Value
 
 if TYPE_CHECKING:
     from exeat.jail.container.options import Mount
@@ -51,18 +52,33 @@ _HOST_WARNING = (
 )
 
 
+class EarlierRuns(Value):
+    """What they have left in the sandbox, and what is done with this one's."""
+
+    kept: list[int]  # descriptors of their layers, which stay as they are while these are open
+    covered: list[str]  # what is hidden though they have left something there
+    save: SaveLayer
+
+
 class SeenFiles:
     """The view for the jail, and what must be held outside as long as it is used."""
 
-    def __init__(self, view: View, hidden: list[HiddenPath], disk: DiskLayer | None = None) -> None:
+    def __init__(
+        self,
+        view: View,
+        hidden: list[HiddenPath],
+        disk: DiskLayer | None,
+        mounts: tuple[Mount, ...],
+        guest_disk: OpenDisk | None,
+        earlier: EarlierRuns | None,
+    ) -> None:
         self.view = view
         self.hidden = hidden
         self.disk = disk
-        self.save: SaveLayer | None = None
-        self.covered: list[str] = []  # what is hidden though earlier runs have left something there
-        self.mounts: tuple[Mount, ...] = ()  # for a guest whose files are an image's
-        self.guest_disk: OpenDisk | None = None
-        self.kept: list[int] = []  # descriptors of the layers of earlier runs, unchanged while they are open
+        self.mounts = mounts  # for a guest whose files are an image's
+        self.guest_disk = guest_disk
+        self.save = earlier.save if earlier is not None else None
+        self._kept = earlier.kept if earlier is not None else []
 
     @property
     def look_every_ms(self) -> float | None:
@@ -74,9 +90,9 @@ class SeenFiles:
         return self.disk is not None and self.disk.is_full()
 
     def close(self) -> None:
-        for descriptor in self.kept:
+        for descriptor in self._kept:
             os.close(descriptor)
-        self.kept.clear()
+        self._kept.clear()
         if self.guest_disk is not None:
             self.guest_disk.close()
         if self.disk is not None:
@@ -109,39 +125,41 @@ def _see(plan: Plan, disk: DiskLayer | None) -> SeenFiles:
     named = check_paths(plan.files, hidden, home=home, here=working_directory(), state=state_folder())
     mounts = _guest_mounts(plan, named, hidden, home)
     real = [*named.write, *(mount.source for mount in mounts if not mount.read_only)]
-    view = View(_choose_layers(plan, real, home), settings.unix)
-    if make_own_folders(view.shared):
+    layers = _choose_layers(plan, real, home)
+    shared = shared_by(layers)
+    if make_own_folders(shared):
         hidden = find_hidden(plan, own)
-    notes = protect(view, plan, home, (Place("/", path) for path in named.read_only))
-    hide(view, hidden, later_paths(home, hidden, plan.files))
-    hold_ways(view, own)
-    if view.layers is not None:
-        refuse_second_names(place.path for place in view.holdings.hidden if place.path in own_paths(hidden))
+    read_only = (Place("/", path) for path in named.read_only)
+    holdings, notes = protect(shared, plan, home, read_only, confines=layers is not None)
+    holdings = hold_ways(hide(holdings, shared, hidden), shared, own)
+    if layers is not None:
+        refuse_second_names(place.path for place in holdings.hidden if place.path in own_paths(hidden))
     if plan.files.nest:
-        covered = [place.path for place in view.holdings.hidden]
-        sockets = [path for path in find_sockets(view.shared, silent) if path not in settings.unix]
-        refuse_covers([*covered, *OwnCode(home, working_directory()).read_only, *sockets], view.shared)
+        covered = [place.path for place in holdings.hidden]
+        sockets = [path for path in find_sockets(shared, silent) if path not in settings.unix]
+        refuse_covers([*covered, *OwnCode(home, working_directory()).read_only, *sockets], shared)
     if not settings.quiet:
         for note in notes:
             say(note)
-    view.silent = silent
-    view.trust = plan.prepared.trust
-    view.devices = settings.devices
-    seen = SeenFiles(view, hidden, disk)
-    seen.mounts = mounts
-    if view.layers is not None:
-        if disk is not None:
-            # It lies in folders that it is a layer for. The kernel allows that to the uppermost.
-            view.layers.on_disk = disk.path
+    guest_disk: OpenDisk | None = None
+    earlier: EarlierRuns | None = None
+    if layers is not None:
+        # On disk it lies in folders that it is a layer for. The kernel allows that to the uppermost.
+        layers = layers.replace(
+            fill_mask=mask_of(shared, hidden, later_paths(home, hidden, plan.files)),
+            on_disk=disk.path if disk is not None else "",
+        )
         if settings.vm is not None and settings.vm.image:
             from exeat.run.files.guest_disk import OpenDisk  # for images
 
-            seen.guest_disk = OpenDisk(settings.vm.image, settings.folder, plan.files.layer_bytes)
+            guest_disk = OpenDisk(settings.vm.image, settings.folder, plan.files.layer_bytes)
         elif settings.folder is not None:
-            _add_kept_layers(seen, view.layers, settings.folder)
-            if not settings.quiet and seen.covered:
-                say(_COVERED.format(seen.covered[0]))
-    return seen
+            layers, earlier = _on_earlier_runs(layers, hidden, settings.folder)
+            if not settings.quiet and earlier.covered:
+                say(_COVERED.format(earlier.covered[0]))
+    not_there = [entry.path for entry in hidden]
+    view = View(layers, settings.unix, silent, not_there, holdings, settings.devices, plan.prepared.trust)
+    return SeenFiles(view, hidden, disk, mounts, guest_disk, earlier)
 
 
 def refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
@@ -154,29 +172,30 @@ def refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
             )
 
 
-def _add_kept_layers(seen: SeenFiles, layers: Layers, folder: SandboxFolder) -> None:
-    """What earlier runs in the sandbox have left."""
+def _on_earlier_runs(layers: Layers, hidden: list[HiddenPath], folder: SandboxFolder) -> tuple[Layers, EarlierRuns]:
+    """The layers with those that earlier runs in the sandbox have left."""
     from exeat.files.layers.folding import fold_layers  # for sandboxes with a name
     from exeat.files.layers.kept import kept_bytes, kept_layers, seen_before
     from exeat.files.layers.saving import save_layer
 
-    seen.save = save_layer
     fold_layers(folder)
-    seen.kept = kept_layers(folder)
-    layers.kept = [os.readlink(f"/proc/self/fd/{each}") for each in seen.kept]
-    layers.limit = max(_LEAST_LAYER, layers.limit - kept_bytes(folder))
-    if layers.kept:
-        layers.apart = os.path.realpath(state_home())
+    kept = kept_layers(folder)
+    layers = layers.replace(
+        kept=[os.readlink(f"/proc/self/fd/{each}") for each in kept],
+        limit=max(_LEAST_LAYER, layers.limit - kept_bytes(folder)),
+        apart=os.path.realpath(state_home()) if kept else "",
+    )
     # What was shown to an earlier run, or not hidden yet, may have been copied to its layer.
-    seen.covered = seen_before(seen.kept, [entry.path for entry in seen.hidden if not is_private(entry.path)])
-    if seen.covered:
-        covered = [entry for entry in seen.hidden if entry.path in seen.covered]
+    paths = seen_before(kept, [entry.path for entry in hidden if not is_private(entry.path)])
+    if paths:
+        covered = [entry for entry in hidden if entry.path in paths]
 
         def fill(cover: int, mark: str) -> None:
             wanted = covered if mark else [entry._replace(keep=()) for entry in covered]
             build_mask(cover, wanted, opaque_xattr=mark)
 
-        layers.fill_cover = fill
+        layers = layers.replace(fill_cover=fill)
+    return layers, EarlierRuns(kept, paths, save_layer)
 
 
 def _choose_layers(plan: Plan, real: list[str], home: str) -> Layers | None:

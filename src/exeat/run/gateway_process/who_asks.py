@@ -41,8 +41,10 @@ class ProgramFinder:
         return found
 
     def _find(self, peer: object) -> str:
+        if not isinstance(peer, tuple):  # what a transport has for it, if anything
+            return ""
         try:
-            host, port = peer[:2]  # type: ignore[index]  # what a transport has for it, if anything
+            host, port = peer[:2]
             inode = self._inode(ip_address(host.partition("%")[0]), int(port))
             return self._name(inode) if inode else ""
         except (OSError, ValueError, TypeError):

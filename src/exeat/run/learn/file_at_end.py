@@ -50,7 +50,7 @@ class FileAtEnd:
             raise self._refusal(f"cannot be written: {error.strerror}") from None
         if any(_is_same(path, other) for other in in_use):
             self.discard()
-            raise self._refusal("this run has another use for it", "another file")
+            raise self._refusal("this run already uses it", "another file")
 
     def write(self, text: str) -> None:
         """Put the policy in place, whole or not at all. Raises StartError."""

@@ -84,7 +84,7 @@ def _pair_aws_keys(found: dict[str, SecretSpec]) -> tuple[SecretSpec, ...]:
         if spec.aws_key_id:
             other = found.get(spec.aws_key_id)
             if other is None or not overlap(spec.hosts, other.hosts):
-                problem = "is no secret" if other is None else "has no host in common with it"
+                problem = "is not a secret" if other is None else "has no host in common with it"
                 raise ConfigError(
                     f"{name}: its aws_key_id, {spec.aws_key_id}, {problem}",
                     where=str(spec.written),

@@ -141,7 +141,7 @@ def test_failures_are_grouped_by_what_they_mean() -> None:
     counters.fail("nope.test", 443, "dns_error")
     found = [(entry.where, entry.times, entry.reason, entry.advice) for entry in describe_failed(counters)]
     assert found == [
-        ("good.test:443", 3, "reset", "the server broke the connection off"),
+        ("good.test:443", 3, "reset", "the server dropped the connection"),
         ("nope.test:443", 1, "does-not-resolve", "the name does not resolve"),
     ]
 

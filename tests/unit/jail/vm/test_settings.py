@@ -106,9 +106,9 @@ def test_what_cannot_be_said_is_refused_and_never_cut() -> None:
         settings.smbios_bytes(_FULL.replace(mounts=(MountEntry("9p", "m0", "/data:ro"),)))
     with pytest.raises(JailError, match="colon"):
         _start(_FULL.replace(files=(FileEntry("/etc/a:b", 0o644, b""),)))
-    with pytest.raises(JailError, match="so many mounts"):
+    with pytest.raises(JailError, match="too many mounts"):
         settings.smbios_bytes(_FULL.replace(forwards=tuple(range(1, 300))))
-    with pytest.raises(JailError, match="so many mounts"):
+    with pytest.raises(JailError, match="too many mounts"):
         settings.smbios_bytes(_FULL.replace(cwd="/" + "a" * 50_000))
     with pytest.raises(JailError, match="put what is long into a file"):
         _start(value="x" * HOST_LIMIT)

@@ -203,7 +203,7 @@ def test_what_a_guest_wrote_before_it_spoke_nonsense_is_passed_on_and_has_an_end
         return min(waited() or 1.0, 1.0)
 
     monkeypatch.setattr(started, "_wait_ms", wait_ms)
-    with pytest.raises(GuestError, match="does not speak as it should"):
+    with pytest.raises(GuestError, match="does not keep to the protocol"):
         started._attend()
     assert os.read(streams.caller, 100) == b"first"
     assert clock.now < 1_100
@@ -222,7 +222,7 @@ def test_a_guest_that_ended_in_time_as_it_was_told_to_is_no_crash(started: Any, 
     started._hear(Kind.EXITED, _exited(10))
     started.of_agent.close()
     assert started._attend() == 124
-    assert [message.reason for message in told] == ["the guest's time was over (5 s)"]
+    assert [message.reason for message in told] == ["the guest's time was up (5 s)"]
     assert os.read(streams.caller, 100) == b"x" * 10
 
 
@@ -237,7 +237,7 @@ def test_a_guest_whose_output_no_one_takes_is_not_said_to_hang(started: Any, clo
     clock.now += 6
     assert started._is_over()
     assert started._status() == 124
-    assert [message.reason for message in told] == ["the guest's time was over (5 s)"]
+    assert [message.reason for message in told] == ["the guest's time was up (5 s)"]
 
 
 @pytest.mark.parametrize("words", [b"x" * 60_000, "\N{SNOWMAN}".encode() * 20_000], ids=["letters", "wide letters"])

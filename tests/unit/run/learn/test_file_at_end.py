@@ -97,7 +97,7 @@ def test_files_that_the_run_needs_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     for name in ("new.toml", "old.toml"):
         (tmp_path / "old.toml").write_text("old")
-        with pytest.raises(ConfigError, match="another use"):
+        with pytest.raises(ConfigError, match="already uses it"):
             LearnOut(str(tmp_path / name), ("", "-", str(tmp_path / "link" / name)))
     assert [path.name for path in tmp_path.iterdir() if not path.is_symlink()] == ["old.toml"]
     LearnOut(str(tmp_path / "new.toml"), ("", "-", str(tmp_path / "old.toml")))

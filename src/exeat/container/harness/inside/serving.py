@@ -136,7 +136,7 @@ class Harness:
         while len(self.received) >= 8:
             total, size = struct.unpack_from(">II", self.received)
             if not 4 + size <= total <= MAX_REQUEST:
-                raise SystemExit("a frame of the client's is too large, or none")
+                raise SystemExit("the client sent a frame that is too large, or malformed")
             if len(self.received) < 4 + total:
                 return
             head, blob = json.loads(self.received[8 : 8 + size]), bytes(self.received[8 + size : 4 + total])

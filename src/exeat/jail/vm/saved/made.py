@@ -12,9 +12,9 @@ from exeat.values import Value
 _FORM: Final = 1  # of the state file
 _WORDS: Final = {
     "form": "another version of exeat made it",
-    "qemu": "QEMU is another one now",
-    "kernel": "the kernel is another one now",
-    "initrd": "the kernel's modules or exeat's agent are others now",
+    "qemu": "QEMU has changed since",
+    "kernel": "the kernel has changed since",
+    "initrd": "the kernel's modules or exeat's agent have changed since",
     "memory": "it has {then} MiB of memory, not {now}",
     "cpus": "it has {then} CPUs, not {now}",
     "accel": "it runs on {then}, not on {now}",

@@ -41,7 +41,7 @@ class Qmp:
         """Before the first command: read the greeting, and leave its mode of negotiation."""
         deadline = time.monotonic() + timeout_s
         if "QMP" not in self._message(deadline):
-            raise QmpError("QEMU's control socket does not greet as it should")
+            raise QmpError("QEMU's control socket sent no proper greeting")
         self._execute("qmp_capabilities", None, (), deadline)
 
     def execute(
@@ -75,7 +75,7 @@ class Qmp:
             return answer["return"]
         error = answer.get("error")
         detail = str(error.get("desc", ""))[:500] if isinstance(error, dict) else ""
-        raise QmpError(f"QEMU does not do {command}", detail=detail)
+        raise QmpError(f"QEMU refused {command}", detail=detail)
 
     def _send(self, line: bytes, fds: Sequence[int], deadline: float) -> None:
         self._connection.settimeout(_left(deadline))
@@ -92,7 +92,7 @@ class Qmp:
         end = self._waiting.find(b"\n")
         while end < 0:
             if len(self._waiting) > _LONGEST_LINE:
-                raise QmpError("QEMU says too much at once")
+                raise QmpError("QEMU sent too much at once")
             self._connection.settimeout(_left(deadline))
             try:
                 piece = self._connection.recv(_PIECE)
