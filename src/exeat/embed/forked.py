@@ -66,12 +66,12 @@ class ForkedProcess:
         self.returncode: int | None = None
 
     @classmethod
-    async def arrive(cls, request: Request) -> Self | None:
+    async def arrive(cls, request: Request, limit_s: float = _FORK_S) -> Self | None:
         """What was asked for; None if it does not come in time. It begins nothing by itself."""
         news = request.news
         news.setblocking(False)
         try:
-            async with asyncio.timeout(_FORK_S):
+            async with asyncio.timeout(limit_s):
                 await readable(news.fileno())
             message, received = receive(news, 1)
         except (TimeoutError, OSError, ExeatError):
@@ -86,7 +86,7 @@ class ForkedProcess:
             return None
         process = cls(message.pid, news, received[0], request.channel)
         try:
-            async with asyncio.timeout(_FORK_S):
+            async with asyncio.timeout(limit_s):
                 await readable(process._channel.fileno())
             message, _ = receive(process._channel)
         except BaseException as error:

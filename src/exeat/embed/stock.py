@@ -146,7 +146,7 @@ class _Waiting:
 
     async def stand(self) -> bool:
         if self.process is None:
-            self.process = await PreparedProcess.arrive(self._request)
+            self.process = await PreparedProcess.arrive(self._request, _STAND_S)
         if self.process is not None and not self.stands:
             self.stands = await self.process.hear(_STAND_S) is Word.STANDING
         return self.stands

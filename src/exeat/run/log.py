@@ -19,7 +19,9 @@ from exeat.run.outcome import say
 
 _STREAMS = ("-", "/dev/stdout", "/dev/stderr")
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _TRIES = 100
+_DISCARD_TRIES = 30
 _RETRY_S = 0.01
 
 
@@ -38,7 +40,7 @@ class RunLog:
         if self._path is None:
             return
         try:
-            found = self._look(self._path) or self._make(self._path)
+            found = self._hold(self._path)
             self.files.append(self._path)
             self._accept(self._path, found)
             if stat.S_ISREG(found.st_mode):
@@ -59,7 +61,7 @@ class RunLog:
     def discard(self) -> None:
         """There was no run: leave no empty log behind that was not there before."""
         self.is_forked()
-        self._remove_unused(self._made)
+        self._remove_unused(self._made, tries=_DISCARD_TRIES)
 
     def finish(self) -> None:
         """The run is over. Say so if the log has another name now, and remove what was not needed."""
@@ -83,6 +85,34 @@ class RunLog:
             return os.fstat(descriptor)
         finally:
             os.close(descriptor)
+
+    def _hold(self, path: str) -> os.stat_result:
+        """Have a log there that no other run removes. Raises OSError."""
+        for _ in range(_TRIES):
+            try:
+                found = self._look(path) or self._make(path)
+            except FileExistsError:
+                continue  # another run has just made it
+            if not stat.S_ISREG(found.st_mode):
+                return found
+            try:
+                descriptor = os.open(path, _READ)
+            except FileNotFoundError:
+                continue
+            except PermissionError:
+                return found  # who removes one has to read it, too
+            try:
+                _lock(descriptor, fcntl.F_RDLCK)
+                if os.path.samestat(found, os.fstat(descriptor)) and os.path.samestat(found, os.lstat(path)):
+                    self._held.append(descriptor)
+                    return found
+            except (BlockingIOError, FileNotFoundError):
+                time.sleep(_RETRY_S)  # someone is about to remove it
+            except OSError:
+                self._held.append(descriptor)  # a file system without locks
+                return found
+            os.close(descriptor)
+        raise OSError(errno.EAGAIN, f"{path} keeps being removed")
 
     def _accept(self, path: str, found: os.stat_result) -> None:
         if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
@@ -112,7 +142,8 @@ class RunLog:
             if digits.isascii() and digits.isdigit() and (older := f"{folder}{slash}{other}") not in self.files:
                 self.files.append(older)
 
-    def _remove_unused(self, paths: list[str]) -> None:
+    def _remove_unused(self, paths: list[str], *, tries: int = 1) -> None:
+        """But for what another run holds, which may be about to leave as well."""
         for path in paths:
             found = self._look(path)
             if found is None or not stat.S_ISREG(found.st_mode) or found.st_size:
@@ -122,7 +153,7 @@ class RunLog:
             except OSError:
                 continue  # it is not where it was, so it is not ours to remove
             try:
-                _lock(descriptor, fcntl.F_WRLCK)  # no other run holds it
+                _lock(descriptor, fcntl.F_WRLCK, tries)
                 if os.path.samestat(os.fstat(descriptor), os.lstat(path)) and os.fstat(descriptor).st_size == 0:
                     os.unlink(path)
             except OSError:
@@ -149,7 +180,16 @@ def _open_held(name: str) -> int:
     raise OSError(errno.EAGAIN, f"{name} keeps being removed")
 
 
-def _lock(descriptor: int, kind: int) -> None:
+def _lock(descriptor: int, kind: int, tries: int = 1) -> None:
     """One of the open file, which a fork shares; the writers' own (flock) is another matter. Raises OSError."""
-    if sys.platform == "linux":
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))
+    if sys.platform != "linux":
+        return
+    for left in reversed(range(tries)):
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(_RETRY_S)
+        else:
+            return
