@@ -77,6 +77,7 @@ class VmJail(NamespaceJail):
         if spec.disk is not None:
             complete_environment(environ, inherited.get("TERM", ""), own.home, has_terminal=spec.has_terminal)
         settings = own.settings(uid, gid, groups_in_guest(uid), forwarded_ports(spec.to_host, quiet=options.quiet))
+        settings = settings.replace(known_files=served.most_known_files())
         start_text(settings, spec.argv, environ)  # too much is said now, not when the guest has booted
         machine = Machine(
             qemu=qemu,
