@@ -209,7 +209,7 @@ class Supervisor:
         except OSError:
             data = b""
         if not data:
-            raise self._gone()
+            raise self._gone(QEMU, self._children.await_qemu())
         try:
             for kind, payload in self._frames.feed(data):
                 self._hear(kind, payload)
