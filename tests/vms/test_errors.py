@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
 from exeat import SandboxManager
 from tests.support.fixtures.vms import Guest
-from tests.support.runs.running import NOBODY, Running, environment, exeat, folder_of, project, python
+from tests.support.runs.running import (
+    NOBODY,
+    Running,
+    descendants_of,
+    environment,
+    exeat,
+    folder_of,
+    project,
+    python,
+)
 
 TRUE = ["true"]
 # All processes above this one are stopped, as by a debugger. Not if the guest has booted so slowly that its time may be
@@ -130,6 +140,17 @@ def test_a_guest_that_panics(guest: Guest) -> None:
     done = exeat(*guest.options, "--guest-root", command=["sh", "-c", "echo c > /proc/sysrq-trigger"])
     assert done.status == 137
     assert "the guest's kernel has panicked: sysrq triggered crash\nexeat:   the guest's console:\n" in done.stderr
+
+
+def test_qemu_that_is_killed_has_not_been_powered_off(guest: Guest, tmp_path: Path) -> None:
+    """As the kernel does it where memory runs out. The guest hangs up first, as one does that powers off."""
+    with Running(tmp_path, *guest.options, "--quiet", command=["sh", "-c", "echo begun; sleep 60"]) as run:
+        run.wait_for("begun")
+        names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in descendants_of(run.process.pid)}
+        (qemu,) = (pid for pid, name in names.items() if "qemu-system" in name)
+        os.kill(qemu, signal.SIGKILL)
+        assert run.wait() == 137
+    assert run.errors.startswith("exeat: QEMU was killed, as happens when memory runs out\n"), run.errors
 
 
 def test_the_time_limit_ends_what_does_not_end(guest: Guest, tmp_path: Path) -> None:

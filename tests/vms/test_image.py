@@ -143,6 +143,17 @@ def test_a_disk_without_a_root(guest: Guest) -> None:
     assert "the guest's console" in done.stderr
 
 
+@pytest.mark.every_vm
+def test_a_disk_that_boots_nothing_by_itself_ends_at_once(guest: Guest, image: Path) -> None:
+    """Not when ten minutes are over: a disk with files and without a boot loader."""
+    with folder_of(None) as home:
+        options = ["--vm", "--accel", "tcg", "--image", str(image), "--own-init"]
+        done = exeat(*options, command=("true",), cwd=home, env=environment(HOME=str(home)))
+    assert done.status == 2, done
+    assert "the guest has not booted" in done.stderr
+    assert "No bootable device" in done.stderr  # on its console
+
+
 @AS_ROOT
 @pytest.mark.threat("T-V42")
 def test_qemu_is_never_that_of_a_kept_layer(guest: Guest) -> None:

@@ -263,6 +263,7 @@ def test_on_a_terminal_it_has_keys_and_size_and_questions_are_asked(place: Workp
         assert terminal.wait(job) == ("exited", 5), terminal.text
         assert "<200>" in terminal.text
         assert "<403>" in terminal.text
+        assert "asked by" not in terminal.text  # it would be QEMU, whichever program of the guest it is
     assert len(web.requests) == 1
 
 

@@ -37,6 +37,7 @@ _BOOT_S: Final = {"kvm": 20.0, "tcg": 60.0}
 _ACCELERATED: Final = {"kvm": "the guest runs on the processor (kvm)", "tcg": "the guest is emulated (tcg)"}
 _OWN_INIT: Final = 10  # times as long, for a system that starts all that it has
 _FASTEST_CPUS: Final = 4
+_OVERFLOW: Final = "/proc/sys/kernel/overflowgid"
 _MOST_PORTS: Final = 64  # that the agent listens on
 
 
@@ -75,7 +76,8 @@ class VmJail(NamespaceJail):
         )
         if spec.disk is not None:
             complete_environment(environ, inherited.get("TERM", ""), own.home, has_terminal=spec.has_terminal)
-        settings = own.settings(uid, gid, forwarded_ports(spec.to_host, quiet=options.quiet))
+        settings = own.settings(uid, gid, groups_in_guest(uid), forwarded_ports(spec.to_host, quiet=options.quiet))
+        settings = settings.replace(known_files=served.most_known_files())
         start_text(settings, spec.argv, environ)  # too much is said now, not when the guest has booted
         machine = Machine(
             qemu=qemu,
@@ -164,6 +166,18 @@ def _initramfs(found: kernel.Kernel, served: Served, disk: GuestDisk | None) -> 
 
 def _share_modules(served: Served) -> tuple[str, ...]:
     return ("virtiofs",) if served.virtiofsd else ("9p", "9pnet_virtio")
+
+
+def groups_in_guest(uid: int) -> tuple[int, ...]:
+    """The caller's other groups. There as in any jail, files of theirs have the group that stands for all of them.
+
+    The guest's kernel lets the command try. Whether it may is decided outside, by what serves the files: that has the
+    groups themselves.
+    """
+    if not uid or not set(os.getgroups()) - {os.getegid()}:
+        return ()
+    with open(_OVERFLOW) as file:
+        return (int(file.read()),)
 
 
 def forwarded_ports(to_host: Sequence[HostPorts], *, quiet: bool) -> tuple[int, ...]:

@@ -24,6 +24,8 @@
 
 #include "agent_command.h"
 
+#include "agent_forget.h"
+
 #include "agent_watch.h"
 
 enum { FIRST_PORT = 3, RNDADDENTROPY_ = 0x40085203, RNDRESEEDCRNG_ = 0x5207, MAX_ENTROPY = 512, GONE_MS = 5 };
@@ -110,6 +112,7 @@ static void prepare_guest(void) {
     place_files();
     trust_authority();
     start_relays();
+    watch_known_files();
 }
 
 /* Process 1 waits for the end of the rest of us: to the kernel, a child of process 1 has no parent that could let it go on
@@ -140,6 +143,7 @@ static void prepare_service(void) {
     place_files();
     trust_authority();
     start_relays();
+    watch_known_files();
 }
 
 __attribute__((used)) void live(word *stack) {

@@ -229,9 +229,10 @@ static int take_turn(word wait_ms) {
 static int attend(void) {
     int has_more = 1;
     while (!is_over) {
-        word left = kill_at < 0 ? -1 : kill_at - now_ms();
+        word left = kill_at < 0 ? forgetting_wait_ms() : kill_at - now_ms();
         if (kill_at >= 0 && left <= 0) return 1;
         if (!take_turn(has_more ? 0 : left)) return 0;
+        forget_files();
         has_more = reap(MOST_REAPED) == MAYBE_MORE;
     }
     return 1;

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,6 +28,8 @@ _FILES: Final = "what serves its files"
 _PORTS: Final = ("control", "in", "out", "err", "qmp", "console")
 _ENVIRON: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/"}
 _NOT_STARTED: Final = 127
+_HUNG_UP_S: Final = 1.0  # from a last word to the end: a few milliseconds
+_LOOK_S: Final = 0.005
 # Each connection of the guest takes a descriptor and a quarter of a megabyte in QEMU, whatever memory the guest has.
 _MOST_OPEN: Final = 1024
 
@@ -86,6 +89,19 @@ class Children:
             if not pid:
                 return
             yield self._running.pop(pid, ""), status
+
+    def await_qemu(self) -> int | None:
+        """How it ended, when it has hung up: killed, or as a guest that powers off. None: it goes on, or was buried."""
+        ends = time.monotonic() + _HUNG_UP_S
+        while self.qemu in self._running:
+            pid, status = os.waitpid(self.qemu, os.WNOHANG)
+            if pid:
+                del self._running[pid]
+                return status
+            if time.monotonic() >= ends:
+                break
+            time.sleep(_LOOK_S)
+        return None
 
     def end(self) -> None:
         for pid in self._running:

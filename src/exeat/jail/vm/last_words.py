@@ -7,6 +7,7 @@ from typing import Final
 
 _PANIC: Final = "Kernel panic - not syncing: "
 _USUAL: Final = "virtio_loop: Unexpected poll revents"  # of virtiofsd, when QEMU ends
+_NO_MEMORY: Final = "Cannot allocate memory"
 _KILLED: Final = 9
 _LONGEST: Final = 500
 _TITLE: Final = "the guest's console:"
@@ -19,6 +20,11 @@ def panic_in(console: Sequence[str]) -> str:
         if found:
             return reason.strip()[:_LONGEST]
     return ""
+
+
+def what_helps(said: Sequence[str]) -> str:
+    """What to do about it, if the program has said what the matter was."""
+    return "less memory for the guest: --memory 512m" if any(_NO_MEMORY in line for line in said) else ""
 
 
 def why_gone(what: str, code: int | None, console: Sequence[str], *, has_begun: bool) -> str:

@@ -155,6 +155,10 @@ def _board(machine: Machine) -> Iterator[str]:
     elif any(isinstance(share, VirtioFs) for share in machine.shares):
         yield from ("-object", f"memory-backend-memfd,id=memory,size={machine.memory},share=on")
         board += ",memory-backend=memory"
+    if machine.boots_itself:
+        # Its firmware speaks on the serial port, and starts again if it finds nothing to boot, which ends QEMU.
+        board += ",graphics=off"
+        yield from ("-boot", "reboot-timeout=1000")
     yield from ("-M", board, "-m", f"{machine.memory // _MEGABYTE}M", "-smp", str(machine.cpus))
     if machine.accel == "kvm":
         yield from ("-accel", "kvm", "-cpu", "host")

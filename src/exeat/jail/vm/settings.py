@@ -58,6 +58,7 @@ class Settings(Value):
     resolver: str = "10.0.2.3"
     mounts: tuple[MountEntry, ...] = ()
     forwards: tuple[int, ...] = ()  # ports of the guest's 127.0.0.1 that lead out
+    known_files: int = 0  # that the guest remembers, more or less; 0: as many as it likes. Only in START
     waits: bool = False  # for a snapshot: say HELLO, and mount nothing before START
     files: tuple[FileEntry, ...] = ()  # only in START
     ca: bytes = b""  # PEM; only in START
@@ -97,6 +98,7 @@ def start_text(
                 ("entropy", entropy.hex()),
                 *([("terminal", f"{terminal[0]}x{terminal[1]}")] if terminal else []),
                 ("umask", f"{umask:04o}"),
+                *([("known-files", str(settings.known_files))] if settings.known_files else []),
             ]
         )
     )

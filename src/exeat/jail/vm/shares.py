@@ -47,6 +47,10 @@ class Served(Value):
     def kind(self) -> str:
         return VIRTIOFS if self.virtiofsd else NINE_P
 
+    def most_known_files(self) -> int:
+        """That a guest remembers: virtiofsd has a descriptor for each, and needs others. 0: it does not matter."""
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2 if self.virtiofsd and self.trees else 0
+
     def open(self) -> tuple[tuple[VirtioFs | NineP, ...], list[Server]]:
         """What QEMU gets, and what is to be started for it. To be called by the supervisor."""
         if not self.virtiofsd:

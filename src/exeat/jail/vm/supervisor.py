@@ -209,7 +209,7 @@ class Supervisor:
         except OSError:
             data = b""
         if not data:
-            raise self._gone()
+            raise self._gone(QEMU, self._children.await_qemu())
         try:
             for kind, payload in self._frames.feed(data):
                 self._hear(kind, payload)
@@ -379,10 +379,10 @@ class Supervisor:
             self._lost, self._ends_at = error, time.monotonic() + _LAST_BYTES_S
 
     def _gone(self, what: str = QEMU, status: int | None = None) -> GuestError:
-        detail = self._shown()
+        detail, said, console = self._shown(), self._said.lines(_CONSOLE_LINES), self._console.lines(_CONSOLE_LINES)
         code = None if status is None else os.waitstatus_to_exitcode(status)
-        console = self._console.lines(_CONSOLE_LINES)
-        return GuestError(last_words.why_gone(what, code, console, has_begun=self.has_begun), detail=detail)
+        why = last_words.why_gone(what, code, console, has_begun=self.has_begun)
+        return GuestError(why, detail=detail, fix=last_words.what_helps(said))
 
     def _why(self, number: int) -> str:
         told = f"{errno.errorcode.get(number, number)}: {os.strerror(number)}" if 0 < number < 200 else ""

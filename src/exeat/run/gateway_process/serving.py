@@ -120,7 +120,7 @@ async def _serve(
         interception=intercepting.interception() if intercepting is not None else None,
         ask=oversight.ask if oversight is not None else None,
         ask_timeout_s=settings.ask_s,
-        who_asks=_program_finder(handed.init) if settings.ask and handed.init else None,
+        who_asks=_program_finder(handed) if settings.ask and handed.init else None,
     )
     await gateway.start()
     if oversight is not None:
@@ -150,10 +150,12 @@ async def _serve(
     return 0
 
 
-def _program_finder(init: int) -> WhoAsks:
+def _program_finder(handed: Serve) -> WhoAsks | None:
+    if handed.jail == "vm":
+        return None  # it would be QEMU, whichever program of the guest it is
     from exeat.run.gateway_process.who_asks import ProgramFinder  # for those who ask
 
-    return ProgramFinder(init).find
+    return ProgramFinder(handed.init).find
 
 
 _SSH: Final = 22

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exeat.jail.vm.last_words import panic_in, shown, why_gone
+from exeat.jail.vm.last_words import panic_in, shown, what_helps, why_gone
 
 PANIC = "[    3.0] Kernel panic - not syncing: VFS: Unable to mount root fs"
 
@@ -37,3 +37,9 @@ def test_the_last_lines_and_the_first_of_a_panic() -> None:
 def test_nothing_was_said() -> None:
     assert shown([], [], 3) == []
     assert panic_in([]) == ""
+
+
+def test_what_helps_when_qemu_has_no_memory() -> None:
+    said = ["qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory"]
+    assert what_helps(said) == "less memory for the guest: --memory 512m"
+    assert what_helps(["qemu-system-x86_64: no such device"]) == ""

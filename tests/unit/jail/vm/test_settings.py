@@ -98,6 +98,12 @@ def test_start_has_the_settings_again_and_what_belongs_to_the_command() -> None:
     ]
 
 
+def test_how_many_files_may_be_known_is_said_with_the_command_since_a_saved_machine_has_any_caller() -> None:
+    told = _FULL.replace(known_files=2048)
+    assert settings.smbios_bytes(told) == settings.smbios_bytes(_FULL)
+    assert ("known-files", "2048") in _of_start(_start(told))
+
+
 @pytest.mark.threat("T-V52")
 def test_what_cannot_be_said_is_refused_and_never_cut() -> None:
     with pytest.raises(JailError, match="zero byte"):

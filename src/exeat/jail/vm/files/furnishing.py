@@ -42,11 +42,12 @@ class GuestFiles(Value):
     files: tuple[FileEntry, ...] = ()
     ca: bytes = b""
 
-    def settings(self, uid: int, gid: int, forwards: tuple[int, ...]) -> Settings:
+    def settings(self, uid: int, gid: int, groups: tuple[int, ...], forwards: tuple[int, ...]) -> Settings:
         return Settings(
             root=self.root,
             uid=uid,
             gid=gid,
+            groups=groups,
             cwd=self.cwd,
             home=self.home,
             hostname=self.hostname,
