@@ -1,5 +1,4 @@
 """Attacks by way of jails that were made before anyone knew what to run in them: what they have, and what changes."""
-may use them."""
 
 from __future__ import annotations
 
