@@ -29,6 +29,7 @@ Enter = Callable[[int, str, Sequence[messages.HostPorts]], tuple[socket.socket, 
 INIT: Final = "/run/exeat/init"
 _ETC: Final = f"{os.path.dirname(os.path.abspath(__file__))}/etc"
 _TMP_BYTES: Final = 1 << 30
+_RUN_BYTES: Final = 1 << 20
 _READY_S: Final = 30.0
 _SAFE_TMPFS: Final = "rw,nosuid,nodev,exec"
 _MACHINES: Final = ("x86_64", "aarch64")
@@ -200,6 +201,8 @@ class Cell:
 def creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> dict[str, Any]:
     """A hardened container without a network, as an engine wants it."""
     tmpfs = f"{_SAFE_TMPFS},size={spec.tmp_bytes}"
+    if is_podman:
+        tmpfs += ",notmpcopyup"  # it would fill them with what the image has there
     uid = spec.user.partition(":")[0]
     owner = ",mode=1777"  # Podman takes no uid here
     if uid.isdigit() and not is_podman:
@@ -220,7 +223,11 @@ def creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> d
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges", *_LABELS],
             "ReadonlyRootfs": True,
-            "Tmpfs": {"/tmp": f"{tmpfs},mode=1777", spec.home: tmpfs + owner},  # noqa: S108 - in the container
+            "Tmpfs": {
+                "/tmp": f"{tmpfs},mode=1777",  # noqa: S108 - in the container
+                spec.home: tmpfs + owner,
+                **(_podmans_own(spec, tmpfs) if is_podman else {}),
+            },
             "Memory": spec.memory,
             "MemorySwap": spec.memory,
             "NanoCpus": int(spec.cpus * 1e9),
@@ -230,6 +237,13 @@ def creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> d
             **({"UsernsMode": "keep-id"} if keep_id else {}),
         },
     }
+
+
+def _podmans_own(spec: CellSpec, tmpfs: str) -> dict[str, str]:
+    """With a read-only root it has these writable, in memory and without a limit, unless they are asked for: T-F9."""
+    own = {"/var/tmp": f"{tmpfs},mode=1777", "/run": f"{_SAFE_TMPFS},notmpcopyup,size={_RUN_BYTES},mode=0755"}  # noqa: S108
+    taken = {mount.target for mount in spec.mounts}
+    return {path: settings for path, settings in own.items() if path not in taken}
 
 
 def find_program(name: str) -> str:
