@@ -135,7 +135,7 @@ print(json.dumps({
 OWN_VARIABLES = re.compile(r"(?i)^(PATH|HOME|HOSTNAME|TERM|LC_CTYPE|container|EXEAT|(http|https|all|no)_proxy|\w*_IN)$")
 
 
-@pytest.mark.threat("T-E2")
+@pytest.mark.threat("T-E2", "T-F9")
 def test_it_is_hardened_and_gets_no_variable_that_was_not_named(box: Boxed) -> None:
     # Without root there are no control groups to limit by, where those of both versions are mounted.
     limited = [] if box.base.name == "podman-rootless" else ["--memory", "300m", "--pids", "60", "--cpus", "1"]
@@ -200,6 +200,27 @@ while data := os.read(0, 100_000):
             rest = rest[os.write(number, rest):]
 os.write(1, b"end\\n")
 """
+
+
+IDENTITIES = """
+import json, os
+files = [line.split()[4] for line in open("/proc/self/mountinfo") if line.split()[4].startswith(("/etc/", "/run/"))]
+found = {path: "{0.st_dev}.{0.st_ino}".format(os.stat(path)) for path in files}
+print(json.dumps({"files": found, "project": os.stat(".").st_ino}))
+"""
+
+
+@pytest.mark.threat("T-F11")
+def test_no_file_of_exeats_is_in_two_containers(box: Boxed) -> None:
+    """Who watches it would be told when the other one starts. The control: the project is in both."""
+    with box.running(command=python(IDENTITIES + "input()"), stdin=subprocess.PIPE) as first:
+        first.wait_for("}\n")
+        one, two = json.loads(first.out), json.loads(box.run(command=python(IDENTITIES)).stdout)
+        first.process.communicate(b"\n")
+    assert one["project"] == two["project"]
+    assert set(one["files"]) >= {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/run/exeat/init"}
+    assert not set(one["files"].values()) & set(two["files"].values()), (one, two)
+    assert not list((box.home / "state").glob("exeat/running/*"))
 
 
 @SOME

@@ -16,8 +16,8 @@ _LOOK_S: Final = 0.01
 _MAX_SAID: Final = 4_000
 _LONGEST: Final = 70  # of a folder, so that the socket's path in it can be used
 # Standard input is a pipe that only we hold: its end tells that we are gone, however that came about. Podman does not
-# read it itself. A Podman that ends by itself ends the watch. Without root Podman is two processes, and the first may end
-# without having told the other, which serves: so all of this session is told.
+# read it itself. A Podman that ends by itself ends the watch. Without root Podman is two processes, and the first may
+# end without having told the other, which serves: so all of this session is told.
 _WATCHED: Final = """
 exec 3<&0
 "$1" system service --time=0 "unix://$2/podman.sock" </dev/null >/dev/null 3<&- &
