@@ -105,7 +105,7 @@ def visited(engines: Engines, request: pytest.FixtureRequest) -> Iterator[tuple[
         yield made, json.loads(said)
 
 
-@pytest.mark.threat("T-N20")
+@pytest.mark.threat("T-N20", "T-F11")
 def test_what_is_one_tenants_is_out_of_reach_for_the_other(visited: tuple[Scene, dict[str, Any]]) -> None:
     made, seen = visited
     at_ann = [head.decode() for head in made.ann.heads]
@@ -125,6 +125,9 @@ def test_what_is_one_tenants_is_out_of_reach_for_the_other(visited: tuple[Scene,
     assert seen["bob.servers"] == ["refused", "refused"]
     assert seen["ann.guests"] == 2
     assert not set(seen["ann.abstract"]) & set(seen["bob.abstract"])
+    # T-F11: by a file that both have, one is told when the other starts and looks up names.
+    assert len(seen["ann.files"]) == len(seen["bob.files"]) >= 4
+    assert not set(seen["ann.files"]) & set(seen["bob.files"])
 
 
 @pytest.mark.threat("T-N21")

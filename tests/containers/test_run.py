@@ -120,11 +120,13 @@ def writes(path):
 def size(path):
     found = os.statvfs(path)
     return found.f_blocks * found.f_frsize
+kinds = dict(line.split()[1:3] for line in open("/proc/self/mounts"))
+in_memory = [path for path, kind in kinds.items() if kind == "tmpfs" and not path.startswith(("/dev", "/proc", "/sys"))]
 print(json.dumps({
     "caps": [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")],
     "no_new_privs": status["NoNewPrivs"], "seccomp": status["Seccomp"], "uid": os.getuid(), "cwd": os.getcwd(),
-    "writes": {path: writes(f"{path}/probe") for path in ("/", "/usr", "/etc", "/run", "/tmp", home, ".")},
-    "bounded": [size("/tmp") <= 4 << 30, size(home) <= 4 << 30],
+    "writes": {path: writes(f"{path}/probe") for path in ("/", "/usr", "/etc", "/run", "/tmp", "/var/tmp", home, ".")},
+    "in_memory": {path: size(path) for path in in_memory}, "at_home": os.listdir(home),
     "interfaces": sorted(os.listdir("/sys/class/net")),
     "environ": dict(os.environ), "pid": os.getpid(), "processes": sorted(p for p in os.listdir("/proc") if p.isdigit()),
 }))
@@ -133,7 +135,7 @@ print(json.dumps({
 OWN_VARIABLES = re.compile(r"(?i)^(PATH|HOME|HOSTNAME|TERM|LC_CTYPE|container|EXEAT|(http|https|all|no)_proxy|\w*_IN)$")
 
 
-@pytest.mark.threat("T-E2")
+@pytest.mark.threat("T-E2", "T-F9")
 def test_it_is_hardened_and_gets_no_variable_that_was_not_named(box: Boxed) -> None:
     # Without root there are no control groups to limit by, where those of both versions are mounted.
     limited = [] if box.base.name == "podman-rootless" else ["--memory", "300m", "--pids", "60", "--cpus", "1"]
@@ -156,11 +158,14 @@ def test_it_is_hardened_and_gets_no_variable_that_was_not_named(box: Boxed) -> N
     assert found["cwd"] == str(box.work)
     home = found["environ"]["HOME"]
     written = {path for path, can in found["writes"].items() if can}
-    # Podman has a tmpfs on /run if the root is read-only, whatever it is told.
-    assert written - ({"/run"} if box.base.kind == "podman" else set()) == {"/tmp", home, "."}
+    # Podman has these if the root is read-only, whatever it is told; the first only root may write to.
+    podmans = {"/run", "/var/tmp"} if box.base.kind == "podman" else set()
+    assert written - podmans == {"/tmp", home, "."}
+    assert set(found["in_memory"]) == {"/tmp", home} | podmans
+    assert all(0 < size <= 1 << 30 for size in found["in_memory"].values()), found["in_memory"]
+    assert found["at_home"] == ["probe"]  # not what the image has there
     assert (box.work / "probe").exists()
     assert not (box.home / "probe").exists()
-    assert found["bounded"] == [True, True]
     assert "eth0" not in found["interfaces"]
     assert found["environ"]["NAMED"] == "named"
     assert found["environ"]["SET"] == "here"
@@ -195,6 +200,27 @@ while data := os.read(0, 100_000):
             rest = rest[os.write(number, rest):]
 os.write(1, b"end\\n")
 """
+
+
+IDENTITIES = """
+import json, os
+files = [line.split()[4] for line in open("/proc/self/mountinfo") if line.split()[4].startswith(("/etc/", "/run/"))]
+found = {path: "{0.st_dev}.{0.st_ino}".format(os.stat(path)) for path in files}
+print(json.dumps({"files": found, "project": os.stat(".").st_ino}))
+"""
+
+
+@pytest.mark.threat("T-F11")
+def test_no_file_of_exeats_is_in_two_containers(box: Boxed) -> None:
+    """Who watches it would be told when the other one starts. The control: the project is in both."""
+    with box.running(command=python(IDENTITIES + "input()"), stdin=subprocess.PIPE) as first:
+        first.wait_for("}\n")
+        one, two = json.loads(first.out), json.loads(box.run(command=python(IDENTITIES)).stdout)
+        first.process.communicate(b"\n")
+    assert one["project"] == two["project"]
+    assert set(one["files"]) >= {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/run/exeat/init"}
+    assert not set(one["files"].values()) & set(two["files"].values()), (one, two)
+    assert not list((box.home / "state").glob("exeat/running/*"))
 
 
 @SOME

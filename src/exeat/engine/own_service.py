@@ -16,14 +16,16 @@ _LOOK_S: Final = 0.01
 _MAX_SAID: Final = 4_000
 _LONGEST: Final = 70  # of a folder, so that the socket's path in it can be used
 # Standard input is a pipe that only we hold: its end tells that we are gone, however that came about. Podman does not
-# read it itself. A Podman that ends by itself ends the watch.
+# read it itself. A Podman that ends by itself ends the watch. Without root Podman is two processes, and the first may
+# end without having told the other, which serves: so all of this session is told.
 _WATCHED: Final = """
 exec 3<&0
 "$1" system service --time=0 "unix://$2/podman.sock" </dev/null >/dev/null 3<&- &
 podman=$!
 { read -r _ <&3; kill $podman; } 2>/dev/null &
 wait $podman
-kill $! 2>/dev/null
+trap '' TERM
+kill 0
 rm -rf "$2"
 """
 

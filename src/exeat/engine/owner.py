@@ -17,6 +17,7 @@ from exeat.engine.errors import EngineError, NotFoundError
 KIND: Final = "exeat.kind"
 OWNER: Final = "exeat.owner"
 INSIDE: Final = "exeat.inside"
+_THREADS, _STARTED = 17, 19  # of the fields behind a process's name
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -104,9 +105,13 @@ def _world() -> str:
 
 
 def _is_gone(pid: int, started: str) -> bool:
-    """A process of another user may not be looked at (hidepid, ProtectProc). If there is one by this pid, it counts."""
-    if found := _started(pid):
-        return found != started
+    """A process of another user may not be looked at (hidepid, ProtectProc). If there is one by this pid, it counts.
+
+    One that has ended and that its parent does not wait for (process 1 of a container may not) is gone.
+    """
+    if fields := _stat(pid):
+        has_ended = fields[0] in ("Z", "X") and fields[_THREADS] in ("0", "1")  # not its first thread alone
+        return has_ended or fields[_STARTED] != started
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -118,8 +123,14 @@ def _is_gone(pid: int, started: str) -> bool:
 
 def _started(pid: int) -> str:
     """When a process began, in ticks; "" if there is none. So that another by the same pid is not taken for it."""
+    fields = _stat(pid)
+    return fields[_STARTED] if fields else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; none if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode("ascii")
-    except (OSError, IndexError):
-        return ""
+            return file.read().rpartition(b")")[2].decode("ascii").split()
+    except OSError:
+        return []

@@ -22,6 +22,7 @@ GATEWAY_PORT = 61_080
 TOOLS = (
     tools.echo, tools.fetch, tools.variable, tools.address_of, tools.reach, tools.serve,
     tools.abstract_sockets, tools.leave_mark, tools.find_marks, tools.search, tools.ask_dns,
+    tools.files_put_there,
 )  # fmt: skip
 
 
@@ -74,6 +75,8 @@ async def attack(ann: ClaimedSandbox, bob: ClaimedSandbox, settings: dict[str, A
         "bob.dns": await value(bob, "ask_dns", name="ann.test", server="127.0.0.1"),
         "ann.dns": await value(ann, "ask_dns", name="ann.test", server="127.0.0.1"),
         "ann.abstract": await value(ann, "abstract_sockets"),
+        "ann.files": await value(ann, "files_put_there"),
+        "bob.files": await value(bob, "files_put_there"),
         "bob.abstract": await value(bob, "abstract_sockets"),
         "placeholder": placeholder,
         "bob.placeholder": await value(bob, "variable", name="TOKEN"),

@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exeat.engine import owner
 from exeat.engine.client import Engine
-from exeat.engine.owner import KIND, OWNER, labels, remove_left_over
+from exeat.engine.owner import KIND, OWNER, is_left_over, labels, remove_left_over
 from tests.support.engines.fake_engine import answer, serving
 
 
@@ -46,6 +47,34 @@ def test_only_what_belongs_to_a_process_of_this_machine_that_is_gone_is_removed(
     assert pid == str(os.getpid())
 
 
+_NO_MAIN_THREAD = """
+import ctypes, threading
+def last():
+    while open("/proc/self/stat").read().rpartition(")")[2].split()[0] != "Z": pass
+    print(labels("run")[OWNER], flush=True)
+    input()
+threading.Thread(target=last).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "is_gone"), [("print(labels('run')[OWNER])", True), (_NO_MAIN_THREAD, False)], ids=["ended", "thread"]
+)
+def test_one_that_has_ended_is_gone_though_its_parent_does_not_wait_for_it(program: str, is_gone: bool) -> None:
+    """As with a process 1 of a container that does not. The control: its first thread has ended, another has not."""
+    argv = [sys.executable, "-c", f"from exeat.engine.owner import *\n{program}"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(argv, **pipes) as child:
+        assert child.stdout is not None
+        found = {OWNER: child.stdout.readline().strip()}
+        if is_gone:
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        state = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        assert (state, is_left_over(found)) == ("Z", is_gone)
+        child.kill()
+
+
 def test_what_is_kept_has_no_owner() -> None:
     assert labels("sidecar", is_kept=True) == {KIND: "sidecar"}
 
@@ -67,7 +96,7 @@ def test_another_run_that_was_faster_is_no_error(tmp_path: Path) -> None:
 def test_a_process_that_is_not_shown_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """With hidepid a user does not see the processes of others, whose containers are theirs all the same."""
     found = labels("run")
-    monkeypatch.setattr(owner, "_started", lambda pid: "")
+    monkeypatch.setattr(owner, "_stat", lambda pid: [])
     assert not owner.is_left_over(found)
     world = found[OWNER].rsplit(".", 2)[0]
     assert owner.is_left_over({OWNER: f"{world}.{2**22 + 1}.1"})

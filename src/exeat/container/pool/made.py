@@ -16,6 +16,7 @@ from exeat.jail.container.ways import Name, find_way
 from exeat.jail.jail import Sockets
 from exeat.jail.messages import HostPorts
 from exeat.run.gateway_process.rules import loopback_places
+from exeat.sandbox.run_folder import RunFolder
 from exeat.sources import make_policy
 
 if TYPE_CHECKING:
@@ -39,7 +40,12 @@ class ContainerMaker:
                 fix="run the program where the engine is, or use a sidecar: SandboxBuilder.ensure_proxy()",
             )
         remove_left_over(self._engine)
-        self._entrance = Entrance()
+        self._folder = RunFolder()
+        try:
+            self._entrance = Entrance()
+        except BaseException:
+            self._folder.remove()
+            raise
         self._images: dict[str, str] = {}
 
     async def prepare(self, name: str) -> None:
@@ -68,10 +74,12 @@ class ContainerMaker:
             pids=limits.pids,
             tmp_bytes=limits.tmp_bytes,
             kind="pool",
+            folder=self._folder.path,
         )
 
     def close(self) -> None:
         self._entrance.close()
+        self._folder.remove()
 
 
 class MadeContainer:

@@ -155,6 +155,7 @@ def _cell_spec(spec: Spec, options: ContainerOptions, image: Image, user: str, m
         options.cpus,
         options.pids,
         volumes=image.volumes,
+        folder=spec.folder,
     )
 
 

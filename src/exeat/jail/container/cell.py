@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from exeat.engine.client import Engine
@@ -29,6 +30,7 @@ Enter = Callable[[int, str, Sequence[messages.HostPorts]], tuple[socket.socket, 
 INIT: Final = "/run/exeat/init"
 _ETC: Final = f"{os.path.dirname(os.path.abspath(__file__))}/etc"
 _TMP_BYTES: Final = 1 << 30
+_RUN_BYTES: Final = 1 << 20
 _READY_S: Final = 30.0
 _SAFE_TMPFS: Final = "rw,nosuid,nodev,exec"
 _MACHINES: Final = ("x86_64", "aarch64")
@@ -38,7 +40,7 @@ _LABELS: Final = ("label=disable",) if os.path.exists("/sys/fs/selinux/enforce")
 
 
 class CellSpec(Value):
-    """A container that is to be. `kind` is for its label."""
+    """A container that is to be. `kind` is for its label; `folder` for files of its own, that others have not."""
 
     image: str
     argv: list[str]
@@ -53,6 +55,7 @@ class CellSpec(Value):
     tmp_bytes: int = _TMP_BYTES  # of /tmp and of the home, each
     kind: str = "run"
     volumes: tuple[str, ...] = ()  # that the image asks for
+    folder: str = ""
 
 
 class Cell:
@@ -65,6 +68,8 @@ class Cell:
         self._spec: CellSpec | None = None
         self._stage: Stage | None = None
         self._helper: Helper | None = None
+        self._ours: dict[str, str] = {}  # what is mounted of ours, by its path inside
+        self._copies: list[str] = []
         self.id = ""
         self.pid = 0  # of its process 1, as the engine counts
         self.control: socket.socket | None = None
@@ -117,13 +122,26 @@ class Cell:
 
     def _mounts(self, spec: CellSpec) -> tuple[Mount, ...]:
         """With files of ours: engines fill in resolv.conf and hosts from the machine's, its resolvers and names."""
+        if not self._ours:
+            files = {f"/etc/{name}": f"{_ETC}/{name}" for name in ("resolv.conf", "hosts", "hostname")}
+            files[INIT] = find_program("init")
+            self._ours = {target: self._copy(path, spec.folder) for target, path in files.items()}
         named = {mount.target for mount in spec.mounts}
-        ours = (Mount(f"{_ETC}/{name}", f"/etc/{name}", True) for name in ("resolv.conf", "hosts", "hostname"))
-        return (
-            Mount(find_program("init"), INIT, True),
-            *(each for each in ours if each.target not in named),
-            *spec.mounts,
-        )
+        ours = (Mount(path, target, True) for target, path in self._ours.items() if target not in named)
+        return (*ours, *spec.mounts)
+
+    def _copy(self, path: str, folder: str) -> str:
+        """Who has the same file as another container is told whenever that one starts or looks up a name, and can hold
+        it up meanwhile (inotify, leases): T-F11.
+        """
+        if not folder:
+            return path
+        copy = f"{folder}/{self.token}-{os.path.basename(path)}"
+        with open(path, "rb") as source, open(copy, "xb") as file:
+            file.write(source.read())
+            os.fchmod(file.fileno(), 0o555 if os.access(path, os.X_OK) else 0o444)  # whatever the umask is
+        self._copies.append(copy)
+        return copy
 
     def start(self) -> None:
         """Process 1 runs, and waits. Raises EngineError."""
@@ -195,11 +213,16 @@ class Cell:
             self.id = ""
         if self._stage is not None:
             self._stage.close()
+        while self._copies:
+            with suppress(FileNotFoundError):
+                os.unlink(self._copies.pop())
 
 
 def creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> dict[str, Any]:
     """A hardened container without a network, as an engine wants it."""
     tmpfs = f"{_SAFE_TMPFS},size={spec.tmp_bytes}"
+    if is_podman:
+        tmpfs += ",notmpcopyup"  # it would fill them with what the image has there
     uid = spec.user.partition(":")[0]
     owner = ",mode=1777"  # Podman takes no uid here
     if uid.isdigit() and not is_podman:
@@ -220,7 +243,11 @@ def creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> d
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges", *_LABELS],
             "ReadonlyRootfs": True,
-            "Tmpfs": {"/tmp": f"{tmpfs},mode=1777", spec.home: tmpfs + owner},  # noqa: S108 - in the container
+            "Tmpfs": {
+                "/tmp": f"{tmpfs},mode=1777",  # noqa: S108 - in the container
+                spec.home: tmpfs + owner,
+                **(_podmans_own(spec, tmpfs) if is_podman else {}),
+            },
             "Memory": spec.memory,
             "MemorySwap": spec.memory,
             "NanoCpus": int(spec.cpus * 1e9),
@@ -230,6 +257,13 @@ def creation(spec: CellSpec, token: str, *, is_podman: bool, keep_id: bool) -> d
             **({"UsernsMode": "keep-id"} if keep_id else {}),
         },
     }
+
+
+def _podmans_own(spec: CellSpec, tmpfs: str) -> dict[str, str]:
+    """With a read-only root it has these writable, in memory and without a limit, unless they are asked for: T-F9."""
+    own = {"/var/tmp": f"{tmpfs},mode=1777", "/run": f"{_SAFE_TMPFS},notmpcopyup,size={_RUN_BYTES},mode=0755"}  # noqa: S108
+    taken = {mount.target for mount in spec.mounts}
+    return {path: settings for path, settings in own.items() if path not in taken}
 
 
 def find_program(name: str) -> str:

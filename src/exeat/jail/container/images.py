@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import string
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -15,6 +16,7 @@ from exeat.paths import is_in
 from exeat.values import Value
 
 VARIABLE: Final = "EXEAT_IMAGE"
+_IN_NAMES: Final = frozenset(f"{string.ascii_letters}{string.digits}._-/:@")
 _SHOWN_EVERY: Final = 20  # lines of progress, where it cannot be written over
 
 
@@ -36,12 +38,23 @@ def default_image() -> str:
 def find_image(engine: Engine, name: str = "", show: Callable[[str], None] | None = None) -> Image:
     """Pulled by the engine if it is not there; `show` is told how far that is. Raises EngineError."""
     name = name or default_image()
+    check_name(name)
     try:
         found = engine.call("GET", f"/images/{name}/json")
     except NotFoundError:
         pull(engine, name, show)
         found = engine.call("GET", f"/images/{name}/json")
     return _as_image(name, found)
+
+
+def check_name(name: str) -> None:
+    """It becomes part of a path at the engine, which must be that of an image. Raises EngineError."""
+    parts = name.split("/")
+    if not _IN_NAMES.issuperset(name) or not all(part.strip(".") for part in parts) or name != name.lstrip("-:@"):
+        raise EngineError(
+            f"{name!r} cannot be the name of an image",
+            fix=f"a name such as python:3.12-slim: --container IMAGE, or {VARIABLE}",
+        )
 
 
 def _as_image(name: str, found: dict[str, Any]) -> Image:
