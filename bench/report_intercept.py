@@ -12,10 +12,10 @@ from bench.tables import against, row_table
 PEERS = (Exeat.name, Mitmproxy.name, SandboxRuntime.name)
 LIMITS = (
     (KEPT, Mitmproxy.name, 0.15, "CPU, intercepted, connections kept"),
-    (KEPT, SandboxRuntime.name, 0.6, "CPU, intercepted, connections kept"),
+    (KEPT, SandboxRuntime.name, 0.7, "CPU, intercepted, connections kept"),
     (NEW, Mitmproxy.name, 0.35, "CPU, intercepted, new connections"),
     (NEW, SandboxRuntime.name, 0.35, "CPU, intercepted, new connections"),
-    (BULK, Mitmproxy.name, 0.3, "CPU per GB, intercepted, bulk download"),
+    (BULK, Mitmproxy.name, 0.4, "CPU per GB, intercepted, bulk download"),
 )
 
 INTERCEPT_NOTES = f"""\

@@ -35,6 +35,23 @@ def row_table(results: Results, row: Row, peers: Iterable[str]) -> Iterator[str]
     yield ""
 
 
+def against_best(results: Results, row: str, limit: float, what: str) -> str:
+    """The peer that needs the least in this row."""
+    peers = {peer for of, peer in results.samples if of == row and peer not in ("exeat", DIRECT)}
+    costs = {peer: seen.cost for peer in peers if (seen := figures(results, row, peer)) is not None}
+    best = min(costs, key=lambda peer: costs[peer], default="the best peer")
+    return against(results, row, best, limit, what)
+
+
+def no_later(results: Results, row: str, peer: str, what: str) -> str:
+    ours, theirs = figures(results, row, "exeat"), figures(results, row, peer)
+    target = f"{what}: not above {peer}'s"
+    if ours is None or theirs is None:
+        return f"| {target} | not measured | |"
+    is_met = ours.p99_ms <= theirs.p99_ms
+    return f"| {target} | {ours.p99_ms:.2f} ms, {theirs.p99_ms:.2f} | {'met' if is_met else 'missed'} |"
+
+
 def against(results: Results, row: str, peer: str, limit: float, what: str) -> str:
     ours, theirs = figures(results, row, "exeat"), figures(results, row, peer)
     target = f"{what}: at most {limit} x {peer}"

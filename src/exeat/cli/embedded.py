@@ -213,6 +213,7 @@ def report(act: Callable[[list[str]], int]) -> NoReturn:
         run = {"summary": "".join(summaries[-1:]), "status": status}
         sys.stderr.write("\0" + json.dumps({**fields, **run}, ensure_ascii=False))
         sys.stderr.flush()
+        os.close(sys.stderr.fileno())  # who reads it need not wait for our memory to be given back
     finally:
         os._exit(status)
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from exeat.embed.running import END_MARK
 from exeat.errors import ConfigError, ExeatError, JailError, StartError
 
 _SHOWN: Final = 2_000  # characters of what a launcher wrote that ended too early
@@ -62,7 +63,7 @@ class ManagerClosedError(ExeatError):
 
 def read_report(data: bytes) -> tuple[str, str | None]:
     """What exeat said apart from the command, and how it says that the run went: None if it does not."""
-    said, mark, end = data.rpartition(b"\0")
+    said, mark, end = data.rpartition(END_MARK)
     if not mark:
         return data.decode(errors="replace"), None
     return said.decode(errors="replace"), end.decode(errors="replace")

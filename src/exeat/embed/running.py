@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 GRACE_S: Final = 2.0  # for a command that is asked to end
 _LAST_S: Final = 5.0  # for the kernel, after SIGKILL
 _REPORT: Final = 1024 * 1024  # bytes of a report that are kept; by what the command does it can become long
+END_MARK: Final = b"\0"
 REPORT_END: Final = 512 * 1024  # of these the last, in which it is said how the run went and what was blocked
 
 
@@ -151,10 +152,23 @@ class Child:
         """Wait until it has ended and has nothing more to say. Returns its exit status."""
         assert self._exited is not None, "it was started"
         assert self._process is not None
+        if await self._has_reported():
+            return 0  # the report says more
         await asyncio.shield(self._exited)
         for collector in self._collectors.values():
             await asyncio.shield(collector.ended)
         return self._process.reap()
+
+    async def _has_reported(self) -> bool:
+        """Has it said how the run went, and closed all? It is gone then but for its memory, which takes a while."""
+        assert self._exited is not None
+        if isinstance(self._process, SpawnedProcess):
+            return False  # ours to wait for
+        streams = [each.ended for each in self._collectors.values()]
+        while not all(each.done() for each in streams) and not self._exited.done():
+            left = [each for each in streams if not each.done()]
+            await asyncio.wait([self._exited, *left], return_when=asyncio.FIRST_COMPLETED)
+        return not self._exited.done() and END_MARK in self.read("report")
 
     async def end(self) -> None:
         """End it with all that it has started: ask first, and kill after that. Cancelled meanwhile: kill at once."""

@@ -71,6 +71,7 @@ def run_in_jail(settings: RunSettings, gateway: GatewayProcess, log_files: tuple
         seal_imports()
         ended = _run_to_the_end(standing, gateway, terminal, signals)
         terminal.end_questions()
+        gateway.begin_to_stop()
         warnings = standing.files.sweep()
         seen = standing.files.end_layer(began)
         outcome = gateway.stop()._replace(nesters=ended.nesters)

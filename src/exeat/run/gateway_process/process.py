@@ -127,12 +127,17 @@ class GatewayProcess:
         if self._expect(messages.Word)[0] is not messages.Word.READY:
             raise StartError("the gateway ended before it started")
 
+    def begin_to_stop(self) -> None:
+        """There is no command any more. It settles what is under way while others clear up."""
+        with suppress(OSError):  # it has died
+            self.socket.shutdown(socket.SHUT_WR)
+
     def stop(self) -> Outcome:
         """End it. Returns what was blocked and what failed; nothing if it has died before."""
+        self.begin_to_stop()
         outcome = UNKNOWN
         try:
             self.socket.settimeout(_STOP_S)
-            self.socket.shutdown(socket.SHUT_WR)
             outcome = Outcome(*self._expect(messages.Over)[0])
         except (OSError, ExeatError):
             pass
