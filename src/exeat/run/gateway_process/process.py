@@ -42,6 +42,7 @@ class GatewayProcess:
         ours, theirs = messages.open_channel()
         self._settings = settings
         self._is_prepared = False
+        self._has_stopped = False
         self.asking, asked = _open_questions(settings)  # where it asks about what no rule lists, for the terminal
         self.can_ask = asked is not None or settings.folder is not None
         # Ctrl-C goes to the whole group. Until the new process has left it, that is for the run alone.
@@ -144,6 +145,7 @@ class GatewayProcess:
         # It takes a while to go, and what is left to do need not wait for that: `kill` does.
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
+        self._has_stopped = True
         return outcome
 
     def _expect(self, kind: type[T]) -> tuple[T, list[int]]:
@@ -165,7 +167,9 @@ class GatewayProcess:
                 if not self._is_prepared:
                     self._ask_to_leave()
                 os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
+                # Of one that has said all, nothing is missing but its end. A program need not wait for that.
+                is_over = self._has_stopped and self._settings.late is not None
+                os.waitpid(self.pid, os.WNOHANG if is_over else 0)
             except (ProcessLookupError, ChildProcessError):
                 pass
             self.pid = 0
