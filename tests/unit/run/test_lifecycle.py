@@ -66,6 +66,9 @@ class Recorder:
         assert jail == "fake"
         self.note("serve")
 
+    def begin_to_stop(self) -> None:
+        self.note("begin to stop")
+
     def stop(self) -> Outcome:
         self.note("stop")
         return UNKNOWN
@@ -122,7 +125,7 @@ STEPS = ["prepare", "build", "serve", "seal", "release", "attend"]
 def test_the_steps_of_every_run_are_the_same_and_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     assert run_recorded(monkeypatch, recorder).status == 7
-    assert recorder.calls == [*STEPS, "stop", "end", "kill", "close"]
+    assert recorder.calls == [*STEPS, "begin to stop", "stop", "end", "kill", "close"]
 
 
 @pytest.mark.parametrize("step", STEPS[1:])
