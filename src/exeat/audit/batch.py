@@ -22,25 +22,23 @@ _REFUSED = "the decision could not be recorded"
 class Batch:
     """Lines that are written together or not at all, in order. Callers wait for commits, and for no other line."""
 
-    __slots__ = ("chars", "commit_at", "from_backlog", "gap_lost", "gap_refused", "lines", "waiters")
+    __slots__ = ("chars", "commit_at", "from_backlog", "full", "gap_lost", "gap_refused", "lines", "waiters")
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.chars = 0
+        self.full = False  # memory for waiting lines is used up (a reader that stalls, a flood of denials)
         self.commit_at: list[int] = []
         self.waiters: list[Future[None]] = []
         self.from_backlog = False
         self.gap_lost = 0
         self.gap_refused = 0
 
-    @property
-    def full(self) -> bool:
-        """Whether memory for waiting lines is used up (a reader that stalls, a flood of denials)."""
-        return len(self.lines) >= MAX_LINES or self.chars >= MAX_CHARS
-
     def add(self, line: str) -> None:
-        self.lines.append(line)
+        lines = self.lines
+        lines.append(line)
         self.chars += len(line)
+        self.full = len(lines) >= MAX_LINES or self.chars >= MAX_CHARS
 
     def add_commit(self, line: str, waiter: Future[None]) -> None:
         self.commit_at.append(len(self.lines))

@@ -64,11 +64,6 @@ class Place:
         rule = self.decision.rule
         return rule is not None and rule.proxy
 
-    def pool_key(self, decision: Decision, *, secure: bool = False) -> Key:
-        if decision is self.decision and not secure:
-            return self.plain_key
-        return _pool_key(self.key, decision, secure=secure)
-
     def __str__(self) -> str:
         return f"{self.host.authority}:{self.port}"
 
@@ -164,12 +159,15 @@ class Access:
     @property
     def pool_key(self) -> Key:
         """Connections are kept by rule as well: what one rule may reach (`private`), another may not."""
-        return self.place.pool_key(self.decision, secure=self.secure)
+        place = self.place
+        if self.decision is place.decision and not self.secure:
+            return place.plain_key
+        return _pool_key(place.key, self.decision, secure=self.secure)
 
     @property
     def route(self) -> Route:
         """Where its connection leads, for those who come after."""
-        return Route(self.record.address, self.answer)
+        return self.record.address, self.answer
 
 
 def _place_finder(policy: Policy, interception: Interception | None) -> Callable[[bytes, int], Place]:

@@ -121,11 +121,13 @@ class Channel(asyncio.Protocol):
                     self._since_turn = 0
                     self.pause_for_turn()
             return
-        self.buffer = self.buffer + data if self.buffer else data
-        if len(self.buffer) > _PULL_HIGH_BYTES and not self._paused_for_reader:
+        buffer = self.buffer = self.buffer + data if self.buffer else data
+        if len(buffer) > _PULL_HIGH_BYTES and not self._paused_for_reader:
             self._paused_for_reader = True
             self._update_reading()
-        self.wake()
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def eof_received(self) -> bool:
         self.eof = True
@@ -240,10 +242,16 @@ class Channel(asyncio.Protocol):
         """Tell the end of the connection to `callback`, and to no other."""
         self._on_lost = callback
 
+    def hand_to(self, receiver: Receiver, on_lost: OnLost) -> None:
+        """Send what arrives to `receiver`, and tell the end to `on_lost`."""
+        self._on_lost = on_lost
+        self.push_to(receiver)
+
     def release(self) -> None:
         """Back to pull mode, with no one told of anything: the next user begins afresh."""
-        self._producer = self._on_lost = None
-        self.push_to(None)
+        self._producer = self._on_lost = self._receiver = self._on_data = None
+        if self._paused_for_peer:
+            self.resume_for_peer()
 
     def insert_layer(self, layer: asyncio.Transport) -> bytes:
         """Read and write through `layer` from here on. Returns what came before, for the layer to read."""

@@ -99,7 +99,6 @@ class Exchange:
         client, upstream = self._client, self._upstream
         client.fed_by(upstream)
         client.when_lost(self._on_client_lost)
-        upstream.when_lost(self._on_upstream_lost)
         passed, length, chunked = head.passed, head.length, head.chunked
         if treatment is not None:
             passed, path = treatment.passed, treatment.path
@@ -115,7 +114,7 @@ class Exchange:
         if budget is not None and not budget.spend(len(request) + len(whole_body or b"")):
             self._fail(OVER_BUDGET, Ending.UPLOAD_BUDGET_SPENT)  # a path or a header carries data out as well as a body
             return
-        upstream.push_to(self)
+        upstream.hand_to(self, self._on_upstream_lost)
         if whole_body and len(whole_body) > _APART_BYTES:
             upstream.write(request)
             upstream.write(whole_body)
@@ -360,7 +359,6 @@ class Exchange:
         client, upstream = self._client, self._upstream
         client.release()
         upstream.release()
-        client.resume_for_peer()
         if self._waits_for_continue is not None:
             self._waits_for_continue.cancel()
         if not self.reuse_upstream and self.upgraded is None:

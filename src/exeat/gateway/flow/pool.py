@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from exeat.gateway.flow.channel import Channel
 
@@ -17,14 +17,9 @@ Key = tuple[str, int, str, bool]  # host, port, rule, over TLS
 _MAX_IDLE_PER_HOST: Final = 64
 
 
-class Route(NamedTuple):
-    """Where a connection leads: `address`, one of the addresses that were found together.
-
-    Whoever takes the connection judges all of them for itself: that they were good for another request says nothing.
-    """
-
-    address: str
-    answer: Sequence[IPv4Address | IPv6Address]
+# Where a connection leads: an address, and the addresses that it was found together with. Whoever takes the connection
+# judges all of them for itself: that they were good for another request says nothing.
+Route = tuple[str, Sequence[IPv4Address | IPv6Address]]
 
 
 def _has_news(channel: Channel) -> bool:
@@ -103,9 +98,7 @@ class Pool:
             return
         idle = _Idle(self, key, channel, route, channel.loop.time())
         channel.release()
-        channel.when_lost(idle.on_lost)
-        channel.resume_for_peer()
-        channel.push_to(idle)
+        channel.hand_to(idle, idle.on_lost)
         waiting.append(idle)
         self.size += 1
 

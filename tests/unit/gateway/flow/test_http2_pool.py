@@ -8,7 +8,7 @@ from typing import cast
 from exeat.gateway.flow.pool import Http2Pool, Key, Route
 from exeat.gateway.http2.back import Http2Upstream
 
-ROUTE = Route("192.0.2.1", (IPv4Address("192.0.2.1"),))
+ROUTE: Route = ("192.0.2.1", (IPv4Address("192.0.2.1"),))
 
 
 class Fake:
