@@ -19,7 +19,7 @@ from exeat.gateway.record.records import AccessRecord, Records
 from exeat.policy import Decision, Host, Policy, Rule, Target, decide, split_authority
 from exeat.policy.decide import address_depends_on_request, depends_on_request
 from exeat.values import frozen
-from exeat.wire.fields import KnownFields
+from exeat.wire.http1 import KnownHeads
 
 if TYPE_CHECKING:
     from exeat.gateway.doors.synthetic import SyntheticNames
@@ -221,7 +221,7 @@ class State:
         self.pool = Pool(limits.max_idle_upstreams, limits.upstream_idle_s)
         self.budgets = Budgets(limits.max_upload)
         self.memory = BodyMemory(limits.max_body_memory)
-        self.known_fields = KnownFields()
+        self.known_heads = KnownHeads()
         self.counters = Counters()
         self.records = Records(journal, self.counters, sandbox, jail)
         self.loop = asyncio.get_running_loop()

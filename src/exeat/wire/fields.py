@@ -9,7 +9,7 @@ Python callback for each field this halves the cost of a response head (8 us to 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import httptools
 
@@ -40,7 +40,7 @@ _KEPT_BLOCK_BYTES: Final = 2_048
 # its name, or what only one message says; so these are the only ones that may be in lines that are kept.
 _HARMLESS: Final = frozenset(
     b"accept accept-charset accept-encoding accept-language accept-ranges age allow cache-control connection "
-    b"content-encoding content-language content-length content-type date dnt expires host keep-alive last-modified "
+    b"content-encoding content-language content-length content-type date dnt etag expires host keep-alive last-modified "
     b"pragma priority proxy-connection sec-ch-ua sec-ch-ua-mobile sec-ch-ua-platform sec-fetch-dest sec-fetch-mode "
     b"sec-fetch-site sec-fetch-user sec-gpc server strict-transport-security te transfer-encoding "
     b"upgrade-insecure-requests user-agent vary via x-content-type-options x-frame-options".split()
@@ -120,6 +120,9 @@ class Fields:
     key: bytes | None = None
     accept: bytes | None = None
     passed = b""
+    # Of those that are kept: this is one of them, and what a request of HTTP/1.1 has of it, if that was asked before.
+    is_kept = False
+    as_request: tuple[Any, ...] | None = None
 
     def read(self, head: bytes, *, keep_length: bool, keep_proxy_status: bool) -> None:
         """Read lines that have passed `_check_block`. Raises ProtocolError."""
@@ -230,6 +233,12 @@ def read_fields(
     return fields
 
 
+def make_room(known: dict[Any, Any]) -> None:
+    """The oldest of what is kept makes room for one more."""
+    if len(known) >= _KEPT_BLOCKS:
+        del known[next(iter(known))]
+
+
 class KnownFields:
     """Header lines that one gateway has read, and what it made of them, which no one changes.
 
@@ -249,7 +258,7 @@ class KnownFields:
         if fields is None:
             fields = read_fields(block, max_headers, response=response, keep_length=keep_length)
             if len(block) <= _KEPT_BLOCK_BYTES and _HARMLESS.issuperset(_NAMES.findall(block.lower())):
-                if len(self._known) >= _KEPT_BLOCKS:
-                    del self._known[next(iter(self._known))]
+                make_room(self._known)
                 self._known[key] = fields
+                fields.is_kept = True
         return fields

@@ -12,7 +12,7 @@ import re
 from typing import Final, NamedTuple
 
 from exeat.errors import ProtocolError
-from exeat.wire.fields import Fields, Headers, KnownFields, read_fields, split_lines
+from exeat.wire.fields import Fields, Headers, KnownFields, make_room, read_fields, split_lines
 
 # llhttp also takes RTSP/ and ICE/, several spaces, an empty line in front, and controls in a reason.
 # The registered methods that clients use. One that we do not know may have a framing that we do not know.
@@ -23,6 +23,7 @@ _METHODS: Final = frozenset(
 )
 _FIRST_LINE: Final = re.compile(rb"([A-Z-]++) ([!-~\x80-\xff]++) HTTP/1\.([01])(?=\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})((?: [\t\x20-\x7e\x80-\xff]*+)?)(?=\r\n)")
+_KEPT_REASON_BYTES: Final = 64
 _WEBSOCKET_KEY: Final = re.compile(rb"[+/0-9A-Za-z]{22}==")  # 16 bytes in base64 (RFC 6455 section 4.1)
 
 
@@ -76,6 +77,18 @@ class ResponseHead(NamedTuple):
         return split_lines(self.passed)
 
 
+class KnownHeads(KnownFields):
+    """The same for whole heads of responses: a server that answers in the same words is not read again. Of heads that
+    hold other lines than `KnownFields` keeps, nothing is kept here either.
+    """
+
+    __slots__ = ("responses",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.responses: dict[tuple[bytes, int, bool], ResponseHead] = {}
+
+
 def parse_request_head(head: bytes, *, max_headers: int = 128, known: KnownFields | None = None) -> RequestHead:
     """Read one request head. Raises ProtocolError; never returns a head that could be read two ways.
 
@@ -85,6 +98,8 @@ def parse_request_head(head: bytes, *, max_headers: int = 128, known: KnownField
     read = read_fields if known is None else known.read
     fields = read(head[first_line.end() :], max_headers, response=False, keep_length=False)
     method, target, version = first_line.groups()
+    if fields.as_request is not None and version == b"1" and target.isascii() and method != b"TRACE":
+        return tuple.__new__(RequestHead, (method, target, 1, *fields.as_request))
     minor = 1 if version == b"1" else 0
     if not target.isascii():
         target = encode_target(target)
@@ -100,11 +115,14 @@ def parse_request_head(head: bytes, *, max_headers: int = 128, known: KnownField
     keep_alive = fields.is_persistent(minor)
     if minor == 0 and not fields.connection:
         keep_alive = fields.proxy_connection == b"keep-alive"
-    return RequestHead(
+    request = RequestHead(
         method, target, minor, fields.host, fields.length, fields.chunked, fields.passed, keep_alive,
         fields.expect, fields.upgrade, fields.authorization, fields.te_trailers,
         fields.key if fields.upgrade and _is_websocket(method, minor, fields) else None,
     )  # fmt: skip
+    if fields.is_kept and minor == 1 and not fields.upgrade:
+        fields.as_request = request[3:]  # all but the first line, and it does not depend on that
+    return request
 
 
 def check_request_line(head: bytes) -> re.Match[bytes]:
@@ -128,12 +146,16 @@ def _is_websocket(method: bytes, minor: int, fields: Fields) -> bool:
 
 
 def parse_response_head(
-    head: bytes, *, to_head: bool = False, max_headers: int = 256, known: KnownFields | None = None, ours: bool = False
+    head: bytes, *, to_head: bool = False, max_headers: int = 256, known: KnownHeads | None = None, ours: bool = False
 ) -> ResponseHead:
     """Read one response head. `to_head`: it answers a HEAD request, so no body follows whatever it says.
 
-    `known`: where lines that were read before are kept. `ours`: the gateway has written it, Proxy-Status included.
+    `known`: where what was read before is kept. `ours`: the gateway has written it, Proxy-Status included.
     """
+    if known is not None and not ours:
+        read = known.responses.get((head, max_headers, to_head))
+        if read is not None:
+            return read
     try:
         return _parse_response_head(head, to_head, max_headers, known, ours)
     except ProtocolError as error:
@@ -141,7 +163,7 @@ def parse_response_head(
 
 
 def _parse_response_head(
-    head: bytes, to_head: bool, max_headers: int, known: KnownFields | None, ours: bool
+    head: bytes, to_head: bool, max_headers: int, known: KnownHeads | None, ours: bool
 ) -> ResponseHead:
     status_line = _STATUS_LINE.match(head)
     if status_line is None:
@@ -164,7 +186,13 @@ def _parse_response_head(
     if status < 200 or status in (204, 304) or to_head:
         length, chunked = 0, False
     accept = fields.accept if switches and fields.upgrade == b"websocket" else None
-    return ResponseHead(status, reason[1:], minor, length, chunked, fields.passed, fields.is_persistent(minor), accept)
+    response = ResponseHead(
+        status, reason[1:], minor, length, chunked, fields.passed, fields.is_persistent(minor), accept
+    )
+    if known is not None and fields.is_kept and len(reason) <= _KEPT_REASON_BYTES:
+        make_room(known.responses)
+        known.responses[head, max_headers, to_head] = response
+    return response
 
 
 def encode_head(first_line: bytes, passed: bytes, extra: bytes = b"") -> bytes:

@@ -13,7 +13,7 @@ import pytest
 from exeat.errors import ProtocolError
 from exeat.wire import fields
 from exeat.wire.fields import KnownFields, read_fields, tokens
-from exeat.wire.http1 import parse_response_head
+from exeat.wire.http1 import KnownHeads, parse_request_head, parse_response_head
 
 
 class Lenient:
@@ -75,7 +75,7 @@ def test_kept_fields_are_not_mixed_up_between_heads() -> None:
 def test_a_head_does_not_change_what_is_kept() -> None:
     """A 304 has no body whatever it says; the next answer with the same lines has."""
     lines = b"\r\nContent-Length: 3\r\n\r\n"
-    known = KnownFields()
+    known = KnownHeads()
     for _ in range(2):
         assert parse_response_head(b"HTTP/1.1 304 X" + lines, known=known).length == 0
         assert parse_response_head(b"HTTP/1.1 200 X" + lines, known=known).length == 3
@@ -109,9 +109,63 @@ def test_a_bounded_number_of_lines_is_kept() -> None:
     assert known.read(blocks[0], 9, response=False, keep_length=False) is not read[0]
 
 
+def test_whole_answers_are_kept_on_the_same_terms() -> None:
+    """Read again they are what they were, to whatever request; none with a line that may hold a credential is kept."""
+    known = KnownHeads()
+    usual = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nETag: \"a\"\r\n\r\n"
+    first = parse_response_head(usual, known=known)
+    assert parse_response_head(usual, known=known) is first
+    assert parse_response_head(usual, known=known, to_head=True).length == 0
+    assert parse_response_head(usual, known=known, ours=True) is not first
+    with pytest.raises(ProtocolError, match="more than 1 header"):
+        parse_response_head(usual, known=known, max_headers=1)
+    for line in (b"Set-Cookie: a=b", b"Authentication-Info: c", b"X-Token: d"):
+        told = usual.replace(b"ETag", line + b"\r\nETag")
+        assert parse_response_head(told, known=known) is not parse_response_head(told, known=known)
+    assert set(known.responses) == {(usual, 256, False), (usual, 256, True)}
+    for number in range(600):
+        parse_response_head(usual.replace(b'"a"', b'"%d"' % number), known=known)
+    assert len(known.responses) == 512
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+@pytest.mark.parametrize("method", [b"GET", b"HEAD", b"POST", b"CONNECT", b"TRACE", b"GETS"])
+@pytest.mark.parametrize("target", [b"/a", "/\u00e4".encode(), b"/\xff"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Host: a",
+        b"Accept: b",
+        b"Host: a\r\nConnection: close",
+        b"Host: a\r\nTE: trailers",
+        b"Host: a\r\nContent-Length: 3",
+        b"Host: a\r\nTransfer-Encoding: chunked",
+        b"Host: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        b"Host: a\r\nExpect: 100-continue",
+        b"Host: a\r\nExpect: b",
+    ],
+)
+def test_a_request_is_the_same_whatever_was_read_before(
+    method: bytes, target: bytes, version: bytes, lines: bytes
+) -> None:
+    """Lines that are known say nothing of the first line, and spare it no check."""
+
+    def read(known: KnownHeads | None, method: bytes, target: bytes, version: bytes) -> object:
+        try:
+            return parse_request_head(b"%b %b HTTP/%b\r\n%b\r\n\r\n" % (method, target, version, lines), known=known)
+        except ProtocolError as error:
+            return error.status, error.public
+
+    fresh = read(None, method, target, version)
+    known = KnownHeads()
+    for before in ((b"GET", b"/", b"1.1"), (b"GET", b"/", b"1.0"), (method, target, version)):
+        read(known, *before)
+        assert read(known, method, target, version) == fresh
+
+
 def test_proxy_status_is_kept_only_in_what_we_have_written() -> None:
     """From anybody else it would be taken for ours."""
     head = b"HTTP/1.1 200 X\r\nProxy-Status: exeat\r\nA: b\r\n\r\n"
     assert parse_response_head(head).passed == b"\r\nA: b"
-    assert parse_response_head(head, known=KnownFields()).passed == b"\r\nA: b"
+    assert parse_response_head(head, known=KnownHeads()).passed == b"\r\nA: b"
     assert parse_response_head(head, ours=True).passed == b"\r\nProxy-Status: exeat\r\nA: b"

@@ -139,7 +139,7 @@ async def _exchange(session: Session, head: RequestHead, access: Access, upstrea
     while True:
         reused = upstream.is_reused
         sent, received = upstream.sent, upstream.received
-        exchange = Exchange(client, upstream, head, limits, treatment, state.memory, state.known_fields)
+        exchange = Exchange(client, upstream, head, limits, treatment, state.memory, state.known_heads)
         session.begin(access, upstream, exchange.stop)
         session.watch(limits.response_s, exchange.expire, exchange.patience)
         exchange.start(access.path, access.authority, budget, treated.body)

@@ -27,8 +27,7 @@ from exeat.gateway.limits import BodyMemory, Budget, Limits
 from exeat.gateway.refusal import Refusal, refuse_response
 from exeat.reasons import Ending, ProxyError, Reason
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose
-from exeat.wire.fields import KnownFields
-from exeat.wire.http1 import RequestHead, ResponseHead, encode_head, parse_response_head
+from exeat.wire.http1 import KnownHeads, RequestHead, ResponseHead, encode_head, parse_response_head
 
 if TYPE_CHECKING:
     from exeat.secrets.treatment import Treatment
@@ -52,7 +51,7 @@ class Exchange:
     """The receiver of the upstream's bytes. `done` resolves when both messages are over, well or not."""
 
     __slots__ = (
-        "_answer", "_client", "_download", "_ending", "_head", "_interim", "_known_fields", "_limits", "_may_reuse",
+        "_answer", "_client", "_download", "_ending", "_head", "_interim", "_known_heads", "_limits", "_may_reuse",
         "_memory", "_pacer", "_partial", "_treatment", "_upload", "_upstream", "_waits_for_continue", "broken_by",
         "done", "failure", "keep_client", "misused", "note", "reuse_upstream", "status", "upgraded",
     )  # fmt: skip
@@ -65,7 +64,7 @@ class Exchange:
         limits: Limits,
         treatment: Treatment | None = None,
         memory: BodyMemory | None = None,
-        known_fields: KnownFields | None = None,
+        known_heads: KnownHeads | None = None,
     ) -> None:
         self._client = client
         self._upstream = upstream
@@ -77,7 +76,7 @@ class Exchange:
         self._upload: Upload | None = None
         self._treatment = treatment  # how secrets change the two messages
         self._memory = memory  # for what has to be unpacked
-        self._known_fields = known_fields
+        self._known_heads = known_heads
         self._pacer: Pacer | None = None
         self._ending: tuple[Refusal, str, Exception | None] | None = None  # the server's, before all of it was read
         self._may_reuse = True
@@ -229,7 +228,7 @@ class Exchange:
             return
         self._partial = b""
         is_head = self._head.method == b"HEAD"
-        response = parse_response_head(data[: end + 4], to_head=is_head, known=self._known_fields)
+        response = parse_response_head(data[: end + 4], to_head=is_head, known=self._known_heads)
         rest = data[end + 4 :]
         if response.status < 200:
             if self._treatment is not None:

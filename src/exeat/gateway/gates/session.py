@@ -137,7 +137,7 @@ class Session:
                     scanned = 0
                 end = data.find(b"\r\n\r\n", max(0, scanned - 3))
                 if 0 <= end <= limits.max_header_bytes:
-                    head, known = client.take(end + 4), self.state.known_fields
+                    head, known = client.take(end + 4), self.state.known_heads
                     return parse_request_head(head, max_headers=limits.max_headers, known=known)
                 if len(data) > limits.max_header_bytes:
                     raise ProtocolError("the request head is too large", status=431)
