@@ -252,10 +252,11 @@ class Gateway:
 
     def serve(self, channel: Channel) -> None:
         """Serve a connection, from our own listeners or accepted elsewhere."""
-        counters, limits = self.state.counters, self.state.limits
+        state = self.state
+        counters, limits, open_now = state.counters, state.limits, len(state.sessions)
         counters.connections += 1
-        destination = find_destination(channel.transport) if self.state.names is not None else None
-        if len(self.state.sessions) >= min(limits.max_connections, limits.max_connections_per_sandbox):
+        destination = find_destination(channel.transport) if state.names is not None else None
+        if open_now >= limits.max_connections or open_now >= limits.max_connections_per_sandbox:
             counters.rejected_connections += 1
             if destination is not None:
                 channel.reset()  # what it speaks is not known yet
@@ -266,8 +267,8 @@ class Gateway:
         assert self._sweeper is not None
         self._sweeper.go_on()
         self._count += 1
-        session = Session(self.state, channel, self._count)
-        self.state.sessions.add(session)
+        session = Session(state, channel, self._count)
+        state.sessions.add(session)
         counters.open_connections += 1
         if destination is None and not (channel.buffer or channel.eof):
             # Who is to speak first has no task before: a turn of it and a future less for each connection.
@@ -290,9 +291,10 @@ class Gateway:
             session.watch_last_bytes()
 
     def _forget(self, session: Session) -> None:
-        self.state.sessions.discard(session)
-        self.state.counters.open_connections -= 1
-        if self._emptied is not None and not self.state.sessions:
+        state = self.state
+        state.sessions.discard(session)
+        state.counters.open_connections -= 1
+        if self._emptied is not None and not state.sessions:
             self._emptied.set()
 
     @property

@@ -55,14 +55,13 @@ class Decision:
 
     rule: Rule | None
     reason: PolicyReason
+    # Of the two above. One decision is asked for them with every request.
+    allowed: bool = field(default=False, init=False, repr=False, compare=False)
+    rule_text: str = field(default="", init=False, repr=False, compare=False)
 
-    @property
-    def allowed(self) -> bool:
-        return self.reason is Reason.ALLOWED
-
-    @property
-    def rule_text(self) -> str:
-        return self.rule.text if self.rule is not None else ""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "allowed", self.reason is Reason.ALLOWED)
+        object.__setattr__(self, "rule_text", self.rule.text if self.rule is not None else "")
 
 
 def decide(policy: Policy, target: Target) -> Decision:

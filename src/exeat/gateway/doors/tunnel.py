@@ -99,16 +99,16 @@ async def read_first(client: Channel, upstream: Channel | None = None, *, tls_on
 def judge_first(first: First, place: Place) -> Action | Reason:
     """What to do with a tunnel to this place that begins so, or the reason to refuse it."""
     match first.speech:
+        case Speech.TLS:
+            if not _agrees(first.server_name, place):
+                return Reason.SNI_MISMATCH
+            return Action.INTERCEPT if place.looks_into_tls else Action.RELAY
         case Speech.NOTHING:
             return Action.RELAY
         case Speech.FRAGMENT:
             return Reason.CUT_OFF
         case Speech.BROKEN_TLS:
             return Reason.MALFORMED
-        case Speech.TLS:
-            if not _agrees(first.server_name, place):
-                return Reason.SNI_MISMATCH
-            return Action.INTERCEPT if place.looks_into_tls else Action.RELAY
         case Speech.HTTP | Speech.OTHER if place.is_proxy:
             return Action.RELAY
         case Speech.HTTP | Speech.OTHER if place.port == 443:

@@ -142,7 +142,8 @@ class Channel(asyncio.Protocol):
             self._take_last_bytes()
         self.closed = True
         self.eof = True
-        self.resume_writing()
+        if self.writing_paused:
+            self.resume_writing()
         on_lost = self._on_lost
         # Whoever was told of this connection refers to it as well: left so, each tunnel was garbage for the collector
         # of cycles to find, which was a twentieth of its CPU.

@@ -48,7 +48,7 @@ class _Pump:
         self._budget = budget
         self._copied = 0
         self._splice: Splice | None = None
-        self._waiting = bytearray()  # for the guard to search it
+        self._waiting: bytearray | None = None  # for the guard to search it
         self._is_due = False
         self._has_end = False  # the source has ended in order, behind what waits
         self.started = self.ended = False
@@ -79,6 +79,8 @@ class _Pump:
         if self.guard is None:
             self._take(data)
             return
+        if self._waiting is None:
+            self._waiting = bytearray()
         self._waiting += data
         if not self._is_due:
             self._go_on()
@@ -86,9 +88,7 @@ class _Pump:
     def _go_on(self) -> None:
         """Some of what waits. All others have their turn before the next."""
         self._is_due = False
-        piece = bytes(self._waiting[:_GUARDED_A_TURN])
-        del self._waiting[:_GUARDED_A_TURN]
-        if piece:
+        if piece := self._next_piece():
             self._take(piece)
         if self._waiting:
             self._is_due = True
@@ -99,12 +99,19 @@ class _Pump:
 
     def finish_waiting(self) -> None:
         """The source is gone: all that it has sent goes on now."""
-        while self._waiting:
-            piece = bytes(self._waiting[:_GUARDED_A_TURN])
-            del self._waiting[:_GUARDED_A_TURN]
+        while piece := self._next_piece():
             self._take(piece)
-        if self._has_end:
+        if self._has_end and not self.ended:
             self.on_eof()
+
+    def _next_piece(self) -> bytes:
+        """Some of what waits; nothing if nothing does."""
+        waiting = self._waiting
+        if not waiting:
+            return b""
+        piece = bytes(waiting[:_GUARDED_A_TURN])
+        del waiting[:_GUARDED_A_TURN]
+        return piece
 
     def _take(self, data: bytes) -> None:
         if self.look is not None and not self.look.feed(data):
@@ -176,7 +183,7 @@ class _Pump:
 
     def close(self) -> None:
         self.ended = True
-        self._waiting.clear()
+        self._waiting = None
         if self._splice is not None:
             self._splice.close()
 

@@ -63,10 +63,12 @@ async def open_upstream(
     if state.journal.failing:
         # The record first, then: a name must not leave in a DNS query of which there is no record.
         return await reopen_upstream(state, access) if await record.allowed(decision) else _NOT_ON_RECORD
-    try:
-        addresses = await _find_addresses(state, access.place)
-    except ResolveError as error:
-        return _fail(access, _unresolved(error)) if await record.allowed(decision) else _NOT_ON_RECORD
+    addresses = _known_addresses(state, access.place)
+    if not addresses:
+        try:
+            addresses = await state.resolver.resolve(access.place.host_text)
+        except ResolveError as error:
+            return _fail(access, _unresolved(error)) if await record.allowed(decision) else _NOT_ON_RECORD
     refused = judge_addresses(state, access, access.place, decision, addresses)
     if refused is not None:
         judged, ip = refused
@@ -97,10 +99,12 @@ async def reopen_upstream(state: State, access: Access) -> Channel | Refusal:
     """A fresh connection for a request that is on record already: a kept one turned out to be closed, for example."""
     if not still_allowed(state, access):
         return _revoked(access)
-    try:
-        addresses = await _find_addresses(state, access.place)
-    except ResolveError as error:
-        return _fail(access, _unresolved(error))
+    addresses = _known_addresses(state, access.place)
+    if not addresses:
+        try:
+            addresses = await state.resolver.resolve(access.place.host_text)
+        except ResolveError as error:
+            return _fail(access, _unresolved(error))
     refused = judge_addresses(state, access, access.place, access.decision, addresses)
     if refused is not None:
         judged, ip = refused
@@ -111,12 +115,13 @@ async def reopen_upstream(state: State, access: Access) -> Channel | Refusal:
     return await _dial(state, access, addresses)
 
 
-async def _find_addresses(state: State, place: Place) -> Sequence[IPAddress]:
-    """Where the place is. Names are asked for only here, after the policy has allowed them."""
+def _known_addresses(state: State, place: Place) -> Sequence[IPAddress]:
+    """Where the place is, if that need not be asked. Names are asked for only by those who have called this, after the
+    policy has allowed them.
+    """
     if isinstance(place.host, Address):
         return (place.host.ip,)
-    known = known_addresses(state.policy, place.host, place.port)
-    return known or await state.resolver.resolve(place.host_text)
+    return known_addresses(state.policy, place.host, place.port)
 
 
 async def _dial(

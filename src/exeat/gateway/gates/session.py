@@ -70,8 +70,7 @@ class Session:
         """Start to `serve` when the client has spoken; `forget` if it leaves before, or takes too long."""
         client = self.client
         self.watch(self.state.limits.first_byte_s, client.close)
-        client.when_lost(lambda _: forget(self))
-        client.push_to(_FirstBytes(self, serve))
+        client.hand_to(_FirstBytes(self, serve), lambda _: forget(self))
 
     # Time
 
