@@ -233,6 +233,13 @@ def read_fields(
     return fields
 
 
+def _is_harmless(low: bytes) -> bool:
+    """Whether these lines, in lower case, may be kept. What most of the others have is looked for first."""
+    if b"authorization:" in low or b"cookie:" in low or b"-id:" in low:
+        return False
+    return _HARMLESS.issuperset(_NAMES.findall(low))
+
+
 def make_room(known: dict[Any, Any]) -> None:
     """The oldest of what is kept makes room for one more."""
     if len(known) >= _KEPT_BLOCKS:
@@ -257,7 +264,7 @@ class KnownFields:
         fields = self._known.get(key)
         if fields is None:
             fields = read_fields(block, max_headers, response=response, keep_length=keep_length)
-            if len(block) <= _KEPT_BLOCK_BYTES and _HARMLESS.issuperset(_NAMES.findall(block.lower())):
+            if len(block) <= _KEPT_BLOCK_BYTES and _is_harmless(block.lower()):
                 make_room(self._known)
                 self._known[key] = fields
                 fields.is_kept = True

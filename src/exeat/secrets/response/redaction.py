@@ -93,8 +93,9 @@ class Redaction:
         return self.clean(name) + colon + self.clean(value)
 
     def clean_head(self, head: ResponseHead) -> ResponseHead:
-        may_match = self.table.may_match(head.passed)
-        passed = change_lines(head.passed, self.clean_line) if may_match else head.passed
+        if not self.table.may_match(head.reason + head.passed):  # one search for both
+            return head
+        passed = change_lines(head.passed, self.clean_line)
         return head._replace(reason=self.clean(head.reason), passed=passed)
 
     def clean_trailers(self, trailers: Headers) -> Headers:
@@ -181,7 +182,10 @@ def begin_response(current: Current, head: ResponseHead) -> tuple[ResponseHead, 
     fitted = grpc or (redaction is None and decoder is None and head.length is not None)
     if decoder is not None or not fitted:
         passed = without(without(head.passed, CONTENT_ENCODING), CONTENT_LENGTH)
-        head = head._replace(passed=passed, length=None, chunked=True)
+        # With `_replace` it took 1 us, of each response.
+        head = ResponseHead(
+            head.status, head.reason, head.minor, None, True, passed, head.keep_alive, head.websocket_accept
+        )
     return head, ResponseFilter(current, decoder, fitted=fitted, messages=grpc)
 
 
