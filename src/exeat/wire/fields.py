@@ -40,10 +40,10 @@ _KEPT_BLOCK_BYTES: Final = 2_048
 # its name, or what only one message says; so these are the only ones that may be in lines that are kept.
 _HARMLESS: Final = frozenset(
     b"accept accept-charset accept-encoding accept-language accept-ranges age allow cache-control connection "
-    b"content-encoding content-language content-length content-type date dnt etag expires host keep-alive last-modified "
-    b"pragma priority proxy-connection sec-ch-ua sec-ch-ua-mobile sec-ch-ua-platform sec-fetch-dest sec-fetch-mode "
-    b"sec-fetch-site sec-fetch-user sec-gpc server strict-transport-security te transfer-encoding "
-    b"upgrade-insecure-requests user-agent vary via x-content-type-options x-frame-options".split()
+    b"content-encoding content-language content-length content-type date dnt etag expires host keep-alive "
+    b"last-modified pragma priority proxy-connection sec-ch-ua sec-ch-ua-mobile sec-ch-ua-platform "
+    b"sec-fetch-dest sec-fetch-mode sec-fetch-site sec-fetch-user sec-gpc server strict-transport-security te "
+    b"transfer-encoding upgrade-insecure-requests user-agent vary via x-content-type-options x-frame-options".split()
 )
 _NAMES: Final = re.compile(rb"\r\n([^:\r\n]++):")
 _NO_CALLBACKS: Final = object()

@@ -112,7 +112,7 @@ def test_a_bounded_number_of_lines_is_kept() -> None:
 def test_whole_answers_are_kept_on_the_same_terms() -> None:
     """Read again they are what they were, to whatever request; none with a line that may hold a credential is kept."""
     known = KnownHeads()
-    usual = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nETag: \"a\"\r\n\r\n"
+    usual = b'HTTP/1.1 200 OK\r\nContent-Length: 3\r\nETag: "a"\r\n\r\n'
     first = parse_response_head(usual, known=known)
     assert parse_response_head(usual, known=known) is first
     assert parse_response_head(usual, known=known, to_head=True).length == 0

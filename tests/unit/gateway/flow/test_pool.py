@@ -62,6 +62,24 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
         runner.run(wrapped())
 
 
+def test_a_channel_that_was_paused_for_its_last_user_reads_for_the_next() -> None:
+    """What it is released from takes its pauses along."""
+
+    async def main() -> None:
+        async with peers() as far:
+            channel = await far.connect()
+            channel.pause_for_peer()
+            far.far[0].sendall(b"late")
+            await asyncio.sleep(0.02)
+            assert channel.buffer == b""
+            assert not channel.transport.is_reading()
+            channel.release()
+            await until(lambda: channel.buffer == b"late")
+            channel.abort()
+
+    run(main)
+
+
 def test_the_last_one_in_is_the_first_one_out() -> None:
     """With where it leads; an empty pool returns nothing."""
 

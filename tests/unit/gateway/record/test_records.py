@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from typing import Any, cast
 
@@ -64,6 +65,47 @@ def test_allowed_then_finished(book: Book) -> None:
     assert book.last() == ("end", "allow", Reason.ALLOWED, "good.test", 200, "")
     assert book.counters.allowed == {("good.test", 443): 1}
     assert (book.counters.sent, book.counters.received, book.counters.failed) == (3, 5, {})
+
+
+def test_each_line_says_what_its_own_record_does(book: Book) -> None:
+    """However much of it others have said before: all that differs between two records is in their lines."""
+    rules = [Decision(parse_rule(text, Source("test")), Reason.ALLOWED) for text in ("good.test", "a.test private")]
+    names = ("protocol", "method", "host", "port", "address", "rule", "reason", "conn", "verdict", "note")
+    choices = [("http", "connect"), ("GET", "PUT"), ("a.test", "b.test"), (80, 81), ("192.0.2.1", "192.0.2.2")]
+    wanted = []
+    for number, (protocol, method, host, port, address, rule, reason) in enumerate(
+        itertools.product(*choices, rules, (Reason.ALLOWED, Reason.INTERCEPTED))
+    ):
+        record = book.records.new(number, 7, cast("str", protocol), cast("str", method))
+        record.names((cast("str", host), cast("int", port)))
+        record.leads_to(cast("str", address))
+        assert asyncio.run(record.allowed(cast("Decision", rule), cast("Reason", reason)))
+        text = cast("Decision", rule).rule_text
+        wanted.append((protocol, method, host, port, address, text, reason, number, "allow", ""))
+    assert [tuple(line[name] for name in names) for line in book.journal.lines] == wanted
+    assert len(book.records.identities) == len(wanted) == 128
+
+
+def test_what_is_kept_of_what_was_said_is_bounded_and_harmless(book: Book) -> None:
+    """Hosts are for the sandbox to invent. Notes may quote what it sent, and are in no line but their own."""
+    for number in range(1000):
+        record = book.records.new(1, number, "http", "GET")
+        record.names((f"host{number}.test", 80))
+        assert asyncio.run(record.allowed(ALLOW))
+    assert 0 < len(book.records.identities) <= 256
+    book.records.identities.clear()
+    record = book.record()
+    record.uses(("TOKEN",))
+    assert asyncio.run(record.allowed(ALLOW))
+    record.finished("reset", 1, 2)
+    book.record().denied(Decision(RULE, Reason.PRIVATE_ADDRESS), note="a note")
+    assert book.journal.lines[-2]["secrets"] == ["TOKEN"]
+    assert book.last()[-1] == "a note"
+    assert not book.records.identities
+    long = book.records.new(1, 1, "http", "GET")
+    long.names(("\u00e4" * 300, 80))
+    assert asyncio.run(long.allowed(ALLOW))
+    assert not book.records.identities
 
 
 def test_what_cannot_be_written_is_not_allowed(book: Book) -> None:
