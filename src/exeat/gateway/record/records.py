@@ -57,10 +57,10 @@ class AccessRecord(Record):
     book: Records
 
     def _encode_identity(self) -> str:
-        if self.note or self.secrets or self.verdict != "allow":
+        if self.note or self.verdict != "allow":
             return Record._encode_identity(self)  # rare, or no two alike
         identities = self.book.identities
-        key = (self.protocol, self.method, self.host, self.port, self.address, self.rule, self.reason)
+        key = (self.protocol, self.method, self.host, self.port, self.address, self.rule, self.reason, self.secrets)
         text = identities.get(key)
         if text is None:
             text = Record._encode_identity(self)
