@@ -10,7 +10,7 @@ from exeat.errors import ProtocolError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.limits import BodyMemory
 from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose, encode_chunk, encode_last_chunk
-from exeat.wire.http1 import ResponseHead, encode_head
+from exeat.wire.http1 import ResponseHead
 
 if TYPE_CHECKING:
     from exeat.secrets.treatment import Treatment
@@ -26,6 +26,17 @@ def body_decoder(response: ResponseHead) -> BodyDecoder:
     if response.chunked:
         return ChunkedBody()
     return UntilClose() if response.length is None else LengthBody(response.length)
+
+
+def encode_response(
+    response: ResponseHead, body: bytes, framing: bytes = b"", *, client_minor: int, keep_alive: bool
+) -> bytes:
+    """A head for the client, with what of its body is there. `framing`: lines that the server's head does not have."""
+    if not keep_alive:
+        framing += b"Connection: close\r\n"
+    elif client_minor == 0:
+        framing += b"Connection: keep-alive\r\n"
+    return b"HTTP/1.1 %d %b%b\r\n%b\r\n%b" % (response.status, response.reason, response.passed, framing, body)
 
 
 class Download:
@@ -153,17 +164,13 @@ class Download:
         """The head, and the body behind it if that is there as a whole."""
         response, self._head = self._head, None
         assert response is not None
-        extra = b""
+        framing = b""
         if whole is not None:
-            extra = b"Content-Length: %d\r\n" % len(whole)
+            framing = b"Content-Length: %d\r\n" % len(whole)
         elif self._chunked:
-            extra = b"Transfer-Encoding: chunked\r\n"
-        if self.is_last or not self._keep_alive:
-            extra += b"Connection: close\r\n"
-        elif self._client_minor == 0:
-            extra += b"Connection: keep-alive\r\n"
-        first_line = b"HTTP/1.1 %d %b" % (response.status, response.reason)
-        return encode_head(first_line, response.passed, extra) + (whole or b"")
+            framing = b"Transfer-Encoding: chunked\r\n"
+        keep_alive = self._keep_alive and not self.is_last
+        return encode_response(response, whole or b"", framing, client_minor=self._client_minor, keep_alive=keep_alive)
 
     def _trailers(self) -> list[tuple[bytes, bytes]]:
         trailers = self.decoder.trailers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError, ProtocolError
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.download import Download, Pacer
+from exeat.gateway.flow.download import Download, Pacer, encode_response
 from exeat.gateway.flow.upload import (
     OVER_BUDGET,
     NotProcessed,
@@ -265,15 +265,20 @@ class Exchange:
 
     def _take_final(self, response: ResponseHead, rest: bytes) -> None:
         head = self._head
-        self._download = download = Download(
-            response, self._treatment, client_minor=head.minor, keep_alive=head.keep_alive, memory=self._memory
-        )
         self.status = response.status
         # A server that answers before it was sent all of the request may not read the rest of it as such.
         is_asked = self._upload is None or self._upload.finished
         is_asked = is_asked and not self._upstream.transport.get_write_buffer_size()
         self.reuse_upstream = response.keep_alive and self._may_reuse and is_asked
         self.keep_client = head.keep_alive
+        if response.length == len(rest) and self._treatment is None and not response.chunked:
+            # It came in one piece, and goes on so: nothing is left to do for a download.
+            self._client.write(encode_response(response, rest, client_minor=head.minor, keep_alive=head.keep_alive))
+            self._finish()
+            return
+        self._download = download = Download(
+            response, self._treatment, client_minor=head.minor, keep_alive=head.keep_alive, memory=self._memory
+        )
         self._take_body_bytes(download, rest)
 
     def _take_body_bytes(self, download: Download, data: bytes) -> None:
@@ -310,7 +315,7 @@ class Exchange:
         download = self._download
         if download is not None and download.is_last:
             self.keep_client = False
-        if self._ends_at_close or (download is not None and download.decoder.rest):
+        if download is not None and (download.decoder.rest or self._ends_at_close):
             # Bytes behind a response belong to no request: the connection cannot be trusted with another.
             self.reuse_upstream = False
         if self._upload is not None and not self._upload.finished:
