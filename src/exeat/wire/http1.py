@@ -23,7 +23,8 @@ _METHODS: Final = frozenset(
 )
 _FIRST_LINE: Final = re.compile(rb"([A-Z-]++) ([!-~\x80-\xff]++) HTTP/1\.([01])(?=\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})((?: [\t\x20-\x7e\x80-\xff]*+)?)(?=\r\n)")
-_KEPT_REASON_BYTES: Final = 64
+# Of whole heads that are kept: a reason in other words may be what one message says, like any other field.
+_USUAL_REASONS: Final = (b"", b" ", b" OK", b" Created", b" No Content", b" Not Modified", b" Not Found")
 _WEBSOCKET_KEY: Final = re.compile(rb"[+/0-9A-Za-z]{22}==")  # 16 bytes in base64 (RFC 6455 section 4.1)
 
 
@@ -189,7 +190,7 @@ def _parse_response_head(
     response = ResponseHead(
         status, reason[1:], minor, length, chunked, fields.passed, fields.is_persistent(minor), accept
     )
-    if known is not None and fields.is_kept and len(reason) <= _KEPT_REASON_BYTES:
+    if known is not None and fields.is_kept and reason in _USUAL_REASONS:
         make_room(known.responses)
         known.responses[head, max_headers, to_head] = response
     return response

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import secrets
+import socket
 import sys
 import types
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from tests.support.gateways.gate import Gate
 from tests.support.gateways.intercepted import StartIntercepted, answering, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
+from tests.support.origins.plain import Origin
 from tests.support.origins.plain import answering as answering_plain
 
 pytestmark = pytest.mark.threat("T-B9")
@@ -77,6 +79,25 @@ def test_no_credential_stays_in_memory(start_gate: StartGate, start_origin: Star
     assert harmless in found, "the search must find what is kept"
     values = (*given.items(), *returned.items())
     assert [name for name, value in values if value in found] == []
+
+
+def test_what_a_server_says_in_its_own_words_does_not_stay(start_gate: StartGate, start_origin: StartOrigin) -> None:
+    """Whole heads of answers are kept, but for those whose status line is no usual one."""
+    said, harmless = mark(), mark()
+    heads = iter((b"200 OK\r\nETag: %b" % harmless, b"200 %b" % said))
+
+    def answer(conn: socket.socket, origin: Origin) -> None:
+        origin.read_head(conn, bytearray())
+        conn.sendall(b"HTTP/1.1 %b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % next(heads))
+
+    origin = start_origin(answer)
+    gate = start_gate(allow=[f"good.test:{origin.port} private"], names={"good.test": ["127.0.0.1"]})
+    request = b"GET http://good.test:%d/ HTTP/1.1\r\nHost: good.test:%d\r\n\r\n" % (origin.port, origin.port)
+    assert harmless in gate.send(request)
+    assert said in gate.send(request)
+    found = kept_by(gate)
+    assert harmless in found, "the search must find what is kept"
+    assert said not in found
 
 
 def test_gateways_of_a_process_share_no_lines(start_gate: StartGate, start_origin: StartOrigin) -> None:

@@ -122,6 +122,7 @@ def test_whole_answers_are_kept_on_the_same_terms() -> None:
     for line in (b"Set-Cookie: a=b", b"Authentication-Info: c", b"X-Token: d"):
         told = usual.replace(b"ETag", line + b"\r\nETag")
         assert parse_response_head(told, known=known) is not parse_response_head(told, known=known)
+    parse_response_head(usual.replace(b"OK", b"Bearer abc"), known=known)
     assert set(known.responses) == {(usual, 256, False), (usual, 256, True)}
     for number in range(600):
         parse_response_head(usual.replace(b'"a"', b'"%d"' % number), known=known)
