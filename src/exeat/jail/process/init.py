@@ -44,7 +44,7 @@ def live_as_init(place: Place, control: socket.socket, positions: dict[int, int]
         ahead = _fork_ahead(place, control, attempts) if spec.is_late else None
         messages.send(control, messages.Word.READY)
         # The word to go comes when the builder is gone and the runner is our parent, not before.
-        message, streams = messages.receive(control, len(descriptors.STREAMS))
+        message, streams = messages.receive(control, len(descriptors.STREAMS) if spec.is_late else 0)
         known = message
         if isinstance(message, messages.Command):
             message, _ = messages.receive(control)
