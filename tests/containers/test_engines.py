@@ -20,7 +20,8 @@ def test_each_runs_the_image_of_the_tests(engine: Base) -> None:
     box = engine.ask("POST", "/containers/create", body | {"Labels": {"exeat.kind": "test"}})["Id"]
     engine.ask("POST", f"/containers/{box}/start")
     state = engine.ask("GET", f"/containers/{box}/json")["State"]
-    assert Path(f"/proc/{state['Pid']}/comm").read_text() == "sleep\n"  # found from here
+    # Found from here. The engine's own program becomes it.
+    wait_until(lambda: Path(f"/proc/{state['Pid']}/comm").read_text() == "sleep\n", "the command")
     assert box in [each["Id"] for each in engine.containers("exeat.kind=test")]
     engine.ask("DELETE", f"/containers/{box}?force=1")
 
