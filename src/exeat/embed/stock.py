@@ -78,23 +78,28 @@ class Stock:
                     return
 
     async def stand(self) -> None:
-        """Until those that were asked for can be used, or cannot."""
+        """Until those that were asked for can be used, or cannot; or for so long, all of them together."""
         self._know_process()
-        for _ in range(self._count):
-            with self._lock:
-                waiting = self._waiting.popleft() if self._waiting else None
-            if waiting is None:
-                return  # taken meanwhile
-            try:
-                await waiting.stand()
-            except BaseException:
-                waiting.close()
-                raise
-            with self._lock:
-                if self._is_open:
-                    self._waiting.append(waiting)
-                    continue
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STAND_S):
+                for _ in range(self._count):
+                    await self._stand_one()
+
+    async def _stand_one(self) -> None:
+        with self._lock:
+            waiting = self._waiting.popleft() if self._waiting else None
+        if waiting is None:
+            return  # taken meanwhile
+        try:
+            await waiting.stand()
+        except BaseException:
             waiting.close()
+            raise
+        with self._lock:
+            if self._is_open:
+                self._waiting.append(waiting)
+                return
+        waiting.close()
 
     async def take(
         self,
