@@ -31,7 +31,8 @@ Stock.take = noting
 async def main():
     async with SandboxManager({"sandbox": json.loads(sys.argv[1])}, prepared=1) as manager:
         while True:
-            print(json.dumps(all(each.stands for each in manager._stock._waiting)), flush=True)
+            waiting = manager._stock._waiting
+            print(json.dumps(bool(waiting) and all(each.stands for each in waiting)), flush=True)
             line = sys.stdin.readline()
             if not line:
                 return
