@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.support.fixtures.failures",
     "tests.support.fixtures.gateways",
     "tests.support.fixtures.layers",
+    "tests.support.fixtures.made_ahead",
     "tests.support.fixtures.programs",
     "tests.support.fixtures.stage",
     "tests.support.fixtures.vms",

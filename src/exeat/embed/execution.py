@@ -23,13 +23,25 @@ from exeat.jail.messages import Answered, Asked, Settled, open_channel, receive,
 if TYPE_CHECKING:
     from exeat.embed.stock import Stock
 
+
+class Limit(NamedTuple):
+    """Of a run, from the moment that it was wanted."""
+
+    seconds: float | None
+    ends: float | None  # by the clock of the loop
+
+    @classmethod
+    def of(cls, seconds: float | None) -> Limit:
+        return cls(seconds, None if seconds is None else asyncio.get_running_loop().time() + seconds)
+
+
 _log = logging.getLogger("exeat")
 Callback = Callable[[Question], "bool | Awaitable[bool]"]
 
 
 async def run_plain(command: Sequence[str], streams: Streams, timeout_s: float | None) -> Finished:
     """Without a sandbox."""
-    return (await _run(command, streams, timeout_s)).finished("")
+    return (await _run(command, streams, Limit.of(timeout_s))).finished("")
 
 
 async def run_jailed(
@@ -49,41 +61,54 @@ async def run_jailed(
     `environ` is the command's environment, if that is not the launcher's. A `starter` makes it faster, and so does a
     `stock` of sandboxes that are described so.
     """
+    limit = Limit.of(timeout_s)
     if stock is not None and streams.capture and ask is None:
-        prepared = await stock.take(command, os.environ if streams.env is None else streams.env, environ, streams.cwd)
+        prepared = await _take(stock, command, streams, environ, limit)
         if prepared is not None:
-            return await _start([], streams, timeout_s, prepared)
+            return await _start([], streams, limit, prepared)
     if ask is None:
-        return await _launch([*options, "--", *command], streams, timeout_s, environ, starter)
+        return await _launch([*options, "--", *command], streams, limit, environ, starter)
     asker = Asker(ask)
     try:
         passed = asker.passed.fileno()
         asking = ("--ask", f"--ask-timeout={ask_timeout_s:g}", f"--ask-fd={passed}")
         words = [*options, *asking, "--", *command]
-        return await _launch(words, replace(streams, passed=(passed,)), timeout_s, environ, starter)
+        return await _launch(words, replace(streams, passed=(passed,)), limit, environ, starter)
     finally:
         asker.close()
 
 
 async def examine_jail(jail: str, starter: Starter | None = None) -> None:
     """Raises JailError if commands could not be put into this jail here."""
-    await _launch(["examine", jail], Streams(cwd="/"), None, starter=starter)
+    await _launch(["examine", jail], Streams(cwd="/"), Limit.of(None), starter=starter)
+
+
+async def _take(
+    stock: Stock, command: Sequence[str], streams: Streams, environ: bytes | None, limit: Limit
+) -> ForkedProcess | None:
+    own = os.environ if streams.env is None else streams.env
+    try:
+        async with asyncio.timeout_at(limit.ends):
+            return await stock.take(command, own, environ, streams.cwd)
+    except TimeoutError:
+        assert limit.seconds is not None
+        raise RunTimeoutError(limit.seconds, _Wrote(-1, b"", b"", b"", truncated=False).finished("")) from None
 
 
 async def _launch(
     words: Sequence[str],
     streams: Streams,
-    timeout_s: float | None,
+    limit: Limit,
     environ: bytes | None = None,
     starter: Starter | None = None,
 ) -> Finished:
-    return await _start(words, streams, timeout_s, await starter.fork() if starter is not None else None, environ)
+    return await _start(words, streams, limit, await starter.fork() if starter is not None else None, environ)
 
 
 async def _start(
     words: Sequence[str],
     streams: Streams,
-    timeout_s: float | None,
+    limit: Limit,
     forked: ForkedProcess | None,
     environ: bytes | None = None,
 ) -> Finished:
@@ -100,7 +125,7 @@ async def _start(
         options.append(f"--environ={handing[0][0]},{len(environ)}")
         streams = replace(streams, handing=handing[0], handed=environ)
     argv = [] if forked is not None else launcher(f"--parent={os.getpid()}")
-    wrote = await _run([*argv, *options, *words], streams, timeout_s, forked)
+    wrote = await _run([*argv, *options, *words], streams, limit, forked)
     said, end = read_report(wrote.report)
     finished = wrote._replace(status=read_status(end, wrote.status)).finished(said, read_summary(end))
     fault = read_fault(end, finished)
@@ -135,20 +160,18 @@ class _Wrote(NamedTuple):
         return Finished(self.status, self.stdout, self.stderr, said, self.truncated, summary or {})
 
 
-async def _run(
-    argv: Sequence[str], streams: Streams, timeout_s: float | None, forked: ForkedProcess | None = None
-) -> _Wrote:
+async def _run(argv: Sequence[str], streams: Streams, limit: Limit, forked: ForkedProcess | None = None) -> _Wrote:
     child = Child()
-    limit = asyncio.timeout(timeout_s)
+    clock = asyncio.timeout_at(limit.ends)
     try:
-        async with limit:
+        async with clock:
             await child.start(argv, streams, forked)
             return _look(child, await child.finish())
     except BaseException as error:
         await child.end()
-        if isinstance(error, TimeoutError) and limit.expired() and timeout_s is not None:
+        if isinstance(error, TimeoutError) and clock.expired() and limit.seconds is not None:
             wrote = _look(child, -1)
-            raise RunTimeoutError(timeout_s, wrote.finished(read_report(wrote.report)[0])) from None
+            raise RunTimeoutError(limit.seconds, wrote.finished(read_report(wrote.report)[0])) from None
         raise
     finally:
         child.close()

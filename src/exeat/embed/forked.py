@@ -33,6 +33,11 @@ class Request(NamedTuple):
         hang_up(self.channel)
         self.news.close()
 
+    def let_go(self) -> None:
+        """It is another process's as well, which goes on with it."""
+        self.channel.close()
+        self.news.close()
+
 
 async def readable(descriptor: int) -> None:
     """By a descriptor of its own: several loops may wait for the same, and it may be closed meanwhile."""
@@ -168,6 +173,11 @@ class ForkedProcess:
     def close(self) -> None:
         """What has not begun never does, though a fork of this process may have the channel, too."""
         hang_up(self._channel)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """It is another process's as well, which goes on with it."""
+        self._channel.close()
         self._news.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)

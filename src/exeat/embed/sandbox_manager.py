@@ -80,8 +80,9 @@ class SandboxManager:
     of another type, or settings that contradict each other raise ConfigError here. `warnings` says what is allowed but
     may not be what was meant.
 
-    `prepared` is how many sandboxes stand ready before anyone says what to run in them, each for one command. It is for
-    programs that run many: `run` says when one is used. Each has three processes that wait, and 25 MB of memory.
+    `prepared` is how many sandboxes stand ready, from `start` on, before anyone says what to run in them, each for one
+    command. It is for programs that run many: `run` says when one is used. Each has three processes that wait, and
+    25 MB of memory.
 
     `ask` is called about places that no rule lists, with an `exeat.Question`; True lets the command through until it
     ends. An `async` function is called in the loop of `run`, a plain one in a thread of its own, several at the same
@@ -264,7 +265,8 @@ class SandboxManager:
             if self._starter is not None:
                 await self._starter.ready()
             await examine_jail(self._configuration.jail, self._starter)
-            if self._stock is not None:
+            if self._stock is not None and self._starter is not None:
+                await self._starter.ready()  # it may be another by now
                 self._stock.open()
                 self._stock.fill(self.environ())
                 await self._stock.stand()

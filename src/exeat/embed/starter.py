@@ -94,6 +94,7 @@ class Starter:
                 return None
             news, to_tell = open_channel()
             ours, theirs = open_channel()
+            ours.setblocking(False)  # nothing that it does, or does not, can stop the program
             request = Request(news, ours, self._made_in)
             try:
                 with to_tell, theirs:

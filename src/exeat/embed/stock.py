@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ from exeat.trust.unnamed_file import file_in_memory
 MOST: Final = 64
 _STAND_S: Final = 30.0
 _TAKE_S: Final = 5.0  # to look at files once more, as a new run would
+_LONGEST_S: Final = 24 * 3600.0  # that one waits: it has certificates, which end
 # Variables by which is found what a command may see. A jail that waits has no others: nothing that could be a secret.
 _NAMES: Final = (
     "HOME", "PATH", "TMPDIR", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TZ", "SUDO_UID", "JAVA_HOME",
@@ -49,12 +51,21 @@ class Stock:
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
         self._is_open = False
+        self._owner = os.getpid()
 
     def open(self) -> None:
         self._is_open = True
 
+    def _know_process(self) -> None:
+        """In a fork of the program what waits is the program's, and so is whatever thread holds the lock."""
+        if self._owner != os.getpid():
+            self._owner, self._lock = os.getpid(), threading.Lock()
+            while self._waiting:
+                self._waiting.popleft().let_go()
+
     def fill(self, environ: Mapping[str, str]) -> None:
         """Ask for what is missing. Waits for nothing."""
+        self._know_process()
         with self._lock:
             while self._is_open and len(self._waiting) < self._count:
                 request = self._starter.request()
@@ -67,22 +78,28 @@ class Stock:
                     return
 
     async def stand(self) -> None:
-        """Until those that were asked for can be used, or cannot."""
-        for _ in range(self._count):
-            with self._lock:
-                waiting = self._waiting.popleft() if self._waiting else None
-            if waiting is None:
-                return  # taken meanwhile
-            try:
-                await waiting.stand()
-            except BaseException:
-                waiting.close()
-                raise
-            with self._lock:
-                if self._is_open:
-                    self._waiting.append(waiting)
-                    continue
+        """Until those that were asked for can be used, or cannot; or for so long, all of them together."""
+        self._know_process()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STAND_S):
+                for _ in range(self._count):
+                    await self._stand_one()
+
+    async def _stand_one(self) -> None:
+        with self._lock:
+            waiting = self._waiting.popleft() if self._waiting else None
+        if waiting is None:
+            return  # taken meanwhile
+        try:
+            await waiting.stand()
+        except BaseException:
             waiting.close()
+            raise
+        with self._lock:
+            if self._is_open:
+                self._waiting.append(waiting)
+                return
+        waiting.close()
 
     async def take(
         self,
@@ -91,27 +108,49 @@ class Stock:
         given: bytes | None,
         cwd: str | os.PathLike[str] | None,
     ) -> ForkedProcess | None:
-        """One for this command, told all but its streams. `environ` is exeat's own. None: a new run is needed."""
-        here, folder = self._starter.surroundings_now(), _full(cwd)
+        """One for this command, told all but its streams. `environ` is exeat's own. None: a new run is needed.
+
+        One that would be made otherwise now costs a look at files, and one that hangs costs `_TAKE_S`. Each is asked
+        of one only: a new run takes no longer.
+        """
+        self._know_process()
+        try:
+            here, folder = self._starter.surroundings_now(), _full(cwd)
+        except (OSError, ValueError):
+            return None  # a new run says what is wrong with the folder
+        waiting = self._next(here, known(environ), folder)
+        if waiting is None:
+            return None
+        try:
+            async with asyncio.timeout(_TAKE_S):
+                if await waiting.take(command, environ, given):
+                    return waiting.process
+        except TimeoutError:
+            self._drop()  # whatever holds this one up, the others have it before them
+        except BaseException:
+            waiting.close()
+            raise
+        waiting.close()
+        return None
+
+    def _next(self, here: object, variables: dict[str, str], folder: str) -> _Waiting | None:
         while True:
             with self._lock:
                 waiting = self._waiting.popleft() if self._waiting else None
-            if waiting is None:
-                return None
-            try:
-                if waiting.fits(here, known(environ), folder) and await waiting.take(command, environ, given):
-                    return waiting.process
-            except BaseException:
-                waiting.close()
-                raise
+            if waiting is None or waiting.fits(here, variables, folder):
+                return waiting
             waiting.close()
 
     def __del__(self) -> None:
         self.close()  # no one closed the manager
 
     def close(self) -> None:
+        self._is_open = False
+        self._drop()
+
+    def _drop(self) -> None:
+        self._know_process()
         with self._lock:
-            self._is_open = False
             while self._waiting:
                 self._waiting.popleft().close()
 
@@ -122,9 +161,10 @@ class _Waiting:
     def __init__(self, request: Request, words: tuple[str, ...], variables: dict[str, str]) -> None:
         self._request = request
         self._variables = variables
+        self._asked_at = time.time()
         self._folder, self._place = _full(None), os.stat(".")
         self.process: PreparedProcess | None = None
-        self.stands = False
+        self.stands: bool | None = None  # not known yet
         data = as_proc_has_it(variables)
         folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -142,14 +182,15 @@ class _Waiting:
             is_there = folder == self._folder and os.path.samestat(os.stat(folder), self._place)
         except (OSError, ValueError):
             return False
-        return is_there and variables == self._variables and here == self._request.made_in
+        is_good = 0 <= time.time() - self._asked_at < _LONGEST_S
+        return is_there and is_good and variables == self._variables and here == self._request.made_in
 
     async def stand(self) -> bool:
         if self.process is None:
             self.process = await PreparedProcess.arrive(self._request, _STAND_S)
-        if self.process is not None and not self.stands:
+        if self.process is not None and self.stands is None:
             self.stands = await self.process.hear(_STAND_S) is Word.STANDING
-        return self.stands
+        return self.stands is True
 
     async def take(self, command: Sequence[str], environ: Mapping[str, str], given: bytes | None) -> bool:
         if not await self.stand() or self.process is None or not self.process.is_like_us():
@@ -161,6 +202,13 @@ class _Waiting:
             self.process.close()
         else:
             self._request.close()
+
+    def let_go(self) -> None:
+        """Have no part in it, without an end to it."""
+        if self.process is not None:
+            self.process.let_go()
+        else:
+            self._request.let_go()
 
 
 class PreparedProcess(ForkedProcess):

@@ -19,6 +19,8 @@ _STATUS: Final = (
     b"Uid:", b"Gid:", b"Groups:", b"CapInh:", b"CapPrm:", b"CapEff:", b"CapBnd:", b"CapAmb:", b"NoNewPrivs:",
     b"Seccomp:", b"Seccomp_filters:", b"SigIgn:", b"Cpus_allowed:", b"Mems_allowed:",
 )  # fmt: skip
+# Those of the C library's own. It has them for itself from the first thread on, whatever our parent ignored.
+_OF_THREADS: Final = 1 << 31 | 1 << 32
 _LIMITS: Final = tuple(value for name, value in vars(resource).items() if name.startswith("RLIMIT_"))
 # What a program takes in when it starts, and not later. No value of these is a secret.
 AT_START: Final = (
@@ -46,7 +48,7 @@ def surroundings() -> tuple[object, ...]:
     return (
         os.getpid(),  # a fork of the program is another program
         sys.executable,
-        tuple(line for line in _read("status").split(b"\n") if line.startswith(_STATUS)),
+        tuple(_without_threads(line) for line in _read("status").split(b"\n") if line.startswith(_STATUS)),
         tuple(os.readlink(f"{_SELF}/ns/{name}") for name in sorted(os.listdir(f"{_SELF}/ns"))),
         (root.st_dev, root.st_ino),
         _read("cgroup"),
@@ -60,6 +62,11 @@ def surroundings() -> tuple[object, ...]:
         tuple(resource.getrlimit(each) for each in _LIMITS),
         tuple(environ_at_start().items()),
     )
+
+
+def _without_threads(line: bytes) -> bytes:
+    name, _, value = line.partition(b"\t")
+    return b"%b\t%x" % (name, int(value, 16) & ~_OF_THREADS) if name == b"SigIgn:" else line
 
 
 def _read(name: str) -> bytes:

@@ -34,6 +34,7 @@ class RunLog:
     def __init__(self, path: str | None, spares: int = 0) -> None:
         self._path = path if path not in _STREAMS else None
         self._made: list[str] = []
+        self._is_over = False
         self._held: list[int] = []
         self._identities: set[tuple[int, int]] = set()
         self.files: list[str] = []  # to be hidden: all files of the log, older ones as well
@@ -59,18 +60,31 @@ class RunLog:
         self._held.clear()
 
     def discard(self) -> None:
-        """There was no run: leave no empty log behind that was not there before."""
+        """There was no run: leave no empty log behind that was not there before.
+
+        Who has made one to go on in may have left before us, and could not remove it.
+        """
         self.is_forked()
-        self._remove_unused(self._made, tries=_DISCARD_TRIES)
+        if not self._is_over:
+            self._remove_unused(list(dict.fromkeys((*self._made, *self._spares))), tries=_DISCARD_TRIES)
 
     def finish(self) -> None:
-        """The run is over. Say so if the log has another name now, and remove what was not needed."""
+        """The run is over. Say so if the log has another name now, and remove what was not needed.
+
+        Not waiting for jails that were made ahead, which count on it: whoever leaves last removes it.
+        """
+        self._is_over = True
         if self._path is None:
             return
         found = self._look(self._path)
         if found is None or (found.st_dev, found.st_ino) not in self._identities:
             say(f"the audit log is no longer at {self._path}: it was moved while the command ran")
-        self._remove_unused([each for each in self.files if each != self._path])
+        self._remove_unused(self._spares)
+
+    @property
+    def _spares(self) -> list[str]:
+        """And older ones, which are not empty."""
+        return [each for each in self.files if each != self._path]
 
     def _look(self, path: str) -> os.stat_result | None:
         try:

@@ -49,6 +49,10 @@ def _run(settings: RunSettings) -> int:
         out, summary = open_files(settings)
         add_files = _learn_files(settings)
         log = RunLog(settings.log_in_reach, settings.spare_logs)
+        if settings.late is not None:
+            from exeat.run.files.versions import read_by_gateway  # for those that wait
+
+            settings = settings.replace(read_from=read_by_gateway(settings))
         gateway = GatewayProcess(settings)
         log.is_forked()
         if settings.ask and not gateway.can_ask and not settings.quiet:

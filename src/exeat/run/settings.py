@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
     from exeat.trust.unnamed_file import TrustFiles
 
+Versions = tuple[tuple[int, ...], ...]  # of files
 JAILS = (AUTO, *BODIES)
 
 
@@ -70,6 +71,7 @@ class RunSettings(Value):
     summary_json: str | None = None  # where to write what the run came to
     on_summary: Callable[[str], None] | None = None  # whom to tell
     late: Late | None = None  # who says later what to run; until then `argv` stands for any command
+    read_from: tuple[Versions, Versions] = ((), ())  # if so: the files that are read meanwhile, as they were before
 
     @property
     def name(self) -> str:

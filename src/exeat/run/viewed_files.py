@@ -48,7 +48,7 @@ class ViewedFiles(CommandFiles):
         if self._ground is None:
             self._begin(built)
         else:
-            self._ground.stand(built.layers)
+            self._ground.stand(built, self._seen)
             self._built = built
 
     def take_up(self, plan: Plan) -> None:
@@ -63,8 +63,10 @@ class ViewedFiles(CommandFiles):
                 raise NotTakenError("its files are not as they were")
         finally:
             again.close()
-        self._ground.close()
         self._begin(self._built)
+        if self._ground.has_lost_mounts():  # before the guard that has been set now could see it
+            raise NotTakenError("what was held in its files is no longer held")
+        self._ground.close()
 
     def _begin(self, built: Built) -> None:
         may_nest, view = self.plan.files.nest, self._seen.view

@@ -101,6 +101,7 @@ class Machine:
         self._known = (*self._kinds, *layers.real, *layers.own_folders)
         self._number = 0
         self.parts: list[str] = []  # which folder each upper one belongs to: NUMBER:PATH
+        self.copied: list[str] = []  # folders that are shown as they are now, whatever comes to be in them
         self.notes: list[str] = []
 
     def show(self) -> None:
@@ -205,6 +206,7 @@ class Machine:
     def _show_copy(self, folder: str) -> None:
         known = {names_of(path[len(folder) :])[0] for path in self._known if is_inside(path, folder)}
         is_auto = self._kinds.get(folder) == _AUTOFS
+        self.copied.append(folder)
         own, inside = self._skeletons.copy(folder, known, self._mode_of, may_list=not is_auto)
         self._put_layer(folder, own, 0o755 if is_auto else -1)
         for path in inside.folders:

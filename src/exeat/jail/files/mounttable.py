@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from exeat.paths import is_inside
 
-MOUNTS = "/proc/self/mountinfo"
+MOUNTS = "/proc/{}/mountinfo"
 # Behind these there is a program that may not answer. All of FUSE's begin with its name.
 _OTHERS: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "coda", "ncpfs", "virtiofs"))
 _FUSE: Final = ("fuse", "fuseblk", "fuse.")
@@ -31,10 +31,10 @@ class Mount(NamedTuple):
 
 
 class MountTable:
-    """The mounts of this process's namespace, in the order in which they were made."""
+    """The mounts of this process's namespace, or of another's, in the order in which they were made."""
 
-    def __init__(self) -> None:
-        with open(MOUNTS, "rb") as table:
+    def __init__(self, process: int | str = "self") -> None:
+        with open(MOUNTS.format(process), "rb") as table:
             self.mounts = [parse_mount(os.fsdecode(line)) for line in table.read().split(b"\n") if line]
 
     def of_kind(self, *kinds: str) -> list[str]:

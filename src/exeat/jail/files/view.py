@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final
@@ -20,7 +21,16 @@ from exeat.jail.files.trees import OPAQUE, can_be_marked, open_without_links, pa
 from exeat.jail.libc import MS_BIND, MS_NODEV, MS_NOSUID, call, mount
 from exeat.paths import DIRECTORY, opened, outermost
 
-__all__ = ["Layers", "NoViewError", "enter_view", "forget_host", "open_uppers", "read_notes"]
+__all__ = [
+    "Layers",
+    "NoViewError",
+    "enter_view",
+    "forget_host",
+    "memory_left",
+    "open_uppers",
+    "read_copied",
+    "read_notes",
+]
 
 _SAFE: Final = MS_NOSUID | MS_NODEV
 _MNT_DETACH: Final = 2
@@ -28,6 +38,7 @@ _IN_MEMORY: Final = "tmpfs"
 _STAGE_BYTES: Final = 256 << 20  # for copies: of what stays of hidden folders, of folders with mounts in them
 _UPPERS: Final = "upper"  # in the layer
 _PARTS: Final = "parts"  # which folder each upper one belongs to
+_COPIED: Final = "copied"  # folders of which it has a copy
 _NOTES: Final = "notes"  # what is missing in it
 
 
@@ -64,6 +75,7 @@ def _enter(layers: Layers, silent: Collection[str], *, own_users: bool) -> int:
     for path, descriptor in (*kernels, *real):
         machine.bind(path, descriptor)
     _write(f"{stage.layer}/{_PARTS}", machine.parts)
+    _write(f"{stage.layer}/{_COPIED}", machine.copied)
     _write(f"{stage.layer}/{_NOTES}", machine.notes)
     _change_root(stage.root)
     return held
@@ -87,6 +99,11 @@ def open_uppers(held: int) -> list[tuple[str, int]]:
     """The folders that have a layer, and a descriptor of what was written to each. Raises OSError."""
     parts = (part.partition(":") for part in _read(held, _PARTS))
     return [(path, os.open(f"{_UPPERS}/{number}", DIRECTORY, dir_fd=held)) for number, _, path in parts]
+
+
+def read_copied(held: int) -> list[str]:
+    """Folders of the machine that are shown as they were when the view was made."""
+    return _read(held, _COPIED)
 
 
 def read_notes(held: int) -> list[str]:
@@ -119,12 +136,17 @@ def _make_stage(layers: Layers, *, own_users: bool) -> Stage:
 
 def _affordable(limit: int) -> int:
     """Memory that is full ends more than the command, so it gets no more than half of what is left."""
+    return min(limit, memory_left() // 2)
+
+
+def memory_left() -> int:
+    """In bytes. Where that is not known, as much as it takes."""
     with open("/proc/meminfo", "rb") as file:
         found = file.read().partition(b"MemAvailable:")[2].split()
-    left = int(found[0]) * 1024 if found else 2 * limit
+    left = int(found[0]) * 1024 if found else sys.maxsize
     with suppress(OSError, ValueError), open("/sys/fs/cgroup/memory.max", "rb") as file:  # there is one in a container
         left = min(left, int(file.read()))
-    return min(limit, left // 2)
+    return left
 
 
 def _change_root(root: str) -> None:

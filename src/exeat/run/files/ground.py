@@ -13,26 +13,32 @@ from exeat.files.keys.hidden import later_paths
 from exeat.jail.environment import inherited_environment
 from exeat.jail.files.layering import is_private
 from exeat.jail.files.mounts import find_sockets
-from exeat.jail.files.mounttable import MountTable
+from exeat.jail.files.mounttable import Mount, MountTable
 from exeat.jail.files.trees import HANDLE
-from exeat.jail.files.view import open_uppers
-from exeat.paths import up_from
+from exeat.jail.files.view import memory_left, read_copied
+from exeat.jail.jail import Built
+from exeat.paths import is_in, up_from
 from exeat.run.files.hidden_files import user_home
 from exeat.run.files.seen_files import SeenFiles
-from exeat.run.settings import Plan
-from exeat.trust.places import ADDED_BY_CALLER, BUNDLES, INSTEAD_OF_SYSTEM
+from exeat.run.files.versions import entries, kept_in, read_by_gateway, versions
+from exeat.run.settings import Plan, Versions
+from exeat.trust.places import ADDED_BY_CALLER, INSTEAD_OF_SYSTEM
 
 _OF_CONTAINERS = "overlay"
 # Of these the jail has copies.
-_COPIED = ("/etc/hosts", "/etc/resolv.conf", "/etc/ssh/ssh_config.d")
+_COPIED = ("/etc/hosts", "/etc/resolv.conf")
+_COPIED_FOLDER = "/etc/ssh/ssh_config.d"
 
 
 class Ground:
     def __init__(self, plan: Plan, seen: SeenFiles) -> None:
         """Before the jail is built: what changes meanwhile is a change."""
-        self._found = _look(plan, seen)
-        self._mounts = _mounts()
-        self._listed: dict[str, list[str]] = {}
+        self._found = _look(plan, seen, plan.settings.read_from)
+        self._mounts = _Mounts(seen)
+        # A folder is copied for the jail if something is mounted in it.
+        self._listed = {folder: entries(folder, self._mounts.points) for folder in self._mounts.above}
+        self._inside: list[Mount] = []
+        self._init = self._memory = 0
         # As long as a file is open, no other gets its number.
         self._held: dict[str, int] = {}
         for path in _held_paths(seen):
@@ -41,24 +47,40 @@ class Ground:
             except FileNotFoundError:
                 continue  # gone since, which is seen
 
-    def stand(self, layers: int) -> None:
-        """The jail is built. Folders that it has not as a whole were listed for it: of those, new names are missing."""
-        parts = open_uppers(layers)
-        for _, descriptor in parts:
-            os.close(descriptor)
-        whole = {path for path, _ in parts}
-        above = {folder for path in whole for folder in up_from(os.path.dirname(path))} | {"/"}
-        self._listed = {folder: _names(folder) for folder in above - whole}
+    def stand(self, built: Built, seen: SeenFiles) -> None:
+        """The jail is built: it has copies of some folders, and a bound for what it may take."""
+        self._init = built.init
+        self._inside = MountTable(built.init).mounts
+        if built.layers < 0:
+            return
+        if seen.disk is None:
+            size = os.fstatvfs(built.layers)
+            self._memory = size.f_blocks * size.f_frsize
+        copied = read_copied(built.layers)
+        self._listed = {folder: self._listed.get(folder, []) for folder in copied}
 
     def has_changed(self, plan: Plan, seen: SeenFiles) -> bool:
         """`seen`: what is seen now, for a command that may be another one."""
         return (
-            self._found != _look(plan, seen)
-            or not self._mounts <= _mounts()  # what was mounted since is not there for the command
+            self._found != _look(plan, seen, read_by_gateway(plan.settings))
+            or self._mounts.are_others(_Mounts(seen))
             or self._held.keys() != _held_paths(seen)
             or not all(_is_still(path, descriptor) for path, descriptor in self._held.items())
-            or any(names != _names(folder) for folder, names in self._listed.items())
+            or any(found != entries(folder, self._mounts.points) for folder, found in self._listed.items())
+            or self._memory > memory_left()  # it was to leave as much as it may take
+            or self.has_lost_mounts()
         )
+
+    def has_lost_mounts(self) -> bool:
+        """Does anything in the jail hold or hide less than it did?
+
+        A mount on a file is gone in every namespace when someone who has none there removes that name. If the same file
+        gets it again, by a second name, nothing else tells of it. Nor does a socket that is bound again.
+        """
+        try:
+            return MountTable(self._init).mounts != self._inside
+        except OSError:
+            return True  # the jail is gone
 
     def close(self) -> None:
         for descriptor in self._held.values():
@@ -66,10 +88,10 @@ class Ground:
         self._held.clear()
 
 
-def _look(plan: Plan, seen: SeenFiles) -> tuple[object, ...]:
-    view, settings = seen.view, plan.settings
+def _look(plan: Plan, seen: SeenFiles, read: tuple[Versions, Versions]) -> tuple[object, ...]:
+    view = seen.view
     layers = view.layers
-    decide = (*settings.rules.files, *settings.rules.secrets_files, *settings.upstream_ca, *plan.prepared.hidden)
+    rules, trusted = read
     return (
         os.getcwd(),
         view.shared,
@@ -80,29 +102,40 @@ def _look(plan: Plan, seen: SeenFiles) -> tuple[object, ...]:
         seen.hidden,
         later_paths(user_home(), seen.hidden, plan.files),
         find_sockets(view.shared, view.silent),
-        _versions((*_COPIED, *decide)),
+        rules,
+        versions((*_COPIED, *plan.prepared.hidden)),
+        entries(_COPIED_FOLDER, ()),
+        kept_in(seen.hidden),
         _identities(plan.log_files),
-        _trusted(plan),
+        (trusted, _trusted(plan)) if plan.prepared.trust is not None else (),
     )
 
 
-def _mounts() -> set[tuple[str, ...]]:
-    """But for those that the jail never shows, and for the files of containers, which come and go."""
-    table = MountTable().mounts
-    return {tuple(each[2:]) for each in table if not is_private(each.point) and each.kind != _OF_CONTAINERS}
+class _Mounts:
+    """But for those that the jail never shows."""
+
+    def __init__(self, seen: SeenFiles) -> None:
+        table = [each for each in MountTable().mounts if not is_private(each.point)]
+        near = (*seen.view.shared, user_home())
+        # Those of containers come and go, and no one works there.
+        self._far = {tuple(each[2:]) for each in table if each.kind != _OF_CONTAINERS}
+        self.points = frozenset(each.point for each in table)
+        self.above = {"/"} | {folder for point in self.points for folder in up_from(os.path.dirname(point))}
+        self._near = [tuple(each[2:]) for each in table if is_in(each.point, near)]
+
+    def are_others(self, now: _Mounts) -> bool:
+        """What was mounted elsewhere since is not there for the command, and no reason for a new jail."""
+        return self._near != now._near or not self._far <= now._far
 
 
 def _trusted(plan: Plan) -> object:
     """Certificates are put where the command's programs look for them, and there are those of its variables."""
-    if plan.prepared.trust is None:
-        return None
     from exeat.jail.files.truststore import bundle_paths, java_paths  # where TLS is looked into
 
     environ = inherited_environment(plan.settings.environ)
     program = plan.settings.argv[0]
     told = {name: environ[name] for name in (INSTEAD_OF_SYSTEM, *ADDED_BY_CALLER) if name in environ}
-    files = (*BUNDLES, *told.values())
-    return told, _versions(files), [*bundle_paths(environ, program)], [*java_paths(environ)]
+    return told, [*bundle_paths(environ, program)], [*java_paths(environ)]
 
 
 def _held_paths(seen: SeenFiles) -> set[str]:
@@ -123,21 +156,8 @@ def _identities(paths: Iterable[str]) -> list[tuple[int, ...]]:
     return [(found.st_dev, found.st_ino) if (found := _look_at(path)) is not None else () for path in paths]
 
 
-def _versions(paths: Iterable[str]) -> list[tuple[int, ...]]:
-    """Links followed. Who writes to a file changes one of these numbers."""
-    found = (_look_at(path, links=False) for path in paths)
-    return [(each.st_dev, each.st_ino, each.st_size, each.st_ctime_ns) if each is not None else () for each in found]
-
-
-def _look_at(path: str, *, links: bool = True) -> os.stat_result | None:
+def _look_at(path: str) -> os.stat_result | None:
     try:
-        return os.lstat(path) if links else os.stat(path)
+        return os.lstat(path)
     except (OSError, ValueError):
         return None
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
