@@ -87,11 +87,32 @@ class Ahead:
         return Ran(*json.loads(self._answers.readline()))
 
 
+def open_interpreter() -> str:
+    """For a shell in a mount namespace of its own: let others have the files of this Python, where it lies in a folder
+    that is closed to them. They could start it all the same, by `setpriv`, but not again.
+    """
+    base = Path(sys.base_prefix)
+    closed = [folder for folder in reversed(base.parents) if not folder.stat().st_mode & 0o001]
+    if not closed:
+        return ""
+    return f"""
+mount -t tmpfs -o mode=755 exeat-test /mnt
+mkdir -p /mnt/interpreter
+mount --bind {base} /mnt/interpreter
+mount -t tmpfs -o mode=755 exeat-test {closed[0]}
+mkdir -p {base}
+mount --move /mnt/interpreter {base}
+"""
+
+
 @contextmanager
 def ahead(
     sandbox: dict[str, Any], folder: Path, *, uid: int | None = None, before: Sequence[str] = ()
 ) -> Iterator[Ahead]:
     """`folder`: where it works; its home directory is above. `before`: a command to be run under."""
+    if uid is not None and not before and (prelude := open_interpreter()):
+        script = f'set -e\n{prelude}\ncd "$0"\nexec "$@"'
+        before = ("unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(folder))
     argv = [*before, *as_user(uid), sys.executable, "-c", _PROGRAM, json.dumps(sandbox)]
     with subprocess.Popen(
         argv,

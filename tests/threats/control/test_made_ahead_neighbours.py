@@ -15,7 +15,7 @@ import pytest
 
 from exeat.embed.sandbox_manager import SandboxManager
 from tests.support.gateways.scene import wait_until
-from tests.support.runs.made_ahead import Ahead, ahead, run_all, secret_file, standing
+from tests.support.runs.made_ahead import Ahead, ahead, open_interpreter, run_all, secret_file, standing
 from tests.support.runs.running import AS_ROOT, BY_USER, children_of, descendants_of, folder_of, python
 
 _NAME_AGAIN = "for each in written hidden; do ln $each other && rm $each && ln other $each && rm other; done"
@@ -205,6 +205,7 @@ def _one_of_them_is_used(program: Ahead, *command: str, text: str) -> bool:
 # A machine in small: a folder of people with something mounted in it, a home directory, a project.
 _MACHINE = """
 set -e
+INTERPRETER
 mount -t tmpfs -o mode=755 exeat-test /mnt
 mkdir -p /mnt/people/mounted /mnt/people/folder /mnt/people/home/project/data
 mount -t tmpfs exeat-test /mnt/people/mounted
@@ -219,7 +220,7 @@ echo 1000000000 > /sys/fs/cgroup/memory.max
 chmod -R a+rwX /mnt/people
 cd home/project
 exec "$@"
-"""
+""".replace("INTERPRETER", open_interpreter())
 _OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _MACHINE, "sh")
 _CHANGES = {
     "nothing": ("true", "cat /mnt/people/file", "before\n", True),
