@@ -30,18 +30,6 @@ for line in sys.stdin:
     conn.request("GET", f"http://{line.strip()}:{sys.argv[1]}{sys.argv[3]}")
     print(conn.getresponse().status, time.clock_gettime(time.CLOCK_MONOTONIC), flush=True)
 """
-# What a start does with a list: read it, and make a policy of it.
-READ_RULES = """
-import sys, time
-from exeat.policy import build_policy
-from exeat.policy.grammar import load_suffixes
-from exeat.sandbox.allowlist import parse_allowlist_file
-load_suffixes()
-text = open(sys.argv[1]).read()
-began = time.process_time()
-assert len(build_policy(parse_allowlist_file(text, "list").rules).rules) == int(sys.argv[2])
-print((time.process_time() - began) * 1e3)
-"""
 
 
 def measure_kept(exeat: str | None, effort: Effort, results: Results, *, port: int) -> None:
@@ -107,7 +95,7 @@ def _measure_rules(folder: Path, effort: Effort, results: Results) -> None:
     """CPU time to make a policy of a list, in a fresh process each time, without loading code."""
     lines = [f"{'.' if number % 2 else ''}host{number}.domain{number % 997}.test" for number in range(RULES)]
     (folder / "list.txt").write_text("\n".join(lines) + "\n")
-    argv = [PYTHON, "-c", READ_RULES, str(folder / "list.txt"), str(RULES)]
+    argv = [PYTHON, "-m", "bench.lists", "read", str(folder / "list.txt"), str(RULES)]
     for _ in range(max(effort.starts // 2, 1)):
         results.kept.setdefault(LOAD, []).append(float(_run(argv, None)))
 
@@ -125,15 +113,8 @@ def _measure_changes(program: list[str], environ: dict[str, str], effort: Effort
             results.kept.setdefault(ALLOW, []).append((time.perf_counter() - began) * 1e3)
             if ask(name) != 200:
                 raise BenchError(f"{name} is not allowed though the answer said so")
-        code = (
-            "import sys, time; from exeat.sandbox import changes, client; from exeat.sandbox.folder import open_sandbox"
-        )
-        act = (
-            f"{code}\nfor name in sys.argv[1:]:\n began = time.perf_counter()\n"
-            f" with open_sandbox('{NAME}') as folder: changes.block(folder, [name])\n"
-            f" assert client.tell('{NAME}').taken == 1\n print((time.perf_counter() - began) * 1e3)"
-        )
-        said = _run([PYTHON, "-c", act, *(f"={name}:{port}" for name in names)], environ)
+        block = [PYTHON, "-m", "bench.lists", "block", NAME]
+        said = _run([*block, *(f"={name}:{port}" for name in names)], environ)
         results.kept[IN_FORCE] = [float(line) for line in said.split()]
         if any(ask(name) != 403 for name in names):
             raise BenchError("what was blocked is not refused")
