@@ -78,6 +78,11 @@ class RunSettings(Value):
         return self.folder.name if self.folder is not None else ""
 
     @property
+    def ends_with_report(self) -> bool:
+        """A program waits for what the run came to. Once it knows, this process ends."""
+        return self.on_summary is not None
+
+    @property
     def log_in_reach(self) -> str | None:
         """The log, if the command could get at it. That of a sandbox is in a folder that is hidden as a whole."""
         return self.audit if self.folder is None else None

@@ -119,7 +119,7 @@ class ViewedFiles(CommandFiles):
     def close(self) -> None:
         """Nothing of a network namespace is left when its processes are gone, but for a layer on disk."""
         if self._guard is not None:
-            self._guard.close()
+            self._guard.close(process_ends=self.plan.settings.ends_with_report)
         if self._copies is not None:
             self._copies.close()
         if self._ground is not None:

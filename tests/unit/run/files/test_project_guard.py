@@ -201,3 +201,15 @@ def test_a_run_that_fails_is_swept_all_the_same(
     guard.close()
     assert not (project / ".envrc").exists()
     assert ".envrc was made while the command ran" in capsys.readouterr().err
+
+
+def test_before_the_end_of_the_process_all_is_swept_and_what_takes_long_is_not_closed(
+    guard: ProjectGuard, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / ".envrc").touch()
+    guard.close(process_ends=True)
+    assert not (project / ".envrc").exists()
+    assert ".envrc was made while the command ran" in capsys.readouterr().err
+    os.fstat(guard.descriptor)
+    guard.close()
+    assert guard.descriptor == -1
