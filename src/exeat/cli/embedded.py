@@ -213,7 +213,9 @@ def report(act: Callable[[list[str]], int]) -> NoReturn:
         run = {"summary": "".join(summaries[-1:]), "status": status}
         sys.stderr.write("\0" + json.dumps({**fields, **run}, ensure_ascii=False))
         sys.stderr.flush()
-        os.close(sys.stderr.fileno())  # who reads it need not wait for our memory to be given back
+        # Who reads it, and what the command wrote, need not wait for our memory to be given back.
+        os.closerange(0, min(3, sys.stderr.fileno()))
+        os.close(sys.stderr.fileno())
     finally:
         os._exit(status)
 

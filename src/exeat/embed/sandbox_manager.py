@@ -235,6 +235,8 @@ class SandboxManager:
             ("ask", self._ask is not None),
             ("a name", bool(self._configuration.name)),
             ("enabled: false", not self._configuration.enabled),
+            # Whose standard output that is, is known when the command is. Until then it would be lost.
+            ("audit_log: /dev/stdout", self._configuration.audit_log == "/dev/stdout"),
         ):
             if is_given:
                 raise ConfigError(f"cannot be had with {what}", where="prepared", expected="one of the two")

@@ -384,6 +384,8 @@ def test_what_cannot_be_made_ahead_is_refused(tmp_path: Path) -> None:
         SandboxManager({"sandbox": {}}, ask=ask, prepared=1)
     with refused("enabled: false"):
         SandboxManager({"sandbox": {"enabled": False}}, prepared=1)
+    with refused("audit_log"):
+        SandboxManager({"sandbox": {"audit_log": "/dev/stdout"}}, prepared=1)
     with refused("netns"):
         SandboxManager({"sandbox": {"jail": "env"}}, prepared=1)
     for wrong in (-1, 65, 1.5, True, "2"):

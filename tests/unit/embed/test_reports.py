@@ -51,6 +51,50 @@ def test_a_command_that_has_run_is_never_said_not_to_have_been_started(
     assert not isinstance(fault, RunLostError) or fault.finished is DONE
 
 
+@pytest.mark.parametrize(
+    "does",
+    [
+        "embedded.report(lambda summaries: print('out') or 0)",
+        "print('out', flush=True); _leave_streams(); os.close(sys.stderr.fileno()); os._exit(0)",
+    ],
+    ids=["runner", "gateway process"],
+)
+def test_who_waits_for_the_end_of_what_was_written_does_not_wait_for_the_end_of_a_process(does: str) -> None:
+    """The kernel takes a millisecond to end each of them, and closes their files last."""
+    begins = """
+import os, sys, time
+from exeat.cli import embedded
+from exeat.run.gateway_process.serving import _leave_streams
+sys.stderr = embedded.open_report(int(sys.argv[1]))
+def end(status):
+    time.sleep(20)
+    for each in (1, 2, int(sys.argv[1])):
+        try:
+            os.write(each, b"late")
+        except OSError:
+            pass
+os._exit = end
+"""
+    ours, theirs = os.pipe()
+    with (
+        os.fdopen(ours, "rb") as report,
+        subprocess.Popen(
+            [sys.executable, "-uc", begins + does, str(theirs)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[theirs],
+        ) as child,
+    ):
+        os.close(theirs)
+        try:
+            assert child.stdout is not None
+            assert child.stderr is not None
+            assert (child.stdout.read(), child.stderr.read()) == (b"out\n", b"")
+            assert b"late" not in report.read()
+        finally:
+            child.kill()
+
+
 def test_of_a_run_that_was_killed_nothing_is_known() -> None:
     """exeat says how a run went, unless it is killed. Then the command may have run."""
     fault = read_fault(None, Finished(-9, stderr=b"the last words"))

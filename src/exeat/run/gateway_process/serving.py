@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from exeat.gateway.gates.resolve import load_system_resolver
@@ -146,8 +147,18 @@ async def _serve(
     control.setblocking(True)
     kept = KeptList(settings.name, settings.folder.allowlist_path) if settings.folder is not None else KeptList()
     outcome = tell_outcome(gateway.counters, gateway.policy, kept, handed.jail)
+    _leave_streams()
     send(control, Over(outcome.denied, outcome.failed, outcome.facts, outcome.used_ssh, learned))
     return 0
+
+
+def _leave_streams() -> None:
+    """Whoever reads what the command wrote waits until no one has them, and our end takes the kernel a millisecond."""
+    with suppress(OSError):  # no more files can be had: they wait for our end
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(nothing, number)
+        os.close(nothing)
 
 
 def _program_finder(handed: Serve) -> WhoAsks | None:
