@@ -60,6 +60,17 @@ async def readable(descriptor: int) -> None:
             os.close(own)
 
 
+async def next_message(channel: socket.socket, limit_s: float, most: int = 0) -> tuple[Message | None, list[int]]:
+    """What comes next, or has come. Nothing if the other end is gone, or nothing comes in time."""
+    with suppress(TimeoutError, OSError, ExeatError):
+        with suppress(BlockingIOError):
+            return receive(channel, most)
+        async with asyncio.timeout(limit_s):
+            await readable(channel.fileno())
+        return receive(channel, most)
+    return None, []
+
+
 class ForkedProcess:
     """A process of the starter's that was forked for this program. It has no parent here, so its end is told."""
 
@@ -76,11 +87,7 @@ class ForkedProcess:
         news = request.news
         news.setblocking(False)
         try:
-            async with asyncio.timeout(limit_s):
-                await readable(news.fileno())
-            message, received = receive(news, 1)
-        except (TimeoutError, OSError, ExeatError):
-            message, received = None, []
+            message, received = await next_message(news, limit_s, 1)
         except BaseException:
             request.close()
             raise
@@ -91,13 +98,9 @@ class ForkedProcess:
             return None
         process = cls(message.pid, news, received[0], request.channel)
         try:
-            async with asyncio.timeout(limit_s):
-                await readable(process._channel.fileno())
-            message, _ = receive(process._channel)
-        except BaseException as error:
+            message, _ = await next_message(process._channel, limit_s)
+        except BaseException:
             process.close()
-            if isinstance(error, (TimeoutError, OSError, ExeatError)):
-                return None
             raise
         if message is not Word.READY:
             process.close()

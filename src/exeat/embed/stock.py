@@ -19,13 +19,12 @@ from contextlib import suppress
 from functools import cache
 from typing import Final
 
-from exeat.embed.forked import ForkedProcess, Request, readable
+from exeat.embed.forked import ForkedProcess, Request, next_message
 from exeat.embed.starter import Starter
 from exeat.embed.surroundings import umask
-from exeat.errors import ExeatError
 from exeat.files.keys.search import variables_for_keys
 from exeat.jail.handed import as_proc_has_it
-from exeat.jail.messages import Message, Prepare, Take, Word, receive, send
+from exeat.jail.messages import Message, Prepare, Take, Word, send
 from exeat.trust.unnamed_file import file_in_memory
 
 MOST: Final = 64
@@ -216,11 +215,7 @@ class PreparedProcess(ForkedProcess):
 
     async def hear(self, limit_s: float) -> Message | None:
         """What it says next; None if it says nothing more, or nothing in time."""
-        with suppress(TimeoutError, OSError, ExeatError):
-            async with asyncio.timeout(limit_s):
-                await readable(self._channel.fileno())
-            return receive(self._channel)[0]
-        return None
+        return (await next_message(self._channel, limit_s))[0]
 
     async def take(self, command: Sequence[str], environ: Mapping[str, str], given: bytes | None) -> bool:
         """False: something is not as it was when the jail was made, and it does not begin."""

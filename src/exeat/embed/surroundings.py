@@ -28,6 +28,7 @@ AT_START: Final = (
     "LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "OPENSSL_CONF", "OPENSSL_MODULES",
 )  # fmt: skip
 UMASK: Final = b"Umask:"
+_READ: Final = 1 << 16
 
 
 def environ_at_start() -> dict[str, str]:
@@ -71,7 +72,15 @@ def _without_threads(line: bytes) -> bytes:
 
 def _read(name: str) -> bytes:
     try:
-        with open(f"{_SELF}/{name}", "rb", buffering=0) as file:
-            return file.read()
+        file = os.open(f"{_SELF}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""  # the kernel has none of it
+    parts = [b""]
+    try:
+        while part := os.read(file, _READ):
+            parts.append(part)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+    return b"".join(parts)

@@ -66,7 +66,7 @@ def hidden_paths(
     search = Search(first, environ, uid)
     listed = _on_the_list(search, uid, program)
     for other in others[:_MOST_HOMES]:
-        listed |= _on_the_list(Search(other, {}, uid), uid, program)
+        listed |= _on_the_list(Search(other, {}, uid), uid, program, elsewhere=False)
     for other in others[_MOST_HOMES:]:
         if not is_needed(other, first):
             listed[other] = HiddenPath(other, (), "another user's home directory")
@@ -84,10 +84,11 @@ def hidden_paths(
     return sorted(listed.values())
 
 
-def _on_the_list(search: Search, uid: int, program: str) -> Found:
+def _on_the_list(search: Search, uid: int, program: str, *, elsewhere: bool = True) -> Found:
+    """`elsewhere`: also what is in no home directory, for which to look once is enough."""
     found: Found = {}
     for line in load_key_list(search.begins()):
-        if (line.only_root and uid) or (program and line.program == program):
+        if (line.only_root and uid) or (program and line.program == program) or not (elsewhere or line.path[0] == "~"):
             continue
         for path in search.places(line.path):
             for place in search.found(path, line):

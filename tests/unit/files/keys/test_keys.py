@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -236,6 +237,24 @@ def test_another_home_of_the_same_user_is_looked_through_too(home: Path, monkeyp
     assert sorted(found(home)) == ["home/account/.netrc"]
     paths = {each.path for each in hidden_paths(str(home), {}, 0, FilePolicy())}
     assert f"{home.parent}/other/.netrc" in paths
+
+
+def test_what_is_in_no_home_is_looked_at_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's commands wait for the look through everyone's home."""
+    accounts = home.parent / "passwd"
+    write(home.parent / "user0/.netrc")
+    accounts.write_text("".join(f"u:x:{n + 9}:1::{home.parent}/user{n}:/bin/sh\n" for n in range(3)))
+    monkeypatch.setattr("exeat.files.homes.ACCOUNTS", str(accounts))
+    looked_at: list[str] = []
+
+    def lstat(path: str, *, look: Callable[[str], os.stat_result] = os.lstat) -> os.stat_result:
+        looked_at.append(path)
+        return look(path)
+
+    monkeypatch.setattr("exeat.files.keys.search.os.lstat", lstat)
+    hidden_paths(str(home), {}, 0, FilePolicy())
+    assert looked_at.count("/etc/gshadow") == 1
+    assert looked_at.count(f"{home.parent}/user0/.netrc") == 1
 
 
 def test_of_too_many_homes_the_rest_is_hidden_whole(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
