@@ -216,6 +216,8 @@ def report(act: Callable[[list[str]], int]) -> NoReturn:
         # Who reads it, and what the command wrote, need not wait for our memory to be given back.
         os.closerange(0, min(3, sys.stderr.fileno()))
         os.close(sys.stderr.fileno())
+        if sys.platform == "linux":
+            os.sched_yield()  # nor until this processor is free
     finally:
         os._exit(status)
 

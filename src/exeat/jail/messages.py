@@ -44,7 +44,8 @@ class Word(Enum):
     ENDING = b"e"  # runner to relay: write everything out, and leave
     FORK = b"f"  # program to starter: a runner is wanted. With two sockets: to answer on, and for the runner itself
     STANDING = b"a"  # runner to program: all is there but the command
-    STREAMS = b"t"  # program to runner, with descriptors: where to report, and the command's three streams
+    STREAMS = b"t"  # program to runner, with descriptors: where to report, and the command's three streams. Runner to
+    #                 gateway process, with that for errors: the jail is right for the command
 
 
 # From the builder and from init to the runner
@@ -211,11 +212,8 @@ class Fetched(Value):
     said: tuple[str, ...]  # for the user
 
 
-COMPLAINTS: Final = "complaints"  # no socket, but where standard error is to go
-
-
 class Serve(Value):
-    """From the runner, with the jail's sockets: one word for each of them (tcp, udp, dns, log, or COMPLAINTS)."""
+    """From the runner, with the jail's sockets: one word for each of them (tcp, udp, dns, log)."""
 
     jail: str
     user: str  # for those who come to the gateway as to a proxy; "": no need to log in

@@ -54,13 +54,13 @@ def bind(
     take, environs = late.wait()
     streams: list[int] = []
     try:
-        gateway.take(take, environs)  # which gets ready while we look
+        gateway.take(take, environs, built, KIND)  # which gets ready while we look
         with ClosedMemory():
             given = late.adopt(take, environs[0], environs[-1])
             known = plan.replace(settings=plan.settings.replace(argv=list(take.argv), environ=given))
             files.take_up(known)
             streams = late.accept()
-            prepared = gateway.serve_taken(built, KIND, plan.prepared, given, streams[2])
+            prepared = gateway.serve_taken(plan.prepared, given, streams[2])
         known = known.replace(prepared=prepared)
         files.plan = known
         variables = variables_of(known.settings, prepared)

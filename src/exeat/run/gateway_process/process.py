@@ -77,18 +77,18 @@ class GatewayProcess:
         self._is_prepared = True
         return found
 
-    def take(self, message: messages.Take, environs: Sequence[int]) -> None:
-        """A command is known that may be for this jail: have its environment, and exeat's own."""
+    def take(self, message: messages.Take, environs: Sequence[int], built: Built, jail: str) -> None:
+        """A command is known that may be for this jail: have its environment, exeat's own, and sockets to serve."""
         messages.send(self.socket, message, environs)
+        self._hand_over(built, jail)
 
-    def serve_taken(
-        self, built: Built, jail: str, found: Preparations, given: dict[bytes, bytes] | None, complaints: int
-    ) -> Preparations:
+    def serve_taken(self, found: Preparations, given: dict[bytes, bytes] | None, complaints: int) -> Preparations:
         """As `serve`, once it is certain; and have the secrets fetched, which is told with what was `found` before.
 
         What their commands complain of goes to `complaints`. Raises ConfigError.
         """
-        self._hand_over(built, jail, (complaints,))
+        with suppress(ConnectionError):  # it has ended, and may have said why
+            messages.send(self.socket, messages.Word.STREAMS, [complaints])
         if found.trust is not None:
             found = self._fetched(found, given)
         self._await_ready()
@@ -105,20 +105,19 @@ class GatewayProcess:
         self._hand_over(built, jail)
         self._await_ready()
 
-    def _hand_over(self, built: Built, jail: str, complaints: Sequence[int] = ()) -> None:
+    def _hand_over(self, built: Built, jail: str) -> None:
         sockets = built.sockets
         kinds = [
             kind
             for kind, group in (
                 ("tcp", sockets.tcp), ("udp", sockets.dns_udp), ("dns", sockets.dns_tcp), ("log", sockets.dropped),
-                (messages.COMPLAINTS, complaints),
             )
             for _ in group
         ]  # fmt: skip
         user, password = built.credentials or ("", "")
         try:
             message = messages.Serve(jail, user, password, built.init, tuple(kinds))
-            messages.send(self.socket, message, [*(each.fileno() for each in sockets.all()), *complaints])
+            messages.send(self.socket, message, [each.fileno() for each in sockets.all()])
         except ConnectionError:
             pass  # it has ended, and may have said why
         finally:

@@ -15,7 +15,7 @@ from exeat.gateway.gates.resolve import load_system_resolver
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.process import raise_descriptor_limit, run_in_loop
 from exeat.gateway.record.counters import Counters, Entry, KeptList, describe_allowed, describe_denied, describe_failed
-from exeat.jail.messages import COMPLAINTS, Over, Serve, Take, Word, receive, send
+from exeat.jail.messages import Over, Serve, Take, Word, receive, send
 from exeat.policy import Policy
 from exeat.run.gateway_process.rules import ReadRules
 from exeat.run.outcome import Outcome
@@ -60,11 +60,7 @@ def _receive(control: socket.socket) -> tuple[Serve, dict[str, list[socket.socke
         return None
     sockets: dict[str, list[socket.socket]] = {"tcp": [], "udp": [], "dns": [], "log": []}
     for kind, descriptor in zip(message.kinds, received, strict=True):
-        if kind == COMPLAINTS:
-            os.dup2(descriptor, 2, inheritable=True)
-            os.close(descriptor)
-        else:
-            sockets[kind].append(socket.socket(fileno=descriptor))
+        sockets[kind].append(socket.socket(fileno=descriptor))
     return message, sockets
 
 
@@ -78,6 +74,15 @@ def _take(late: Late, control: socket.socket) -> dict[bytes, bytes] | None:
     for each in received:
         os.close(each)
     return given
+
+
+def _is_certain(control: socket.socket) -> bool:
+    """Wait until the jail is known to be right for the command. What is to be complained of goes to its streams."""
+    message, received = receive(control, 1)
+    for each in received:
+        os.dup2(each, 2, inheritable=True)
+        os.close(each)
+    return message is Word.STREAMS
 
 
 async def _serve(
@@ -94,6 +99,9 @@ async def _serve(
     if (received := _receive(control)) is None:
         return 0  # there will be no run
     handed, sockets = received
+    load_system_resolver()
+    if settings.late is not None and not _is_certain(control):
+        return 0
     if intercepting is not None and settings.late is not None:
         intercepting.fetch(control, given)
     control.setblocking(False)
@@ -129,7 +137,6 @@ async def _serve(
     loop.add_reader(control.fileno(), over.set)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, over.set)
-    load_system_resolver()
     if intercepting is not None:
         intercepting.start_renewals(gateway.state.journal)
     rotates = settings.audit is not None and not rotation.in_reach
