@@ -60,11 +60,12 @@ def bind(
             known = plan.replace(settings=plan.settings.replace(argv=list(take.argv), environ=given))
             files.take_up(known)
             streams = late.accept()
-            prepared = gateway.serve_taken(plan.prepared, given, streams[2])
+            prepared = gateway.begin_taken(plan.prepared, given, streams[2])
         known = known.replace(prepared=prepared)
         files.plan = known
         variables = variables_of(known.settings, prepared)
         jail.become(take.argv, jail.environ(spec.replace(variables=variables)), streams, take.umask)
+        gateway.await_ready()
     finally:
         for each in (*environs, *streams):
             os.close(each)

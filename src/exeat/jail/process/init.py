@@ -11,7 +11,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -41,12 +41,14 @@ def live_as_init(place: Place, control: socket.socket, positions: dict[int, int]
         if spec.terminal is not None:
             _lead_session(spec.terminal)
         attempts = Attempts(lambda name: messages.send(control, messages.NestingRefused(name)))
-        ahead = _fork_ahead(place, control, attempts) if spec.is_late else None
+        ahead = _Ahead(place, control, attempts) if spec.is_late else None
         messages.send(control, messages.Word.READY)
         # The word to go comes when the builder is gone and the runner is our parent, not before.
         message, streams = messages.receive(control, len(descriptors.STREAMS) if spec.is_late else 0)
-        known = message
-        if isinstance(message, messages.Command):
+        if ahead is not None:
+            if not isinstance(message, messages.Command):
+                os._exit(1)
+            ahead.tell(message, streams)  # so that it gets ready meanwhile
             message, _ = messages.receive(control)
         if message is not messages.Word.GO:
             os._exit(1)
@@ -57,14 +59,8 @@ def live_as_init(place: Place, control: socket.socket, positions: dict[int, int]
             command = os.fork()
             if command == 0:
                 _become_command(place, control, attempts)
-        elif isinstance(known, messages.Command):
-            command, tell = ahead
-            messages.send(tell, known, streams)
-            tell.close()
-            for each in streams:
-                os.close(each)
         else:
-            os._exit(1)  # the runner does not know what it wants
+            command = ahead.let_go()
         leads = spec.terminal is not None
         shares = spec.has_terminal and not leads
         _Watch(command, signals, control, positions, attempts, leads_session=leads, shares_group=shares).go_on()
@@ -113,15 +109,27 @@ def _is_gone(control: socket.socket) -> bool:
         return False
 
 
-def _fork_ahead(place: Place, control: socket.socket, attempts: Attempts) -> tuple[int, socket.socket]:
-    """The command's process, before anyone knows what it is to be. It waits at the socket for that."""
-    ours, theirs = messages.open_channel()
-    command = os.fork()
-    if command == 0:
-        ours.close()
-        _become_command(place, control, attempts, theirs)
-    theirs.close()
-    return command, ours
+class _Ahead:
+    """The command's process, before anyone knows what it is to be. It waits at the socket for that, and then for GO."""
+
+    def __init__(self, place: Place, control: socket.socket, attempts: Attempts) -> None:
+        self._channel, theirs = messages.open_channel()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._channel.close()
+            _become_command(place, control, attempts, theirs)
+        theirs.close()
+
+    def tell(self, command: messages.Command, streams: Sequence[int]) -> None:
+        messages.send(self._channel, command, streams)
+        for each in streams:
+            os.close(each)
+
+    def let_go(self) -> int:
+        with suppress(OSError):  # it has ended already, and said why
+            messages.send(self._channel, messages.Word.GO)
+        self._channel.close()
+        return self._pid
 
 
 def _become_command(
@@ -159,6 +167,8 @@ def _hear_command(place: Place, told: socket.socket) -> None:
         os._exit(1)
     place.become(message)
     descriptors.take_streams(streams)
+    if messages.receive(told)[0] is not messages.Word.GO:
+        os._exit(1)
 
 
 class _Watch:

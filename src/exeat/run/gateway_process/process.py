@@ -82,16 +82,15 @@ class GatewayProcess:
         messages.send(self.socket, message, environs)
         self._hand_over(built, jail)
 
-    def serve_taken(self, found: Preparations, given: dict[bytes, bytes] | None, complaints: int) -> Preparations:
-        """As `serve`, once it is certain; and have the secrets fetched, which is told with what was `found` before.
+    def begin_taken(self, found: Preparations, given: dict[bytes, bytes] | None, complaints: int) -> Preparations:
+        """Once it is certain: have the secrets fetched, which is told with what was `found` before, and all served.
 
-        What their commands complain of goes to `complaints`. Raises ConfigError.
+        What their commands complain of goes to `complaints`. `await_ready` is still to be called. Raises ConfigError.
         """
         with suppress(ConnectionError):  # it has ended, and may have said why
             messages.send(self.socket, messages.Word.STREAMS, [complaints])
         if found.trust is not None:
             found = self._fetched(found, given)
-        self._await_ready()
         return found
 
     def _fetched(self, found: Preparations, given: dict[bytes, bytes] | None) -> Preparations:
@@ -103,7 +102,7 @@ class GatewayProcess:
     def serve(self, built: Built, *, jail: str) -> None:
         """Hand over the sockets and wait until it serves them, its log open. Raises ExeatError. They are its own."""
         self._hand_over(built, jail)
-        self._await_ready()
+        self.await_ready()
 
     def _hand_over(self, built: Built, jail: str) -> None:
         sockets = built.sockets
@@ -123,7 +122,8 @@ class GatewayProcess:
         finally:
             sockets.close()
 
-    def _await_ready(self) -> None:
+    def await_ready(self) -> None:
+        """Until it serves, its log open. Raises ExeatError."""
         if self._expect(messages.Word)[0] is not messages.Word.READY:
             raise StartError("the gateway ended before it started")
 
