@@ -29,6 +29,7 @@ from bench.startup import Program, _start, run_command
 from bench.tables import row_table
 from bench.vm_boot import barest_boot
 from bench.vm_idle import Idle, measure_idle
+from exeat.errors import JailError
 from exeat.jail.vm.accel import choose
 from exeat.jail.vm.kernel import find_kernel
 from exeat.jail.vm.options import AUTO, KVM, MEMORY
@@ -244,7 +245,11 @@ def main(argv: list[str]) -> int:
     effort = Effort(1, 1.0, 0, 0, 1) if options.quick else Effort(3, 3.0, 0, 0, STARTS)
     results = Results()
     guest = jail = None
-    kernel = find_kernel("", os.environ)
+    try:
+        kernel = find_kernel("", os.environ)
+    except JailError as error:
+        say(f"bench: {error.public} ({error.fix})")
+        return 2
     with TemporaryDirectory(prefix="home-", dir=WORK) as home:
         os.environ["EXEAT_HOME"] = home
         try:
