@@ -77,7 +77,7 @@ class Registry:
             known = self._sandboxes.setdefault(config.name, config)
         if known != config:
             raise ConfigError(
-                f"the sandbox {config.name!r} is registered already, with other settings",
+                f"the sandbox {config.name!r} is already registered, with other settings",
                 expected="another name, or a Registry() of its own",
             )
         return config

@@ -75,7 +75,7 @@ def _check_parameters(plain: FunctionType) -> None:
         if parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
             raise _error(
                 plain.__name__,
-                f"its parameter {parameter.name!r} has no name for callers: arguments are passed by name",
+                f"its parameter {parameter.name!r} cannot be passed by name, as all arguments are",
             )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ASK_S = 3.0  # for an answer of the engine
 WAIT_S = 8.0  # for everything; Podman's service may have to be started
-_ELSEWHERE = "run exeat where the engine is; from here a run has its gateway as a sidecar, which is weaker"
+_ELSEWHERE = "run exeat on the engine's machine; from here, the gateway runs as a sidecar, which is weaker"
 
 
 @dataclass(frozen=True, slots=True)

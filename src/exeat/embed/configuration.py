@@ -252,7 +252,7 @@ class _Checked:
         _refuse(
             bool(read.denied) and not self.allows,
             network.where("denied_domains"),
-            "nothing is allowed that it could deny",
+            "it denies nothing, because nothing is allowed",
             "allowed_domains as well",
         )
         _refuse(
@@ -270,7 +270,7 @@ class _Checked:
 
     def _refuse_without_network(self) -> None:
         read, network, sandbox = self.read, self.network, self.sandbox
-        off = "sandbox.allow_network is false, so nothing is to get out"
+        off = "sandbox.allow_network is false, so nothing may get out"
         for key, given in (
             ("allowed_domains", self.rules),
             ("proxy", read.proxy),

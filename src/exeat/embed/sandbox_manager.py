@@ -140,7 +140,7 @@ class SandboxManager:
         if not self._configuration.enabled:
             return command
         if self._ask is not None:
-            raise ConfigError("questions can only be answered by run", where="wrap", expected="run, or no ask")
+            raise ConfigError("only run() can answer questions", where="wrap", expected="run, or no ask")
         own = own_options(self._state, wrapped=True)
         return [*launcher(), *own, *run_options(self._configuration), "--", *command]
 

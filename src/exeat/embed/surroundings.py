@@ -39,7 +39,7 @@ def umask() -> int:
     for line in _read("status").split(b"\n"):
         if line.startswith(UMASK):
             return int(line[len(UMASK) :], 8)
-    raise OSError("/proc/thread-self/status says nothing of the umask")
+    raise OSError("/proc/thread-self/status does not show the umask")
 
 
 def surroundings() -> tuple[object, ...]:

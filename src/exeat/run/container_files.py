@@ -70,7 +70,7 @@ class ContainerFiles(CommandFiles):
         try:
             self._folder = RunFolder()
         except OSError as error:
-            raise JailError("there is no place for what is put into the container", detail=str(error)) from None
+            raise JailError("there is no folder for the files that go into the container", detail=str(error)) from None
         self.folder, self.memory = self._folder.path, f"{state_home()}/images"
         try:
             with usual_modes():

@@ -76,7 +76,7 @@ class ControlServer:
         except (ValueError, TypeError, KeyError, RecursionError):
             return {"ok": False, "error": "not a request"}
         if action is None:
-            return {"ok": False, "error": "this command does not understand that; is it of another version of exeat?"}
+            return {"ok": False, "error": "this command does not know that request; is its exeat of another version?"}
         try:
             return {"ok": True, **await action(request)}
         except ExeatError as error:

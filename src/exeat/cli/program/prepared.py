@@ -35,7 +35,7 @@ class Program:
         messages.send(self._channel, messages.Word.STANDING)
         message, received = messages.receive(self._channel, 2)
         if not isinstance(message, messages.Take):
-            raise NotTakenError("no command has come")
+            raise NotTakenError("no command arrived")
         sys.stderr = io.StringIO()  # until there is a place to say it
         return message, received
 

@@ -120,7 +120,7 @@ async def bind(terms: Terms, trust: PoolTrust | None) -> Binding:
     """Fetch the values and make the certificates. Raises ConfigError. Takes a millisecond, unless a command is run."""
     if not terms.looks_inside:
         return Binding(terms.policy)
-    assert trust is not None, "whoever looks inside checks servers"
+    assert trust is not None, "servers are checked wherever TLS is looked into"
     secrets: tuple[Secret, ...] = ()
     if all(spec.source.value is not None for spec in terms.specs):
         secrets = fetch(terms.specs, {})

@@ -155,7 +155,7 @@ def _ensure_running(engine: Engine, image: str, way_out: str) -> str:
             found = engine.call("GET", f"/containers/{NAME}/json")
             if (found["Config"].get("Labels") or {}).get(KIND) != "sidecar":
                 raise EngineError(
-                    f"there is a container {NAME} that exeat did not make", fix=f"{engine.kind} rm {NAME}, if it may go"
+                    f"there is a container {NAME} that exeat did not make", fix=f"{engine.kind} rm {NAME}, if unused"
                 )
             if found["Config"]["Labels"].get("exeat.image") != image:  # of another version of exeat
                 engine.call("DELETE", f"/containers/{NAME}", query={"force": True})
@@ -279,5 +279,5 @@ def _execute(engine: Engine, container: str, command: list[str]) -> None:
         text = said.decode("utf-8", "replace")
         shown = "".join(char for char in text if char.isprintable() or char == "\n").strip()
         raise EngineError(
-            f"the sidecar did not take the rules: {shown[-500:] or status}", fix=f"{engine.kind} logs {NAME}"
+            f"the sidecar did not accept the rules: {shown[-500:] or status}", fix=f"{engine.kind} logs {NAME}"
         )

@@ -22,7 +22,7 @@ OWN_FILES = "exeat's own files"
 _OWN = KeyLine("", OWN_FILES)
 _ASKED = KeyLine("", "asked for")
 _IDENTITY = KeyLine("", "SSH keys")
-_RUNTIME = "what programs that run share with each other"
+_RUNTIME = "files and sockets that running programs share"
 _MOST_HOMES = 16  # that are looked through; of all others, which only root could read, nothing is left
 _OF_KERNEL = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "mqueue", "nsfs", "securityfs", "tracefs", "debugfs")
 # Where signing in would leave a key that is not there yet. A command can ask its user to do that, and wait. Not all of
@@ -108,7 +108,7 @@ def _add_other_names(hidden: Found, home: str) -> None:
         for other in names.of(path):
             if is_needed(other, home):
                 raise ConfigError(
-                    f"cannot be hidden from the command: it is {other} as well, without which nothing runs",
+                    f"cannot be hidden from the command: it is {other} as well, which every command needs",
                     where=path,
                     expected=f"nothing of it mounted elsewhere, or --show {path}",
                 )

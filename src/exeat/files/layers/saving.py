@@ -140,7 +140,7 @@ class _Saver(LayerTree):
         full = joined(path, name)
         self._path_bytes += len(full)
         if self._path_bytes > MAX_PATH_BYTES_KEPT:
-            raise ExeatError("what the command wrote is not kept: too many of its paths are long")
+            raise ExeatError("what the command wrote is not kept: too many of its paths are too long")
         if is_too_far(full):
             self._leave_out(full)
             return

@@ -144,7 +144,7 @@ class TrustFolder:
             self.remove()
             raise StartError(
                 f"the certificates that the command is to trust cannot be written: {error.strerror}",
-                detail="they go to a folder among temporary files; TMPDIR says where",
+                detail="they go to a temporary folder; TMPDIR sets where",
             ) from None
 
     def _fill(self, trust: TrustFiles) -> None:

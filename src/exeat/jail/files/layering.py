@@ -119,7 +119,7 @@ class Machine:
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
-            why = f"an earlier run in this sandbox has put something else on the way to {path}"
+            why = f"an earlier run in this sandbox put a file or a link into the path {path}"
             raise OSError(error.errno, why) from None
         with using(place), using(descriptor):
             mount(path_of(descriptor), path_of(place), None, MS_BIND | MS_REC)

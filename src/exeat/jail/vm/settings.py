@@ -105,7 +105,7 @@ def start_text(
     if len(text) > HOST_LIMIT:
         raise JailError(
             f"the arguments and the environment have {len(text)} bytes, and a guest takes {HOST_LIMIT}",
-            fix="put what is long into a file",
+            fix="pass long values in a file",
         )
     return text
 

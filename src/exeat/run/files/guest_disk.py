@@ -24,7 +24,7 @@ _HEAD: Final = 1 << 20  # of an image, by which it is known again
 _ALWAYS_LEFT: Final = 256 << 20  # of the machine's disk, for all others
 _LEAST: Final = 16 << 20
 _NEARLY: Final = 4 << 20
-_NO_ROOM: Final = "there is no room for what the guest writes"
+_NO_ROOM: Final = "there is no disk space for the guest's files"
 
 
 class OpenDisk:
@@ -114,7 +114,7 @@ def _check(descriptor: int, image: Image, folder: SandboxFolder, now: dict[str, 
     if any(noted.get(key) != value for key, value in now.items()):
         begun_with = noted.get("image", "another image")
         raise ConfigError(
-            f'the sandbox "{folder.name}" has a disk that was begun with {begun_with}, as that was then',
+            f'the sandbox "{folder.name}" has a disk made from {begun_with}, not from this image as it is now',
             where=f"--image {image.path}",
             expected=f"that image unchanged, another --name, or {remedy}",
         )

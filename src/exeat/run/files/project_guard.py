@@ -54,7 +54,7 @@ def guard_projects(
     read_only = places(held)
     doubled = tuple(place for place in read_only if has_second_name(place.path))
     notes += [
-        f"{place.path}: a second name (a hard link) leads to what is protected; at the end it is put back"
+        f"{place.path}: protected, but has a second name (a hard link); changes by that name are undone at the end"
         for place in doubled
     ]
     holdings = Holdings(read_only, places(inner), (), places(folders), absent, fatal, work, second_names=doubled)

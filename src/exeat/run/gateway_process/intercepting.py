@@ -160,7 +160,7 @@ def _note(policy: Policy, rule: Rule) -> str:
     """What the rules that someone wrote make of one host of a secret. Of many hosts at once nothing can be said."""
     pattern = rule.pattern
     if pattern.scope is not Scope.EXACT:
-        return " (allowed by that where no other rule is)"
+        return " (allowed by that, unless another rule applies)"
     host, port = Name(pattern.name), rule.ports[0][0]
     if is_exempt(policy, host, port):
         return " (but a rule says no-intercept, so the server gets the placeholder)"

@@ -109,7 +109,7 @@ def _notes(added: Iterable[Rule]) -> list[str]:
     for rule in sorted(added, key=lambda each: each.text):
         network = rule.pattern.network
         if rule.conditional:
-            notes.append(f"{rule.text}: TLS is looked into from the next start on; until then this denies it")
+            notes.append(f"{rule.text}: TLS to it is looked into from the next start; until then it is denied")
         elif not rule.deny and (network.is_loopback if network is not None else rule.pattern.name == LOCALHOST.text):
             notes.append(f"{rule.text}: the host's loopback is opened at the next start")
     return notes

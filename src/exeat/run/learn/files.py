@@ -182,7 +182,7 @@ def _remarks(found: LearnedFiles, seen: FilesSeen, around: Surroundings) -> Iter
 def _why_not(folder: str, around: Surroundings) -> str:
     """Why a folder is not proposed; "" if it may be."""
     if not folder.isprintable() or not folder.isascii():
-        return "a strange name"
+        return "an unusual name"
     if folder in around.search_path or not _CODE.isdisjoint(folder.split("/")):
         return "programs outside run what is there"
     if is_below(around.home, folder):

@@ -156,7 +156,7 @@ def _make_unlike(
                 raise
         else:
             return made
-    raise _fault(spec, "no placeholder can be told from the others", "other placeholders, or another shape")
+    raise _fault(spec, "no placeholder found that differs from the others", "other placeholders, or another shape")
 
 
 def renewal_plan(secrets: Iterable[Secret]) -> tuple[tuple[Secret, float], ...]:
@@ -233,7 +233,11 @@ def _run(spec: SecretSpec, argv: tuple[str, ...], environ: Mapping[str, str]) ->
     """What the command prints. It has no input and no terminal; what it complains of goes where ours does."""
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         # The kernel drops the status then, and Python makes a 0 of it.
-        raise _fault(spec, "how its command ends cannot be told: SIGCHLD is ignored", "a start without that")
+        raise _fault(
+            spec,
+            "the exit status of its command is unknown: SIGCHLD is ignored",
+            "exeat started with SIGCHLD not ignored",
+        )
     deadline = time.monotonic() + spec.source.timeout_s
     try:
         with _Undisturbed() as signals:
