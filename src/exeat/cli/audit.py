@@ -1,4 +1,4 @@
-"""What reads audit logs: `exeat audit verify`, and `exeat replay`, which judges recorded requests by another policy."""
+"""`exeat audit verify`, and `exeat replay`, which judges recorded requests by another policy."""
 
 from __future__ import annotations
 

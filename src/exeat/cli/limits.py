@@ -1,4 +1,4 @@
-"""Options that a container and a virtual machine share: what it may use, and what of this machine is in it."""
+"""Options that a container and a virtual machine share: limits, and mounts of this machine's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several commands have: what may be reached, what a command may do to files, which sandbox is meant."""
+"""Options shared by several commands: the policy, the rights to files, the sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""argparse, with a better word for those who mistyped: what they may have meant, and where it belongs."""
+"""argparse with better messages for typos: what the user may have meant, and where it belongs."""
 
 from __future__ import annotations
 

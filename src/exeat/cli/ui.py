@@ -1,4 +1,4 @@
-"""`exeat ui`: its options, and what it says. The page is in exeat.ui."""
+"""`exeat ui`: its options and messages. The page is in exeat.ui."""
 
 from __future__ import annotations
 

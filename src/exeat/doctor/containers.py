@@ -1,4 +1,4 @@
-"""Which engines there are for `exeat run --container`, and how exeat gets into the network of their containers.
+"""Finds the engines for `exeat run --container`, and the way into the network of their containers.
 
 Engines are asked, and nothing is started in them. One that does not answer costs a few seconds, not the report.
 """

@@ -1,4 +1,4 @@
-"""What a `SandboxManager` was told to do, read whole or refused whole.
+"""The configuration of a `SandboxManager`: accepted as a whole or refused as a whole.
 
 A setting that contradicts another is an error when the manager is made, not a surprise when a command runs.
 """
@@ -216,7 +216,7 @@ def parse_outer_proxy(text: str, where: str) -> OuterProxy:
         raise ConfigError(error.public, where=where, expected=_PROXY_URL) from None
     credentials = parts.netloc.rpartition("@")[0]
     place = f"{host.authority}:{port}"
-    # Whoever writes a proxy down means the one that the name leads to, and most are inside.
+    # A configured proxy means the one that the name leads to, and most are internal.
     private = "" if isinstance(host, Address) else " private"
     return OuterProxy(
         url=f"{parts.scheme}://{credentials}{'@' if credentials else ''}{place}",

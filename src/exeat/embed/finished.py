@@ -1,4 +1,4 @@
-"""How a command ended, and how its ending can go wrong."""
+"""The result of a command, and the errors that can take its place."""
 
 from __future__ import annotations
 

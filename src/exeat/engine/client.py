@@ -214,7 +214,7 @@ class Answer:
         return bytes(whole)
 
     def take_start(self) -> bytes:
-        """What came of a stream with the head, for whoever goes on with `connection`."""
+        """Bytes of the stream that came with the head, for the next user of `connection`."""
         start, self._pieces = b"".join(self._pieces), []
         return start
 

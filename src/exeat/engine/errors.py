@@ -1,4 +1,4 @@
-"""What goes wrong with an engine, and what to do about it."""
+"""Errors of an engine, with advice."""
 
 from __future__ import annotations
 

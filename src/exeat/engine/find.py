@@ -1,4 +1,4 @@
-"""Which engine there is, and why there is none."""
+"""Chooses an engine, or says why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--mount SRC:DST[:ro]`, made certain: what it names is there, may be shared, and has a place inside."""
+"""Checks `--mount SRC:DST[:ro]`: the source exists, may be shared, and has a place inside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--write` and `--read-only` name, made certain: full paths that exist and can be used.
+"""Resolves `--write` and `--read-only` to full paths that exist and can be used.
 
 Checked before anything starts. A path that would be shared, protected or hidden in another way than it was meant is an
 error, never a guess.

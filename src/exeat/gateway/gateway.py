@@ -184,7 +184,7 @@ class Gateway:
             raise StartError("cannot answer DNS on the sockets given", detail=str(error)) from None
 
     async def settle(self, limit_s: float) -> None:
-        """Serve what has come so far to its end, for a while: whoever sent it has gone, and it is to be on record."""
+        """Serve what has come so far to its end, for a while: the sender has gone, and it must be recorded."""
         deadline = self._loop.time() + limit_s
         while self._loop.time() < deadline:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What a gateway may spend: its limits, settable in `[limits]` of a policy file, and how they are kept count of."""
+"""The limits of a gateway, settable in `[limits]` of a policy file, and the accounting for them."""
 
 from __future__ import annotations
 

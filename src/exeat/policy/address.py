@@ -1,4 +1,4 @@
-"""What kind of place an address is. Our own table: `ipaddress.is_global` calls NAT64, 6to4 and more global.
+"""Kinds of addresses. Our own table: `ipaddress.is_global` calls NAT64, 6to4 and more global.
 
 Nothing here decides. A class other than PUBLIC means that reaching it must have been asked for.
 """

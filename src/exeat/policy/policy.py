@@ -162,5 +162,5 @@ def address_forms(ip: IP) -> tuple[IP, ...]:
     """The address and every other one it may lead to. A deny rule for any of them denies it."""
     ip = unmapped(ip)
     if ip.is_unspecified:
-        return ip, LOOPBACK[ip.version == 6]  # whoever connects to 0.0.0.0 is connected to 127.0.0.1
+        return ip, LOOPBACK[ip.version == 6]  # connecting to 0.0.0.0 connects to 127.0.0.1
     return (ip,) if isinstance(ip, IPv4Address) else (ip, *carried_ipv4(ip))

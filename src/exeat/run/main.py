@@ -76,7 +76,7 @@ def _run(settings: RunSettings) -> int:
         tell(settings, summary, as_json(outcome, status))
         return status
     except NoWayError:
-        raise  # whoever asked may know another way; the run is not over
+        raise  # the program may know another way; the run is not over
     except ExeatError as error:
         tell(settings, summary, as_json(UNKNOWN, None, str(error)))
         raise

@@ -1,4 +1,4 @@
-"""`--nest`: when the command may make user namespaces, and what is said of programs that tried without it."""
+"""`--nest`: when the command may make user namespaces, and the message about programs that tried without it."""
 
 from __future__ import annotations
 

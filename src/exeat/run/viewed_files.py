@@ -1,4 +1,4 @@
-"""The command has a view of files of its own: what it is made of, and what is held and watched outside. Linux."""
+"""The command's files in a jail with a view: its parts, and what exeat protects and watches. Linux."""
 
 from __future__ import annotations
 

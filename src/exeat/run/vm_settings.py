@@ -1,4 +1,4 @@
-"""What a virtual machine cannot have, and what is settled by having one."""
+"""Settings that a virtual machine cannot have, and those that it implies."""
 
 from __future__ import annotations
 

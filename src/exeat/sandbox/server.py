@@ -1,4 +1,4 @@
-"""The end of the control socket that is in the gateway's process. It answers its own user only."""
+"""The gateway process's end of the control socket. It answers only its own user."""
 
 from __future__ import annotations
 

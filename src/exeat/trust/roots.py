@@ -1,4 +1,4 @@
-"""Which authorities the upstream's certificate is checked against: the system's, and those that the user adds.
+"""The roots for verifying servers: the system's, and those that the user adds.
 
 Everything is read once, before the command runs: it may write what its user may write. A check can be made stricter
 or wider here by whom exeat belongs to, and never be turned off.

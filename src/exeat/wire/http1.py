@@ -213,7 +213,7 @@ _ORIGIN: Final = re.compile(rb"/[!\"$-~]*")
 def encode_target(target: bytes) -> bytes:
     """A request target that may hold UTF-8 as it is, which curl and others send, with that percent-encoded.
 
-    Raises ProtocolError for other bytes: as what they would be read is anybody's guess.
+    Raises ProtocolError for other bytes: servers may read them in any way.
     """
     try:
         target.decode("utf-8")

@@ -1,4 +1,4 @@
-"""`exeat image gateway`: its options, and what is shown while it is built."""
+"""`exeat image gateway`: its options, and the progress shown during the build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer of the harness means: a result, or the error that the caller gets."""
+"""The meaning of an answer of the harness: a result, or the error for the caller."""
 
 from __future__ import annotations
 

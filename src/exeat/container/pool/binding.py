@@ -1,6 +1,6 @@
-"""What a claim binds to a sandbox: a policy, secrets, and what the container is told of them.
+"""Binds a claim's policy and secrets to a sandbox, and makes the files and variables for its container.
 
-Nothing here is shared between two claims but whom servers are checked against. A value never leaves this process except
+Two claims share nothing here except the roots for verifying servers. A value never leaves this process except
 in a request to a host of its secret: the container gets placeholders and certificates.
 """
 

@@ -1,4 +1,4 @@
-"""`exeat run --container` where no one can enter the container's network: an engine on another machine.
+"""`exeat run --container` if exeat cannot enter the container's network: an engine on another machine.
 
 The gateway is a container next to the command's, on two networks of this run; the command's network has no way out.
 It is weaker than a jail: what does not use the proxy variables reaches nothing, and nothing is looked into.

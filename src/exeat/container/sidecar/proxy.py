@@ -133,7 +133,7 @@ def _refresh_all(engine: Engine, registry: HasSandboxes, container: str, key: by
 
 
 def _ensure_key(engine: Engine) -> bytes:
-    """A volume is made once, whoever comes first; all others get that one, and its labels."""
+    """A volume is made once; later requests get the same one, with its labels."""
     marks = {**labels("volume", is_kept=True), KEY: secrets.token_hex(32)}
     found = volume_labels(engine, NAME, marks).get(KEY, "")
     if not found:
@@ -149,7 +149,7 @@ def _credential(key: bytes, sandbox: str) -> str:
 
 
 def _ensure_running(engine: Engine, image: str, way_out: str) -> str:
-    """The id of the container. Whoever comes between two steps is met again in the next round."""
+    """The id of the container. The next round handles a process that comes between two steps."""
     for _ in range(_TRIES):
         try:
             found = engine.call("GET", f"/containers/{NAME}/json")

@@ -1,4 +1,4 @@
-"""What is hidden from a command: the keys that are on the list and on this machine, and what the policy adds.
+"""Files hidden from a command: the keys on the list that exist on this machine, and the policy's additions.
 
 Called outside the jail, before it is built. It looks names up and walks through no folder: every run waits for it.
 """
@@ -241,7 +241,7 @@ def _in_sight(mounts: list[Mount]) -> list[Mount]:
 def _layers(options: str) -> list[str]:
     """What an overlay is made of, as far as that can be seen from here.
 
-    In a container that is nothing: the paths are those of whoever mounted it.
+    In a container that is nothing: the paths are those of the machine that mounted it.
     """
     found = []
     for option in re.split(r"(?<!\\),", unescaped(options)):

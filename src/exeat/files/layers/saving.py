@@ -1,4 +1,4 @@
-"""Keeps what a command wrote as one more layer of its sandbox: whole, or not at all.
+"""Saves a command's changes as one more layer of its sandbox, completely or not at all.
 
 Called when the command is gone and nothing can be imported any more. What is kept is data: contents, times and
 permissions, without set-user-ID bits, attributes, capabilities, devices, sockets and pipes.
@@ -22,7 +22,7 @@ from exeat.paths import DIRECTORY, using
 from exeat.sandbox.folder import SandboxFolder
 
 MAX_ENTRIES: Final = 500_000
-MAX_PATH_BYTES_KEPT: Final = 128 << 20  # of a layer: whoever lists it has all of its paths in memory
+MAX_PATH_BYTES_KEPT: Final = 128 << 20  # of a layer: listing it takes all of its paths in memory
 MAX_NAMED: Final = 8
 # Of one file: file systems differ in what names, links and sizes they take.
 _NOT_HERE: Final = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ)

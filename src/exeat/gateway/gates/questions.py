@@ -1,4 +1,4 @@
-"""Places that no rule lists, put to whoever may decide: a person at a terminal, another program, a callback.
+"""Asks about places that no rule lists: a person at a terminal, another program, or a callback.
 
 A question is asked once, however many connections wait for its answer. A yes becomes a rule, so that all that follows
 is judged as ever. Without an answer in time it is a no. Nothing is resolved or dialled while a question is open.

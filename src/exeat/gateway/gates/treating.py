@@ -1,4 +1,4 @@
-"""Secrets in a request that was allowed: put in where they belong, refused where they do not.
+"""Secrets in an allowed request: inserted where they belong, refused elsewhere.
 
 The work itself is in `exeat.secrets`, which is pure; here it meets records, sessions and channels.
 """

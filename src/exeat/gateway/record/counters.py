@@ -1,4 +1,4 @@
-"""What happened, how often, how many bytes; and in words for the person who decides: where, and what would help.
+"""Counters of events and bytes, and their summary in words: which places, and what would help.
 
 Hosts come from the command. In words they are canonical, or nothing that a terminal could stumble over.
 """
@@ -122,7 +122,7 @@ _REVERSE = (".in-addr.arpa", ".ip6.arpa")
 class Entry(NamedTuple):
     """One kind of thing that happened at one place. `port` 0: only the name was asked for.
 
-    `rule` is what would let it through, if a rule can. `is_noise`: nothing that anybody would want to allow.
+    `rule` is what would let it through, if a rule can. `is_noise`: nothing that a user would want to allow.
     """
 
     host: str

@@ -1,4 +1,4 @@
-"""What the jails without namespaces (env, seatbelt) have in common: the command is a plain child, next to its gateway.
+"""Shared by the jails without namespaces (env, seatbelt): the command is a plain child, next to its gateway.
 
 It is in our process group, so the terminal treats both as one job. Only if questions are asked on that terminal, the
 command gets one of its own. Any POSIX system.

@@ -1,4 +1,4 @@
-"""A container's mounts, seen from outside when nothing runs in it but our process 1: are they those that were meant?
+"""Checks a container's mounts from outside, while only our process 1 runs in it.
 
 An engine finds files by their paths, as root, and follows links. A command of another run that shares a folder could
 have put a link there since the mounts were chosen, to a file that neither it nor this command may read.

@@ -1,4 +1,4 @@
-"""The container that exeat itself runs in, if the engine knows it: what is where, seen from the engine's machine."""
+"""The container that exeat itself runs in, if the engine knows it: its paths as seen from the engine's machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way leads into the network of an engine's containers, from where exeat runs."""
+"""Chooses the way into the network of an engine's containers, from where exeat runs."""
 
 from __future__ import annotations
 

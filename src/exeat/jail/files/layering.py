@@ -1,4 +1,4 @@
-"""The machine in layers: an overlay over every file system that can have one, and the nearest stricter thing elsewhere.
+"""The machine in layers: an overlay over every file system that supports one, and something stricter elsewhere.
 
 For the builder, in its own mount namespace. Everything is put where it belongs through descriptors: what earlier runs
 have left lies in the view by then, and a link in it must not lead to the host's files.

@@ -1,4 +1,4 @@
-"""Open files that the command inherits. What could lead out of the jail is closed.
+"""Open files that the command inherits. Those that could lead out of the jail are closed.
 
 A socket is a flow that was opened before any rule; a directory is a door into the host's own view of the
 file system; many of the kernel's own objects look like files. A file with a name can be opened again by /proc/self/fd,

@@ -1,4 +1,4 @@
-"""What a guest is told: the text of SMBIOS strings, which it has from its first moment, and of the START frame. Pure.
+"""Settings for a guest: SMBIOS strings, available from its first moment, and the START frame. Pure.
 
 Both are entries `key=value`. SMBIOS has nothing of the caller's environment and arguments, and nothing secret; it is
 one table (type 11) that QEMU reads from a descriptor, since any user of the machine can read QEMU's arguments.

@@ -1,4 +1,4 @@
-"""What a container has of the machine's files, as mounts that its engine makes: the folders, and what is held in them.
+"""The machine's files in a container, as mounts for its engine: shared folders, and protected files in them.
 
 As in other jails, a mount makes a place read-only or covers it, and whatever is a mount point cannot be renamed or
 removed. An engine mounts by path and nothing else. So each folder on the way to a place is mounted on itself: inside,

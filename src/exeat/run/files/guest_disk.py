@@ -1,7 +1,7 @@
-"""The disk of a guest that has an image: the image is read, and what the guest writes goes to another file.
+"""The disk of a guest with an image: the image is only read, and the guest's changes go to another file.
 
-That file has no name and is gone with the run, or it is the disk of a sandbox, which is kept. A disk that is kept is of
-use only with the image that it was begun with, so it is noted which that was.
+That file has no name and is gone with the run, or it is the disk of a sandbox, which is kept. A kept disk works
+only with the image that it was made from, so exeat notes which image that was.
 """
 
 from __future__ import annotations

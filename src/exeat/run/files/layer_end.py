@@ -1,4 +1,4 @@
-"""When the command is gone: what becomes of all that it wrote outside the folders that were shared with it."""
+"""After the command: its changes outside the shared folders are kept or dropped, and counted."""
 
 from __future__ import annotations
 

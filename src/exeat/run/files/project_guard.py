@@ -1,7 +1,7 @@
-"""Guards what in shared folders would run outside later: decided before the jail is built, watched while it stands.
+"""Guards files in shared folders that programs outside would run: chosen before the jail is built, watched after.
 
-What is there is held by mounts. For a name that is not there the kernel has no such means, so whatever comes to be
-there is renamed at once, and again when the last process of the jail is gone: then it is certain. And a file that
+Mounts protect existing files. For new names the kernel has no such means, so a file that appears under one is renamed
+at once, and again when the last process of the jail is gone: then it is certain. And a file that
 something outside replaces is held again.
 """
 

@@ -1,4 +1,4 @@
-"""What the command sees of the machine's files, and what of it is the real thing: policy and machine, joined."""
+"""Which of the machine's files the command sees, and which of them are real: the policy applied to this machine."""
 
 from __future__ import annotations
 

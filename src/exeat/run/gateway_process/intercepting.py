@@ -1,4 +1,4 @@
-"""In the gateway's process: make the certificates, fetch the secrets, and say what the command is to get of them."""
+"""In the gateway's process: makes the certificates, fetches the secrets, and reports what the command gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of the sandbox that a command runs in: part of its policy, and followed while the command runs.
+"""The list of the command's sandbox: part of its policy, and reloaded during the run.
 
 A change is told over the control socket. The file is looked at as well, for changes by other hands. A list that cannot
 be read leaves the last good one in force.

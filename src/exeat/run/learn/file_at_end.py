@@ -1,4 +1,4 @@
-"""A file that is written when a run is over: looked at before the command starts, replaced whole at the end.
+"""A file written at the end of a run: checked before the command starts, replaced in one step.
 
 A learned policy (`--learn-out`), or what the run came to (`--summary-json`).
 

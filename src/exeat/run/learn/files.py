@@ -1,4 +1,4 @@
-"""`[files]` of a policy that is learned: what was given, and the folders that the command would have changed.
+"""`[files]` of a learned policy: the given settings, and the folders that the command changed in its layer.
 
 A command needs none of these to work: what it writes elsewhere goes to its layer. So a folder is proposed only if it
 holds plain data as far as can be told from its path. All else is named in comments, for a person to decide: what

@@ -1,4 +1,4 @@
-"""The body of a request: watched for placeholders that must not go where it goes, and changed where that was asked for.
+"""The body of a request: searched for misused placeholders, and changed if the secret says so.
 
 What a filter returns for a piece may be empty.
 """

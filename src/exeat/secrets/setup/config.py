@@ -1,4 +1,4 @@
-"""Reads what secrets there are: a secrets file, `[secrets.NAME]` of a policy, a variable. Text in, values out.
+"""Parses secrets: a secrets file, `[secrets.NAME]` of a policy, a variable. Text in, values out.
 
 Every error names its place in the file and none shows what stands there: a value may stand in any wrong place.
 """

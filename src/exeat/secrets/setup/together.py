@@ -1,4 +1,4 @@
-"""What must hold between secrets: one name, one header, no placeholder in another, the two halves of an AWS key."""
+"""Checks across secrets: one name, one header, no placeholder in another, the two halves of an AWS key."""
 
 from __future__ import annotations
 

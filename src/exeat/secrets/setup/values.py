@@ -1,4 +1,4 @@
-"""Fetches the values: from files, variables and commands. What a command printed or a file holds is never shown.
+"""Fetches values from files, variables and commands. Never shows the content of a file or a command's output.
 
 Everything is loaded when this module is: the gateway renews values after it has given up loading code.
 """
@@ -88,7 +88,7 @@ def source_warnings(specs: Iterable[SecretSpec]) -> list[str]:
 
 
 def _is_within_reach(argv: tuple[str, ...]) -> bool:
-    """Could whoever has our user's rights change what is run? A script that it is given counts as well."""
+    """Could a process with our user's rights change what is run? A script that it is given counts as well."""
     program = shutil.which(argv[0]) if argv else None
     files = [os.path.realpath(each) for each in (program or "", *argv[1:]) if each and os.path.isfile(each)]
     return any(os.access(path, os.W_OK) or os.access(os.path.dirname(path), os.W_OK) for path in files)

@@ -1,4 +1,4 @@
-"""A disk image that a user named: is it one that QEMU can be given?
+"""A disk image that a user named: can QEMU use it safely?
 
 An image may be of anyone's making, and QEMU opens whatever files a qcow2 header names. So one that is not whole in
 itself is refused. What else QEMU makes of it happens in the jail.
