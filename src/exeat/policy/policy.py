@@ -98,9 +98,9 @@ def _narrowest_first(rule: Rule) -> tuple[bool, int, str]:
 
 @frozen
 class Policy:
-    """What may be reached. No rules means that nothing may.
+    """What may be reached. Without rules, nothing may.
 
-    `hosts` maps canonical names to the addresses the user gave for them (`--add-host`). `private_networks` are inside
+    `hosts` maps canonical names to the addresses the user gave for them (`--add-host`). `private_networks` are internal
     networks to which names may lead.
     """
 

@@ -41,7 +41,7 @@ _SPARE_S: Final = 5.0
 class Question(NamedTuple):
     """May this place be reached? `rule` is what a yes adds. `inside`: an address that is not public, or `localhost`.
 
-    `program` is what the one calls itself that wants to know; "" if that cannot be told.
+    `program` is the name that the asking program gave itself; "" if unknown.
     """
 
     number: int
