@@ -109,7 +109,7 @@ def _no_view(number: int, reason: str) -> JailError:
             detail, fix = f"{reason}; {_about_root()}", host
         case errno.E2BIG:
             detail = reason
-            fix = f"take away what is mounted there (EXEAT_HOME names another place for exeat's own files), or {host}"
+            fix = f"unmount what is mounted there (EXEAT_HOME names another place for exeat's own files), or {host}"
         case errno.ELOOP | errno.ENOTDIR:
             detail, fix = reason, "exeat files discard removes the changes of earlier runs in the sandbox"
         case _:

@@ -52,7 +52,7 @@ def save_layer(
         return Saved()
     if not count_changes(filled, MAX_ENTRIES).is_complete:
         # Before the disk is filled with half of them.
-        raise ExeatError(f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files and folders")
+        raise ExeatError(f"the command's changes are not kept: it is more than {MAX_ENTRIES:,} files and folders")
     try:
         with NewLayer(folder) as layer:
             saver = _Saver(layer.tree, limit - kept_bytes(folder), limit)
@@ -65,7 +65,7 @@ def save_layer(
             facts = Facts(saver.bytes, saver.files, began_ns, tuple(hidden), tuple(hidden))
             number = layer.keep(facts)
     except OSError as error:
-        raise ExeatError(f"what the command wrote is not kept: {error.strerror or error}", detail=str(error)) from None
+        raise ExeatError(f"the command's changes are not kept: {error.strerror or error}", detail=str(error)) from None
     return Saved(number, saver.files, saver.bytes, tuple(saver.left_out), saver.left_out_count)
 
 
@@ -78,7 +78,7 @@ def _saying_why() -> Iterator[None]:
         if error.errno not in (errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.EINVAL):
             raise
         raise ExeatError(
-            "what the command wrote is not kept: the file system of exeat's own folder cannot record that a file was "
+            "the command's changes are not kept: the file system of exeat's own folder cannot record that a file was "
             "removed (set EXEAT_HOME to a folder on a disk, such as a volume of the container)"
         ) from None
 
@@ -140,7 +140,7 @@ class _Saver(LayerTree):
         full = joined(path, name)
         self._path_bytes += len(full)
         if self._path_bytes > MAX_PATH_BYTES_KEPT:
-            raise ExeatError("what the command wrote is not kept: too many of its paths are too long")
+            raise ExeatError("the command's changes are not kept: too many of its paths are too long")
         if is_too_far(full):
             self._leave_out(full)
             return
@@ -195,7 +195,7 @@ class _Saver(LayerTree):
         self.bytes += size
         if self.bytes > self._room:
             raise ExeatError(
-                "what the command wrote is not kept: the layers of this sandbox would be larger than "
+                "the command's changes are not kept: the layers of this sandbox would be larger than "
                 f"{self._limit / (1 << 30):.1f} GB (exeat files discard, or --layer-size)"
             )
 

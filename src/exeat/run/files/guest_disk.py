@@ -139,7 +139,7 @@ def _room(overlay: int, limit: int) -> int:
     if free < _LEAST:
         raise JailError(
             _NO_ROOM,
-            detail=f"{free >> 20} MiB are free in {state_home()}, without what is left to others",
+            detail=f"{free >> 20} MiB are free in {state_home()}, without the reserve for other programs",
             fix="EXEAT_HOME names another folder, on a disk with more room",
         )
     return min(limit, size + free)

@@ -112,7 +112,7 @@ class ProjectGuard:
         except OSError as error:
             self._close_all()
             raise JailError(
-                "what is protected in the project cannot be watched",
+                "the project's protected files cannot be watched",
                 detail=str(error),
                 fix="see fs.inotify.max_user_instances and max_user_watches (sysctl)",
             ) from None
@@ -143,7 +143,7 @@ class ProjectGuard:
     def hold(self) -> None:
         """What the mounts that the jail was made with do not. A JailError if that cannot be done."""
         if why := self._hold_again():
-            raise JailError("what is protected in the project cannot be held", detail=why)
+            raise JailError("files in the project cannot be protected", detail=why)
 
     def _hold_again(self) -> str:
         """What went wrong."""
@@ -278,7 +278,7 @@ def note_on_repository(here: str, roots: Collection[str], *, has_layer: bool = T
         return (
             f"{top}/.git names {git.path} as its repository, which does not know of it: the command cannot change that"
         )
-    becomes = "what the command commits goes to its layer; to have it in the repository"
+    becomes = "commits go to the layer; to put them into the repository"
     if not has_layer:
         becomes = "the command has no git there; to share it"
     return (

@@ -127,7 +127,7 @@ class LearnOut(FileAtEnd):
     def __init__(self, path: str, in_use: Iterable[str] = ()) -> None:
         if path.lower().endswith(".json"):
             self.path = path
-            raise self._refusal("a learned policy says in comments what it is about, and JSON has none", "learned.toml")
+            raise self._refusal("a learned policy has comments, and JSON has none", "learned.toml")
         super().__init__(path, in_use)
 
 

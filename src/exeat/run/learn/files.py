@@ -184,7 +184,7 @@ def _why_not(folder: str, around: Surroundings) -> str:
     if not folder.isprintable() or not folder.isascii():
         return "an unusual name"
     if folder in around.search_path or not _CODE.isdisjoint(folder.split("/")):
-        return "programs outside run what is there"
+        return "programs outside run files there"
     if is_below(around.home, folder):
         return "the folder around it is too much to share"
     if is_below(folder, around.home):
@@ -194,11 +194,11 @@ def _why_not(folder: str, around: Surroundings) -> str:
         hidden = any(part.startswith(".") for part in inner)
         linked = any(is_below(folder, each) or is_below(each, folder) for each in around.linked)
         if hidden or linked:
-            return "programs outside may act on what is there"
+            return "programs outside may act on files there"
         return "a repository of its own" if _is_in_repository(folder, around.home) else ""
     if not any(is_inside(folder, each) for each in _DATA):
         return "outside your home"
-    return "programs outside may act on what is there" if "/." in folder else ""
+    return "programs outside may act on files there" if "/." in folder else ""
 
 
 def _is_in_repository(folder: str, home: str) -> bool:
