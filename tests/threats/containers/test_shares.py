@@ -33,7 +33,7 @@ def test_what_is_mounted_in_a_read_only_folder_is_not_writable(tmp_path: Path, m
     assert wanted in mounts(True)
     monkeypatch.setattr(MountTable, "points_below", lambda table, path: [f"{path}/disk"])
     assert wanted.replace(read_only=False) in mounts(False)
-    with pytest.raises(JailError, match="data/disk is a mount in what must be read-only"):
+    with pytest.raises(JailError, match="data/disk is a mount inside a folder that must be read-only"):
         mounts(True)
 
 
