@@ -1,7 +1,7 @@
-"""What can go wrong, split by who is told what.
+"""Errors, split by who may read which part.
 
 A denial is a value (`exeat.policy.Decision`), never an exception. An exception means that something
-broke. It carries a sentence that anybody may read, the sandbox included, and a detail for the log only.
+broke. It carries a sentence that anyone may read, including the sandbox, and a detail for the log only.
 """
 
 from __future__ import annotations

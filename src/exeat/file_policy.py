@@ -1,4 +1,4 @@
-"""What a command may do to files: the wishes of whoever runs it, from options, policy files and programs. Pure.
+"""Rights of a command to files, as given in options, policy files and programs. Pure.
 
 Not in `exeat.policy`, which takes 20 ms to load: every run needs this before its jail is built.
 """
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class FilePolicy(NamedTuple):
-    """Paths are as they were written, `~` and relative ones included; whoever acts on them makes them absolute.
+    """Paths are as they were written, `~` and relative ones included; the code that acts on them makes them absolute.
 
     `view`: the command changes the working directory and what `write` names; all else that it writes goes to a layer.
     `host`: it changes whatever its user may.

@@ -1,4 +1,4 @@
-"""Paths: what lies in what, where one leads, what is there. The few questions that all decisions on files ask."""
+"""Questions about paths that all decisions on files share: containment, links, existence."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Step(NamedTuple):
 
 
 def steps(path: str) -> Iterator[Step]:
-    """Every part of the way to a full path, as the kernel goes it: whoever holds a path must know what could be turned.
+    """Every part of a full path, as the kernel walks it: protecting a path takes protecting all of these.
 
     Links are followed. If it does not lead there, the last step has a fault.
     """

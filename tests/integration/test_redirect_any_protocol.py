@@ -182,7 +182,7 @@ def test_an_address_of_ours_that_stands_for_nothing(host: str, port: int, start_
         answer = read_all(conn)
     if port == 80:
         assert answer.startswith(b"HTTP/1.1 403 ")
-        assert b"stands for no name" in answer
+        assert b"belongs to no name" in answer
     else:
         assert answer == (ALERT if port == 443 else b"")
     record = inside.denial()

@@ -119,7 +119,7 @@ def test_there_must_be_attributes(machine: Machine) -> None:
     mounts = f"mount -t ramfs t {state}; chown {USER}:{USER} {state}; chmod 700 {state}"
     done = machine.run("echo started", mounts=mounts, patches=OLD_KERNEL, EXEAT_HOME=str(state))
     assert done.stdout == ""
-    assert "there is no room for what the command writes" in done.stderr
+    assert "there is no disk space for the command's files" in done.stderr
     assert "EXEAT_HOME names another folder" in done.stderr
 
 

@@ -128,7 +128,7 @@ def test_what_is_allowed_is_reached_and_nothing_else(run: Callable[..., Any], or
     assert said == [
         "exeat: blocked 2 times:",
         f"localhost:{origin.port} 1x --allow localhost:{origin.port}",
-        "other.test 1x --allow other.test; if it is not web: --allow other.test:PORT",
+        "other.test 1x --allow other.test; for another protocol: --allow other.test:PORT",
     ]
     assert [(denied["host"], denied["port"], denied["rule"]) for denied in done.summary["denied"]] == [
         ("localhost", origin.port, f"localhost:{origin.port}"),

@@ -174,7 +174,7 @@ def test_a_mount_in_the_project_does_not_answer(machine: Machine) -> None:
     fuse = [sys.executable, "-c", FUSE, "hangs", str(machine.uid), str(point)]
     done = machine.run("echo started", before=fuse, patches=_QUICKLY)
     assert done.stdout == ""
-    assert f"what is mounted at '{point}' does not answer" in done.stderr
+    assert f"the file system at '{point}' does not answer" in done.stderr
 
 
 def test_a_fuse_mount_that_its_owner_does_not_share(machine: Machine) -> None:
@@ -297,7 +297,7 @@ def test_what_an_earlier_run_left_does_not_lead_the_next_one_astray(machine: Mac
     assert first.stdout == f"{victim}\n", first
     second = machine.run("echo started", "--name", "box", cwd=project)
     assert second.stdout == "", second
-    assert "put something else on the way" in second.stderr
+    assert "put a file or a link into the path" in second.stderr
     assert list(victim.iterdir()) == []
 
 

@@ -200,7 +200,7 @@ def test_questions_are_asked_only_elsewhere_if_that_is_wanted(where: str, home: 
 def test_nobody_to_ask(origin: Origin) -> None:
     """Without a terminal and without a name it is simply denied, and said."""
     done = exeat("--ask", *MAPPED, command=["curl", "-sS", f"http://good.test:{origin.port}/"])
-    assert "there is no one to ask" in done.stderr
+    assert "exeat cannot ask" in done.stderr
     assert "blocked once" in done.stderr
     assert origin.connections == 0
 

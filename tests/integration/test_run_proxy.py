@@ -61,7 +61,8 @@ def test_the_list_of_a_running_sandbox(uid: int | None, person: Person, origin: 
         said = person.proxy("allow", f"good.test:{port}")
         assert (said.status, said.stderr) == (0, "")
         assert said.stdout == (
-            f"added .good.test:{port}: good.test and its subdomains\ntaken by 1 running sandbox, 0 connections closed\n"
+            f"added .good.test:{port}: good.test and its subdomains\n"
+            "applied to 1 running sandbox, 0 connections closed\n"
         )
         assert agent.ask("hold", "good.test", port) == "open"
 
@@ -77,7 +78,7 @@ def test_the_list_of_a_running_sandbox(uid: int | None, person: Person, origin: 
 
         said = person.proxy("block", f"good.test:{port}")
         assert said.status == 0, said
-        assert said.stdout.endswith("taken by 1 running sandbox, 1 connection closed\n")
+        assert said.stdout.endswith("applied to 1 running sandbox, 1 connection closed\n")
         assert agent.ask("ping") == "closed"
         assert agent.ask("reach", "good.test", port) == "closed"
 

@@ -137,7 +137,7 @@ def test_where_a_secret_goes_is_said_before_the_command_starts(folder: Path) -> 
     command = ["sh", "-c", "echo command >&2"]
     done = run(folder, "--secrets", path, "--allow", "other.test:8443", command=command)
     assert done.stderr.splitlines() == [
-        "exeat: KEY is a placeholder; its value goes only to api.test:443 (allowed by that)",
+        "exeat: KEY is a placeholder; its value goes only to api.test:443 (allowed by the secret)",
         "exeat: OTHER is a placeholder; its value goes only to other.test:8443",
         "command",
     ]

@@ -43,7 +43,7 @@ def test_a_name_that_was_only_looked_up_names_the_port_problem() -> None:
     assert done.stdout == "False\n"
     _, row = rows(done.stderr)
     assert row.startswith("git.test ")
-    assert row.endswith("--allow git.test; if it is not web: --allow git.test:PORT")
+    assert row.endswith("--allow git.test; for another protocol: --allow git.test:PORT")
 
 
 def test_reverse_look_ups_and_the_machines_own_name_are_no_advice() -> None:

@@ -124,7 +124,7 @@ def test_everything_by_keyboard(browser: Chromium, scene: Scene, command: Comman
     tab.press("Escape")
     assert tab.value("document.activeElement.getAttribute('aria-label')") == "Allow api.x.test, port 443 …"
     tab.press("Enter", "Tab", "Enter")
-    tab.wait("document.querySelector('#blocked .result').innerText.includes('Taken by 1 running command')")
+    tab.wait("document.querySelector('#blocked .result').innerText.includes('Applied to 1 running command')")
     assert "added api.x.test" in text(tab, "#blocked .result")[0]
     assert listed.read_text().endswith("\napi.x.test\n")
     assert command.reloads == 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from exeat.audit.logfile import LogFile
 from exeat.audit.record import Record, encode_event
+from exeat.audit.verify import Checker, Verification
 
 POLICY = ',"policy":"p"'
 
@@ -20,6 +22,14 @@ def put(file: LogFile, *events: str, **fields: int) -> None:
 
 def read(path: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_bytes().splitlines()]
+
+
+def verify_lines(lines: Iterable[bytes], *, expect_head: str | None = None) -> Verification:
+    """Check lines, each with its newline, as one log."""
+    checker = Checker(expect_head)
+    for line in lines:
+        checker.feed(line)
+    return checker.result()
 
 
 F_SETPIPE_SZ = 1031

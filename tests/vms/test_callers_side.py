@@ -92,7 +92,7 @@ def test_more_arguments_than_a_guest_takes_are_refused_before_it_boots(guest: Gu
     done = exeat(*guest.options, command=["echo", *["x" * 60_000] * 20])
     assert (done.status, done.stdout) == (2, "")
     assert "the arguments and the environment have" in done.stderr
-    assert "put what is long into a file" in done.stderr
+    assert "pass long values in a file" in done.stderr
     assert "has failed" not in done.stderr
 
 

@@ -55,7 +55,7 @@ def test_without_qemu(tmp_path: Path) -> None:
         (["--kernel", "/etc/passwd"], "is not a Linux kernel for x86"),
         (["--kernel", "/etc"], "is a folder"),
         (["--memory", "900g"], r"it would have 921600 MiB, and this machine has \d+ MiB\n  fix: --memory \d+m"),
-        (["--unix", "/run/x.sock"], "does not lead through a guest's kernel"),
+        (["--unix", "/run/x.sock"], "a guest cannot reach a Unix socket"),
         (["--files", "host"], "--files view"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",

@@ -1,4 +1,4 @@
-"""Runs the corpus: each probe first without a jail, then in it. What arrived outside decides, not what a probe says."""
+"""Runs the corpus: each probe first without a jail, then in it. The verdict depends on what arrived outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The corpus in a container: the image's own Python runs it, exeat is mounted for it, and some of it is left out."""
+"""The corpus in a container: the image's own Python runs it, exeat is mounted for it, and some probes are left out."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _stand_by(host: str, port: int, leader: int, ready: int) -> None:
     signal.signal(signal.SIGURG, lambda number, _: sock.sendto(f"bystander {number};".encode(), (host, port)) and None)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # when the leader ends: what it did before is still to be told
     os.write(ready, b"x")
-    # Whoever reads the command's output must not wait for us.
+    # A reader of the command's output must not wait for us.
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(256):
         if descriptor not in {null, sock.fileno()}:

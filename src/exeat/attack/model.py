@@ -1,4 +1,4 @@
-"""What a probe is, what it is told, and how it says what happened. Values only; the same code runs on both sides."""
+"""A probe, its input and its result. Values only; the same code runs on both sides."""
 
 from __future__ import annotations
 

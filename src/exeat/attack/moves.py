@@ -1,4 +1,4 @@
-"""The few moves that many probes make: say a token by TCP, UDP, proxy or SOCKS, and make rare system calls."""
+"""Moves that many probes share: send a token by TCP, UDP, proxy or SOCKS, and make rare system calls."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def proxy_of(scene: Scene) -> Proxy:
 
 
 def say_in_every_language(scene: Scene, places: Iterable[Place]) -> list[str]:
-    """Ask whoever listens at these for a place that is not allowed: what they answered."""
+    """Ask the listeners at these for a forbidden place: their answers."""
     target = scene.tcp["v4"]
     said = []
     for place in places:

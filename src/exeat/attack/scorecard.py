@@ -1,4 +1,4 @@
-"""What came of an attack on a jail, for people and for programs."""
+"""The result of an attack on a jail, for people and for programs."""
 
 from __future__ import annotations
 

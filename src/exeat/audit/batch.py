@@ -1,4 +1,4 @@
-"""What a journal works with: lines that are written together, a thread for writes that may wait, and a live view."""
+"""Parts of a journal: lines that are written together, a thread for writes that may block, and a live view."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ class Journal:
             self._stall_timer = loop.call_later(STALL_S, self._stall)
 
     def _stall(self) -> None:
-        """The thread hangs in a write. Whoever waits is refused; a line that the thread has may still be written."""
+        """The thread hangs in a write. Waiting requests are refused; the line being written may still be written."""
         self._stall_timer = None
         self._stalled = self.failing = True
         self.last_error = _STALLED

@@ -91,7 +91,7 @@ class LogFile(Sink):
     def _lock(self, *, wait: bool) -> int:
         """Take the lock of the file that has our name now, hold it on return, and tell its size.
 
-        Whoever leaves a file adds a line to it first, so as long as nothing was added its name need not be
+        A process that leaves a file adds a line to it first, so as long as nothing was added its name need not be
         looked at every time. And the size comes from `lseek`: after a `stat` the kernel has to give the
         next write a new time stamp, which made a batch cost 9 us instead of 5.
         """

@@ -1,4 +1,4 @@
-"""A log on disk for those who read it: the file, its rotated parts, lines as records, and where the file ends.
+"""Reading a log on disk: the file, its rotated parts, lines as records, and the end of the file.
 
 Nothing here follows a link, waits for a pipe, or believes that a line is what it should be.
 """

@@ -1,4 +1,4 @@
-"""Reading a log without reading all of it: its last rows, what came since a moment, and what comes next.
+"""Reading a log without reading all of it: its last rows, the rows since a time, and new ones.
 
 Logs grow to gigabytes, and the user wants to see something at once. Lines are looked for from the end, or by
 bisection; half lines and what is no record are passed over. A log that is not there is an empty one.

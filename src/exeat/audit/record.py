@@ -1,4 +1,4 @@
-"""What one line of the log says, and its encoding.
+"""The content of one line of the log, and its encoding.
 
 Every string passes through the C JSON escaper, so text that a sandbox chose (a host, a method) can
 never end a line, start another one or reach a terminal as an escape sequence. The result is the middle

@@ -1,4 +1,4 @@
-"""When a log file is full: two ways to go on in another file without a moment in which the log's name is free.
+"""Rotation of a full log: two ways to continue in another file without a moment in which the log's name is free.
 
 If the name were free, a process that starts just then would create the file and begin a chain of its
 own, and renaming ours over it would lose its lines. So the old file first gets a second name, and the new
@@ -33,7 +33,7 @@ def begin_next(path: str, line: bytes, keep: int) -> int:
     The log becomes `.1`, and at most `keep` older files stay. Needs a file system with hard links.
     """
     fresh = f"{path}.next"
-    _remove(fresh)  # left by a crash: whoever holds the lock owns this name
+    _remove(fresh)  # left by a crash: the holder of the lock owns this name
     descriptor = os.open(fresh, _NEW, 0o600)
     try:
         _write_first(descriptor, line)

@@ -12,7 +12,7 @@ from exeat.audit.journal import Journal, policy_suffix
 class JournalShare:
     """What one gateway has of a journal that others write to as well: the same file, chain and way to fail.
 
-    Its lines name its own policy. Closing it closes nothing: the journal belongs to whoever opened it.
+    Its lines name its own policy. Closing it closes nothing: the journal belongs to its opener.
     """
 
     __slots__ = ("_policy", "_suffix", "_whole")

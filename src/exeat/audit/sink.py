@@ -1,4 +1,4 @@
-"""Where lines go: what every kind of target has in common, and the two that keep no file.
+"""Where lines go: the code shared by all targets, and the two targets that keep no file.
 
 A sink seals bodies into its chain and writes them. It is used by one thread at a time.
 """

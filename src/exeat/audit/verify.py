@@ -14,7 +14,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import BinaryIO
@@ -132,14 +132,6 @@ class Verification:
     chains: int = 0
     continues: bool = False
     more_problems: int = 0
-
-
-def verify_lines(lines: Iterable[bytes], *, expect_head: str | None = None) -> Verification:
-    """Check lines, each with its newline, as one log. Streams: memory does not grow with the log."""
-    checker = Checker(expect_head)
-    for line in lines:
-        checker.feed(line)
-    return checker.result()
 
 
 class _State:

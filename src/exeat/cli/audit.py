@@ -1,4 +1,4 @@
-"""What reads audit logs: `exeat audit verify`, and `exeat replay`, which judges recorded requests by another policy."""
+"""`exeat audit verify`, and `exeat replay`, which judges recorded requests by another policy."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _as_lines(replayed: Replayed) -> Iterator[str]:
         cells = [(_where(row), f"{count}x", f"{_was(row)} -> {_now(row)}") for row, count in rows]
         yield from (f"  {line}" for line in aligned(cells, right=frozenset({1})))
     if replayed.unlisted:
-        yield f"  and {replayed.unlisted} more decisions, about more places than this list has room for"
+        yield f"  and {replayed.unlisted} more decisions, about places that are not listed here"
     yield _sentence(replayed)
 
 

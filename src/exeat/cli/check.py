@@ -22,8 +22,8 @@ _EXPECTED: Final = "a URL such as https://api.github.com/, or HOST:PORT"
 def add_check_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Say whether a URL would be allowed, by which rule, and what would have to\n"
-        "change. Sends nothing: what a name resolves to is judged when a connection is\n"
-        "made."
+        "change. Sends nothing: the addresses of a name are judged when a connection\n"
+        "is made."
     )
     parser.epilog = (
         "examples:\n"

@@ -1,4 +1,4 @@
-"""`exeat completion`: what may follow what on the command line, read from the parser, as a script for a shell.
+"""`exeat completion`: derives a shell's completion script from the parser.
 
 The scripts' frames lie next to this module; what depends on the parser is put into them here.
 """

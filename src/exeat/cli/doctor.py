@@ -31,11 +31,11 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
         metavar="IMAGE",
         nargs="?",
         const="",
-        help="with --jail container: of this image; it needs Python",
+        help="with --jail container: use this image; it needs Python",
     )
     parser.add_argument("--engine", choices=("docker", "podman"), default="", help="with --jail container")
     parser.add_argument(
-        "--class", dest="groups", metavar="NAME", action="append", default=[], help="attack by this class (repeatable)"
+        "--class", dest="groups", metavar="NAME", action="append", default=[], help="try only this class (repeatable)"
     )
     parser.add_argument("--nest", action="store_true", help="attack exeat run --nest, as root in a user namespace")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

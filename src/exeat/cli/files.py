@@ -33,33 +33,35 @@ def add_files_options(parser: argparse.ArgumentParser) -> None:
         _diff,
         epilog="exit status: 0, whether or not there is something to list; 2 bad arguments",
     )
-    diff.add_argument("paths", metavar="PATH", nargs="*", help="these and what is below them (default: all)")
+    diff.add_argument("paths", metavar="PATH", nargs="*", help="these paths and everything below them (default: all)")
     diff.add_argument("--text", action="store_true", help="show how text files differ")
     diff.add_argument("--all", action="store_true", help="list what is in new folders, too")
     diff.add_argument("--json", action="store_true", help="print one JSON object")
     apply = actions.add(
         "apply",
         "copy chosen paths to the machine",
-        "Copy paths from the layers of a sandbox to the machine. What would be\n"
-        "overwritten or removed is named first. A link is copied as a link and never\n"
+        "Copy paths from the layers of a sandbox to the machine. Lists first what\n"
+        "it will overwrite or remove. A link is copied as a link and never\n"
         "followed, no file gets a set-user-ID bit, and every file takes its place in one\n"
         "step. The layer keeps its copy: discard removes it.",
         _apply,
-        epilog="exit status: 0 done; 1 something was left, or there was nothing to do;\n2 bad arguments",
+        epilog="exit status: 0 done; 1 a path was skipped, or there was nothing to do;\n2 bad arguments",
     )
-    apply.add_argument("paths", metavar="PATH", nargs="*", help="these and what is below them")
+    apply.add_argument("paths", metavar="PATH", nargs="*", help="these paths and everything below them")
     apply.add_argument("--all", action="store_true", help="everything that diff lists")
     apply.add_argument("--yes", action="store_true", help="do not ask")
     discard = actions.add(
         "discard",
         "discard what has changed",
-        "Discard what the layers of a sandbox have at some paths and below them, or all\n"
-        "of it. The next command there sees the machine's own files again. Nothing on\n"
-        "the machine changes.",
+        "Discard the changes that the layers of a sandbox hold, at some paths and below\n"
+        "them or everywhere. The next command there sees the machine's own files again.\n"
+        "Nothing on the machine changes.",
         _discard,
         epilog="exit status: 0 discarded; 1 there was nothing to do, or a command still runs;\n2 bad arguments",
     )
-    discard.add_argument("paths", metavar="PATH", nargs="*", help="these and what is below them (default: all)")
+    discard.add_argument(
+        "paths", metavar="PATH", nargs="*", help="these paths and everything below them (default: all)"
+    )
     discard.add_argument("--yes", action="store_true", help="do not ask")
 
 

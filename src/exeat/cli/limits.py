@@ -1,4 +1,4 @@
-"""Options that a container and a virtual machine share: what it may use, and what of this machine is in it."""
+"""Options that a container and a virtual machine share: limits, and mounts of this machine's files."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _MAX_SECONDS: Final = 30 * 24 * 3600
 
 
 def add_limit_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("of a container or virtual machine")
+    group = parser.add_argument_group("limits and mounts of a container or virtual machine")
     group.add_argument(
         "--mount",
         metavar="SRC:DST[:ro]",
         action="append",
         default=[],
-        help="show a file or folder of this machine there; for a virtual machine: with --image",
+        help="mount a file or folder of this machine; for a virtual machine, only with --image",
     )
     group.add_argument(
-        "--memory", metavar="SIZE", help="at most this much, such as 512m (default: 4g; 2g for a virtual machine)"
+        "--memory", metavar="SIZE", help="memory limit, such as 512m (default: 4g; 2g for a virtual machine)"
     )
     group.add_argument(
         "--cpus",
         metavar="N",
         type=float,
-        help="at most this many, such as 1.5 (default: all); a virtual machine has whole ones",
+        help="CPU limit, such as 1.5 (default: all); a whole number for a virtual machine",
     )
 
 

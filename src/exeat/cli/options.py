@@ -1,4 +1,4 @@
-"""Options that several commands have: what may be reached, what a command may do to files, which sandbox is meant."""
+"""Options shared by several commands: the policy, the rights to files, the sandbox."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
         "policy",
         "all of these add up; so do PROXY_ALLOWLIST, EXEAT_POLICY, EXEAT_ADD_HOSTS and\nEXEAT_PRIVATE_NETWORKS",
     )
-    add_repeatable(group, "--allow", "--allow-net", metavar="RULE", help="allow what RULE names (repeatable)")
-    add_repeatable(group, "--deny", metavar="RULE", help="deny it, whatever else allows it")
+    add_repeatable(group, "--allow", "--allow-net", metavar="RULE", help="allow the hosts that RULE names (repeatable)")
+    add_repeatable(group, "--deny", metavar="RULE", help="deny them, whatever else allows them")
     add_repeatable(group, "--policy", metavar="FILE", help="rules, hosts, limits, files: TOML, JSON; or rules: .txt")
     add_repeatable(group, "--add-host", metavar="NAME:ADDR", help="use ADDR for NAME instead of asking DNS")
     add_repeatable(group, "--private-network", metavar="CIDR", help="names may lead to these private addresses too")
@@ -48,10 +48,10 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
 
 def add_judging_options(parser: argparse.ArgumentParser) -> None:
     """For commands that judge without running anything: the policy, the hosts of secrets, a sandbox's list."""
-    parser.add_argument("--name", metavar="NAME", help="judge by the list of this sandbox too")
+    parser.add_argument("--name", metavar="NAME", help="apply the list of this sandbox as well")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_policy_options(parser)
-    add_repeatable(parser, "--secrets", "--config", metavar="FILE", help="their hosts are allowed: JSON, TOML")
+    add_repeatable(parser, "--secrets", "--config", metavar="FILE", help="secrets, whose hosts are allowed: JSON, TOML")
 
 
 def policy_files(options: argparse.Namespace) -> tuple[str, ...]:
@@ -86,14 +86,14 @@ def policy_sources(options: argparse.Namespace, *more_files: str) -> RuleSources
 
 def add_file_options(parser: argparse.ArgumentParser, sentence: str = _FILES_SENTENCE) -> None:
     group = parser.add_argument_group("files", sentence)
-    add_repeatable(group, "--write", metavar="PATH", help="the command may change this for real (repeatable)")
-    add_repeatable(group, "--read-only", metavar="PATH", help="the command cannot change this, not even in its layer")
-    add_repeatable(group, "--hide", metavar="PATH", help="the command does not find this")
-    add_repeatable(group, "--show", metavar="PATH", help="the command finds this, although it is a key")
+    add_repeatable(group, "--write", metavar="PATH", help="let the command change this for real (repeatable)")
+    add_repeatable(group, "--read-only", metavar="PATH", help="keep the command from changing this, even in its layer")
+    add_repeatable(group, "--hide", metavar="PATH", help="hide this from the command")
+    add_repeatable(group, "--show", metavar="PATH", help="show this to the command, although it is a key")
     group.add_argument(
         "--files",
         choices=("view", "host"),
-        help="host: the command changes every file that you may, and finds your keys (default: view)",
+        help="host: the command can change every file that you can, and sees your keys (default: view)",
     )
     group.add_argument(
         "--layer-size", metavar="SIZE", help="how much the command may write to the layer (default: 8GiB)"

@@ -1,4 +1,4 @@
-"""argparse, with a better word for those who mistyped: what they may have meant, and where it belongs."""
+"""argparse with better messages for typos: what the user may have meant, and where it belongs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-# argparse asks for a translation of each of its words, which no one has made: with a locale set, 3 ms at every start.
-vars(argparse)["_"] = str
+
+def _untranslated(text: str | None) -> str | None:
+    """argparse looks up a translation of each of its words. There is none: with a locale set, 3 ms at every start."""
+    return text  # a group without a description has None here, and has to keep it
+
+
+vars(argparse)["_"] = _untranslated
 
 _MAX_SHOWN = 60
 _DEFAULT_WIDTH = 80

@@ -58,19 +58,21 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     sandbox.add_argument(
         "--ask-on",
         choices=("here", "other"),
-        help="where: at this terminal too, or only by exeat proxy approve and exeat ui (default: here)",
+        help="here: also at this terminal; other: only by exeat proxy approve and exeat ui (default: here)",
     )
     sandbox.add_argument("--ask-fd", metavar="N", type=int, default=-1, help=argparse.SUPPRESS)
     sandbox.add_argument("--learn", action="store_true", help="allow what no rule lists, then print the rules needed")
-    sandbox.add_argument("--learn-out", metavar="FILE", help="write them there: TOML, or a list if it ends in .txt")
+    sandbox.add_argument(
+        "--learn-out", metavar="FILE", help="write the rules to FILE: TOML, or a list if it ends in .txt"
+    )
     secrets = parser.add_argument_group(
-        "secrets", "the command gets placeholders; EXEAT_SECRETS_JSON and a policy file count too"
+        "secrets", "the command gets placeholders; EXEAT_SECRETS_JSON and policy files count too"
     )
     add_repeatable(secrets, "--secrets", "--config", metavar="FILE", help="secrets and their hosts: JSON, TOML")
     secrets.add_argument(
         "--intercept",
         choices=("needed", "all", "none"),
-        help="look into TLS to hosts with secrets, methods or paths; to all; to none (default: needed)",
+        help="look into TLS to hosts with secrets, methods or paths (needed, the default), to all, to none",
     )
     add_repeatable(secrets, "--upstream-ca", metavar="FILE", help="trust these roots too when looking into TLS")
     add_file_options(parser)
@@ -88,12 +90,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_vm_options(parser)
     add_limit_options(parser)
     rest = parser.add_argument_group("environment and output")
-    rest.add_argument("--audit", metavar="FILE", help="write every decision there; - is stdout")
+    rest.add_argument("--audit", metavar="FILE", help="write every decision to FILE; - is stdout")
     add_repeatable(rest, "--env", metavar="NAME[=VALUE]", help="set a variable, or keep it with --clean-env")
     rest.add_argument("--clean-env", action="store_true", help="start with only PATH, HOME, TERM and the like")
     rest.add_argument("--no-proxy-env", action="store_true", help="do not set HTTP_PROXY and the like")
     rest.add_argument("--quiet", action="store_true", help="no summary of what was blocked and what failed")
-    rest.add_argument("--summary-json", metavar="FILE", help="write the summary there, as JSON; - is stdout")
+    rest.add_argument("--summary-json", metavar="FILE", help="write the summary to FILE, as JSON; - is stdout")
     parser.set_defaults(run=lambda options, arguments: run_command(options))
 
 

@@ -1,4 +1,4 @@
-"""Text for a person: nothing in it that a terminal would obey, aligned, coloured where colours are wanted."""
+"""Text for people: without control characters, aligned, and coloured if wanted."""
 
 from __future__ import annotations
 

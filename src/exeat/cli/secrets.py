@@ -30,7 +30,7 @@ A file is TOML, or JSON if its name ends in .json. One table for each secret:
   hosts = ["*.deploy.example.com:8443"]
   placeholder = "deploy-key-placeholder"
   inject = { header = "Authorization", format = "Bearer {value}" }
-  on_wrong_host = "pass"          # or refuse, which is what happens otherwise
+  on_wrong_host = "pass"          # or refuse, the default
 
 In a policy file the tables are [secrets.GITHUB_TOKEN] and so on.
 
@@ -42,14 +42,14 @@ def add_secrets_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, prog="exeat secrets")
     check = actions.add_parser(
         "check",
-        help="say what secrets a file has, and what is wrong with it",
-        description="Check secrets files without running anything. Says of each secret where its\n"
-        "value is, to which hosts it may go and in what part of a request. Values are\n"
-        "not fetched and never shown.",
+        help="list the secrets in a file, and its mistakes",
+        description="Check secrets files without running anything. For each secret, says where its\n"
+        "value comes from, which hosts may get it and in which parts of a request.\n"
+        "Values are not fetched and never shown.",
         epilog=EPILOG,
         formatter_class=HelpText,
     )
-    check.add_argument("files", metavar="FILE", nargs="+", help="secrets, or a policy with secrets; taken together")
+    check.add_argument("files", metavar="FILE", nargs="+", help="secrets, or a policy with secrets; checked together")
     check.set_defaults(run=lambda options, arguments: check_files(options.files))
 
 

@@ -13,16 +13,16 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     """Every option has a variable too: a sidecar is configured by its environment alone."""
     parser.description = "Run the gateway: HTTP proxy, CONNECT and SOCKS5 on one port."
     parser.epilog = (
-        "Every setting can be a variable. Those without an option:\n"
+        "Every option can also be set by a variable. One variable has no option:\n"
         "  EXEAT_PROXY_AUTH=user:password    ask clients for these credentials\n"
         "\n"
         "SIGHUP, or a change of a policy or clients file, reloads it; a broken file keeps\n"
-        "the last good ones. SIGTERM finishes what is under way and stops."
+        "the last good ones. SIGTERM finishes open requests, then stops."
     )
     parser.add_argument("--port", metavar="N", help="listen on port N; 0 picks one (PROXY_PORT, default 8888)")
     parser.add_argument("--bind", metavar="ADDR", help="listen on this address (EXEAT_BIND, default 127.0.0.1)")
     parser.add_argument(
-        "--audit", metavar="FILE", help="write the decisions there; - is stdout (EXEAT_AUDIT, default -)"
+        "--audit", metavar="FILE", help="write the decisions to FILE; - is stdout (EXEAT_AUDIT, default -)"
     )
     parser.add_argument(
         "--admin", metavar="ADDR", help="serve /healthz and /metrics on a socket path or host:port (EXEAT_ADMIN, off)"

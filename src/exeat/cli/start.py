@@ -15,7 +15,7 @@ except KeyboardInterrupt:
 
 def console() -> None:
     """Load the rest and do what the arguments say. Does not come back."""
-    # Whoever starts us may want it ignored; then it stays so.
+    # The caller may want it ignored; then it stays so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     if hasattr(signal, "SIGCHLD"):

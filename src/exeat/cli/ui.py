@@ -1,4 +1,4 @@
-"""`exeat ui`: its options, and what it says. The page is in exeat.ui."""
+"""`exeat ui`: its options and messages. The page is in exeat.ui."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def add_ui_options(parser: argparse.ArgumentParser) -> None:
         "The page can change the lists of sandboxes, as exeat proxy can."
     )
     parser.epilog = (
-        "The page is served to this machine only (127.0.0.1). The link has a key in it\n"
-        "that is new each time: anyone who has it can do what the page can.\n"
+        "The page is served to this machine only (127.0.0.1). The link has a new\n"
+        "key in it each time: anyone with the link can do what the page can.\n"
         "Ctrl-C ends it. exit status: 0; 1 if the port is taken"
     )
     parser.add_argument("--port", metavar="N", default="0", help="listen on port N; 0 takes any that is free (default)")

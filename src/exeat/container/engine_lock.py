@@ -1,7 +1,7 @@
-"""One process at a time, at an engine: also those of different containers that share its socket, and no file.
+"""A lock at an engine, without a file: it works between containers that share the engine's socket, too.
 
-Docker may make two networks of one name if it is asked twice at once. A volume it makes once: whoever asks for one that
-is there gets that one, with the labels of who was first.
+Docker may make two networks of one name if it is asked twice at once. It makes a volume only once: a
+second request returns the existing one, with the labels of the first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the base of a gateway image runs while that is built. Needs nothing but Python.
+"""The build step of a gateway image, run by its base. Needs nothing but Python.
 
     python3 -I gateway_setup.py FOLDER ABI MAGIC DATA USER
 

@@ -106,7 +106,7 @@ def _is_wanted(path: Path) -> bool:
 
 
 def as_tar(files: list[InstalledFile], folder: str = "") -> bytes:
-    """The same bytes for the same files, whoever makes it and when."""
+    """The same bytes for the same files, always."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, content in files:

@@ -72,12 +72,12 @@ class Registry:
         self._tools: dict[tuple[str, str], Tool] = {}
 
     def register_sandbox(self, config: SandboxConfig) -> SandboxConfig:
-        """Again with the same settings is nothing new; with others it is an error: images may be built already."""
+        """The same settings again do nothing; others are an error: images may exist already."""
         with self._lock:
             known = self._sandboxes.setdefault(config.name, config)
         if known != config:
             raise ConfigError(
-                f"the sandbox {config.name!r} is registered already, with other settings",
+                f"the sandbox {config.name!r} is already registered, with other settings",
                 expected="another name, or a Registry() of its own",
             )
         return config
@@ -91,7 +91,7 @@ class Registry:
     def tool(
         self, function: F | None = None, *, sandbox: str = DEFAULT_SANDBOX, dependencies: Iterable[str] = ()
     ) -> F | Callable[[F], F]:
-        """Take a function as a tool of a sandbox, which may be registered later. Raises ConfigError if it cannot be."""
+        """Make a function a tool of a sandbox, which may be registered later. Raises ConfigError."""
         if isinstance(dependencies, str):
             raise ConfigError(f"dependencies is {dependencies!r}", expected="dependencies=[...]")
         needed = tuple(check_requirement(each) for each in dependencies)
@@ -131,7 +131,7 @@ class Registry:
             return tuple(tool for key, tool in sorted(self._tools.items()) if key[0] == sandbox)
 
     def dependencies(self, sandbox: str) -> tuple[str, ...]:
-        """What the sandbox and its tools need together. Raises ConfigError where they contradict each other."""
+        """All packages of the sandbox and its tools. Raises ConfigError if they contradict each other."""
         return join_requirements([self.sandbox(sandbox).dependencies, *(t.dependencies for t in self.tools(sandbox))])
 
 

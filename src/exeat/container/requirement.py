@@ -29,7 +29,7 @@ _HASH: Final = re.compile(r"--hash=(sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha5
 def check_requirement(text: str) -> str:
     """The requirement in one form. Raises ConfigError, with what is wrong with it."""
     if not text.isprintable() or "#" in text or "$" in text or "\\" in text:
-        raise _error(text, "it is more than one requirement")
+        raise _error(text, "it has more than one requirement")
     parts = _HASHES.fullmatch(text.strip())
     assert parts is not None
     what, hashes = parts["what"], parts["hashes"].split()
@@ -44,7 +44,7 @@ def check_requirement(text: str) -> str:
     if _canonical(found["name"]) == "pip":
         raise _error(text, "pip does not stay in the image: nothing can be installed in a sandbox")
     if hashes and found["url"] is None and not re.search(r"===?\s*[^*,;]+(?:;|$)", what):
-        raise _error(text, "a hash is of one version: name it with ==")
+        raise _error(text, "a hash belongs to one version: pin it with ==")
     return " ".join([what, *hashes])
 
 
@@ -54,7 +54,7 @@ def join_requirements(groups: Iterable[Sequence[str]]) -> tuple[str, ...]:
     bare = [each for each in found if "--hash=" not in each]
     if bare and len(bare) < len(found):
         raise ConfigError(
-            f"{bare[0]!r} has no hash, and other packages of the sandbox have", expected="hashes for all, or for none"
+            f"{bare[0]!r} has no hash, but other packages of the sandbox do", expected="hashes for all, or for none"
         )
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""What a sandbox of the registry is: its packages, the image it starts from, what it may reach, what it may spend."""
+"""The configuration of a sandbox: its packages, its base image, its network and its limits."""
 
 from __future__ import annotations
 

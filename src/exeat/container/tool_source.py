@@ -1,9 +1,9 @@
-"""What is shipped of a function: its source, and of its module the statements that bind the names it uses.
+"""The source of a tool for the image: the function, and the statements of its module that define the names it uses.
 
-The module as a whole is not shipped: it imports what is not in the image, and holds what is none of the sandbox's
-business. The rule: of the statements at the top level of the module, those that bind a global name which the function
-reads, and those that bind what these read, in their order and as they are written. Imports are such statements. So a
-module-level value is computed again in the sandbox; it is never copied from this process.
+The module as a whole is not shipped: it imports modules that are not in the image, and holds data that the sandbox
+must not get. The rule: of the statements at the top level of the module, those that bind a global name which the
+function reads, and those that bind what these read, in their order and as they are written. Imports are such
+statements. So a module-level value is computed again in the sandbox; it is never copied from this process.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _check_parameters(plain: FunctionType) -> None:
         if parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
             raise _error(
                 plain.__name__,
-                f"its parameter {parameter.name!r} has no name for callers: arguments are passed by name",
+                f"its parameter {parameter.name!r} cannot be passed by name, as all arguments are",
             )
 
 

@@ -1,4 +1,4 @@
-"""Which engines there are for `exeat run --container`, and how exeat gets into the network of their containers.
+"""Finds the engines for `exeat run --container`, and the way into the network of their containers.
 
 Engines are asked, and nothing is started in them. One that does not answer costs a few seconds, not the report.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ASK_S = 3.0  # for an answer of the engine
 WAIT_S = 8.0  # for everything; Podman's service may have to be started
-_ELSEWHERE = "run exeat where the engine is; from here a run has its gateway as a sidecar, which is weaker"
+_ELSEWHERE = "run exeat on the engine's machine; from here, the gateway runs as a sidecar, which is weaker"
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def _examine(name: str) -> JailLine:
 
 
 def _hidden_lines(hidden: HiddenKeys) -> list[str]:
-    lines = ["", "Files that a command does not find, unless --show PATH names them"]
+    lines = ["", "Files hidden from commands, unless --show PATH names them"]
     for what, paths in hidden.to_rows():
         lines.append(f"  {what}")
         lines += textwrap.wrap(paths, 98, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False)
@@ -177,5 +177,5 @@ def to_lines(report: Report) -> list[str]:
     if not report.can_contain:
         lines += ["", "No jail here is a boundary."]
     else:
-        lines += ["", "To see it hold: exeat doctor --attack"]
+        lines += ["", "To test it: exeat doctor --attack"]
     return lines

@@ -1,4 +1,4 @@
-"""What `exeat run --vm` needs, and whether it is here: QEMU, a kernel, a way to share files, acceleration, memory.
+"""Checks the requirements of `exeat run --vm`: QEMU, a kernel, a way to share files, acceleration, memory.
 
 No guest is booted. The kernel's modules are looked up, and /dev/kvm is tried with a guest of a few instructions.
 """

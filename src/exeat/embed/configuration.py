@@ -1,4 +1,4 @@
-"""What a `SandboxManager` was told to do, read whole or refused whole.
+"""The configuration of a `SandboxManager`: accepted as a whole or refused as a whole.
 
 A setting that contradicts another is an error when the manager is made, not a surprise when a command runs.
 """
@@ -216,7 +216,7 @@ def parse_outer_proxy(text: str, where: str) -> OuterProxy:
         raise ConfigError(error.public, where=where, expected=_PROXY_URL) from None
     credentials = parts.netloc.rpartition("@")[0]
     place = f"{host.authority}:{port}"
-    # Whoever writes a proxy down means the one that the name leads to, and most are inside.
+    # A configured proxy means the one that the name leads to, and most are internal.
     private = "" if isinstance(host, Address) else " private"
     return OuterProxy(
         url=f"{parts.scheme}://{credentials}{'@' if credentials else ''}{place}",
@@ -252,7 +252,7 @@ class _Checked:
         _refuse(
             bool(read.denied) and not self.allows,
             network.where("denied_domains"),
-            "nothing is allowed that it could deny",
+            "it denies nothing, because nothing is allowed",
             "allowed_domains as well",
         )
         _refuse(
@@ -270,7 +270,7 @@ class _Checked:
 
     def _refuse_without_network(self) -> None:
         read, network, sandbox = self.read, self.network, self.sandbox
-        off = "sandbox.allow_network is false, so nothing is to get out"
+        off = "sandbox.allow_network is false, so nothing may get out"
         for key, given in (
             ("allowed_domains", self.rules),
             ("proxy", read.proxy),

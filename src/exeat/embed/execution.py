@@ -1,4 +1,4 @@
-"""One command from start to end, in its jail or without one: whatever happens, nothing of it is left."""
+"""One command from start to end, in its jail or without one. It leaves nothing behind in any case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command ended, and how its ending can go wrong."""
+"""The result of a command, and the errors that can take its place."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Finished:
     """A command that has ended.
 
     `returncode` is the command's: 128+N if signal N ended it, 126 or 127 if it could not be started. `stdout` and
-    `stderr` are what it wrote, empty if that was not captured. `said` is what exeat has to say: what was blocked, and
-    how it could be allowed. `truncated`: it wrote more than was wanted, and the rest was thrown away. `summary` is what
-    `exeat run --summary-json` writes, as a dict; empty if there was no sandbox.
+    `stderr` are what it wrote, empty if that was not captured. `said` is exeat's own messages: what was blocked, and
+    how to allow it. `truncated`: it wrote more than `max_output`, and the rest was dropped. `summary` is the object of
+    `exeat run --summary-json`, as a dict; empty if there was no sandbox.
     """
 
     returncode: int
@@ -36,9 +36,9 @@ class Finished:
 
 
 class RunTimeoutError(ExeatError, TimeoutError):
-    """The command took longer than it was given, and was ended with all that it had started.
+    """The command exceeded its time limit and was ended, with all its processes.
 
-    `finished` is what it had written by then.
+    `finished` has its output until then.
     """
 
     def __init__(self, timeout_s: float, finished: Finished) -> None:
@@ -47,9 +47,9 @@ class RunTimeoutError(ExeatError, TimeoutError):
 
 
 class RunLostError(ExeatError):
-    """The command was started, or may have been, and how it ended is not known.
+    """The command was started, or may have been, and its result is unknown.
 
-    `finished` is what it had written by then; its `returncode` says nothing.
+    `finished` has its output until then; its `returncode` means nothing.
     """
 
     def __init__(self, public: str, finished: Finished, *, detail: str = "") -> None:

@@ -122,7 +122,7 @@ class SandboxManager:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the configuration may not have been meant to say."""
+        """Settings of the configuration that are likely mistakes."""
         return self._configuration.warnings
 
     def wrap(self, argv: Argv) -> list[str]:
@@ -140,7 +140,7 @@ class SandboxManager:
         if not self._configuration.enabled:
             return command
         if self._ask is not None:
-            raise ConfigError("questions can only be answered by run", where="wrap", expected="run, or no ask")
+            raise ConfigError("only run() can answer questions", where="wrap", expected="run, or no ask")
         own = own_options(self._state, wrapped=True)
         return [*launcher(), *own, *run_options(self._configuration), "--", *command]
 
@@ -166,22 +166,21 @@ class SandboxManager:
         capture: bool = True,
         max_output: int = _MAX_OUTPUT,
     ) -> Finished:
-        """Run a command to its end. As many as you like at the same time.
+        """Run a command to its end. Any number may run at the same time.
 
-        It has no terminal, and `input` for standard input, else nothing. `env` is all of its environment, else that of
-        this process; exeat itself, outside of the jail, never goes by `env`. Of each stream `max_output` bytes are
-        kept; with `capture` false it writes where this process does.
+        The command has no terminal; `input` is its standard input, which is empty by default. `env` is its complete
+        environment, by default that of this process; exeat itself, outside of the jail, never uses `env`. `max_output`
+        bytes of each stream are kept; with `capture` false the command writes to the streams of this process.
 
         If this is cancelled, the time is over (RunTimeoutError), the manager is closed (ManagerClosedError) or this
-        process dies, the command is ended with all that it has started.
+        process dies, the command and all its processes are ended.
 
-        A sandbox of `prepared` is used if it would be made the same now: this process, its working directory and what
-        is hidden or protected there are as they were; `cwd` is that directory; `capture` is true. What is allowed and
-        every secret is looked up when the command runs, not before.
+        A jail of `prepared` is used only if a new one would be the same: this process, its working directory and the
+        files hidden or protected there have not changed; `cwd` is that directory; `capture` is true. Rules and secrets
+        are read when the command runs, not before.
 
-        Raises ConfigError, StartError or JailError if
-        nothing was started; JailError also if the jail did not hold, and RunLostError if exeat was killed, or failed
-        otherwise, while the command ran.
+        Raises ConfigError, StartError or JailError if nothing was started; JailError also if the jail failed, and
+        RunLostError if exeat was killed, or failed otherwise, while the command ran.
         """
         command = check_command(argv)
         if self._closed:
@@ -260,7 +259,7 @@ class SandboxManager:
             return runner.run(self.run(argv, **options))
 
     async def start(self) -> None:
-        """Make sure that the jail works here, and have all ready for fast runs. Raises JailError: what would help."""
+        """Check that the jail works here, and prepare for fast runs. Raises JailError, with advice."""
         self._closed = False
         if self._configuration.enabled:
             self._has_run = True
@@ -274,7 +273,7 @@ class SandboxManager:
                 await self._stock.stand()
 
     async def aclose(self) -> None:
-        """End every command that still runs, and run no more."""
+        """End every command that still runs, and refuse new ones."""
         self._end_all()
         while self._runs:  # noqa: ASYNC110 - they may be in loops of other threads
             await asyncio.sleep(_LOOK_S)

@@ -1,7 +1,7 @@
-"""Runs that were made ready before anyone said what to run: a jail stands, and waits for its command.
+"""Jails made ahead, without a command: each waits for one.
 
-Each is used once, and only where a new one would be the same: with the program's surroundings, folder and variables of
-then. Otherwise, and where there is none, the run is started as it is without.
+Each is used once, and only if a new one would be the same: the program's surroundings, folder and variables have not
+changed. Otherwise, or if none is ready, the run makes a new jail.
 """
 
 # On the way of each run, where pathlib takes longer than the kernel.

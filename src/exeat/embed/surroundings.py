@@ -1,4 +1,4 @@
-"""What a process inherits from this one without being told. A process that was started earlier may have other things.
+"""The state that a child process inherits from this one. A process that was started earlier may differ.
 
 The calling thread's, because that is what a process that is started gets, and some things can differ between threads.
 """
@@ -40,7 +40,7 @@ def umask() -> int:
     for line in _read("status").split(b"\n"):
         if line.startswith(UMASK):
             return int(line[len(UMASK) :], 8)
-    raise OSError("/proc/thread-self/status says nothing of the umask")
+    raise OSError("/proc/thread-self/status does not show the umask")
 
 
 def surroundings() -> tuple[object, ...]:

@@ -214,7 +214,7 @@ class Answer:
         return bytes(whole)
 
     def take_start(self) -> bytes:
-        """What came of a stream with the head, for whoever goes on with `connection`."""
+        """Bytes of the stream that came with the head, for the next user of `connection`."""
         start, self._pieces = b"".join(self._pieces), []
         return start
 
@@ -232,7 +232,7 @@ def _decode(text: bytes) -> Any:
 def _target(path: str, query: Mapping[str, object] | None) -> str:
     """Raises EngineError for a path that would end the line it is in: what follows would be requests of its own."""
     if not path.isascii() or not path.isprintable() or " " in path:
-        raise EngineError("that cannot be a name at an engine", detail=repr(path[:200]))
+        raise EngineError("an engine cannot have such a name", detail=repr(path[:200]))
     if not query:
         return path
     from urllib.parse import urlencode  # for calls that have one

@@ -1,4 +1,4 @@
-"""What goes wrong with an engine, and what to do about it."""
+"""Errors of an engine, with advice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from exeat.errors import ExeatError, JailError
 
 
 class EngineError(JailError, RuntimeError):
-    """The engine is not there, cannot be asked, or has refused. `status` is that of its answer; 0: there was none."""
+    """The engine is missing, unreachable, or refused. `status` is that of its answer; 0: there was none."""
 
     def __init__(
         self, public: str, *, detail: str = "", fix: str = "", is_missing: bool = False, status: int = 0

@@ -1,4 +1,4 @@
-"""Which engine there is, and why there is none."""
+"""Chooses an engine, or says why there is none."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def explain_no_socket(path: str, error: OSError) -> EngineError:
             fix = "sudo usermod -aG docker $USER, and log in again; or Podman, which needs no group: --engine podman"
             if "podman" in path:
                 fix = "systemctl --user start podman.socket"
-            return EngineError("the engine's socket may not be opened", detail=f"{path}: {error.strerror}", fix=fix)
+            return EngineError("you may not open the engine's socket", detail=f"{path}: {error.strerror}", fix=fix)
         case errno.ENOENT if is_in_container():
             return EngineError(
                 "the engine's socket is not in this container",

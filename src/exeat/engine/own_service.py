@@ -1,4 +1,4 @@
-"""Podman without a socket: exeat starts its API for itself, on a socket of its own, which ends with exeat."""
+"""Podman without a socket: exeat starts its API on a private socket, and the service ends with exeat."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whose things at an engine are: labels, and what a crash has left.
+"""Ownership of things at an engine: labels, and the leftovers of a crash.
 
-What belongs to a run or a pool names the process it belongs to. When that process is gone, whoever comes next removes
+What belongs to a run or a pool names the process it belongs to. When that process is gone, the next process removes
 it. Nothing without such a label is ever touched, nor anything of another machine or container.
 """
 

@@ -1,1 +1,1 @@
-"""What a command sees of the machine's files, and what becomes of what it writes: decided here, mounted elsewhere."""
+"""The machine's files as a command sees them, and its changes: decided here, mounted elsewhere."""

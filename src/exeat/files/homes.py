@@ -91,6 +91,6 @@ def why_not_shared(folder: str, homes: Sequence[str]) -> str:
 
 def note_on_working_directory(why: str) -> str:
     return (
-        f"the working directory is {why}, so the command gets a copy of it, and what it writes is thrown away; "
+        f"the working directory is {why}, so the command gets a copy of it, and its changes are dropped; "
         "to let it change the real one: --write ."
     )

@@ -1,4 +1,4 @@
-"""`--mount SRC:DST[:ro]`, made certain: what it names is there, may be shared, and has a place inside."""
+"""Checks `--mount SRC:DST[:ro]`: the source exists, may be shared, and has a place inside."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def _check(mount: Mount, hidden: list[HiddenPath], home: str, state: str, ways_o
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise ConfigError("is neither a file nor a folder", where=where, expected="--unix for a socket")
     if state and is_below(source, state):
-        raise ConfigError(
-            "is exeat's own: what is in it decides about the command", where=where, expected="another path"
-        )
+        raise ConfigError("is exeat's own: its contents control the command", where=where, expected="another path")
     refuse_hidden(source, where, hidden)
     return Mount(source, mount.target, mount.read_only)
 
@@ -81,7 +79,7 @@ def refuse_way_out(source: str, where: str, ways_out: Iterable[str]) -> None:
     for socket in ways_out:
         if is_below(socket, source):
             what = "is the socket of an engine" if socket == source else f"has the socket of an engine in it ({socket})"
-            raise ConfigError(f"{what}, by which the command would get out", where=where, expected="another path")
+            raise ConfigError(f"{what}, through which the command could get out", where=where, expected="another path")
 
 
 def refuse_missing_points(shares: Sequence[Mount]) -> None:
@@ -92,7 +90,7 @@ def refuse_missing_points(shares: Sequence[Mount]) -> None:
                 point = outer.source + inner.target[len(outer.target) :]
                 if not os.path.lexists(point):
                     raise ConfigError(
-                        f"would make {point} on this machine, to have {inner.target} inside",
+                        f"would create {point} on this machine, as a place for {inner.target}",
                         where=f"--mount {outer.source}:{outer.target}",
                         expected="another place inside",
                     )

@@ -1,4 +1,4 @@
-"""What `--write` and `--read-only` name, made certain: full paths that exist and can be used.
+"""Resolves `--write` and `--read-only` to full paths that exist and can be used.
 
 Checked before anything starts. A path that would be shared, protected or hidden in another way than it was meant is an
 error, never a guess.
@@ -64,7 +64,7 @@ def _existing(option: str, text: str, home: str) -> str:
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         fault = "does not exist" if is_missing else f"cannot be looked at: {error.strerror}"
-        raise ConfigError(fault, where=where, expected="a file or folder that is there") from None
+        raise ConfigError(fault, where=where, expected="an existing file or folder") from None
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise ConfigError("is neither a file nor a folder", where=where, expected="--unix for a socket, or --device")
     return path
@@ -72,9 +72,7 @@ def _existing(option: str, text: str, home: str) -> str:
 
 def _refuse_unwritable(path: str, where: str, state: str) -> None:
     if state and is_below(path, os.path.realpath(state)):
-        raise ConfigError(
-            "is exeat's own: what is in it decides about the command", where=where, expected="another path"
-        )
+        raise ConfigError("is exeat's own: its contents control the command", where=where, expected="another path")
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         raise ConfigError("is on a file system that is mounted read-only", where=where, expected="another path")
     if os.path.isfile(path) and not os.access(path, os.W_OK):

@@ -1,4 +1,4 @@
-"""Who may use a gateway: what a client has to say, and what it is told if that is wrong. Values are never shown."""
+"""Credentials of a gateway's clients, and the answer to wrong ones. Never shows a value."""
 
 from __future__ import annotations
 

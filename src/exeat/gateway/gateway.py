@@ -126,7 +126,7 @@ class Gateway:
     # Starting and stopping
 
     async def start(self) -> None:
-        """Listen. A port that cannot be had is an error: there is no running without the gateway."""
+        """Listen. A port that is not free is an error: nothing runs without the gateway."""
         self._loop = asyncio.get_running_loop()
         shared = self._shared_journal
         journal = JournalShare(shared) if shared else open_journal(self._audit, **self._audit_rotation._asdict())
@@ -184,7 +184,7 @@ class Gateway:
             raise StartError("cannot answer DNS on the sockets given", detail=str(error)) from None
 
     async def settle(self, limit_s: float) -> None:
-        """Serve what has come so far to its end, for a while: whoever sent it has gone, and it is to be on record."""
+        """Serve what has come so far to its end, for a while: the sender has gone, and it must be recorded."""
         deadline = self._loop.time() + limit_s
         while self._loop.time() < deadline:
             await asyncio.sleep(0)
@@ -195,7 +195,7 @@ class Gateway:
             await asyncio.sleep(0.002)
 
     async def aclose(self, *, drain_s: float = 0.0) -> None:
-        """Stop listening, give what is under way `drain_s` seconds, then cut it. Every record is written."""
+        """Stop listening, let open connections finish for `drain_s` seconds, then cut them. Writes every record."""
         if self._state is None:
             return
         for server in self._servers:
@@ -299,7 +299,7 @@ class Gateway:
 
     @property
     def is_used(self) -> bool:
-        """Whether there is a connection to a client or to a server."""
+        """Is there a connection to a client or to a server?"""
         return self._sweeper is not None and self._sweeper.is_needed
 
     # What a caller sees
@@ -330,12 +330,12 @@ class Gateway:
 
     @property
     def url_without_login(self) -> str:
-        """Where the gateway listens, fit for a log."""
+        """The address of the gateway, without credentials, for a log."""
         return proxy_url(*self._address)
 
     @property
     def url(self) -> str:
-        """Where the gateway listens, for a client that takes a proxy URL; with credentials if it wants some."""
+        """The proxy URL for a client; with credentials if the gateway requires them."""
         address, login = self._address, self.state.credentials
         return proxy_url(*address, login if isinstance(login, Credentials) else None)
 
@@ -363,7 +363,7 @@ class Gateway:
         self.state.journal.append(encode_event("grant", gateway=self.id, rule=rule.text, by=by))
 
     def forget(self, rules: Container[Rule]) -> None:
-        """Grant these no longer, from the next `set_policy` on."""
+        """Revoke these grants, from the next `set_policy` on."""
         self._granted = [rule for rule in self._granted if rule not in rules]
 
     @property

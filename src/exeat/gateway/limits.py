@@ -1,4 +1,4 @@
-"""What a gateway may spend: its limits, settable in `[limits]` of a policy file, and how they are kept count of."""
+"""The limits of a gateway, settable in `[limits]` of a policy file, and the accounting for them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def _limit(default: float, doc: str) -> Any:
 class Limits:
     """Every bound of the gateway. A value of 0 for `max_upload` means no budget; nothing else may be 0."""
 
-    max_connections: int = _limit(16_384, "client connections in all")
+    max_connections: int = _limit(16_384, "client connections in total")
     max_connections_per_sandbox: int = _limit(8_192, "client connections of one sandbox")
     max_header_bytes: int = _limit(65_536, "size of a request or response head")
     max_headers: int = _limit(128, "header fields of a request")
     max_idle_upstreams: int = _limit(256, "idle upstream connections kept for reuse")
-    max_body_memory: int = _limit(268_435_456, "memory for unpacking bodies and reading them whole, of all together")
-    max_upload: int = _limit(0, "bytes that a sandbox may send in all; 0 is no limit")
+    max_body_memory: int = _limit(268_435_456, "memory for unpacking and buffering bodies, in total")
+    max_upload: int = _limit(0, "bytes that a sandbox may send in total; 0 is no limit")
     first_byte_s: float = _limit(60.0, "from accepting a connection to its first byte")
     head_s: float = _limit(30.0, "from the first byte of a request head, or TLS hello, to its last")
     keep_alive_s: float = _limit(120.0, "a client connection between two requests")
     dns_s: float = _limit(5.0, "resolving a name")
     connect_s: float = _limit(10.0, "connecting, over all addresses of a name")
     response_s: float = _limit(300.0, "from a request to the first byte of its response")
-    idle_s: float = _limit(900.0, "a transfer or tunnel in which no byte moves either way")
+    idle_s: float = _limit(900.0, "a transfer or tunnel in which no byte moves in either direction")
     upstream_idle_s: float = _limit(30.0, "an idle upstream connection kept for reuse")
     drain_s: float = _limit(10.0, "from SIGTERM to closing what is still open")
 

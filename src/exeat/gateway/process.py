@@ -1,4 +1,4 @@
-"""What the process around a gateway needs: a fast loop, descriptors, and how clients are told where it listens."""
+"""The process around a gateway: a fast loop, descriptors, and its address for clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client is told when it does not get what it asked for. A value, not an exception."""
+"""The answer to a refused client. A value, not an exception."""
 
 from __future__ import annotations
 

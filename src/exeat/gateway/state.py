@@ -1,4 +1,4 @@
-"""What all connections of one gateway share. One policy at a time, swapped whole."""
+"""State that all connections of one gateway share. One policy at a time, replaced as a whole."""
 
 from __future__ import annotations
 

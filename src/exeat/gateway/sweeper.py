@@ -1,4 +1,4 @@
-"""What time ends: connections in which nothing moves, kept ones that no one took. One timer for a gateway."""
+"""Closes connections that are idle or too slow, and kept ones that are unused. One timer for a gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command's environment: the caller's, without what is exeat's own or leads to things the jail hides."""
+"""The command's environment: the caller's, without exeat's own variables and those that lead to hidden things."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def caller_environment() -> dict[str, str]:
 
 
 def sets_locale_itself() -> bool:
-    """Is LC_CTYPE Python's doing (PEP 538: where there is no locale), and not of whoever started us?"""
+    """Is LC_CTYPE Python's doing (PEP 538: where there is no locale), and not the caller's?"""
     try:
         with open("/proc/self/environ", "rb") as file:
             return not any(item.startswith(b"LC_CTYPE=") for item in file.read().split(b"\0"))

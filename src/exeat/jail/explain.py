@@ -109,9 +109,9 @@ def _no_view(number: int, reason: str) -> JailError:
             detail, fix = f"{reason}; {_about_root()}", host
         case errno.E2BIG:
             detail = reason
-            fix = f"take away what is mounted there (EXEAT_HOME names another place for exeat's own files), or {host}"
+            fix = f"unmount what is mounted there (EXEAT_HOME names another place for exeat's own files), or {host}"
         case errno.ELOOP | errno.ENOTDIR:
-            detail, fix = reason, "exeat files discard takes back what earlier runs in the sandbox have done"
+            detail, fix = reason, "exeat files discard removes the changes of earlier runs in the sandbox"
         case _:
             detail, fix = reason, host
     return JailError(public, detail=detail, fix=fix)
@@ -135,9 +135,9 @@ def _no_namespaces(number: int, reason: str) -> JailError:
     if is_already_inside():
         # Not a kind of jail that is missing: no other kind is available in here either.
         return JailError(
-            "already inside an exeat jail, which allows no other jail in it",
+            "already inside an exeat jail, which allows no jail inside it",
             detail=reason,
-            fix="leave out the inner `exeat run`: the outer one's rules hold for all that runs in it",
+            fix="leave out the inner `exeat run`: the rules of the outer one apply to everything inside",
         )
     error = _who_refuses(number, reason)
     error.is_missing = True

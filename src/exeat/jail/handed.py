@@ -1,4 +1,4 @@
-"""An environment on its way from one process to another: as /proc has it, in a file or pipe that is read once."""
+"""Passes an environment from one process to another, in the form of /proc, through a file or pipe that is read once."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Ended(Value):
 
 
 class Company(Protocol):
-    """What goes on outside while the command runs, and is seen to by whoever attends to the jail."""
+    """What goes on outside while the command runs. The code that attends to the jail handles it."""
 
     @property
     def watched(self) -> Mapping[int, Callable[[], bool]]:

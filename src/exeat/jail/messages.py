@@ -1,4 +1,4 @@
-"""Everything that the processes of a run say to each other, and the one way in which they say it.
+"""All messages between the processes of a run, and their one encoding.
 
 They are the runner, the builder, init, the gateway process, the relay between two terminals, and the starter of a
 program that embeds exeat. One message is one packet; descriptors may come with it. What is longer than a packet goes in
@@ -243,7 +243,7 @@ class Over(Value):
     learned: str
 
 
-# Between the gateway process and whoever answers what no rule does
+# Between the gateway process and those who answer questions
 
 
 class Asked(Value):

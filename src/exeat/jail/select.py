@@ -1,4 +1,4 @@
-"""The kinds of jail, and which of them are available here. One that was asked for and is not is an error.
+"""The kinds of jail, and which are available here. Asking for an unavailable one is an error.
 
 A kind is a line in `BODIES` and a module of that name in `exeat.jail.bodies`, with `open_jail` and `examine`.
 """

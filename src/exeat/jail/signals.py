@@ -16,7 +16,7 @@ _INFO_BYTES = 128
 _CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK
 # What a caller, or a terminal, may mean for the command.
 FOR_COMMAND = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-# The command stops if it wants to, and then so does whoever waits for it.
+# The command stops if it wants to, and then so does the process that waits for it.
 STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 SI_USER = 0  # by kill(2); positive codes come from the kernel, a terminal for example
 

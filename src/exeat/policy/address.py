@@ -1,4 +1,4 @@
-"""What kind of place an address is. Our own table: `ipaddress.is_global` calls NAT64, 6to4 and more global.
+"""Kinds of addresses. Our own table: `ipaddress.is_global` calls NAT64, 6to4 and more global.
 
 Nothing here decides. A class other than PUBLIC means that reaching it must have been asked for.
 """
@@ -228,7 +228,7 @@ def _refuse_others(network: Network, where: str) -> None:
     if others or (isinstance(network, IPv4Network) and network.overlaps(_THIS)):
         kinds = " and ".join(sorted(others)) or "unspecified"
         raise ConfigError(
-            f"{network} holds {kinds} addresses, to which a name may lead by a rule with private alone",
+            f"{network} holds {kinds} addresses, to which a name may lead only by a rule with private",
             where=where,
             expected=_EXPECTED,
         )

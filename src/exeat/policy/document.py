@@ -154,7 +154,7 @@ def _load_json(text: str, filename: str) -> object:
     if repeated:
         from exeat.policy.positions import Positions
 
-        # Parsers disagree on which of two equal keys counts, so whoever reviewed the file may have read the other.
+        # Parsers disagree on which of two equal keys counts, so a reviewer may have read the other.
         place = Positions(text, json=True).repeated
         where = f"{filename}:{place.line}:{place.column}" if place else f"{filename}:1"
         raise ConfigError(f"{_named(repeated[0])} is given twice", where=where, expected="each key once")

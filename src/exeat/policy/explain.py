@@ -63,7 +63,7 @@ def describe(decision: Decision, target: Target) -> tuple[str, str]:
         case Reason.ALLOWED:
             return f"{place} is allowed by {rule}.", ""
         case Reason.NOT_LISTED:
-            return f"No rule lists {target.host}, and what is not listed is denied.", add
+            return f"No rule lists {target.host}, and unlisted hosts are denied.", add
         case Reason.ADDRESS_NOT_LISTED:
             return f"No rule lists the address {target.host}; allowing a name does not allow its address.", add
         case Reason.PORT_NOT_LISTED:

@@ -1,4 +1,4 @@
-"""The table `files` of a policy file, and of what a sandbox keeps. Its values are those of `exeat.file_policy`."""
+"""The table `files` of a policy file and of a kept sandbox. Its values are those of `exeat.file_policy`."""
 
 from __future__ import annotations
 

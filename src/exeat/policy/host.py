@@ -64,7 +64,7 @@ class Address:
 
 Host = Name | Address
 
-# The host's own services, by name or by address: to whoever writes a rule that is the same.
+# The host's own services, by name or by address: to the author of a rule they are the same.
 LOCALHOST = Name("localhost")
 LOOPBACK: tuple[IPv4Address | IPv6Address, ...] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 

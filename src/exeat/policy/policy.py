@@ -98,9 +98,9 @@ def _narrowest_first(rule: Rule) -> tuple[bool, int, str]:
 
 @frozen
 class Policy:
-    """What may be reached. No rules means that nothing may.
+    """What may be reached. Without rules, nothing may.
 
-    `hosts` maps canonical names to the addresses the user gave for them (`--add-host`). `private_networks` are inside
+    `hosts` maps canonical names to the addresses the user gave for them (`--add-host`). `private_networks` are internal
     networks to which names may lead.
     """
 
@@ -162,5 +162,5 @@ def address_forms(ip: IP) -> tuple[IP, ...]:
     """The address and every other one it may lead to. A deny rule for any of them denies it."""
     ip = unmapped(ip)
     if ip.is_unspecified:
-        return ip, LOOPBACK[ip.version == 6]  # whoever connects to 0.0.0.0 is connected to 127.0.0.1
+        return ip, LOOPBACK[ip.version == 6]  # connecting to 0.0.0.0 connects to 127.0.0.1
     return (ip,) if isinstance(ip, IPv4Address) else (ip, *carried_ipv4(ip))

@@ -1,4 +1,4 @@
-"""A decision that is on record, made again by another policy. Pure, like decide.py.
+"""Judges a recorded decision by another policy. Pure, like decide.py.
 
 A record does not say everything: not the path of a request, and not what went through a tunnel that was not
 looked into. Where the new verdict hangs on that, it cannot be told, and nothing is guessed.

@@ -1,4 +1,4 @@
-"""What a rule is, once read: a value with one canonical text. Reading is in grammar.py."""
+"""A rule, once parsed: a value with one canonical text. Parsing is in grammar.py."""
 
 from __future__ import annotations
 

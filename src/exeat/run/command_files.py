@@ -1,4 +1,4 @@
-"""The command's files, for the run: what it sees of them, what is watched meanwhile, and what becomes of its changes.
+"""The command's files during the run: what it sees, what exeat watches, and what happens to its changes.
 
 Jails differ in what they do about files (`exeat.jail.select.Hides`); each way is a class here, with the same steps.
 """

@@ -1,4 +1,4 @@
-"""The command's files in a container: those of its image, the working directory, and what was named.
+"""The command's files in a container: those of its image, the working directory, and paths that the user named.
 
 What is protected in folders that are shared for real is so here as well, by mounts that the engine makes. Where there
 is a way into the container's mounts, what these do not hold is held from there, and held again when a program outside
@@ -70,7 +70,7 @@ class ContainerFiles(CommandFiles):
         try:
             self._folder = RunFolder()
         except OSError as error:
-            raise JailError("there is no place for what is put into the container", detail=str(error)) from None
+            raise JailError("there is no folder for the files that go into the container", detail=str(error)) from None
         self.folder, self.memory = self._folder.path, f"{state_home()}/images"
         try:
             with usual_modes():

@@ -1,4 +1,4 @@
-"""A run whose jail stands before anyone has said what to run: the program says it later, and it is bound then.
+"""A run whose jail is built before its command is known. The program names the command later.
 
 Until then no secret is fetched and no socket served, and the processes of the jail are forks of one that never held a
 value. What was found out for the jail is found out again then. If anything is not the same any more, it is not used,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class NotTakenError(ExeatError):
-    """There is no command for this one. Whoever asked has been told, or has left."""
+    """There is no command for this one. The program has been told, or has ended."""
 
 
 class Late(Protocol):

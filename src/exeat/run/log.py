@@ -1,4 +1,4 @@
-"""The run's audit log as files: there before the jail is built, so that they can be hidden, and the same at the end.
+"""The run's audit log as files: made before the jail is built, so that they can be hidden, and the same until the end.
 
 What is made later could not be hidden in time. So the file that the log goes on in when it is full is made first, and
 `exeat.audit.rotate` never makes another. It goes again if it was not needed and no other run counts on it.
@@ -71,7 +71,7 @@ class RunLog:
     def finish(self) -> None:
         """The run is over. Say so if the log has another name now, and remove what was not needed.
 
-        Not waiting for jails that were made ahead, which count on it: whoever leaves last removes it.
+        Not waiting for jails that were made ahead, which count on it: the last one to leave removes it.
         """
         self._is_over = True
         if self._path is None:

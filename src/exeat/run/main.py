@@ -56,7 +56,7 @@ def _run(settings: RunSettings) -> int:
         gateway = GatewayProcess(settings)
         log.is_forked()
         if settings.ask and not gateway.can_ask and not settings.quiet:
-            say("--ask: no terminal and no --name, so there is no one to ask; what no rule lists is denied")
+            say("--ask: no terminal and no --name, so exeat cannot ask; hosts that no rule lists are denied")
         try:
             # From here on two processes load code at the same time.
             from exeat.run.lifecycle import run_in_jail
@@ -76,7 +76,7 @@ def _run(settings: RunSettings) -> int:
         tell(settings, summary, as_json(outcome, status))
         return status
     except NoWayError:
-        raise  # whoever asked may know another way; the run is not over
+        raise  # the program may know another way; the run is not over
     except ExeatError as error:
         tell(settings, summary, as_json(UNKNOWN, None, str(error)))
         raise

@@ -1,4 +1,4 @@
-"""`--nest`: when the command may make user namespaces, and what is said of programs that tried without it."""
+"""`--nest`: when the command may make user namespaces, and the message about programs that tried without it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refuse_nesting(body: Body, files: FilePolicy) -> None:
         raise ConfigError("not available to root", where=_WHERE, expected="an ordinary user")
     if files.mode == "host":
         raise ConfigError(
-            "with --files host things are hidden by mounts, and a program with namespaces of its own gets past these",
+            "with --files host things are hidden by mounts, and a program with namespaces of its own gets around them",
             where=_WHERE,
             expected="--files view",
         )
@@ -39,7 +39,7 @@ def refuse_covers(covered: Iterable[str], shared: Sequence[str]) -> None:
         real = os.path.realpath(path)
         if any(os.path.commonpath((real, root)) == root for root in roots):
             raise ConfigError(
-                f"{path!r} lies in a folder that the command changes, and could not be kept from it",
+                f"{path!r} is in a folder that the command can change, and could not be protected from it",
                 where=_WHERE,
                 expected="another place for it, or no --nest",
             )

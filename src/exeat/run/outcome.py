@@ -1,4 +1,4 @@
-"""What a run came to: what was blocked and what failed, for people and, as one JSON object, for programs.
+"""The result of a run: what was blocked and what failed, as text for people and as one JSON object for programs.
 
 The gateway's process makes both texts. The process that started the command only adds how that ended: it has loaded
 next to nothing, and by then nothing can be loaded any more.

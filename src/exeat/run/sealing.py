@@ -1,4 +1,4 @@
-"""From the moment the command runs, no code is loaded any more.
+"""Once the command runs, no code is loaded any more.
 
 The command is the same user and may write any file of that user: exeat's own, a library's, a `json.py` in the folder
 that Python looks in first. What is in memory by then is what exeat is made of.

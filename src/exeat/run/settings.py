@@ -1,4 +1,4 @@
-"""What `exeat run` was asked to do, and the plan that is made of it when the rules are read."""
+"""The request for a run, and the plan made from it when the rules are known."""
 
 from __future__ import annotations
 

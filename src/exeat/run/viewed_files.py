@@ -1,4 +1,4 @@
-"""The command has a view of files of its own: what it is made of, and what is held and watched outside. Linux."""
+"""The command's files in a jail with a view: its parts, and what exeat protects and watches. Linux."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ class ViewedFiles(CommandFiles):
         try:
             again = see_files(plan)
         except ExeatError as error:
-            raise NotTakenError("its files cannot be seen as before", detail=str(error)) from None
+            raise NotTakenError("its files cannot be looked at again", detail=str(error)) from None
         try:
             if self._ground.has_changed(plan, again):
-                raise NotTakenError("its files are not as they were")
+                raise NotTakenError("its files have changed")
         finally:
             again.close()
         self._begin(self._built)
         if self._ground.has_lost_mounts():  # before the guard that has been set now could see it
-            raise NotTakenError("what was held in its files is no longer held")
+            raise NotTakenError("a protected mount in its files is gone")
         self._ground.close()
 
     def _begin(self, built: Built) -> None:

@@ -1,4 +1,4 @@
-"""What a virtual machine cannot have, and what is settled by having one."""
+"""Settings that a virtual machine cannot have, and those that it implies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refuse_what_vms_lack(plan: Plan) -> None:
         )
     if settings.unix:
         raise ConfigError(
-            "a Unix socket of this machine does not lead through a guest's kernel",
+            "a guest cannot reach a Unix socket of this machine",
             where="--unix",
             expected="--allow localhost:PORT for a TCP port of this machine, or a run without --vm",
         )
@@ -35,7 +35,7 @@ def refuse_what_vms_lack(plan: Plan) -> None:
     for said in (*settings.files, *plan.prepared.files):
         if said.mode == "host":
             raise ConfigError(
-                "the guest would change every file that you may, and a virtual machine is there to prevent that",
+                "the guest could change every file that you can, which a virtual machine is there to prevent",
                 where=said.named("mode"),
                 expected="--files view, and --write PATH for what it may change",
             )

@@ -1,1 +1,1 @@
-"""Sandboxes that stay: names, allowlists and logs on disk, and how running commands are told of changes."""
+"""Kept sandboxes: names, allowlists and logs on disk, and how running commands learn of changes."""

@@ -1,4 +1,4 @@
-"""The allowlist of a sandbox: text that people edit, too. What an edit is not about stays byte for byte.
+"""The allowlist of a sandbox, as text that people edit too. An edit leaves all other bytes unchanged.
 
 Writers take turns; readers see the old list or the new one, whole.
 """

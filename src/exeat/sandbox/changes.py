@@ -1,4 +1,4 @@
-"""What `exeat proxy allow`, `block` and `reset` do to a list, and what they say about it.
+"""The changes that `exeat proxy allow`, `block` and `reset` make to a list, and their messages.
 
 After `allow X` the user knows whether X is allowed, and nothing else has come free. After `block X` nothing of X is
 allowed, whatever other rules say.

@@ -1,4 +1,4 @@
-"""The control socket of a running command: its name, what may be asked there, and the side that asks.
+"""The control socket of a running command: its name, its requests, and the client side.
 
 One line of JSON each way, over a socket in the folder of the command's sandbox. Only its owner may enter that folder,
 and no jail shows it. Several commands may run in one sandbox at the same time; each has a socket of its own. The calls

@@ -1,4 +1,4 @@
-"""The disk of a sandbox: what guests with an image wrote. One guest has it at a time."""
+"""The disk of a sandbox: the changes of guests with an image. One guest uses it at a time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read_note(folder: SandboxFolder) -> dict[str, Any]:
 
 
 def take_disk(descriptor: int, folder: SandboxFolder) -> None:
-    """Be the only one. Whoever inherits the descriptor holds it as well. Raises ConfigError."""
+    """Be the only one. A process that inherits the descriptor holds it as well. Raises ConfigError."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

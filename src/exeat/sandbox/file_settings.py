@@ -1,4 +1,4 @@
-"""What commands in a sandbox may do to files: the table `files` of policy files, in a file of its own."""
+"""Rights of a sandbox's commands to files: the table `files` of policy files, in a file of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files in a folder of ours: opened only if they are what they should be, locked, and replaced in a single step.
+"""Files in exeat's own folders: checked when opened, locked, and replaced in one step.
 
 Nothing here waits on a pipe or follows a link, whatever was put in the place of a file.
 """

@@ -1,4 +1,4 @@
-"""The folder that holds all that exeat keeps, and how folders in it are opened: as checked descriptors.
+"""The folder of all of exeat's state, and how folders in it are opened: as checked descriptors.
 
 The command that is to be confined runs as the same user. It must never choose what is behind a name here. So links
 are not followed, and what is not ours, not a folder or writable by others is refused.

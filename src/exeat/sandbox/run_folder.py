@@ -1,4 +1,4 @@
-"""A folder for one run among exeat's own: gone when the run is over. What a killed run has left, the next removes."""
+"""A folder for one run among exeat's own: removed after the run. The next run removes those of killed runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RunFolder:
             fcntl.flock(self._all, fcntl.LOCK_EX)  # no run takes the new folder for one that was left
             _remove_abandoned(self._all)
             os.mkdir(name, 0o700, dir_fd=self._all)
-            # Held as long as this process lives: whoever gets the lock knows that the run is over.
+            # Held as long as this process lives: a process that gets the lock knows that the run is over.
             self.descriptor = os.open(name, DIRECTORY, dir_fd=self._all)
             fcntl.flock(self.descriptor, fcntl.LOCK_EX)
             fcntl.flock(self._all, fcntl.LOCK_UN)

@@ -1,4 +1,4 @@
-"""The end of the control socket that is in the gateway's process. It answers its own user only."""
+"""The gateway process's end of the control socket. It answers only its own user."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ControlServer:
         except (ValueError, TypeError, KeyError, RecursionError):
             return {"ok": False, "error": "not a request"}
         if action is None:
-            return {"ok": False, "error": "this command does not understand that; is it of another version of exeat?"}
+            return {"ok": False, "error": "this command does not know that request; is its exeat of another version?"}
         try:
             return {"ok": True, **await action(request)}
         except ExeatError as error:

@@ -1,4 +1,4 @@
-"""Rules as people type them: `github.com` means its subdomains as well, `=github.com` does not, and a URL is a slip.
+"""Rules as people type them: `github.com` also means its subdomains, `=github.com` does not, and a URL is an error.
 
 Only commands read rules like this. A file holds the common grammar and nothing else.
 """

@@ -1,1 +1,1 @@
-"""Credentials that a program uses without holding them: placeholders, substitution, redaction. No value is shown."""
+"""Credentials that a program uses without holding them: placeholders, substitution, redaction. Shows no value."""

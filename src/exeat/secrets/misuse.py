@@ -1,6 +1,6 @@
-"""A placeholder that goes where its secret may not: the finding, and how it is found.
+"""Finds placeholders on their way to a place that their secret may not go to.
 
-A placeholder is worth nothing to whoever gets it. That it is sent to the wrong place still says that a program is
+A placeholder is worthless to its receiver. That it is sent to the wrong place still says that a program is
 confused or has been talked into something, so it is stopped and written down.
 """
 

@@ -1,4 +1,4 @@
-"""What a secret is: how it was configured, and what it is during a run.
+"""A secret: its configuration, and its state during a run.
 
 A value lives in one object, `Secret`, whose `repr` does not show it. It is bytes everywhere, because that is what
 goes over the wire.

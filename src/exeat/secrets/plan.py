@@ -1,4 +1,4 @@
-"""What is to be done with requests to one kind of place, worked out once: which placeholders are replaced where."""
+"""The replacements for requests to one kind of place, computed once: which placeholders, in which parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to one request and its response on account of secrets.
+"""The effect of secrets on one request and its response.
 
 A request to a place that a secret is bound to gets the value in place of the placeholder. One that carries a
 placeholder anywhere else is stopped. A response of a host that may have secrets, at whatever port and with TLS or

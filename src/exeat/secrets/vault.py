@@ -1,4 +1,4 @@
-"""The secrets of one run: which may go where, and which have been given out.
+"""The secrets of one run: which may go where, and which have been sent.
 
 Everything that depends on a place alone (a host, a port, whether its TLS was verified) is worked out once and kept,
 because every request asks for it. A value is looked up when it is used, never kept: it may be renewed meanwhile.

@@ -99,7 +99,7 @@ def wait_until_in_force(wanted: dict[str, str], unwanted: set[str]) -> None:
         except (OSError, ValueError) as error:
             said = str(error)  # it is starting, perhaps
         time.sleep(_LOOK_S)
-    raise TimeoutError(f"the gateway has not taken it over within {_IN_FORCE_S:.0f} s; {said}")
+    raise TimeoutError(f"the gateway did not apply it within {_IN_FORCE_S:.0f} s; {said}")
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""The clients of a gateway that serves several: who each is, by network and by credential, and what it may reach.
+"""The clients of a gateway that serves several: network, credential and policy of each.
 
     [clients.agent]
     networks = ["172.20.0.0/16"]
@@ -49,7 +49,7 @@ class Client:
 
     @property
     def digest(self) -> str:
-        """Of all that it is, so that whoever wrote it can see that it is in force. Says nothing of the credential."""
+        """Of everything in it, so that its author can see that it is in force. Says nothing of the credential."""
         key = hashlib.sha256(b"exeat client" + self.credentials.digest).hexdigest()
         text = f"{self.name} {self.networks} {self.policy.digest} {self.limits} {key}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]

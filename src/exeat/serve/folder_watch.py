@@ -1,4 +1,4 @@
-"""Tells at once which files of a folder were written, put there or removed, where the kernel can be asked."""
+"""Reports at once which files of a folder were written, added or removed, where the kernel supports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One port for several clients. Whose a connection is, is decided once, by its address, when it is accepted.
+"""One port for several clients. The address decides once, on accept, whose connection it is.
 
 Each client has a gateway of its own: policy, budgets, connections, caches, records. They share the port and the log.
 What has no client goes to a gateway that allows nothing.
@@ -187,7 +187,7 @@ class Front:
         (self._reach_inside.add if _reaches_inside(client.policy) else self._reach_inside.discard)(client.name)
 
     async def _close_networks(self, put: Sequence[Client]) -> int:
-        """A network has another owner now. Whoever may reach it, and is connected to anything, is judged again."""
+        """A network has another owner now. Connected clients that may reach it are judged again."""
         are_inside = all(_is_inside(network) for client in put for network in client.networks)
         may_reach = self._reach_inside if are_inside else self.clients.keys()
         cut = 0

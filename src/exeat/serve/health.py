@@ -1,4 +1,4 @@
-"""`python3 -m exeat.serve.health`: is the gateway of this container well? For a health check, without curl."""
+"""`python3 -m exeat.serve.health`: asks this container's gateway for its health. For a health check, without curl."""
 
 from __future__ import annotations
 

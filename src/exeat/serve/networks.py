@@ -1,4 +1,4 @@
-"""Whose an address is: networks that do not overlap, in order, so that ten thousand cost no more to search than ten."""
+"""Finds the client of an address: networks that do not overlap, sorted, so that ten thousand are as fast as ten."""
 
 from __future__ import annotations
 

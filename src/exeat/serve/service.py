@@ -1,4 +1,4 @@
-"""What a worker serves: one policy for everyone who can connect, or several clients with one each."""
+"""The service of a worker: one policy for everyone who can connect, or several clients with one each."""
 
 from __future__ import annotations
 

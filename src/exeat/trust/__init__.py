@@ -1,1 +1,1 @@
-"""The certificates of one run: its own authority, what the upstream is checked against, what the command trusts."""
+"""The certificates of one run: its own authority, the roots for servers, and the roots for the command."""

@@ -1,4 +1,4 @@
-"""The certificate authority of one run: made in memory, gone with it, and good for the hosts of its policy only.
+"""The certificate authority of one run: made in memory, gone with it, and valid only for the hosts of its policy.
 
 No private key may ever be on disk, in an argument, a log or an error. Whatever the command does with the authority's
 certificate, it stays worthless for hosts that no rule names: the certificate says so itself.

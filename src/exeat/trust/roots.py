@@ -1,4 +1,4 @@
-"""Which authorities the upstream's certificate is checked against: the system's, and those that the user adds.
+"""The roots for verifying servers: the system's, and those that the user adds.
 
 Everything is read once, before the command runs: it may write what its user may write. A check can be made stricter
 or wider here by whom exeat belongs to, and never be turned off.
@@ -26,7 +26,7 @@ _NO_CHAIN = f"comes from an authority that is not trusted here, or a certificate
 # By OpenSSL's X509_V_ERR_* (x509_vfy.h).
 _FAULTS = {
     2: _UNKNOWN_ISSUER,
-    7: "has a signature that is wrong",
+    7: "has a wrong signature",
     9: "is not valid yet; is the clock right?",
     10: "has expired",
     18: f"is signed by itself; {_IF_YOURS}",
@@ -48,7 +48,7 @@ _FAULTS = {
     68: "comes from an authority that signs with a broken hash",
 }
 # By OpenSSL's reason, as ssl spells it.
-_NO_OWN_CERTIFICATE = "wants a certificate of the client, which exeat does not have; add no-intercept to the rule"
+_NO_OWN_CERTIFICATE = "wants a client certificate, which exeat does not have; add no-intercept to the rule"
 _REASONS = {
     "WRONG_VERSION_NUMBER": "does not speak TLS on this port",
     "HTTP_REQUEST": "does not speak TLS on this port",
@@ -63,7 +63,7 @@ _REASONS = {
     "SSLV3_ALERT_NO_CERTIFICATE": _NO_OWN_CERTIFICATE,
     "TLSV1_ALERT_ACCESS_DENIED": _NO_OWN_CERTIFICATE,
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "refused the handshake: no cipher in common, no such name there, or it wants a"
-    " certificate of the client (then add no-intercept to the rule)",
+    " client certificate (then add no-intercept to the rule)",
     "TLSV1_UNRECOGNIZED_NAME": "does not know this name",
     "TLSV1_ALERT_UNRECOGNIZED_NAME": "does not know this name",
     "TLSV1_ALERT_INTERNAL_ERROR": "failed in the handshake, as servers do for names that they do not know",

@@ -1,4 +1,4 @@
-"""Bytes as a file that has no place: for interfaces that take nothing but paths, as ssl's for private keys."""
+"""Bytes as a file without a path, for interfaces that accept only paths, such as ssl's for private keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the buttons do: the same as `exeat proxy` and `exeat files diff`, by the same code. Blocking; for threads."""
+"""The page's buttons: the same as `exeat proxy` and `exeat files diff`, by the same code. Blocking; for threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent: the files of the page, and answers as bytes, all with guards against use by another page."""
+"""Responses: the files of the page, and answers as bytes, all with guards against use by another page."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ export class Changes {
     const more = all > rows.length ? ` The first ${rows.length} of ${all} lines are shown.` : "";
     this.sum.textContent = `${added} added, ${changed} changed, ${removed} removed (${bytes(totals.bytes)}).${more}`;
     this.hint.replaceChildren(
-      "Nothing of it is on this machine. ", make("code", "", `exeat files apply --name ${sandbox} PATH`),
+      "None of it is on this machine. ", make("code", "", `exeat files apply --name ${sandbox} PATH`),
       " copies it there, ", make("code", "", `exeat files discard --name ${sandbox} PATH`), " forgets it.",
     );
     arrange(this.body, rows.map((row) => this.draw(row)));

@@ -1,4 +1,4 @@
-"""What the page is told as it happens: messages, each about one thing, sent only when that thing has changed.
+"""Live messages for the page, each about one thing, sent only when that thing has changed.
 
 Plain blocking calls: for threads.
 """

@@ -1,4 +1,4 @@
-"""Who may ask. Any page that a browser shows can send requests to loopback; only ours may have an answer.
+"""Which requests are allowed. Any page in a browser can send requests to loopback; only ours gets an answer.
 
 Four walls against a page of another origin, so that none has to hold alone: the token, which is in the link and nowhere
 else; the name that the browser believes to talk to (a name that was turned to 127.0.0.1 is not ours); where the browser

@@ -170,7 +170,7 @@ async function follow() {
 async function begin() {
   try {
     if (await takeToken()) await follow();
-    else close("This page needs its link", "Open the link that exeat ui printed. It has a key in it that is new each time.");
+    else close("This page needs its link", "Open the link that exeat ui printed. It holds a new key each time.");
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     close("This page needs its link", error.message);

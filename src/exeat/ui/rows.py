@@ -1,4 +1,4 @@
-"""What a line of a log means to the user. Lines hold text that a sandbox chose: it is passed on as text."""
+"""Lines of a log as rows for the page. They hold text that a sandbox chose: it is passed on as text."""
 
 from __future__ import annotations
 

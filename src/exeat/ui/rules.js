@@ -82,8 +82,8 @@ export class Rules {
 
   panel(rule, verb, close) {
     const what = rule.deny
-      ? "The denial goes out of the list. What other rules allow is allowed again."
-      : "The rule goes out of the list, and what a wider rule would still allow is denied. Connections that are no longer allowed are closed.";
+      ? "The denial is removed from the list. Anything that other rules allow is allowed again."
+      : "The rule is removed from the list, and a denial is added if a wider rule would still allow it. Connections that are no longer allowed are closed.";
     const go = button(`${verb} it`, async () => {
       go.setAttribute("aria-disabled", "true");
       const path = rule.deny ? "/api/remove" : "/api/block";

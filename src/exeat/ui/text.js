@@ -89,9 +89,9 @@ export function reason(row) {
 // What came of a change, in sentences.
 export function outcome(said) {
   const lines = [...(said.said ?? []), ...(said.still ?? []).map((each) => `But: ${each}`)];
-  if (said.taken) lines.push(`Taken by ${count(said.taken, "running command")}${said.closed ? `; ${count(said.closed, "connection")} closed` : ""}.`);
-  else if (said.taken === 0 && !(said.failed ?? []).length) lines.push("No command is running; it holds from the next one on.");
-  lines.push(...(said.notes ?? []), ...(said.failed ?? []).map((each) => `Not taken: ${each}`));
+  if (said.taken) lines.push(`Applied to ${count(said.taken, "running command")}${said.closed ? `; ${count(said.closed, "connection")} closed` : ""}.`);
+  else if (said.taken === 0 && !(said.failed ?? []).length) lines.push("No command is running; it applies from the next one on.");
+  lines.push(...(said.notes ?? []), ...(said.failed ?? []).map((each) => `Not applied: ${each}`));
   return lines.map(shown).join("\n");
 }
 

@@ -1,4 +1,4 @@
-"""The header fields of a head: which ones are judged, which are passed on, and as what bytes.
+"""The header fields of a head: which ones are judged, which are passed on, and in which form.
 
 llhttp has checked the grammar before anything here runs, and the head has no line ending but CRLF, so a
 field is exactly what stands between two of them. Only the few fields that frame, route or stay on this hop

@@ -182,7 +182,7 @@ def _parse_response_head(
         raise ProtocolError("Transfer-Encoding in HTTP/1.0")
     switches = bool(fields.upgrade) and b"upgrade" in fields.connection
     if status == 101 and not switches:
-        raise ProtocolError("switch of protocols to none")
+        raise ProtocolError("switch to no protocol")
     length, chunked = fields.length, fields.chunked
     if status < 200 or status in (204, 304) or to_head:
         length, chunked = 0, False
@@ -213,7 +213,7 @@ _ORIGIN: Final = re.compile(rb"/[!\"$-~]*")
 def encode_target(target: bytes) -> bytes:
     """A request target that may hold UTF-8 as it is, which curl and others send, with that percent-encoded.
 
-    Raises ProtocolError for other bytes: as what they would be read is anybody's guess.
+    Raises ProtocolError for other bytes: servers may read them in any way.
     """
     try:
         target.decode("utf-8")
@@ -230,7 +230,7 @@ def parse_absolute_target(target: bytes, method: bytes) -> tuple[bytes, bytes]:
             raise ProtocolError("https URLs go through CONNECT, not through a plain proxy request")
         if target[:6].lower() == b"ftp://":
             raise ProtocolError(
-                "ftp URLs do not go through this proxy: take https, or allow the host with all its ports (HOST:*) "
+                "ftp URLs do not go through this proxy: use https, or allow the host with all its ports (HOST:*) "
                 "and start the program without ALL_PROXY and ftp_proxy"
             )
         if target[:1] == b"/":

@@ -1,4 +1,4 @@
-"""HTTP/2 messages as HTTP/1.1 text and back.
+"""Converts HTTP/2 messages to HTTP/1.1 text and back.
 
 HTTP/2 is a coat over the HTTP/1 core: a client's stream is written out as HTTP/1.1 text, goes through every
 gate there is, and what comes out is put into frames again. So a field that means something in text (a line
@@ -102,7 +102,7 @@ def response_text(headers: Headers, *, ended: bool, to_head: bool) -> Text:
     chunked = has_body and length is None
     if chunked:
         lines.append(b"transfer-encoding: chunked\r\n")
-    # The stream is for this exchange only: whoever reads this must not keep it for another.
+    # The stream is for this exchange only: the reader must not keep it for another.
     lines.append(b"connection: close\r\n\r\n")
     return Text(b"".join(lines), length=length if has_body else None, chunked=chunked)
 

@@ -1,4 +1,4 @@
-"""HTTP/2 frames as far as we look at them ourselves: where each ends, and the few whose meaning is ours to judge.
+"""HTTP/2 frames as far as exeat parses them: their ends, and the few that it judges.
 
 The h2 library reads frames too, but it treats every fault as one of the whole connection and takes GOAWAY for
 its end. So it is handed one frame at a time, and what it would make too much of never reaches it.

@@ -1,6 +1,4 @@
-"""Where an IP packet that was dropped wanted to go, or who refused a connection: read from its first bytes, for the
-record only.
-"""
+"""Reads from a dropped packet where it wanted to go, or who refused a connection. For the record only."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_no_name_ends_the_line_of_a_request(tmp_path: Path, name: str) -> None:
     with serving(tmp_path / "s", lambda request: answer(200, {"Id": "1"})) as requests:
         engine = Engine(str(tmp_path / "s"), "docker")
         assert engine.call("GET", "/images/docker.io/a_b.c:1-2@sha256:00/json") == {"Id": "1"}
-        with pytest.raises(EngineError, match="cannot be a name"):
+        with pytest.raises(EngineError, match="cannot have such a name"):
             engine.call("GET", f"/images/{name}/json")
     assert len(requests) == 1
 

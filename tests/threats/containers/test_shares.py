@@ -33,7 +33,7 @@ def test_what_is_mounted_in_a_read_only_folder_is_not_writable(tmp_path: Path, m
     assert wanted in mounts(True)
     monkeypatch.setattr(MountTable, "points_below", lambda table, path: [f"{path}/disk"])
     assert wanted.replace(read_only=False) in mounts(False)
-    with pytest.raises(JailError, match="data/disk is a mount in what must be read-only"):
+    with pytest.raises(JailError, match="data/disk is a mount inside a folder that must be read-only"):
         mounts(True)
 
 
@@ -43,7 +43,7 @@ def test_an_engine_that_was_started_in_a_shared_folder_is_refused(tmp_path: Path
     shares = [Mount(str(tmp_path), "/data"), Mount("/etc", "/etc-of-machine", True)]
     refuse_engine_in_sight("/run/podman/podman.sock", shares)
     refuse_engine_in_sight(socket, [*shares, Mount("/blank", "/data/tmp/exeat-podman-x/podman.sock", True)])
-    with pytest.raises(JailError, match="the engine's socket is in a folder that the container has"):
+    with pytest.raises(JailError, match="the container has a folder with the engine's socket"):
         refuse_engine_in_sight(socket, shares)
 
 
@@ -75,4 +75,4 @@ def test_podmans_own_socket_is_not_in_the_command_s_sight(engines: Engines) -> N
         assert (done.status, done.stdout) == (0, "[]\n"), done
         refused = run(XDG_RUNTIME_DIR=str(work.home / "missing"))
         assert refused.stdout == ""
-        assert "by it the command would get out" in refused.stderr
+        assert "through which the command could get out" in refused.stderr

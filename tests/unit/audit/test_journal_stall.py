@@ -11,9 +11,8 @@ import pytest
 from exeat.audit import journal
 from exeat.audit.journal import Journal
 from exeat.audit.sink import StreamSink
-from exeat.audit.verify import verify_lines
 from exeat.errors import AuditError
-from tests.support.log_files import body, read_all, small_pipe
+from tests.support.log_files import body, read_all, small_pipe, verify_lines
 
 
 async def until(log: Journal, *, failing: bool) -> None:

@@ -15,9 +15,8 @@ from exeat.audit import batch
 from exeat.audit.journal import Journal, open_journal
 from exeat.audit.record import encode_event
 from exeat.audit.sink import StreamSink
-from exeat.audit.verify import verify_lines
 from exeat.errors import AuditError, StartError
-from tests.support.log_files import body, read_all, small_pipe
+from tests.support.log_files import body, read_all, small_pipe, verify_lines
 
 
 def test_standard_output_is_a_stream_with_a_chain_of_its_own() -> None:

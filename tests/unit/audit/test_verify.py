@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from exeat.audit.chain import GENESIS, seal, seal_lines
 from exeat.audit.record import Record, encode_event
 from exeat.audit.sink import torn_event
-from exeat.audit.verify import Verification, describe, verify_files, verify_lines
+from exeat.audit.verify import Verification, describe, verify_files
+from tests.support.log_files import verify_lines
 
 CHAIN = "f" + "1" * 16
 POLICY = ',"policy":"p"'

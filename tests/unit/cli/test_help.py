@@ -41,6 +41,7 @@ def test_help_fits_in_80_columns(
     assert text.startswith(" ".join(("usage: exeat", *words)))
     assert [line for line in text.splitlines() if len(line) > 80] == []
     assert [line for line in text.splitlines() if line != line.rstrip()] == []
+    assert "None" not in text  # of a group without a description
     description = ALL[words].description
     assert description
     assert description in text

@@ -161,7 +161,7 @@ def test_a_search_that_was_given_up_is_said(
         demo.allow()
     monkeypatch.setattr("exeat.cli.logs.view.FURTHEST_LOOK_BYTES", 20_000)
     assert show_log(options("--blocked"), demo.folder) == 0
-    assert "were looked through; --since goes further back" in capsys.readouterr().err
+    assert "were searched; --since goes further back" in capsys.readouterr().err
 
 
 def test_options_contradict(capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,7 @@ def test_running_commands_take_the_change(work: Path, capsys: pytest.CaptureFixt
     ):
         assert main(["proxy", "block", "--name", "work", "bad.test"]) == 0
     out = capsys.readouterr().out
-    assert "taken by 2 running sandboxes, 2 connections closed\n" in out
+    assert "applied to 2 running sandboxes, 2 connections closed\n" in out
     assert "a note \\x1b[2J\n" in out
     assert [each["op"] for each in first.asked] == ["status", "reload"]
 
@@ -122,7 +122,7 @@ def test_a_command_that_does_not_take_it_is_an_error(work: Path, capsys: pytest.
     out, err = capsys.readouterr()
     assert err == "exeat: the list is broken\n"
     assert "no command is running" not in out
-    assert "taken by" not in out
+    assert "applied to" not in out
 
 
 def test_block_beats_what_a_running_command_was_given_beside_the_list(work: Path) -> None:

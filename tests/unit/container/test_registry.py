@@ -33,7 +33,7 @@ def test_the_same_again_is_nothing_new_and_other_settings_are_an_error() -> None
     config = registry.register_sandbox(SandboxConfig("default", dependencies=["a"]))
     registry.register_sandbox(SandboxConfig("default", dependencies=("a",)))
     assert registry.sandboxes() == (config,)
-    with pytest.raises(ConfigError, match="registered already"):
+    with pytest.raises(ConfigError, match="already registered"):
         registry.register_sandbox(SandboxConfig("default", dependencies=("b",)))
 
 

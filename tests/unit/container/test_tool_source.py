@@ -117,8 +117,8 @@ def _make_closure(value: int) -> Callable[[], int]:
         (len, "it is not a function"),
         (_generator, "it is a generator"),
         (_async_generator, "it is a generator"),
-        (_positional, "'text' has no name for callers"),
-        (_any_number, "'texts' has no name for callers"),
+        (_positional, "'text' cannot be passed by name"),
+        (_any_number, "'texts' cannot be passed by name"),
     ],
 )
 def test_what_cannot_be_shipped_is_refused_with_a_sentence(function: Callable[..., Any], why: str) -> None:

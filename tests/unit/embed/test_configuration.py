@@ -336,5 +336,5 @@ def test_wrap_leaves_a_command_alone_when_the_sandbox_is_off() -> None:
 
 
 def test_wrap_cannot_ask() -> None:
-    with pytest.raises(ConfigError, match="only be answered by run"):
+    with pytest.raises(ConfigError, match="can answer questions"):
         SandboxManager(sandbox(), ask=lambda question: True).wrap(["true"])

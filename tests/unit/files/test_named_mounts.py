@@ -70,7 +70,7 @@ def test_sources(tmp_path: Path) -> None:
     assert _check(tmp_path, "~/.ssh/config") == [Mount(str(tmp_path / "home/.ssh/config"), "/mnt")]
     for source, why in {
         tmp_path / "missing": "does not exist",
-        tmp_path / "run/e.sock": "is the socket of an engine, by which the command would get out",
+        tmp_path / "run/e.sock": "is the socket of an engine, through which the command could get out",
         tmp_path / "run": "has the socket of an engine in it",
         tmp_path / "state": "exeat's own",
         tmp_path / "state/sandboxes": "exeat's own",
@@ -87,7 +87,7 @@ def test_sources(tmp_path: Path) -> None:
 
 def test_an_engine_does_not_make_folders_on_the_machine(tmp_path: Path) -> None:
     outer, inner = Mount(str(tmp_path), "/work"), Mount("/data", "/work/deep/data")
-    with pytest.raises(ConfigError, match=f"would make {tmp_path}/deep/data on this machine"):
+    with pytest.raises(ConfigError, match=f"would create {tmp_path}/deep/data on this machine"):
         refuse_missing_points([outer, inner])
     (tmp_path / "deep/data").mkdir(parents=True)
     refuse_missing_points([outer, inner])

@@ -56,9 +56,9 @@ def test_what_lies_in_a_shared_folder_cannot_be_hidden(tmp_path: Path) -> None:
     other.mkdir()
     inside, outside = project / "secrets.json", other / "secrets.json"
     refuse_covers([str(outside)], [str(project)])
-    with pytest.raises(ConfigError, match="could not be kept from it"):
+    with pytest.raises(ConfigError, match="could not be protected from it"):
         refuse_covers([str(outside), str(inside)], [str(project)])
-    with pytest.raises(ConfigError, match="could not be kept from it"):
+    with pytest.raises(ConfigError, match="could not be protected from it"):
         refuse_covers([str(project)], [str(project)])
     inside.write_text("")
     link = other / "link"

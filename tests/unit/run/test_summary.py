@@ -83,7 +83,7 @@ def test_the_json_has_what_the_schema_says() -> None:
             },
             {
                 "host": "git.test", "port": None, "count": 1, "reason": "not-listed", "rule": "git.test",
-                "advice": "--allow git.test; if it is not web: --allow git.test:PORT",
+                "advice": "--allow git.test; for another protocol: --allow git.test:PORT",
             },
         ],
         "failed": [

@@ -22,9 +22,9 @@ def plan(prepared: Preparations | None = None, **settings: object) -> Plan:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"unix": ("/run/x.sock",)}, "does not lead through a guest's kernel"),
+        ({"unix": ("/run/x.sock",)}, "a guest cannot reach a Unix socket"),
         ({"devices": ("/dev/fuse",)}, "has devices of its own"),
-        ({"files": (FileSettings(mode="host"),)}, "every file that you may"),
+        ({"files": (FileSettings(mode="host"),)}, "every file that you can"),
         ({"prepared": Preparations(files=(FileSettings("policy.toml", mode="host"),))}, "policy.toml: files.mode"),
     ],
 )

@@ -259,7 +259,7 @@ def test_a_made_up_placeholder_is_unlike_every_value(monkeypatch: pytest.MonkeyP
     assert [secret.placeholder for secret in found] == [b"exeat_qqqqqq", b"exeat_rrrrrr"]
     monkeypatch.setattr(values, "make_placeholder", lambda shape, name: b"exeat_always")
     assert "anyone may see" in refused(lambda: value_of(value="alw")).public
-    with pytest.raises(ConfigError, match="B: no placeholder can be told"):
+    with pytest.raises(ConfigError, match="B: no placeholder found that differs"):
         fetch(specs(A={"value": "abc"}, B={"value": "long-enough"}), {})
 
 

@@ -146,8 +146,8 @@ def test_a_server_that_is_too_old_is_refused(authority: trustme.CA, ca_file: str
         (b"\x15\x03\x03\x00\x02\x02\x78", "good.test speaks neither HTTP/2 nor HTTP/1.1 here"),
         (b"\x15\x03\x03\x00\x02\x02\x47", "good.test refused our ciphers as too weak"),
         (b"\x15\x03\x03\x00\x02\x02\x50", "good.test failed in the handshake"),
-        (b"\x15\x03\x03\x00\x02\x02\x2a", "good.test wants a certificate of the client"),
-        (b"\x15\x03\x03\x00\x02\x02\x30", "good.test wants a certificate of the client"),
+        (b"\x15\x03\x03\x00\x02\x02\x2a", "good.test wants a client certificate"),
+        (b"\x15\x03\x03\x00\x02\x02\x30", "good.test wants a client certificate"),
         (b"\x15\x03\x03\x00\x02\x02\x5a", "good.test failed in the TLS handshake ("),
         (None, "good.test hung up during the handshake"),
     ],
@@ -196,9 +196,7 @@ def test_a_server_that_wants_a_certificate_of_ours_is_named(authority: trustme.C
     with pytest.raises(ssl.SSLError) as caught:
         client.read(1)
     said = explain_certificate_error(caught.value, HOST)
-    assert said == (
-        "good.test wants a certificate of the client, which exeat does not have; add no-intercept to the rule"
-    )
+    assert said == ("good.test wants a client certificate, which exeat does not have; add no-intercept to the rule")
 
 
 def test_unknown_faults_are_said_too_and_nothing_of_the_server() -> None:

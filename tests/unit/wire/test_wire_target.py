@@ -267,7 +267,7 @@ def test_a_host_beyond_ascii_is_still_malformed() -> None:
 
 def test_ftp_gets_advice() -> None:
     """curl asks a proxy for ftp URLs when ALL_PROXY is set."""
-    with pytest.raises(ProtocolError, match=r"ftp URLs do not go through this proxy: take https, or allow .*HOST:\*"):
+    with pytest.raises(ProtocolError, match=r"ftp URLs do not go through this proxy: use https, or allow .*HOST:\*"):
         parse_absolute_target(b"FTP://good.test/file", b"GET")
 
 

@@ -1,4 +1,4 @@
-"""What only a guest can try, by its network card: QEMU's own addresses and services, and packets made by hand.
+"""Attacks through a guest's network card: QEMU's own addresses and services, and packets made by hand.
 
 QEMU answers for a small network (10.0.2.0/24, fec0::/64) and carries what a guest sends elsewhere, as the process that
 it is. So each of these ends where QEMU may go. For the control the same is sent from outside to where it would lead.

@@ -1,4 +1,4 @@
-"""The corpus in a virtual machine: as root in the guest, where whatever happens to its own kernel is no way out."""
+"""The corpus in a virtual machine, as root in the guest. Damage to the guest's own kernel is no way out."""
 
 from __future__ import annotations
 

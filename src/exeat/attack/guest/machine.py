@@ -1,6 +1,6 @@
-"""What only root in a guest can try: the folder that it shares with the machine (G3), and what QEMU tells it (G6).
+"""Attacks that only root in a guest can try: the folder shared with the machine (G3), and QEMU's data for it (G6).
 
-In a guest a mount is its own and may be taken away; what is hidden must be hidden by who serves the files.
+A guest can remove its own mounts, so the server of its files must hide what is hidden.
 """
 
 from __future__ import annotations

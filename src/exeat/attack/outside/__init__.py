@@ -1,1 +1,1 @@
-"""What lies outside a jail, for a probe to want: opened for the time of an attack."""
+"""Targets outside a jail, opened for the time of an attack."""

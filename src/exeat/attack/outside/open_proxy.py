@@ -1,4 +1,4 @@
-"""A proxy that lets everything pass, for the control runs: what is asked of a gateway must work with this one."""
+"""A proxy that lets everything pass, for the control runs: requests for the gateway must work with this one."""
 
 from __future__ import annotations
 

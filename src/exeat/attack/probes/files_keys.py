@@ -1,4 +1,4 @@
-"""Keys in the home of the user, by every way that leads to a file (M2). A probe has got out if it holds the secret."""
+"""Keys in the user's home, by every path that leads to a file (M2). A probe has got out if it holds the secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is more than a file: devices, capabilities, marks of the layers (M3); sockets, FIFOs, memory outside (L8)."""
+"""Special files: devices, capabilities, marks of the layers (M3); sockets, FIFOs and memory outside (L8)."""
 
 from __future__ import annotations
 

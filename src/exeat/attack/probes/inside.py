@@ -1,4 +1,4 @@
-"""No attack: what a jail must leave working. A jail that breaks everything stops everything, and is worth nothing."""
+"""No attack: things that must still work in a jail. A jail that breaks everything is worthless."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def parents(scene: Scene) -> str:
 
 @GROUP.probe("E7.own-group", "a signal to the caller's process group (kill 0)", mark="bystander 23;")
 def own_group(scene: Scene) -> str:
-    os.kill(0, signal.SIGURG)  # which is ignored by whoever does not ask for it
+    os.kill(0, signal.SIGURG)  # which is ignored by default
     return "sent"
 
 
@@ -230,7 +230,7 @@ for _ in range(500):
 
 
 def _leave(scene: Scene) -> None:
-    """Become the process that stays. Its output is closed: whoever reads ours must not wait for it."""
+    """Become the process that stays. Its output is closed: a reader of ours must not wait for it."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)

@@ -44,5 +44,5 @@ def tiocsti_high(scene: Scene) -> str:
 
 @GROUP.probe("E7.terminal-group", "a signal to the process group that shares the terminal", mark="bystander 23;")
 def terminal_group(scene: Scene) -> str:
-    os.kill(0, signal.SIGURG)  # which is ignored by whoever does not ask for it
+    os.kill(0, signal.SIGURG)  # which is ignored by default
     return "sent"

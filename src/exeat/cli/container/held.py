@@ -1,4 +1,4 @@
-"""`python -m exeat.cli.container.held ARGUMENTS`: exeat, for as long as someone holds its standard input open.
+"""`python -m exeat.cli.container.held ARGUMENTS`: exeat that ends when its standard input closes.
 
 So a gateway in a container on another machine ends with the run that it belongs to, even if that is killed.
 """

@@ -1,4 +1,4 @@
-"""`exeat image gateway`: its options, and what is shown while it is built."""
+"""`exeat image gateway`: its options, and the progress shown during the build."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     )
     gateway.epilog = (
         "The base needs the same Python minor version and system as exeat here.\n"
-        "Nothing is fetched but the base, and that only if it is missing."
+        "Only the base is fetched, and only if it is missing."
     )
     gateway.add_argument(
         "--base", metavar="IMAGE", default="", help="build on this image (EXEAT_GATEWAY_BASE, default python:X.Y-slim)"
     )
-    gateway.add_argument("--tag", metavar="NAME", default="", help="name it NAME as well, as in exeat-gateway:latest")
+    gateway.add_argument("--tag", metavar="NAME", default="", help="also tag it NAME, such as exeat-gateway:latest")
     gateway.add_argument("--engine", choices=("docker", "podman"), default="", help="which engine (EXEAT_ENGINE)")
     gateway.set_defaults(run=_build_gateway)
 

@@ -22,10 +22,10 @@ def add_container_options(parser: argparse.ArgumentParser) -> None:
         metavar="IMAGE",
         nargs="?",
         const="",
-        help="of this image, or of the one that EXEAT_IMAGE names, or of a slim Python",
+        help="use this image (default: EXEAT_IMAGE, or a slim Python)",
     )
-    group.add_argument("--engine", choices=("docker", "podman"), help="default: the first that is there; EXEAT_ENGINE")
-    group.add_argument("--pids", metavar="N", type=int, help="at most this many processes (default: 1024)")
+    group.add_argument("--engine", choices=("docker", "podman"), help="default: EXEAT_ENGINE, or the first found")
+    group.add_argument("--pids", metavar="N", type=int, help="process limit (default: 1024)")
     group.add_argument("--user", metavar="USER", help="run as this user of the image (default: your uid)")
 
 

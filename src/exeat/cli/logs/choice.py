@@ -1,4 +1,4 @@
-"""Which lines of a log make a row: one for each request, every denial, and of the rest what is worth knowing.
+"""Selects the lines of a log that make a row: one for each request, every denial, and notable events.
 
 An allowed request has two lines, `decision` and `end`, and gets one row. They belong together by their numbers.
 Several gateways may use the same ones in one log, and each run starts over: so all else that identifies a request must

@@ -177,10 +177,10 @@ _EVENTS: dict[str, Callable[[dict[str, Any]], str]] = {
         f"the log could not be written: {_count(record, 'lost', 'line', 'lines')} lost"
         f", {_count(record, 'refused', 'request', 'requests')} refused"
     ),
-    "torn": lambda record: f"half a line stands before this one: {_count(record, 'bytes', 'byte', 'bytes')}",
+    "torn": lambda record: f"part of a line stands before this one: {_count(record, 'bytes', 'byte', 'bytes')}",
     "foreign": lambda record: f"not written by exeat, before this line: {_count(record, 'bytes', 'byte', 'bytes')}",
     "cut": lambda record: "lines were cut off before this one; exeat audit verify tells more",
-    "reload-failed": lambda record: f"list not taken: {_sentence(record, 'note')}",
+    "reload-failed": lambda record: f"list not used: {_sentence(record, 'note')}",
     "rotate_failed": lambda record: f"the log could not be rotated: {_sentence(record, 'error')}",
     "secret-not-renewed": lambda record: (
         f"secret {_sentence(record, 'secret')} not renewed: {_sentence(record, 'note')}"

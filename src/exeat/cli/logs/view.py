@@ -104,7 +104,7 @@ class LogView:
         most = FURTHEST_LOOK_BYTES * 2 if blocked_only else FURTHEST_LOOK_BYTES
         found = last_lines(self._place, count, keep, until=until, skip=self._skip, most_bytes=most)
         if not found.complete:
-            _say(f"the last {most >> 20} MiB of the log were looked through; --since goes further back")
+            _say(f"only the last {most >> 20} MiB of the log were searched; --since goes further back")
             self._printed = self._printed or not found.lines
         if self._wish.is_raw:
             self._print_raw(found.lines)

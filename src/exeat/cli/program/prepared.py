@@ -1,7 +1,7 @@
-"""A runner that makes all ready for a command, and then waits until its program says which.
+"""A runner that prepares everything for a command, and then waits until its program names it.
 
-Whatever fails before that is no one's concern: the program notices that this one has left, and starts a run by itself,
-which says why it cannot be.
+A failure before that is not reported: the program notices that this process has ended, and starts a new run, which
+reports the reason.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Program:
         messages.send(self._channel, messages.Word.STANDING)
         message, received = messages.receive(self._channel, 2)
         if not isinstance(message, messages.Take):
-            raise NotTakenError("no command has come")
+            raise NotTakenError("no command arrived")
         sys.stderr = io.StringIO()  # until there is a place to say it
         return message, received
 

@@ -4,7 +4,7 @@ The program starts it as any other process, not by a fork: it has one thread, an
 learns nothing of what it forks for. Command, environment and open files go from the program to the new process, over a
 socket that the two of them have. So there is no state here that one run could leave to the next, and no secret.
 
-Whoever is forked is a runner, as if it had just been started, and makes its own gateway process and jail. Linux.
+Each fork is a runner, as if it had just been started, and makes its own gateway process and jail. Linux.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MAX_DESCRIPTORS: Final = 12
 
 
 def serve(descriptor: int, uses: Sequence[str]) -> NoReturn:
-    """Load all, then fork for whoever asks over that socket, until it is closed."""
+    """Load everything, then fork on request over that socket, until it is closed."""
     control = socket.socket(fileno=descriptor)
     control.set_inheritable(False)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the thread had that we were started by

@@ -43,10 +43,10 @@ def _add_rules(actions: SandboxActions) -> None:
     create = actions.add(
         "create",
         "create a sandbox",
-        "Create a sandbox, with the list that exeat comes with or an empty one. So does\n"
-        "`exeat run --new --name N`, with --empty for an empty one.",
+        "Create a sandbox, with the list that exeat comes with or an empty one. `exeat\n"
+        "run --new --name N` does the same, with --empty for an empty list.",
         lambda options: rules.create(options.name, empty=options.empty),
-        epilog="exit status: 0 created; 1 there is one of that name",
+        epilog="exit status: 0 created; 1 the name is taken",
     )
     create.add_argument("--empty", action="store_true", help="with an empty list: nothing is allowed")
     allow = actions.add(
@@ -60,8 +60,8 @@ def _add_rules(actions: SandboxActions) -> None:
         "  exeat proxy allow db.example.com:5432      a port other than 80 and 443\n"
         '  exeat proxy allow "api.example.com methods=GET|HEAD"\n'
         "\n"
-        "exit status: 0 allowed; 1 it is still denied, or a running command did not take\n"
-        "it; 2 nothing was changed",
+        "exit status: 0 allowed; 1 it is still denied, or a running command did not\n"
+        "apply it; 2 nothing was changed",
     )
     allow.add_argument("rules", metavar="RULE", nargs="+", help="what to allow; one argument per rule")
     block = actions.add(
@@ -74,8 +74,8 @@ def _add_rules(actions: SandboxActions) -> None:
         "  exeat proxy block github.com\n"
         "  exeat proxy block gist.github.com          though .github.com is allowed\n"
         "\n"
-        "exit status: 0 blocked; 1 it is still allowed, or a running command did not take\n"
-        "it; 2 nothing was changed",
+        "exit status: 0 blocked; 1 it is still allowed, or a running command did not\n"
+        "apply it; 2 nothing was changed",
     )
     block.add_argument("rules", metavar="RULE", nargs="+", help="what to block; one argument per rule")
     show = actions.add(
@@ -116,7 +116,7 @@ def _add_sandboxes(actions: SandboxActions) -> None:
         "show all sandboxes",
         "Show all sandboxes: what runs in them, how many rules and log lines they have,\n"
         "and for running commands: requests allowed and blocked, open connections,\n"
-        "questions that wait.",
+        "open questions.",
         _list_sandboxes,
         name_help="this sandbox alone (default: all)",
         has_default=False,
@@ -175,15 +175,15 @@ def _add_files(actions: SandboxActions) -> None:
         "  exeat proxy files --name work --forget ~/notes",
     )
     add_repeatable(files, "--forget", metavar="PATH", help="remove it from every list")
-    files.add_argument("--reset", action="store_true", help="forget all settings before anything is added")
+    files.add_argument("--reset", action="store_true", help="clear all settings first")
     files.add_argument("--json", action="store_true", help="print one JSON object")
-    add_file_options(files, "kept for every run in the sandbox, whose own options add to it")
+    add_file_options(files, "kept for every run in the sandbox; the options of a run add to it")
 
 
 def _add_questions(actions: SandboxActions) -> None:
     pending = actions.add(
         "pending",
-        "show what waits for a yes or no",
+        "show open questions",
         "Show the questions of commands that run with --ask: which hosts they want to\n"
         "reach, the rule that a yes would add, and how long they will wait.",
         lambda options: questions.list_questions(options.name, as_json=options.json),
@@ -191,13 +191,14 @@ def _add_questions(actions: SandboxActions) -> None:
     )
     pending.add_argument("--json", action="store_true", help="print one JSON array")
     for action, word, sentence, stored in (
-        ("approve", "yes", "let what waits go on", "the rule"),
-        ("deny", "no", "refuse what waits", "a denial"),
+        ("approve", "yes", "answer yes to open questions", "the rule"),
+        ("deny", "no", "answer no to open questions", "a denial"),
     ):
         parser = actions.add(
             action,
             sentence,
-            f"Say {word} to questions of commands that run with --ask. Without an ID or HOST, to\nthe only open one.",
+            f"Answer {word} to questions of commands that run with --ask. Without an ID or HOST,\n"
+            "answers the only open question.",
             _approve if action == "approve" else _deny,
             epilog="examples:\n"
             f"  exeat proxy {action}\n"

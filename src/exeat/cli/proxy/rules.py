@@ -73,8 +73,8 @@ def reset_rules(name: str, *, empty: bool, yes: bool) -> int:
     from exeat.sandbox.changes import reset
 
     with open_sandbox(name) as folder:
-        instead = "an empty one: nothing is allowed then" if empty else "the one that exeat comes with"
-        what = f'this replaces the list of the sandbox "{name}" ({_size(folder)}) by {instead}'
+        instead = "an empty one: nothing is allowed any more" if empty else "the one that exeat comes with"
+        what = f'this replaces the list of the sandbox "{name}" ({_size(folder)}) with {instead}'
         if not confirmed(what, yes=yes):
             return 1
         return _report(name, reset(folder, empty=empty))
@@ -146,7 +146,7 @@ def _report(name: str, change: Change, problems: Sequence[str] = ()) -> int:
     told = tell(name)
     if told.taken:
         took = counted(told.taken, "running sandbox", "running sandboxes")
-        say(f"taken by {took}, {counted(told.closed, 'connection')} closed")
+        say(f"applied to {took}, {counted(told.closed, 'connection')} closed")
     elif not told.failed:
         say("no command is running in it")
     for note in told.notes:

@@ -193,7 +193,7 @@ def _refuse_rules(folder: SandboxFolder) -> None:
     rules = len(read_allowlist(folder).rules)
     if rules:
         raise ConfigError(
-            f"the sandbox {folder.name} exists already, and its list has {counted(rules, 'rule')}",
+            f"the sandbox {folder.name} already exists, and its list has {counted(rules, 'rule')}",
             where="--empty",
             expected=f"no --empty, or exeat proxy reset --empty --name {folder.name} first",
         )

@@ -10,9 +10,9 @@ from exeat.cli.vm.options import add_machine_options
 
 def add_vm_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "A saved machine: `exeat run --vm --name N` starts from it in a fraction of the\n"
-        "time that a boot takes. It has booted, and nothing else: no file, no secret and\n"
-        "no command is part of it."
+        "`exeat run --vm --name N` starts from a saved machine in a fraction of the time\n"
+        "of a boot. The machine has booted and done nothing else: it holds no file, no\n"
+        "secret and no command."
     )
     parser.epilog = (
         "examples:\n"
@@ -27,8 +27,8 @@ def add_vm_options(parser: argparse.ArgumentParser) -> None:
         "snapshot",
         "boot a machine and save it, for the next runs of the sandbox",
         "Boot a machine, save it as it waits for a command, and end it. Runs of the\n"
-        "sandbox with --vm start from it, with the memory and the CPUs that it has. If\n"
-        "QEMU, the kernel or exeat has changed since, they boot, and say so.",
+        "sandbox with --vm start from it, with the same memory and CPUs. If QEMU, the\n"
+        "kernel or exeat has changed since, they boot instead, and say so.",
         _snapshot,
         epilog="exit status: 0 saved; 1 it did not boot; 2 bad arguments, or no QEMU here",
     )

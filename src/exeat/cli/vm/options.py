@@ -33,19 +33,19 @@ def add_vm_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "virtual machine", "run the command under a kernel of its own: QEMU, in the same jail"
     )
-    group.add_argument("--vm", action="store_true", help="with the files of this machine, as exeat run shows them")
-    group.add_argument("--kvm", action="store_true", help="the same, and only if the processor runs the guest itself")
+    group.add_argument("--vm", action="store_true", help="use the files of this machine, as exeat run shows them")
+    group.add_argument("--kvm", action="store_true", help="like --vm, but refuse to emulate the processor")
     group.add_argument(
         "--accel",
         choices=("auto", "kvm", "tcg"),
         help="how to run it: kvm, or tcg (emulated); auto says which and why (default: auto)",
     )
     group.add_argument("--kernel", metavar="FILE", help="boot this kernel (default: one of /boot; EXEAT_KERNEL)")
-    group.add_argument("--image", metavar="FILE", help="boot with the root of this disk image: qcow2 or raw")
+    group.add_argument("--image", metavar="FILE", help="use this disk image as the guest's root: qcow2 or raw")
     group.add_argument(
-        "--own-init", action="store_true", help="the image boots with its own kernel and init; it needs cloud-init"
+        "--own-init", action="store_true", help="boot the image with its own kernel and init; it needs cloud-init"
     )
-    group.add_argument("--guest-root", action="store_true", help="the command is root, in the guest")
+    group.add_argument("--guest-root", action="store_true", help="run the command as root in the guest")
     group.add_argument(
         "--time-limit", metavar="TIME", help="power off after this many seconds, or 5m, or 1h; exit status 124"
     )
@@ -54,7 +54,7 @@ def add_vm_options(parser: argparse.ArgumentParser) -> None:
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """What a machine is made of, for one that is saved."""
     parser.add_argument("--memory", metavar="SIZE", help="such as 2g, 512m (default: 2g, or half of this machine's)")
-    parser.add_argument("--cpus", metavar="N", type=float, help="how many (default: 1 emulated, up to 4 real ones)")
+    parser.add_argument("--cpus", metavar="N", type=float, help="how many (default: 1 emulated, up to 4 with KVM)")
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), help="kvm, or tcg (emulated) (default: auto)")
     parser.add_argument("--kernel", metavar="FILE", help="boot this kernel (default: one of /boot; EXEAT_KERNEL)")
 

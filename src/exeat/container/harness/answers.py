@@ -1,4 +1,4 @@
-"""What an answer of the harness means: a result, or the error that the caller gets."""
+"""The meaning of an answer of the harness: a result, or the error for the caller."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _read_error(code: str, message: str, number: int, tool: str, wrote: dict[str
             return ToolError("NoAnswer", "the tool's process ended without an answer", **wrote)
         case "sandbox" | "busy":
             return ToolError("SandboxError", f"the sandbox could not start the call: {message}", **wrote)
-    return ToolError("BadAnswer", "the call was ended for no reason that exeat knows", **wrote)
+    return ToolError("BadAnswer", "the call ended for an unknown reason", **wrote)
 
 
 def _signal_name(number: int) -> str:

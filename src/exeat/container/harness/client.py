@@ -96,7 +96,7 @@ class HarnessClient(asyncio.Protocol):
         pending = self._ask("bind", params, b"".join(files.values()), Pending())
         frame = await self._answer(pending, timeout_s)
         if "error" in frame.head:
-            self._lose("the sandbox could not take its settings", detail=str(frame.head["error"])[:500])
+            self._lose("the sandbox could not apply its settings", detail=str(frame.head["error"])[:500])
             self._check_connection()
 
     async def call(
@@ -149,7 +149,7 @@ class HarnessClient(asyncio.Protocol):
         if self._lost is not None:
             raise HarnessLostError(self._lost.public, detail=self._lost.detail)
         if self._transport is None:
-            raise RuntimeError("ready() comes first")
+            raise RuntimeError("await ready() first")
         return self._transport
 
     def _ask(self, method: str, params: dict[str, Any], blob: bytes, pending: Pending) -> Pending:
@@ -207,7 +207,7 @@ class HarnessClient(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed.set()
-        self._lose("the sandbox is gone", detail=str(exc or ""))
+        self._lose("the sandbox has ended", detail=str(exc or ""))
 
     # -- hearing --
 
@@ -254,7 +254,7 @@ def _read_hello(params: dict[str, Any]) -> Hello:
                 raise ProtocolError(f"the sandbox speaks version {protocol} of the protocol, and exeat {PROTOCOL}")
             if len(tools) <= _MAX_NAMES and all(isinstance(name, str) for name in tools):
                 return Hello(version[:100], frozenset(tools), scoped)
-    raise ProtocolError("the sandbox does not say what it is")
+    raise ProtocolError("the sandbox did not identify itself")
 
 
 def _checked(name: str, value: int, least: int) -> int:

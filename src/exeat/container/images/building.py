@@ -1,4 +1,4 @@
-"""One build at an engine: its log, its failure in a sentence, and nothing left of it but the image."""
+"""One build at an engine: its log, its failure as one sentence, and the removal of everything but the image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work in a thread that its caller can stop: a thread that reads from an engine notices nothing else."""
+"""Work in a thread that its caller can stop, which is otherwise impossible while it reads from an engine."""
 
 from __future__ import annotations
 

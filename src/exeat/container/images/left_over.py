@@ -1,4 +1,4 @@
-"""What a build leaves at an engine between its steps, and what of it belongs to builds that were killed."""
+"""Intermediate images and containers of a build, including those of builds that were killed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Warm sandboxes, and what makes one someone's for a while."""
+"""Warm sandboxes, and their binding to a claim."""

@@ -1,6 +1,6 @@
-"""What a claim binds to a sandbox: a policy, secrets, and what the container is told of them.
+"""Binds a claim's policy and secrets to a sandbox, and makes the files and variables for its container.
 
-Nothing here is shared between two claims but whom servers are checked against. A value never leaves this process except
+Two claims share nothing here except the roots for verifying servers. A value never leaves this process except
 in a request to a host of its secret: the container gets placeholders and certificates.
 """
 
@@ -120,7 +120,7 @@ async def bind(terms: Terms, trust: PoolTrust | None) -> Binding:
     """Fetch the values and make the certificates. Raises ConfigError. Takes a millisecond, unless a command is run."""
     if not terms.looks_inside:
         return Binding(terms.policy)
-    assert trust is not None, "whoever looks inside checks servers"
+    assert trust is not None, "servers are checked wherever TLS is looked into"
     secrets: tuple[Secret, ...] = ()
     if all(spec.source.value is not None for spec in terms.specs):
         secrets = fetch(terms.specs, {})

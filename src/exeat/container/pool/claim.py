@@ -1,4 +1,4 @@
-"""One claim: a warm sandbox with a gateway of its own, for as long as the claim lasts, and then for no one."""
+"""One claim: a warm sandbox with its own gateway. When the claim ends, so does the sandbox."""
 
 from __future__ import annotations
 

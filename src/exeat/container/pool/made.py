@@ -35,7 +35,7 @@ class ContainerMaker:
         self._way = find_way(self._engine)
         if self._way.name is Name.SIDECAR:
             raise JailError(
-                "a pool needs an engine of this machine: its containers' networks are served from here",
+                "a pool needs an engine on this machine, where the gateway runs",
                 detail=self._way.why,
                 fix="run the program where the engine is, or use a sidecar: SandboxBuilder.ensure_proxy()",
             )

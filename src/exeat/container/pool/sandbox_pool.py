@@ -81,7 +81,7 @@ class SandboxPool:
     # Opening and closing
 
     async def open(self) -> None:
-        """Have images built that are missing, and one sandbox of each name ready. Raises ExeatError."""
+        """Build missing images, and wait for one sandbox of each name. Raises ExeatError."""
         self._threads = Threads()
         self._journal = open_journal(self._audit)
         raise_descriptor_limit()  # a sandbox has ten
@@ -122,7 +122,7 @@ class SandboxPool:
             await stock.reach(stock.size)
 
     async def aclose(self) -> None:
-        """End every sandbox, claimed ones too. Nothing is left at the engine, however often this is cancelled."""
+        """End every sandbox, claimed ones too. Leaves nothing at the engine, even if this is cancelled."""
         task = asyncio.get_running_loop().create_task(self._close())
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
@@ -173,11 +173,11 @@ class SandboxPool:
         user: str = "",
         timeout_s: float | None = None,
     ) -> AsyncIterator[ClaimedSandbox]:
-        """A sandbox that is no one else's, until the block is left.
+        """A sandbox for this caller alone, until the block ends.
 
         `policy`: what it may reach, as a Policy or as rules; None: what its NetworkPolicy says. `secrets`: as in a
         secrets file, name by name; the container sees placeholders. `user`: a label for the log. Raises ConfigError for
-        what cannot be used, NoSandboxError if none was ready in time.
+        invalid arguments, NoSandboxError if none was ready in time.
         """
         if not self._is_open:
             raise PoolClosedError("the pool is not open: use `async with SandboxPool(...)`")

@@ -196,7 +196,7 @@ class Stock:
         return self._last_error
 
     def _put(self, warm: WarmSandbox) -> None:
-        """To whoever has waited longest, else into the stock."""
+        """To the claim that has waited longest, else into the stock."""
         if self._is_closed or warm.is_lost:
             warm.throw_away()
             return

@@ -1,4 +1,4 @@
-"""Calls that block, away from the event loop: an engine may take seconds, and a stopped one for ever.
+"""Blocking calls, away from the event loop: an engine may take seconds, and a stopped one never answers.
 
 Each has a thread of its own, a daemon: one that hangs must not keep the program from ending. What else of a pool goes
 on by itself is counted here as well, so that closing can wait for all of it.
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 class Threads:
-    """The calls of one pool. How many there are at once is bounded by whoever starts them."""
+    """The calls of one pool. The caller limits how many there are at once."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Future[Any]] = set()
 
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Begin it. Cancelling the future does not end the job: whoever waits shields it, or takes what it made."""
+        """Begin it. Cancelling the future does not end the job: the waiting task shields it, or takes its result."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""What a run with its gateway on another machine cannot do: refused with a sentence, never left out in silence."""
+"""Refuses options that a run with its gateway on another machine does not support, instead of ignoring them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`exeat run --container` where no one can enter the container's network: an engine on another machine.
+"""`exeat run --container` if exeat cannot enter the container's network: an engine on another machine.
 
 The gateway is a container next to the command's, on two networks of this run; the command's network has no way out.
 It is weaker than a jail: what does not use the proxy variables reaches nothing, and nothing is looked into.
@@ -117,7 +117,7 @@ class _FarRun:
             state = relay.run(self._take_log)
         self._finish_log(sidecar, log)
         if state.get("OOMKilled"):
-            say("the container ran out of memory, and was ended (--memory)")
+            say("the container ran out of memory and was killed (--memory)")
         return int(state["ExitCode"])
 
     def _make_network(self, what: str) -> str:
@@ -189,7 +189,7 @@ class _FarRun:
         try:
             self._engine.call("POST", f"/containers/{sidecar}/stop", query={"t": _STOP_S})
         except EngineError as error:
-            say(f"the record may lack its end: {error.public}")
+            say(f"the end of the record may be missing: {error.public}")
             return
         while (pieces := log.read()) is not None:
             self._record.feed(pieces)

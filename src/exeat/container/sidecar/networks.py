@@ -53,7 +53,7 @@ def find_network(engine: Engine, name: str) -> dict[str, Any]:
     found: dict[str, Any] = engine.call("GET", f"/networks/{name}")
     if (found.get("Labels") or {}).get(KIND) != "network":
         raise EngineError(
-            f"there is a network {name} that exeat did not make", fix=f"{engine.kind} network rm {name}, if it may go"
+            f"there is a network {name} that exeat did not make", fix=f"{engine.kind} network rm {name}, if unused"
         )
     return found
 

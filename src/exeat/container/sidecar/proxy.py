@@ -133,7 +133,7 @@ def _refresh_all(engine: Engine, registry: HasSandboxes, container: str, key: by
 
 
 def _ensure_key(engine: Engine) -> bytes:
-    """A volume is made once, whoever comes first; all others get that one, and its labels."""
+    """A volume is made once; later requests get the same one, with its labels."""
     marks = {**labels("volume", is_kept=True), KEY: secrets.token_hex(32)}
     found = volume_labels(engine, NAME, marks).get(KEY, "")
     if not found:
@@ -149,13 +149,13 @@ def _credential(key: bytes, sandbox: str) -> str:
 
 
 def _ensure_running(engine: Engine, image: str, way_out: str) -> str:
-    """The id of the container. Whoever comes between two steps is met again in the next round."""
+    """The id of the container. The next round handles a process that comes between two steps."""
     for _ in range(_TRIES):
         try:
             found = engine.call("GET", f"/containers/{NAME}/json")
             if (found["Config"].get("Labels") or {}).get(KIND) != "sidecar":
                 raise EngineError(
-                    f"there is a container {NAME} that exeat did not make", fix=f"{engine.kind} rm {NAME}, if it may go"
+                    f"there is a container {NAME} that exeat did not make", fix=f"{engine.kind} rm {NAME}, if unused"
                 )
             if found["Config"]["Labels"].get("exeat.image") != image:  # of another version of exeat
                 engine.call("DELETE", f"/containers/{NAME}", query={"force": True})
@@ -279,5 +279,5 @@ def _execute(engine: Engine, container: str, command: list[str]) -> None:
         text = said.decode("utf-8", "replace")
         shown = "".join(char for char in text if char.isprintable() or char == "\n").strip()
         raise EngineError(
-            f"the sidecar did not take the rules: {shown[-500:] or status}", fix=f"{engine.kind} logs {NAME}"
+            f"the sidecar did not accept the rules: {shown[-500:] or status}", fix=f"{engine.kind} logs {NAME}"
         )

@@ -1,1 +1,1 @@
-"""What is hidden from a command."""
+"""Files hidden from a command."""

@@ -1,4 +1,4 @@
-"""What is hidden from a command: the keys that are on the list and on this machine, and what the policy adds.
+"""Files hidden from a command: the keys on the list that exist on this machine, and the policy's additions.
 
 Called outside the jail, before it is built. It looks names up and walks through no folder: every run waits for it.
 """
@@ -22,7 +22,7 @@ OWN_FILES = "exeat's own files"
 _OWN = KeyLine("", OWN_FILES)
 _ASKED = KeyLine("", "asked for")
 _IDENTITY = KeyLine("", "SSH keys")
-_RUNTIME = "what programs that run share with each other"
+_RUNTIME = "files and sockets that running programs share"
 _MOST_HOMES = 16  # that are looked through; of all others, which only root could read, nothing is left
 _OF_KERNEL = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "mqueue", "nsfs", "securityfs", "tracefs", "debugfs")
 # Where signing in would leave a key that is not there yet. A command can ask its user to do that, and wait. Not all of
@@ -109,7 +109,7 @@ def _add_other_names(hidden: Found, home: str) -> None:
         for other in names.of(path):
             if is_needed(other, home):
                 raise ConfigError(
-                    f"cannot be hidden from the command: it is {other} as well, without which nothing runs",
+                    f"cannot be hidden from the command: it is {other} as well, which every command needs",
                     where=path,
                     expected=f"nothing of it mounted elsewhere, or --show {path}",
                 )
@@ -242,7 +242,7 @@ def _in_sight(mounts: list[Mount]) -> list[Mount]:
 def _layers(options: str) -> list[str]:
     """What an overlay is made of, as far as that can be seen from here.
 
-    In a container that is nothing: the paths are those of whoever mounted it.
+    In a container that is nothing: the paths are those of the machine that mounted it.
     """
     found = []
     for option in re.split(r"(?<!\\),", unescaped(options)):

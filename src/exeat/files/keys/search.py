@@ -207,7 +207,7 @@ class Search:
     def _checked(self, place: str, path: str) -> str:
         if is_needed(place, self._home or "/"):
             raise ConfigError(
-                f"cannot be hidden from the command: it is {place}, without which nothing runs",
+                f"cannot be hidden from the command: it is {place}, which every command needs",
                 where=path,
                 expected="a folder for keys alone; environment variables and links can lead to another",
             )

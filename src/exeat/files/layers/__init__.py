@@ -1,1 +1,1 @@
-"""What a command wrote, kept and shown."""
+"""Files that a command wrote: kept and shown."""

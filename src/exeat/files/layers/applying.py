@@ -70,7 +70,7 @@ def apply(comparison: Comparison, changes: Sequence[Change]) -> Iterator[Left]:
             _apply_one(comparison.real, change)
         except OSError as error:
             link = error.errno in (errno.ENOTDIR, errno.ELOOP)
-            why = "a part of the way to it is a link or a file" if link else error.strerror or str(error)
+            why = "part of its path is a link or a file" if link else error.strerror or str(error)
             yield Left(change.path, why)
 
 

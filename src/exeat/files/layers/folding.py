@@ -1,4 +1,4 @@
-"""Makes one layer of many, and leaves out of it what is to be forgotten."""
+"""Merges layers into one, without the paths to be discarded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The layers that a sandbox keeps: `layers/000001/tree/<path>` in its folder, one for each run that wrote something.
 
 A layer is never changed. A new one is made under another name, so what an interrupted run leaves is never taken for
-one. Whoever uses layers holds a shared lock on each; whoever replaces or removes them needs it alone.
+one. A process that uses layers holds a shared lock on each; replacing or removing them needs an exclusive one.
 """
 
 from __future__ import annotations

@@ -45,10 +45,10 @@ class DiskLayer:
             self._free = _free(self._own)
             if not can_be_marked(self._own):
                 self.remove()
-                raise OSError(errno.EOPNOTSUPP, "no attributes there", self.path)
+                raise OSError(errno.EOPNOTSUPP, "no extended attributes there", self.path)
         except OSError as error:
             raise JailError(
-                "there is no room for what the command writes",
+                "there is no disk space for the command's files",
                 detail=f"{error.filename or state_home()}: {error.strerror}",
                 fix="EXEAT_HOME names another folder, on a disk of this machine (ext4, xfs or btrfs)",
             ) from None
@@ -56,7 +56,7 @@ class DiskLayer:
         self._next_look = 0.0
         if self._limit < _LEAST:
             self.remove()
-            raise JailError("there is no room for what the command writes", detail=f"the disk of {self.path} is full")
+            raise JailError("there is no disk space for the command's files", detail=f"the disk of {self.path} is full")
 
     def is_full(self) -> bool:
         """Has the command written more than it may? To be asked often."""

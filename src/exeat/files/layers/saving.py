@@ -1,4 +1,4 @@
-"""Keeps what a command wrote as one more layer of its sandbox: whole, or not at all.
+"""Saves a command's changes as one more layer of its sandbox, completely or not at all.
 
 Called when the command is gone and nothing can be imported any more. What is kept is data: contents, times and
 permissions, without set-user-ID bits, attributes, capabilities, devices, sockets and pipes.
@@ -22,7 +22,7 @@ from exeat.paths import DIRECTORY, using
 from exeat.sandbox.folder import SandboxFolder
 
 MAX_ENTRIES: Final = 500_000
-MAX_PATH_BYTES_KEPT: Final = 128 << 20  # of a layer: whoever lists it has all of its paths in memory
+MAX_PATH_BYTES_KEPT: Final = 128 << 20  # of a layer: listing it takes all of its paths in memory
 MAX_NAMED: Final = 8
 # Of one file: file systems differ in what names, links and sizes they take.
 _NOT_HERE: Final = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ)
@@ -52,7 +52,7 @@ def save_layer(
         return Saved()
     if not count_changes(filled, MAX_ENTRIES).is_complete:
         # Before the disk is filled with half of them.
-        raise ExeatError(f"what the command wrote is not kept: it is more than {MAX_ENTRIES:,} files and folders")
+        raise ExeatError(f"the command's changes are not kept: it is more than {MAX_ENTRIES:,} files and folders")
     try:
         with NewLayer(folder) as layer:
             saver = _Saver(layer.tree, limit - kept_bytes(folder), limit)
@@ -65,7 +65,7 @@ def save_layer(
             facts = Facts(saver.bytes, saver.files, began_ns, tuple(hidden), tuple(hidden))
             number = layer.keep(facts)
     except OSError as error:
-        raise ExeatError(f"what the command wrote is not kept: {error.strerror or error}", detail=str(error)) from None
+        raise ExeatError(f"the command's changes are not kept: {error.strerror or error}", detail=str(error)) from None
     return Saved(number, saver.files, saver.bytes, tuple(saver.left_out), saver.left_out_count)
 
 
@@ -78,7 +78,7 @@ def _saying_why() -> Iterator[None]:
         if error.errno not in (errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.EINVAL):
             raise
         raise ExeatError(
-            "what the command wrote is not kept: the file system of exeat's own folder cannot record that a file was "
+            "the command's changes are not kept: the file system of exeat's own folder cannot record that a file was "
             "removed (set EXEAT_HOME to a folder on a disk, such as a volume of the container)"
         ) from None
 
@@ -140,7 +140,7 @@ class _Saver(LayerTree):
         full = joined(path, name)
         self._path_bytes += len(full)
         if self._path_bytes > MAX_PATH_BYTES_KEPT:
-            raise ExeatError("what the command wrote is not kept: too many of its paths are long")
+            raise ExeatError("the command's changes are not kept: too many of its paths are too long")
         if is_too_far(full):
             self._leave_out(full)
             return
@@ -195,7 +195,7 @@ class _Saver(LayerTree):
         self.bytes += size
         if self.bytes > self._room:
             raise ExeatError(
-                "what the command wrote is not kept: the layers of this sandbox would be larger than "
+                "the command's changes are not kept: the layers of this sandbox would be larger than "
                 f"{self._limit / (1 << 30):.1f} GB (exeat files discard, or --layer-size)"
             )
 

@@ -1,4 +1,4 @@
-"""Walks what a command wrote: the upper folders of its overlays, once nothing runs in them any more.
+"""Walks a command's changes: the upper folders of its overlays, once nothing runs in them any more.
 
 The command chose everything in there: names, modes, depth, kinds. It is read through descriptors, no link is followed,
 and nothing is opened that could make one wait.
@@ -86,7 +86,7 @@ def folders_of(upper: int) -> Iterator[Folder]:
             descriptor = open_within(path or ".", upper, DIRECTORY)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
-                continue  # too deep; whoever keeps a layer says so
+                continue  # too deep; saving a layer reports it
             raise
         inner: list[str] = []
         with using(descriptor):

@@ -1,1 +1,1 @@
-"""What in a shared folder would run outside later."""
+"""Files in a shared folder that programs outside would run later."""

@@ -1,4 +1,4 @@
-"""A folder of git's as it lies on the disk: which one belongs to a work tree, its settings, its submodules.
+"""A git folder on disk: which one belongs to a work tree, its settings, its submodules.
 
 Read here and never by git itself, which would do what a hostile repository says.
 """

@@ -1,4 +1,4 @@
-"""What in a shared folder makes something run outside later, of itself: git's hooks and settings, editors, agents.
+"""Files in a shared folder that programs outside run by themselves: git's hooks and settings, editors, agents.
 
 A command that may change these is out of the jail as soon as its user types `git status` or opens the folder. So what
 is there is to be read-only, and what is not there must not come into being. Files that people start by hand and change

@@ -1,4 +1,4 @@
-"""Repositories that came to be in a shared folder while a command ran, or whose settings changed.
+"""Repositories that appeared in a shared folder during a run, or whose settings changed.
 
 A program that makes one is common, and git does what its settings say as soon as it is used there: by its user, by a
 prompt that shows the branch, by an editor. So they are named.

@@ -1,4 +1,4 @@
-"""What the jail's packet rules dropped: UDP, QUIC, ICMP. It went nowhere; this puts it on record.
+"""Packets that the jail's rules dropped: UDP, QUIC, ICMP. They went nowhere; this records them.
 
 They also tell of connections to the jail's own loopback that nothing inside listens for. If the host does, that is
 most likely what was meant.

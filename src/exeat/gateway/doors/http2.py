@@ -151,7 +151,7 @@ class _Front(Link):
 
     def _count_reset(self) -> None:
         if not self._resets.spend(self.loop.time()):
-            raise Http2Error("too many HTTP/2 streams that come to nothing", ErrorCodes.ENHANCE_YOUR_CALM)
+            raise Http2Error("too many HTTP/2 streams that fail or are reset", ErrorCodes.ENHANCE_YOUR_CALM)
 
     def report_defect(self, error: Exception) -> None:
         self.counters.internal_errors += 1

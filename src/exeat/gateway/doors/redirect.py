@@ -318,7 +318,7 @@ async def _refuse_unknown(session: Session, destination: Destination) -> None:
     first = await _listen(session, patient=destination.port in WEB_PORTS)
     record = _new_record(session, first)
     record.names((destination.ip.compressed, destination.port))
-    why = f"{destination.ip} stands for no name"
+    why = f"{destination.ip} belongs to no name"
     record.leads_nowhere(why)
     await _answer(session, first, Refusal(403, why, ProxyError.DESTINATION_IP_PROHIBITED))
 

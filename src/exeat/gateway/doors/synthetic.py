@@ -76,7 +76,7 @@ class SyntheticNames:
         return IPv4Address(_V4_BASE + entry.offset), IPv6Address(_V6_BASE + entry.offset)
 
     def name_of(self, ip: IPv4Address | IPv6Address) -> str | None:
-        """The name that an address stands for. Whoever connects on the strength of it must `hold` before waiting."""
+        """The name that an address stands for. A caller that connects because of it must `hold` before waiting."""
         entry = self._find(ip)
         return entry.name if entry is not None else None
 

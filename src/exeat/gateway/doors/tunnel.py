@@ -1,4 +1,4 @@
-"""What goes on inside a tunnel that was allowed: its first bytes decide, then it is blind.
+"""An allowed tunnel: its first bytes decide, then it is blind.
 
 TLS must ask for the name that the tunnel was opened for, or the tunnel could be used to reach any other
 host behind the same address (domain fronting). On port 443 nothing but TLS passes, on port 80 nothing but

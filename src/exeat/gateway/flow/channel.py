@@ -190,7 +190,7 @@ class Channel(asyncio.Protocol):
         return data[:size]
 
     def put_back(self, data: bytes) -> None:
-        """Bytes that were taken and not used: whoever reads next has them first."""
+        """Bytes that were taken and not used: the next reader gets them first."""
         self.buffer = data + self.buffer if self.buffer else data
 
     async def more(self) -> bool:
@@ -221,7 +221,7 @@ class Channel(asyncio.Protocol):
                 self._waiter = None
 
     def wake(self, error: BaseException | None = None) -> None:
-        """Wake whoever waits in `more`, with an error if time is up."""
+        """Wake a task that waits in `more`, with an error if time is up."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             if error is not None:
@@ -342,7 +342,7 @@ class Channel(asyncio.Protocol):
                 pass  # the peer is gone already; connection_lost follows
 
     def close(self) -> None:
-        """Close once everything written has been sent. Whoever calls this sees to it that it does not take for ever."""
+        """Close once everything written has been sent. The caller must limit the time."""
         if not self.closed and not self._reset_by:
             self.transport.close()
 

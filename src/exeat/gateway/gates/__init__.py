@@ -1,1 +1,1 @@
-"""What every request passes, in order, whichever door it came by."""
+"""The gates that every request passes, in order, through every door."""

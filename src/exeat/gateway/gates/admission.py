@@ -20,7 +20,7 @@ from exeat.policy import Address, Decision, known_addresses
 from exeat.reasons import ProxyError, Reason
 
 _NOT_ON_RECORD: Final = Refusal(
-    503, "the decision could not be recorded, so nothing goes out", ProxyError.PROXY_INTERNAL_ERROR
+    503, "the decision could not be recorded, so nothing is sent", ProxyError.PROXY_INTERNAL_ERROR
 )
 
 

@@ -105,7 +105,7 @@ def _explain(error: OSError) -> DialError:
     if isinstance(error, ConnectionRefusedError):
         return DialError("the server refused the connection", ProxyError.CONNECTION_REFUSED)
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-        return DialError("the gateway is out of connections", ProxyError.CONNECTION_LIMIT_REACHED, 503)
+        return DialError("the gateway has no connections left", ProxyError.CONNECTION_LIMIT_REACHED, 503)
     if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL):
         return DialError("the server is not reachable", ProxyError.DESTINATION_IP_UNROUTABLE)
     if isinstance(error, TimeoutError):
@@ -179,8 +179,8 @@ def explain_break(error: Exception, access: Access, known: Refusal, channel: Cha
     if channel.is_plain or not was_reset:
         return known  # a stream of HTTP/2, of which the connection may be well, or a server that has read what we sent
     sentence = (
-        f"{access.place}: the server dropped the connection right behind the TLS handshake; maybe it wants"
-        " a certificate of the client (then add no-intercept to the rule)"
+        f"{access.place}: the server dropped the connection right after the TLS handshake; it may want a client"
+        " certificate (then add no-intercept to the rule)"
     )
     return Refusal(502, sentence, ProxyError.CONNECTION_TERMINATED)
 

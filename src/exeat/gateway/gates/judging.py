@@ -1,4 +1,4 @@
-"""What the policy says: of a request, of the addresses that a place leads to, and of what is under way already.
+"""The policy's verdict on a request, on the addresses of a place, and on open connections.
 
 A policy is swapped whole, between two turns of the loop, so it can change only during a wait. Three functions
 are all that is needed to notice. A door that has waited takes its place again (`place_now`) before it decides by it.

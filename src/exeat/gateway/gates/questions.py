@@ -1,4 +1,4 @@
-"""Places that no rule lists, put to whoever may decide: a person at a terminal, another program, a callback.
+"""Asks about places that no rule lists: a person at a terminal, another program, or a callback.
 
 A question is asked once, however many connections wait for its answer. A yes becomes a rule, so that all that follows
 is judged as ever. Without an answer in time it is a no. Nothing is resolved or dialled while a question is open.
@@ -41,7 +41,7 @@ _SPARE_S: Final = 5.0
 class Question(NamedTuple):
     """May this place be reached? `rule` is what a yes adds. `inside`: an address that is not public, or `localhost`.
 
-    `program` is what the one calls itself that wants to know; "" if that cannot be told.
+    `program` is the name that the asking program gave itself; "" if unknown.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Secrets in a request that was allowed: put in where they belong, refused where they do not.
+"""Secrets in an allowed request: inserted where they belong, refused elsewhere.
 
 The work itself is in `exeat.secrets`, which is pure; here it meets records, sessions and channels.
 """
@@ -141,7 +141,7 @@ async def _collect(session: Session, head: RequestHead, most: int, loan: Loan, c
 def _hold(loan: Loan, body: bytes | bytearray) -> None:
     """Borrow for a body that is there twice: as it was read, and as it is sent."""
     if not loan.grow_to(2 * len(body)):
-        raise ProtocolError("too many request bodies are being read whole at the same time", status=503)
+        raise ProtocolError("too many request bodies are being buffered at once", status=503)
 
 
 def _late() -> ProtocolError:

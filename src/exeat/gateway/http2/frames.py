@@ -1,4 +1,4 @@
-"""Both halves of an HTTP/2 connection: what the peer sends, as events, and what goes out, as far as it takes it.
+"""Both halves of an HTTP/2 connection: incoming frames as events, and outgoing frames within flow control.
 
 h2 reads one frame at a time, so that we can tell whose fault a fault is. A malformed message is the fault of its stream
 (RFC 9113 section 8.1.1), which h2 makes one of the connection; it also takes GOAWAY for the end of everything. Both are

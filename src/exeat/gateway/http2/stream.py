@@ -264,7 +264,7 @@ class Stream(asyncio.Transport):
         self.lose(error)
 
     def lose(self, error: Exception | None) -> None:
-        """The stream is over. The channel hears of it when whoever runs now has finished."""
+        """The stream is over. The channel hears of it when the current callback has finished."""
         if not self._lost:
             self._lost = self._closing = True
             self.channel.loop.call_soon(self.channel.connection_lost, error)

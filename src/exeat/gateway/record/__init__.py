@@ -1,1 +1,1 @@
-"""What is on record, and what is counted."""
+"""Records and counters."""

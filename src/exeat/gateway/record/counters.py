@@ -1,4 +1,4 @@
-"""What happened, how often, how many bytes; and in words for the person who decides: where, and what would help.
+"""Counters of events and bytes, and their summary in words: which places, and what would help.
 
 Hosts come from the command. In words they are canonical, or nothing that a terminal could stumble over.
 """
@@ -105,7 +105,7 @@ _FAILURES: Final[dict[str, tuple[str, str]]] = {
     ProxyError.DESTINATION_IP_UNROUTABLE: ("unreachable", "the server is not reachable"),
     ProxyError.CONNECTION_TIMEOUT: ("timeout", "the server did not answer in time"),
     Ending.TIMEOUT: ("timeout", "the server did not answer in time"),
-    ProxyError.CONNECTION_LIMIT_REACHED: ("gateway-limit", "the gateway is out of connections"),
+    ProxyError.CONNECTION_LIMIT_REACHED: ("gateway-limit", "the gateway has no connections left"),
     ProxyError.CONNECTION_TERMINATED: ("reset", "the server dropped the connection"),
     Ending.UPSTREAM_RESET: ("reset", "the server dropped the connection"),
     Ending.UPSTREAM_LOST: ("reset", "the server dropped the connection"),
@@ -122,7 +122,7 @@ _REVERSE = (".in-addr.arpa", ".ip6.arpa")
 class Entry(NamedTuple):
     """One kind of thing that happened at one place. `port` 0: only the name was asked for.
 
-    `rule` is what would let it through, if a rule can. `is_noise`: nothing that anybody would want to allow.
+    `rule` is what would let it through, if a rule can. `is_noise`: nothing that a user would want to allow.
     """
 
     host: str
@@ -204,12 +204,12 @@ def _advise(host: str, port: int, reason: str, policy: Policy, kept: KeptList) -
     if reason in LISTABLE:
         advice = f"--allow '{rule}'" if "[" in rule else f"--allow {rule}"  # a shell would take [...] for a pattern
         # Of a name that was only looked up, it is not known what it was wanted for.
-        return rule, advice if port else f"{advice}; if it is not web: --allow {rule}:PORT"
+        return rule, advice if port else f"{advice}; for another protocol: --allow {rule}:PORT"
     if reason in INSIDE:
         return f"{rule} private", f'--allow "{rule} private"'
     if reason == Reason.SNI_MISMATCH:
         rule = f"{rule} allow_sni_mismatch"
-        return rule, f'the TLS inside names another host; to let it: --allow "{rule}"'
+        return rule, f'the TLS inside names another host; to allow that: --allow "{rule}"'
     if reason == Reason.DENIED_BY_RULE:
         return "", _name_denial(target, policy, kept)
     return "", in_words(reason)

@@ -1,4 +1,4 @@
-"""What is on record of every request, tunnel, lookup and packet: a line for the decision, and one for the end.
+"""The record of every request, tunnel, lookup and packet: a line for the decision, and one for the end.
 
 Nothing else in the gateway changes a record or writes these lines. Each line is counted as it is written.
 """

@@ -1,4 +1,4 @@
-"""Whose TLS is looked into, and what with: the secrets, the certificates to show, the roots to check servers against.
+"""Decides whose TLS is intercepted, and holds the secrets, certificates and roots for it.
 
 Only places that have secrets, or rules on methods and paths, are intercepted, unless `all` was asked for. Everything
 here is loaded only where there is something to intercept: it would add 100 ms to every other start.

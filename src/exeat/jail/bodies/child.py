@@ -1,4 +1,4 @@
-"""What the jails without namespaces (env, seatbelt) have in common: the command is a plain child, next to its gateway.
+"""Shared by the jails without namespaces (env, seatbelt): the command is a plain child, next to its gateway.
 
 It is in our process group, so the terminal treats both as one job. Only if questions are asked on that terminal, the
 command gets one of its own. Any POSIX system.
@@ -144,7 +144,7 @@ class TrustFolder:
             self.remove()
             raise StartError(
                 f"the certificates that the command is to trust cannot be written: {error.strerror}",
-                detail="they go to a folder among temporary files; TMPDIR says where",
+                detail="they go to a temporary folder; TMPDIR sets where",
             ) from None
 
     def _fill(self, trust: TrustFiles) -> None:

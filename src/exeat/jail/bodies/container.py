@@ -114,7 +114,7 @@ class ContainerJail:
                     return how_it_ended(self._program, status, self._not_started)
                 case None:
                     self.end()
-                    why = "the container was ended from outside, or ran out of memory (--memory)"
+                    why = "the container was killed from outside, or ran out of memory (--memory)"
                     return Ended(128 + signal.SIGKILL, why)
                 case _:
                     self.end()

@@ -1,4 +1,4 @@
-"""What the jails of namespaces (netns, nft) have in common: a builder, an init, and how the runner deals with both."""
+"""Shared by the jails made of namespaces (netns, nft): a builder, an init, and the runner's part in both."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def make_network(pid: int, token: str, to_host: Sequence[messages.HostPorts], ch
 
 
 def _enter_namespaces(pid: int) -> None:
-    """Whoever owns the user namespace has every right in it: the user of a rootless engine. Root needs none."""
+    """The owner of the user namespace, the user of a rootless engine, has every right in it. Root needs none."""
     network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     if os.path.samestat(os.fstat(network), os.stat("/proc/self/ns/net")):
         raise OSError(errno.EINVAL, "the container has our own network")

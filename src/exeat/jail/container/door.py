@@ -1,4 +1,4 @@
-"""The helper container: hands in another container's network, for those who may only talk to the engine.
+"""The helper container: sets up another container's network, for users who may only use the engine.
 
 It lives for some milliseconds, shares the network of the container that is to be a jail, and has the right to change
 that. Its only program is ours (`door.c`), so any image will do, and nothing of it is run. It connects to a socket of
@@ -123,7 +123,7 @@ class _Entrance:
     def accept(self, engine: Engine, helper: str) -> tuple[socket.socket, socket.socket]:
         """The connection to the helper, and with it the one to process 1. Raises JailError.
 
-        The name of the socket is no secret (/proc/net/unix). Whoever connects and says nothing keeps no one waiting.
+        The name of the socket is no secret (/proc/net/unix). A client that connects and sends nothing blocks no other.
         """
         deadline = time.monotonic() + _CONNECT_S
         waiting: list[socket.socket] = []

@@ -1,4 +1,4 @@
-"""A process that enters containers' networks for a program that cannot: one with threads, or with an event loop.
+"""A process that enters containers' networks for programs that cannot, because they have threads or an event loop.
 
 A process with several threads cannot enter a user namespace, and must not go on in Python after a fork. So a pool
 starts one that has a single thread, once, and tells it which container to enter. It forks for each, answers with the

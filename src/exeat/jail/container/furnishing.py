@@ -1,4 +1,4 @@
-"""Files of a container's own that it gets from us, over those of its image: accounts, whom to trust.
+"""exeat's own files for a container, mounted over those of its image: accounts, certificates, names.
 
 Where there is a way into the container's mounts, accounts and stores are seen to there (`inside.py`). For who may only
 talk to the engine they are looked up in the image before (`image_files.py`), and mounted by the engine.

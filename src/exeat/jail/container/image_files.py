@@ -1,4 +1,4 @@
-"""What an image has that a container gets another version of: its accounts, and the stores of whom to trust.
+"""Files of an image that exeat replaces in a container: its accounts, and its certificate stores.
 
 Found through the engine, in a container that is never started, and remembered for the image: it does not change.
 """

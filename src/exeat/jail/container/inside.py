@@ -1,4 +1,4 @@
-"""What a container gets over its image's files where there is a way into its mounts: found and mounted from within.
+"""Mounts files over an image's from within the container, if exeat can enter its mounts.
 
 In a process of its own, before anything else runs there. So nothing has to be asked of the engine, and stores are found
 as in every other jail. Whatever the image has at these paths, links included, leads to places in the container.

@@ -1,4 +1,4 @@
-"""Which limits an engine cannot hold a container to, and whether that is to be told or refused."""
+"""Limits that an engine cannot enforce: reported, or refused if the user asked for them."""
 
 from __future__ import annotations
 

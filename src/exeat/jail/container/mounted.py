@@ -1,4 +1,4 @@
-"""A container's mounts, seen from outside when nothing runs in it but our process 1: are they those that were meant?
+"""Checks a container's mounts from outside, while only our process 1 runs in it.
 
 An engine finds files by their paths, as root, and follows links. A command of another run that shares a folder could
 have put a link there since the mounts were chosen, to a file that neither it nor this command may read.
@@ -36,7 +36,7 @@ def open_mounts(pid: int, control: socket.socket) -> tuple[int, ...]:
                 return ()
         opened.append(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
         if not _is_open(control):
-            raise ProcessLookupError("what was opened may be another's")
+            raise ProcessLookupError("the process may be another one by now")
     except OSError:
         for descriptor in opened:
             os.close(descriptor)
@@ -62,7 +62,7 @@ def refuse_engine_in_sight(socket_path: str, mounts: Sequence[Mount]) -> None:
     for mount in mounts:
         if is_below(path, mount.source) and mount.target.rstrip("/") + path[len(mount.source) :] not in covered:
             raise JailError(
-                "the engine's socket is in a folder that the container has, and by it the command would get out",
+                "the container has a folder with the engine's socket, through which the command could get out",
                 detail=f"{path} in {mount.source}",
                 fix="TMPDIR or XDG_RUNTIME_DIR in a folder that is not shared",
             )
@@ -84,7 +84,7 @@ def refuse_other_mounts(pid: int, mounts: Iterable[Mount]) -> None:
         device, root, options = theirs.get(mount.target, ("", "", []))
         if (device, root) not in _origins(mount.source, ours):
             raise JailError(
-                f"the container has something else at {mount.target} than was meant",
+                f"the container has another mount at {mount.target} than exeat asked for",
                 detail=f"{mount.source} is {root or 'not mounted'} there",
                 fix="is another program at work in this folder, or is the engine on another machine, or is there a "
                 "link in the image on the way?",

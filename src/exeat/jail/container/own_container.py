@@ -1,4 +1,4 @@
-"""The container that exeat itself runs in, if the engine knows it: what is where, seen from the engine's machine."""
+"""The container that exeat itself runs in, if the engine knows it: its paths as seen from the engine's machine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OwnContainer(Value):
             return ""
         if not read_only and not shared.is_writable:
             raise ConfigError(
-                f"{path} is read-only in this container, so the command cannot have it writable either",
+                f"{path} is read-only in this container, so the command cannot write to it either",
                 where=shared.here,
                 expected=f"this container started with -v {shared.there}:{shared.here}",
             )

@@ -1,4 +1,4 @@
-"""Files of ours for a container, where exeat is in a container itself and the engine sees another machine's files.
+"""exeat's files for a container if exeat is in a container itself: the engine sees another machine's files.
 
 What is shared with that machine has another path there. What is not is copied into a volume of the run, through a
 container that is made for this and never started. The engine mounts from the volume's folder by path, file by file.

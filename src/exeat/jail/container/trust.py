@@ -1,4 +1,4 @@
-"""Whom a command in a container trusts, if TLS is looked into: mounted by the engine over the stores of the image.
+"""The certificates that a command in a container trusts, if exeat looks into TLS: mounted by the engine.
 
 That is the authority of the run, the roots of this machine and those of the image. The gateway verifies servers by this
 machine's roots, whatever the image says. The image's count only where TLS is not looked into: there the command

@@ -1,4 +1,4 @@
-"""Which way leads into the network of an engine's containers, from where exeat runs."""
+"""Chooses the way into the network of an engine's containers, from where exeat runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def find_way(engine: Engine) -> Way:
     if pid and uid == os.geteuid() and engine.is_rootless:
         why = f"{engine.kind} is your own, and so is the user namespace of its containers"
         return Way(Name.USER_NAMESPACE, why, own)
-    whose = "the engine is root's, and you may talk to it" if pid else "the engine's processes cannot be seen from here"
+    whose = "the engine runs as root, and you may use it" if pid else "the engine's processes cannot be seen from here"
     return Way(Name.HELPER, f"{whose}: a short-lived container makes the network", own, bool(pid))
 
 

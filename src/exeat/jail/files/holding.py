@@ -1,4 +1,4 @@
-"""Places in folders that are shared for real which the command must not change, or must not read. For the builder.
+"""Keeps the command from changing or reading places in folders that are shared for real. For the builder.
 
 A mount on a file or folder makes it read-only, or covers it. It does not hold what leads there: a folder that only
 contains a mount can be renamed, and then another can be made in its place. So every part of the way is pinned: the

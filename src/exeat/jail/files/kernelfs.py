@@ -1,4 +1,4 @@
-"""Doors into the kernel: as the host has them, a program reaches past its namespaces.
+"""Safe /proc, /sys and /dev: through the host's own, a program could reach past its namespaces.
 
 The jail has a /dev of its own: what every program needs, what computes, what the caller names. As the host has it, root
 opens disks, consoles and loop devices without a capability, and an ordinary user whatever a group grants: virtual

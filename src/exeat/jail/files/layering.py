@@ -1,4 +1,4 @@
-"""The machine in layers: an overlay over every file system that can have one, and the nearest stricter thing elsewhere.
+"""The machine in layers: an overlay over every file system that supports one, and something stricter elsewhere.
 
 For the builder, in its own mount namespace. Everything is put where it belongs through descriptors: what earlier runs
 have left lies in the view by then, and a link in it must not lead to the host's files.
@@ -119,7 +119,7 @@ class Machine:
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
-            why = f"an earlier run in this sandbox has put something else on the way to {path}"
+            why = f"an earlier run in this sandbox put a file or a link into the path {path}"
             raise OSError(error.errno, why) from None
         with using(place), using(descriptor):
             mount(path_of(descriptor), path_of(place), None, MS_BIND | MS_REC)

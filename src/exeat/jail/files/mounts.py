@@ -1,4 +1,4 @@
-"""What the jail's file system has of its own: devices, a private /run, whom to trust, how names are resolved.
+"""The jail's own file systems: devices, a private /run, certificates, name resolution.
 
 `view.py` makes the rest of it. Everything happens in a mount namespace of the jail's own, so the host never sees any of
 it and nothing is left behind.

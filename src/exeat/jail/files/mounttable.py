@@ -1,4 +1,4 @@
-"""What is mounted where, as the kernel tells it, and what of that does not answer."""
+"""The kernel's mount table, and which mounts do not answer."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def unescaped(field: str) -> str:
 def silent_mounts(without: Sequence[str]) -> list[str]:
     """Those that have not answered in time: a server that is gone, a program that has stopped. Raises OSError.
 
-    Whoever looks at one waits for ever. So a process of its own looks at each, before anything else looks at files, and
-    is left behind where it waits. What is in the folders `without` is not asked.
+    A process that looks at one waits for ever. So a separate process looks at each, before anything else looks at
+    files, and is left behind if it waits. Mounts in the folders `without` are skipped.
     """
     points = []
     for each in MountTable().mounts:

@@ -1,4 +1,4 @@
-"""What the view has in place of folders of the host, where the kernel does not take these. For the builder.
+"""Replacements in the view for folders that the kernel cannot layer. For the builder.
 
 A folder with mounts in it cannot be a layer in a user namespace: what is mounted there may hide something, so the
 kernel does not let a user leave it out. Links and small files of such a folder are copied. Large files can only be

@@ -1,4 +1,4 @@
-"""Folders that others have filled: how to find one's way there through descriptors, without being led off by a link."""
+"""Walking folders that others have filled, through descriptors, without following a link out of them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def is_whiteout(found: os.stat_result) -> bool:
 
 
 def make_whiteout(name: str, within: int) -> None:
-    """Anybody may make this one device (since Linux 5.8)."""
+    """Any user may make this one device (since Linux 5.8)."""
     os.mknod(name, stat.S_IFCHR, 0, dir_fd=within)
 
 

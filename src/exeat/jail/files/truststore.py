@@ -1,4 +1,4 @@
-"""The jail's view of whom to trust: the authority of the run next to the system's, wherever programs look.
+"""The certificates that the jail trusts: the run's authority plus the system's, wherever programs look.
 
 For programs that read no variable. Everything is mounted over what is there, in the mount namespace of the jail, so
 the host's files stay as they are and nothing is left behind. Only what exists is covered; nothing new appears but one
@@ -19,7 +19,7 @@ BUNDLE = "ca-bundle.pem"
 AUTHORITY = "ca.pem"
 JAVA_STORE = "cacerts"
 _IN_FOLDER = "exeat.pem"  # the authority's name in folders of certificates
-# This is on the way to the command's start, and goes through folders that anybody may have filled.
+# This is on the way to the command's start, and goes through folders that anyone may have filled.
 _MAX_TARGETS = 200
 _MAX_LISTED = 100
 _MAX_PREFIXES = 64

@@ -1,1 +1,1 @@
-"""What the command may ask of the kernel."""
+"""Limits on the command's use of the kernel."""

@@ -1,4 +1,4 @@
-"""A process that goes where others choose the files must load no code there: Python looks for it by paths."""
+"""Keeps Python from importing code from folders whose files other people choose."""
 
 from __future__ import annotations
 

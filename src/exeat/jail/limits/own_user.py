@@ -1,4 +1,4 @@
-"""A user that exists for one run only: a uid that no one else has, with a name and a home inside the jail.
+"""A user for one run only: an unused uid, with a name and a home inside the jail.
 
 The uid is made of the caller's process number, so two runs at the same time never have the same one.
 """
@@ -62,7 +62,7 @@ def _is_delegated(uid: int) -> bool:
 
 
 def _has_process(uid: int) -> bool:
-    """Real, effective, saved or file system uid or gid of anybody."""
+    """Real, effective, saved or file system uid or gid of any process."""
     wanted = str(uid)
     for name in os.listdir("/proc"):
         if not name.isdecimal():

@@ -1,4 +1,4 @@
-"""The system call filter of the jailed command: what could reach around the network namespace, or up to the caller.
+"""The system call filter of the command: refuses calls that could bypass the network namespace or reach the caller.
 
 It refuses a short list and allows the rest, so that programs work. It never stands alone: files, processes and packets
 are kept apart by namespaces, and what needs a capability is left to the kernel, since the command has none. ptrace and
@@ -18,7 +18,7 @@ from exeat.jail.limits.bpf import Program
 KILL_PROCESS = 0x80000000
 ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
-TELL = 0x7FC00000  # SECCOMP_RET_USER_NOTIF: whoever holds the listener answers
+TELL = 0x7FC00000  # SECCOMP_RET_USER_NOTIF: the holder of the listener answers
 _SECCOMP_MODE_FILTER = 2
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1 << 3

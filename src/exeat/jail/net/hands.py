@@ -1,7 +1,7 @@
-"""Who does what takes rights in a network namespace: this process if it is in there, or one that is.
+"""Actions that need rights in a network namespace: done by this process if it is inside, or by another that is.
 
-A socket belongs to the namespace that it was made in, whoever uses it later. To make one, to bind it to a low port, and
-to send on it what changes the network, takes a process inside. All else can be done from anywhere.
+A socket belongs to the namespace that it was made in, even if another process uses it later. A process inside must make
+it, bind it to a low port, and send messages on it that change the network. Everything else works from anywhere.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def limit(per_second: int) -> bytes:
 
 
 def log(group: int, max_bytes: int) -> bytes:
-    """Tell whoever listens to this nflog group, with the packet's first bytes."""
+    """Tell the listeners of this nflog group, with the packet's first bytes."""
     return _expression("log", attribute(1, struct.pack("!H", group)), _number(3, max_bytes))
 
 
@@ -204,7 +204,7 @@ def install(table: str, chains: list[Chain], hands: Hands = OWN_HANDS) -> None:
     """Make the table, in place of one of the same name, in one transaction. Raises OSError.
 
     A new namespace has none, and nothing is deleted there: for that the kernel waits until no processor can be using it
-    any more, and whoever closes the socket waits with it, 6 to 12 ms of the start of each run.
+    any more, and closing the socket waits with it, 6 to 12 ms of the start of each run.
     """
     with Netlink(NETLINK_NETFILTER, hands) as link:
         try:

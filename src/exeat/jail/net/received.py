@@ -1,4 +1,4 @@
-"""A jail's sockets as they come out of it, by descriptors."""
+"""A jail's sockets, received as descriptors."""
 
 from __future__ import annotations
 

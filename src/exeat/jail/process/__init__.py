@@ -1,1 +1,1 @@
-"""What runs around the command, inside: builder and init."""
+"""The processes around the command: builder and init."""

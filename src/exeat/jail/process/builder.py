@@ -1,4 +1,4 @@
-"""The builder: makes the namespaces and all that is in them, starts init, and leaves.
+"""The builder: makes the namespaces and everything in them, starts init, and exits.
 
 It never returns to the caller's code, and speaks to the runner over one socket.
 """

@@ -1,4 +1,4 @@
-"""Becoming another program, in two steps: where it may be is found while code can still be loaded.
+"""Becoming another program, in two steps: its path is found while code can still be loaded.
 
 `os.execvpe` does both at once, and imports a module for it. That fails in a process whose imports are sealed, or whose
 new user may not read Python's own files.
@@ -40,7 +40,7 @@ def become(places: Sequence[str], argv: list[str], environ: dict[str, str]) -> N
 
 def lead(become_command: Callable[[], NoReturn], terminal: int) -> NoReturn:
     """The leader's life: start the command, pass signals on, stop when it stops, end as it ends."""
-    import termios  # loaded by whoever has opened that terminal
+    import termios  # loaded when that terminal was opened
 
     try:
         awaited = (*FOR_COMMAND, signal.SIGCHLD)

@@ -1,4 +1,4 @@
-"""Open files that the command inherits. What could lead out of the jail is closed.
+"""Open files that the command inherits. Those that could lead out of the jail are closed.
 
 A socket is a flow that was opened before any rule; a directory is a door into the host's own view of the
 file system; many of the kernel's own objects look like files. A file with a name can be opened again by /proc/self/fd,
@@ -125,7 +125,7 @@ def take_streams(streams: Sequence[int]) -> None:
     for number, name in enumerate(STREAMS):
         mode = os.fstat(number).st_mode
         if not (stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and _is_harmless(number))):
-            raise OSError(errno.EPERM, f"{name} is no pipe")
+            raise OSError(errno.EPERM, f"{name} is not a pipe")
 
 
 def check_standard_streams(hidden: Hidden | None = None) -> None:
@@ -151,7 +151,7 @@ def _what_is_wrong(number: int, mode: int, hidden: Hidden) -> str:
     if stat.S_ISREG(mode) and hidden.holds(number):
         return "a file that is hidden from the command"
     if (stat.S_ISREG(mode) and not _is_plain_file(number)) or _is_far_end(number):
-        return "an object of the kernel's, not a plain file"
+        return "a kernel object, not a plain file"
     if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not os.isatty(number) and not _is_harmless(number)):
         return "a device, which the command could open again"
     return ""
@@ -272,7 +272,7 @@ def _is_to_be_held(number: int) -> bool:
 
 
 def cannot_hold(number: int, error: OSError) -> OSError:
-    why = f"{STREAMS[number]} is a file that cannot be kept from being changed ({error.strerror})"
+    why = f"{STREAMS[number]} is a file that cannot be protected from changes ({error.strerror})"
     return OSError(errno.EPERM, f"{why}; put a pipe between: cat ... |")
 
 
@@ -308,4 +308,4 @@ def _open_read_only(number: int) -> int:
 
 def _expect_same(one: int, other: int) -> None:
     if not os.path.samestat(os.fstat(one), os.fstat(other)):
-        raise OSError(errno.ENOENT, "it is not what is found under its name")
+        raise OSError(errno.ENOENT, "its name leads to another file")

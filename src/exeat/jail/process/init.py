@@ -185,7 +185,7 @@ class _Watch:
         leads_session: bool,
         shares_group: bool,
     ) -> None:
-        """`positions`: of standard streams that were opened again. `shares_group`: with whoever started the run."""
+        """`positions`: of standard streams that were opened again. `shares_group`: with the caller of the run."""
         self._command = command
         self._attempts = attempts
         self._signals = signals

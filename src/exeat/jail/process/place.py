@@ -1,4 +1,4 @@
-"""What the builder makes and init lives in, and how both of them tell what failed."""
+"""The place that the builder makes and init uses, and how both report failures."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _GET_DEVICE: Final = (
     "then sudo modprobe kvm_intel or kvm_amd"
 )
 _SAYINGS: Final = {
-    SLOW: ("/dev/kvm interprets guests here, which is slower than to emulate them", _GET_DEVICE),
+    SLOW: ("/dev/kvm interprets guests here, which is slower than emulation", _GET_DEVICE),
     STUCK: ("/dev/kvm does not run guests here", _GET_DEVICE),
 }
 
@@ -116,7 +116,7 @@ def _refused(outcome: str) -> Accel:
     """A step of the probe failed. Not remembered: it may be different a moment later."""
     step, _, number = outcome.partition(" ")
     if number == str(errno.EBUSY):
-        return Accel(TCG, "another hypervisor has the processor", "end what runs in VirtualBox or the like")
+        return Accel(TCG, "another hypervisor is using the processor", "end what runs in VirtualBox or the like")
     reason = os.strerror(int(number)) if number.isdecimal() else "it gave no reason"
     return Accel(TCG, f"/dev/kvm refuses to make a guest ({step}: {reason})")
 

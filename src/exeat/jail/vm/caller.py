@@ -1,4 +1,4 @@
-"""The caller's terminal while a guest has it: every key is the guest's, the window's size is told to it."""
+"""The caller's terminal while a guest uses it: every key goes to the guest, and so does the window's size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QEMU and virtiofsd: each in a user namespace of its own, with a root that has no more than it needs.
+"""QEMU and virtiofsd, each in its own user namespace, with a minimal root.
 
 The supervisor forks them before it has the system call filter; they get it themselves, last of all.
 """

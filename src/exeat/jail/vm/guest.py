@@ -1,4 +1,4 @@
-"""All that is decided about a guest before its jail is built."""
+"""Everything decided about a guest before its jail is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a guest's kernel finds in memory when it starts: the agent as its first process, and the modules it loads.
+"""The boot archive of a guest's kernel: the agent as its first process, and the modules it loads.
 
 A cpio archive in the form newc (Documentation/driver-api/early-userspace/buffer-format.rst of Linux). It is not packed:
 to unpack it would cost an emulated guest more than to copy it.

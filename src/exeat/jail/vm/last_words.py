@@ -1,4 +1,4 @@
-"""Why a guest is gone, from what QEMU, virtiofsd and the guest's console said last. Pure."""
+"""Why a guest ended, from the last output of QEMU, virtiofsd and the guest's console. Pure."""
 
 from __future__ import annotations
 

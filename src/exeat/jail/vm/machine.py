@@ -1,4 +1,4 @@
-"""One virtual machine: what it is made of, and the arguments of QEMU for it. Pure.
+"""One virtual machine: its parts, and QEMU's arguments for it. Pure.
 
 Files, sockets and the guest's settings are descriptors that QEMU inherits: nothing of the caller is in its arguments,
 which every user of the machine can read, and nothing lies on a disk. A device that is not needed is not there. Devices

@@ -1,4 +1,4 @@
-"""What a user may say about a virtual machine, on the start-up path of `exeat run`."""
+"""A user's options for a virtual machine, on the start-up path of `exeat run`."""
 
 from __future__ import annotations
 

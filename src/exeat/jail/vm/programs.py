@@ -1,4 +1,4 @@
-"""The programs that make a virtual machine: QEMU, and virtiofsd, which serves files to it."""
+"""The programs of a virtual machine: QEMU, and virtiofsd, which serves files to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes over a guest's control port: frames of a type, a length and a payload. Pure.
+"""The protocol of a guest's control port: frames of a type, a length and a payload. Pure.
 
 Whatever the guest sends is hostile. A frame that is not exactly as it must be is an error: there is nothing to guess,
 and no second reading of the same bytes. What waits for the rest of a frame is no longer than the longest frame.

@@ -1,4 +1,4 @@
-"""Bytes from one descriptor to another, for a process that must not be held up by either of them."""
+"""Copies bytes between descriptors, for a process that neither of them may block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a guest is told: the text of SMBIOS strings, which it has from its first moment, and of the START frame. Pure.
+"""Settings for a guest: SMBIOS strings, available from its first moment, and the START frame. Pure.
 
 Both are entries `key=value`. SMBIOS has nothing of the caller's environment and arguments, and nothing secret; it is
 one table (type 11) that QEMU reads from a descriptor, since any user of the machine can read QEMU's arguments.
@@ -105,7 +105,7 @@ def start_text(
     if len(text) > HOST_LIMIT:
         raise JailError(
             f"the arguments and the environment have {len(text)} bytes, and a guest takes {HOST_LIMIT}",
-            fix="put what is long into a file",
+            fix="pass long values in a file",
         )
     return text
 

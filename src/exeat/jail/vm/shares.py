@@ -1,4 +1,4 @@
-"""How a guest's files are served: by a virtiofsd of its own, or by QEMU itself (9p)."""
+"""Serving a guest's files: by its own virtiofsd, or by QEMU itself (9p)."""
 
 from __future__ import annotations
 

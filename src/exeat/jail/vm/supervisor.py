@@ -285,7 +285,7 @@ class Supervisor:
                 os._exit(128 + number)
 
     def _stop(self) -> None:
-        """The guest's command has stopped, and so do we; whoever waits for us stops all of the jail."""
+        """The guest's command has stopped, and so do we; the process that waits for us stops the whole jail."""
         self._terminal.give_back()
         os.kill(os.getpid(), signal.SIGSTOP)
         self._terminal.take()

@@ -1,9 +1,9 @@
-"""The files of a machine: what QEMU has itself, and what it serves to its guest.
+"""The files of QEMU itself, and those that it serves to its guest.
 
 QEMU's root has the system's own programs, read-only and as the host has them, and nothing of the user's: neither what
-an earlier guest wrote to a kept layer nor the project. Who breaks out of QEMU is in there. What serves files has the
-same root and the guest's files in it. These are the command's view, without the kernel's own file systems: a process
-that serves those serves its own memory.
+an earlier guest wrote to a kept layer nor the project. A program that breaks out of QEMU ends up there. The
+file server has the same root plus the guest's files. These are the command's view, without the kernel's own file
+systems: a process that serves those serves its own memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The terminal of whoever has started the run, in the hands of the one process that reads it (`relay.py`)."""
+"""The caller's terminal, in the hands of the one process that reads it (`relay.py`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The open questions of a run, and those who may answer them: the terminal, an embedding program, the control socket.
+"""The open questions of a run, and who may answer them: the terminal, an embedding program, the control socket.
 
-Whoever answers first is heard. Nothing that the command does is an answer: it has no end of any of these.
+The first answer counts. Nothing that the command does is an answer: it has no end of any of these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a question looks like on a terminal, and which keys answer it. Pure: bytes and values only.
+"""How a question looks on a terminal, and which keys answer it. Pure: bytes and values only.
 
 A key answers only if it comes alone. What comes in a run is not an answer: text that is pasted, words that were meant
 for the command, and what a terminal says by itself when a program asks for its colours, its cursor or its mouse.

@@ -1,1 +1,1 @@
-"""What the command sees of the machine's files."""
+"""The machine's files as the command sees them."""

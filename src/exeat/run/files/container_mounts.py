@@ -1,4 +1,4 @@
-"""What a container has of the machine's files, as mounts that its engine makes: the folders, and what is held in them.
+"""The machine's files in a container, as mounts for its engine: shared folders, and protected files in them.
 
 As in other jails, a mount makes a place read-only or covers it, and whatever is a mount point cannot be renamed or
 removed. An engine mounts by path and nothing else. So each folder on the way to a place is mounted on itself: inside,
@@ -45,7 +45,7 @@ class ContainerMounts:
         self._made: dict[str, Mount] = {}
         for share in self._shares:
             if share.target in self._made:
-                raise ConfigError("two things cannot be at one place", where=f"--mount …:{share.target}")
+                raise ConfigError("two mounts cannot have the same target", where=f"--mount …:{share.target}")
             if share.read_only:
                 _refuse_mounts_in(share.source)
             self._made[share.target] = share
@@ -184,7 +184,7 @@ def _refuse_mounts_in(path: str) -> None:
     """An engine makes the one mount read-only, not those in it."""
     if os.path.isdir(path) and (points := MountTable().points_below(path)):
         raise JailError(
-            f"{points[0]} is a mount in what must be read-only in the container, and would not be",
+            f"{points[0]} is a mount inside a folder that must be read-only in the container, and would stay writable",
             detail=path,
             fix=f"umount {points[0]}, or run without --container",
         )

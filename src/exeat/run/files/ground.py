@@ -1,7 +1,7 @@
-"""What a jail stands on that was built before its command was known: it is used only if it would be built the same now.
+"""Whether a jail made before its command was known may still be used: only if a new one would be the same.
 
-So whoever waits for a command gets what a new jail would have: the keys of today are hidden, the hooks of today are
-held. What is compared is what `see_files` decides, and what the builder looks at by itself.
+So a command never gets more than in a new jail: current keys are hidden, current hooks are protected. The comparison
+covers the decisions of `see_files`, and everything that the builder looks at by itself.
 """
 
 from __future__ import annotations

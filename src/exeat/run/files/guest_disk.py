@@ -1,7 +1,7 @@
-"""The disk of a guest that has an image: the image is read, and what the guest writes goes to another file.
+"""The disk of a guest with an image: the image is only read, and the guest's changes go to another file.
 
-That file has no name and is gone with the run, or it is the disk of a sandbox, which is kept. A disk that is kept is of
-use only with the image that it was begun with, so it is noted which that was.
+That file has no name and is gone with the run, or it is the disk of a sandbox, which is kept. A kept disk works
+only with the image that it was made from, so exeat notes which image that was.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEAD: Final = 1 << 20  # of an image, by which it is known again
 _ALWAYS_LEFT: Final = 256 << 20  # of the machine's disk, for all others
 _LEAST: Final = 16 << 20
 _NEARLY: Final = 4 << 20
-_NO_ROOM: Final = "there is no room for what the guest writes"
+_NO_ROOM: Final = "there is no disk space for the guest's files"
 
 
 class OpenDisk:
@@ -114,7 +114,7 @@ def _check(descriptor: int, image: Image, folder: SandboxFolder, now: dict[str, 
     if any(noted.get(key) != value for key, value in now.items()):
         begun_with = noted.get("image", "another image")
         raise ConfigError(
-            f'the sandbox "{folder.name}" has a disk that was begun with {begun_with}, as that was then',
+            f'the sandbox "{folder.name}" has a disk made from {begun_with}, not from this image as it is now',
             where=f"--image {image.path}",
             expected=f"that image unchanged, another --name, or {remedy}",
         )
@@ -139,7 +139,7 @@ def _room(overlay: int, limit: int) -> int:
     if free < _LEAST:
         raise JailError(
             _NO_ROOM,
-            detail=f"{free >> 20} MiB are free in {state_home()}, without what is left to others",
+            detail=f"{free >> 20} MiB are free in {state_home()}, without the reserve for other programs",
             fix="EXEAT_HOME names another folder, on a disk with more room",
         )
     return min(limit, size + free)

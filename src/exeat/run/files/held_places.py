@@ -1,6 +1,6 @@
-"""What mounts do not hold in shared folders is compared with a copy when the command is over, and put back.
+"""Files in shared folders that mounts cannot protect: compared with a copy at the end, and restored.
 
-Otherwise they hold it: they are read-only, and what is a mount point cannot be renamed. With `--nest` a program with a
+Usually mounts are enough: they are read-only, and a mount point cannot be renamed. With `--nest` a program with a
 mount namespace of its own can take all mounts away there, and then rename and change it; and a file with a second name
 (a hard link) can be changed by that one. So this is for what must not be changed, and never for what must be hidden.
 """

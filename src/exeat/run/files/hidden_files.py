@@ -1,6 +1,6 @@
-"""What is not there for the command: keys, and all that decides about the command or tells of it.
+"""Files hidden from the command: keys, and files that control or record the command.
 
-With the names that lead there: by links, which can lead elsewhere later. What is not there cannot be covered, and a
+Links that lead to them are included, since they can lead elsewhere later. A missing file cannot be covered, and a
 command could make it, with rules of its own in it for the next run. So folders of exeat's own in what is shared for
 real are made first, and must stay while the command runs.
 """

@@ -1,4 +1,4 @@
-"""What is hidden and a command may have wanted, named when it failed: keys, and agents of the host.
+"""Hidden files and agents that a failed command may have wanted.
 
 That a program looked for a file, or for a socket, which is not there leaves no trace, and to watch for it would slow
 everything down. So this goes by what can be known: it failed, and it is one of the programs that use what is hidden, or

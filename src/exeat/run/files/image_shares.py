@@ -1,4 +1,4 @@
-"""Folders and files of the machine, for a command that has an image's files: those that were named, and where it is."""
+"""Folders and files of the machine for a command with an image: named paths, and the working directory."""
 
 from __future__ import annotations
 

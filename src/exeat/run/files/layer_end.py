@@ -1,4 +1,4 @@
-"""When the command is gone: what becomes of all that it wrote outside the folders that were shared with it."""
+"""After the command: its changes outside the shared folders are kept or dropped, and counted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def end_layer(held: int, plan: Plan, hidden: Sequence[str], began: float, save: 
     except ExeatError as error:
         return LayerEnd(said=error.public)
     except OSError as error:
-        return LayerEnd(said=f"what the command wrote outside cannot be read: {error.strerror}")
+        return LayerEnd(said=f"the changes outside the project cannot be read: {error.strerror}")
     finally:
         for _, descriptor in parts:
             with suppress(OSError):
@@ -61,7 +61,7 @@ def end_layer(held: int, plan: Plan, hidden: Sequence[str], began: float, save: 
 def _thrown_away(changes: Changes) -> str:
     if not changes.total and changes.is_complete:
         return ""
-    return f"{_counted(changes)} outside the project; that is thrown away (--write PATH would keep it)"
+    return f"{_counted(changes)} outside the project; the changes are thrown away (--write PATH would keep them)"
 
 
 def _kept(changes: Changes, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What exeat itself is made of: its package, the environment and the interpreter that it runs from.
+"""exeat's own code on this machine: its package, its environment and its interpreter.
 
 The command is the same user and could write there; at the next start it would run outside. So all of it is read-only
 inside, as far as the user could change it. For an environment that is everything: a `.pth` file is code, too.

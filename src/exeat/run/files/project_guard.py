@@ -1,7 +1,7 @@
-"""Guards what in shared folders would run outside later: decided before the jail is built, watched while it stands.
+"""Guards files in shared folders that programs outside would run: chosen before the jail is built, watched after.
 
-What is there is held by mounts. For a name that is not there the kernel has no such means, so whatever comes to be
-there is renamed at once, and again when the last process of the jail is gone: then it is certain. And a file that
+Mounts protect existing files. For new names the kernel has no such means, so a file that appears under one is renamed
+at once, and again when the last process of the jail is gone: then it is certain. And a file that
 something outside replaces is held again.
 """
 
@@ -54,7 +54,7 @@ def guard_projects(
     read_only = places(held)
     doubled = tuple(place for place in read_only if has_second_name(place.path))
     notes += [
-        f"{place.path}: a second name (a hard link) leads to what is protected; at the end it is put back"
+        f"{place.path}: protected, but has a second name (a hard link); changes by that name are undone at the end"
         for place in doubled
     ]
     holdings = Holdings(read_only, places(inner), (), places(folders), absent, fatal, work, second_names=doubled)
@@ -112,7 +112,7 @@ class ProjectGuard:
         except OSError as error:
             self._close_all()
             raise JailError(
-                "what is protected in the project cannot be watched",
+                "the project's protected files cannot be watched",
                 detail=str(error),
                 fix="see fs.inotify.max_user_instances and max_user_watches (sysctl)",
             ) from None
@@ -143,7 +143,7 @@ class ProjectGuard:
     def hold(self) -> None:
         """What the mounts that the jail was made with do not. A JailError if that cannot be done."""
         if why := self._hold_again():
-            raise JailError("what is protected in the project cannot be held", detail=why)
+            raise JailError("files in the project cannot be protected", detail=why)
 
     def _hold_again(self) -> str:
         """What went wrong."""
@@ -283,7 +283,7 @@ def note_on_repository(here: str, roots: Collection[str], *, has_layer: bool = T
         return (
             f"{top}/.git names {git.path} as its repository, which does not know of it: the command cannot change that"
         )
-    becomes = "what the command commits goes to its layer; to have it in the repository"
+    becomes = "commits go to the layer; to put them into the repository"
     if not has_layer:
         becomes = "the command has no git there; to share it"
     return (

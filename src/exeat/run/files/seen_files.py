@@ -1,4 +1,4 @@
-"""What the command sees of the machine's files, and what of it is the real thing: policy and machine, joined."""
+"""Which of the machine's files the command sees, and which of them are real: the policy applied to this machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from exeat.sandbox.folder import SandboxFolder
 
 _LEAST_LAYER = 1 << 20
-_COVERED = "{!r} is hidden, and so is what earlier runs in the sandbox left there, for which it was not hidden"
+_COVERED = "{!r} is hidden, and so are changes there by earlier runs in the sandbox, for which it was not hidden"
 # Not silenced by --quiet, as that of --jail env is not: a policy file may have asked for it.
 _HOST_WARNING = (
     "--files host, by an option or by `mode` in [files]: the command can change every file that you can change, read "
@@ -167,7 +167,7 @@ def refuse_silent(silent: Iterable[str], shared: Iterable[str]) -> None:
     for point, path in product(silent, shared):
         if is_below(point, os.path.abspath(os.path.expanduser(path))):
             raise StartError(
-                f"what is mounted at {point!r} does not answer, and the command would share it",
+                f"the file system at {point!r} does not answer, and the command would share it",
                 detail=f"it is in {path}; unmount it (umount -l), or start in another folder",
             )
 

@@ -1,4 +1,4 @@
-"""What is held in folders that the command shares with the machine: read-only, hidden, or kept where it is.
+"""Places in shared folders that are read-only, hidden, or must not be moved.
 
 The same whatever shares them: mounts of a view, or those of a container.
 """

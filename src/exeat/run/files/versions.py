@@ -1,4 +1,4 @@
-"""Which version of a file is there: told by numbers that change when it does, without reading it."""
+"""Identifies the version of a file without reading it, by numbers that change when the file does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In the gateway's process: make the certificates, fetch the secrets, and say what the command is to get of them."""
+"""In the gateway's process: makes the certificates, fetches the secrets, and reports what the command gets."""
 
 from __future__ import annotations
 
@@ -160,11 +160,11 @@ def _note(policy: Policy, rule: Rule) -> str:
     """What the rules that someone wrote make of one host of a secret. Of many hosts at once nothing can be said."""
     pattern = rule.pattern
     if pattern.scope is not Scope.EXACT:
-        return " (allowed by that where no other rule is)"
+        return " (allowed by the secret, unless another rule applies)"
     host, port = Name(pattern.name), rule.ports[0][0]
     if is_exempt(policy, host, port):
         return " (but a rule says no-intercept, so the server gets the placeholder)"
     decision = decide(policy, Target(host, port))
     if not decision.allowed and decision.reason is not Reason.NEEDS_INTERCEPTION:
-        return " (but a rule denies that)"
-    return " (allowed by that)" if decision.rule is not None and decision.rule.implied else ""
+        return " (but a rule denies it)"
+    return " (allowed by the secret)" if decision.rule is not None and decision.rule.implied else ""

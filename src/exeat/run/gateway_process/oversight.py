@@ -1,4 +1,4 @@
-"""Those who look after a gateway while its command runs: the sandbox's list, whoever is asked, whoever learns."""
+"""Control of a gateway during the run: the sandbox's list, questions, learning."""
 
 from __future__ import annotations
 

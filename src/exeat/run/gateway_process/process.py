@@ -1,4 +1,4 @@
-"""The gateway of one run, in a process of its own.
+"""The gateway process of one run, as the runner sees it.
 
 It is forked first of all and loads its code and the rules while the jail is being built, which takes longer than
 anything else. It is ready before the command starts. If it dies, its sockets are gone, and with them every way out.

@@ -1,4 +1,4 @@
-"""Secrets that do not last: their command is run again in the background, and requests take the new value."""
+"""Renews secrets: runs their command again in the background, and gives requests the new value."""
 
 from __future__ import annotations
 

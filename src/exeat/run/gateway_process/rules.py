@@ -1,4 +1,4 @@
-"""In the gateway process, first of all: read the rules, and tell the runner what they mean for the jail.
+"""The first step of the gateway process: reads the rules, and tells the runner what they mean for the jail.
 
 The runner waits for this. So nothing of the gateway is loaded before it.
 """

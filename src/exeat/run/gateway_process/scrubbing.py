@@ -1,4 +1,4 @@
-"""Takes variables out of this process for good: /proc shows them, and every child's memory begins as a copy of ours."""
+"""Removes variables from this process for good: from /proc, and from the memory that children copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In the gateway process: serve the sockets until the run is over, and tell what was blocked."""
+"""In the gateway process: serves the sockets until the run is over, and reports what was blocked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of the sandbox that a command runs in: part of its policy, and followed while the command runs.
+"""The list of the command's sandbox: part of its policy, and reloaded during the run.
 
 A change is told over the control socket. The file is looked at as well, for changes by other hands. A list that cannot
 be read leaves the last good one in force.
@@ -109,7 +109,7 @@ def _notes(added: Iterable[Rule]) -> list[str]:
     for rule in sorted(added, key=lambda each: each.text):
         network = rule.pattern.network
         if rule.conditional:
-            notes.append(f"{rule.text}: TLS is looked into from the next start on; until then this denies it")
+            notes.append(f"{rule.text}: TLS to it is looked into from the next start; until then it is denied")
         elif not rule.deny and (network.is_loopback if network is not None else rule.pattern.name == LOCALHOST.text):
             notes.append(f"{rule.text}: the host's loopback is opened at the next start")
     return notes

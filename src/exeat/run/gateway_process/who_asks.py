@@ -1,4 +1,4 @@
-"""Which program of the jail holds the other end of a connection: for whoever is asked about it.
+"""Finds the program of the jail at the other end of a connection, for questions.
 
 The kernel knows the socket by its address inside, and the process by its descriptors. All that is told is what a
 program is called, which is its own choice; so it is a hint, and no part of any decision. The work is bounded: a

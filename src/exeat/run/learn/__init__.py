@@ -1,1 +1,1 @@
-"""What a command reached, as a policy."""
+"""A policy from what a command reached."""

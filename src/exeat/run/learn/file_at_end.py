@@ -1,4 +1,4 @@
-"""A file that is written when a run is over: looked at before the command starts, replaced whole at the end.
+"""A file written at the end of a run: checked before the command starts, replaced in one step.
 
 A learned policy (`--learn-out`), or what the run came to (`--summary-json`).
 
@@ -127,7 +127,7 @@ class LearnOut(FileAtEnd):
     def __init__(self, path: str, in_use: Iterable[str] = ()) -> None:
         if path.lower().endswith(".json"):
             self.path = path
-            raise self._refusal("a learned policy says in comments what it is about, and JSON has none", "learned.toml")
+            raise self._refusal("a learned policy has comments, and JSON has none", "learned.toml")
         super().__init__(path, in_use)
 
 

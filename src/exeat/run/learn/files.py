@@ -1,4 +1,4 @@
-"""`[files]` of a policy that is learned: what was given, and the folders that the command would have changed.
+"""`[files]` of a learned policy: the given settings, and the folders that the command changed in its layer.
 
 A command needs none of these to work: what it writes elsewhere goes to its layer. So a folder is proposed only if it
 holds plain data as far as can be told from its path. All else is named in comments, for a person to decide: what
@@ -182,9 +182,9 @@ def _remarks(found: LearnedFiles, seen: FilesSeen, around: Surroundings) -> Iter
 def _why_not(folder: str, around: Surroundings) -> str:
     """Why a folder is not proposed; "" if it may be."""
     if not folder.isprintable() or not folder.isascii():
-        return "a strange name"
+        return "an unusual name"
     if folder in around.search_path or not _CODE.isdisjoint(folder.split("/")):
-        return "programs outside run what is there"
+        return "programs outside run files there"
     if is_below(around.home, folder):
         return "the folder around it is too much to share"
     if is_below(folder, around.home):
@@ -194,11 +194,11 @@ def _why_not(folder: str, around: Surroundings) -> str:
         hidden = any(part.startswith(".") for part in inner)
         linked = any(is_below(folder, each) or is_below(each, folder) for each in around.linked)
         if hidden or linked:
-            return "programs outside may act on what is there"
+            return "programs outside may act on files there"
         return "a repository of its own" if _is_in_repository(folder, around.home) else ""
     if not any(is_inside(folder, each) for each in _DATA):
         return "outside your home"
-    return "programs outside may act on what is there" if "/." in folder else ""
+    return "programs outside may act on files there" if "/." in folder else ""
 
 
 def _is_in_repository(folder: str, home: str) -> bool:

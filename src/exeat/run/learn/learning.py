@@ -1,4 +1,4 @@
-"""What a command reached while everything public was let through, from the events of its gateway.
+"""Records what a command reached while everything public was allowed, from the events of its gateway.
 
 Lives in the gateway's process, where nothing can be loaded once the command runs: all that is needed is imported here.
 """

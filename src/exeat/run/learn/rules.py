@@ -1,4 +1,4 @@
-"""The tightest rules for what was reached: each place alone, with no more rights than the rule had that let it through.
+"""The tightest rules for what was reached: each place by itself, with no more rights than the rule that allowed it.
 
 Pure, but for the question whether an address is this machine's own.
 """

@@ -1,1 +1,1 @@
-"""Values in: what is sent."""
+"""Values in requests."""

@@ -1,4 +1,4 @@
-"""The body of a request: watched for placeholders that must not go where it goes, and changed where that was asked for.
+"""The body of a request: searched for misused placeholders, and changed if the secret says so.
 
 What a filter returns for a piece may be empty.
 """
@@ -39,7 +39,7 @@ def refuse_in_coded(plan: Plan, passed: bytes) -> BodyFilter:
     """
     decoder = make_decoder(content_coding(passed), is_request=True)
     if decoder is None:
-        raise ProtocolError("the body has a coding in which no secret can be put in", status=415)
+        raise ProtocolError("no secret can be put into a body with this content coding", status=415)
     return _CodedWatcher(plan, decoder)
 
 

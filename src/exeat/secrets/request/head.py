@@ -1,4 +1,4 @@
-"""The head of a request: placeholders become values, and nothing is asked for that is packed."""
+"""The head of a request: placeholders become values, and compressed answers are not requested."""
 
 from __future__ import annotations
 

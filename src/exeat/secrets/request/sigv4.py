@@ -1,4 +1,4 @@
-"""AWS Signature Version 4, made again: a request that was signed with placeholders gets the signature of the real keys.
+"""AWS Signature Version 4: signs a request again with the real keys, after a program signed it with placeholders.
 
 AWS keys never go over the wire, so there is nothing in the request to put a value in place of: what the program
 signed has to be signed again, over the request as it will be sent. The program's choice of region, service, time and

@@ -1,1 +1,1 @@
-"""Values out: what comes back."""
+"""Values in responses."""

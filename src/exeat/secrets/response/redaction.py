@@ -1,4 +1,4 @@
-"""Taking values out of responses: what a server repeats of a secret becomes its placeholder again.
+"""Takes values out of responses: a repeated secret becomes its placeholder again.
 
 Only values that were given out in this run are looked for. What cannot be found is a value that comes back in parts
 (a program that asks for one byte range after the other) or in a form that only the server knows.

@@ -1,1 +1,1 @@
-"""What secrets there are, and where their values come from. The rest of `secrets` is pure."""
+"""The configured secrets and the sources of their values. The rest of `secrets` is pure."""

@@ -1,4 +1,4 @@
-"""Reads what secrets there are: a secrets file, `[secrets.NAME]` of a policy, a variable. Text in, values out.
+"""Parses secrets: a secrets file, `[secrets.NAME]` of a policy, a variable. Text in, values out.
 
 Every error names its place in the file and none shows what stands there: a value may stand in any wrong place.
 """
@@ -136,7 +136,7 @@ class _Reader:
         given = [key for key in _SOURCES if key in self._settings]
         if len(given) != 1:
             place = given[1:2]
-            problem = f"{given[0]} and {given[1]} are both given" if given else "nothing says where its value is"
+            problem = f"{given[0]} and {given[1]} are both given" if given else "it has no source for its value"
             self._fail(problem, "one of value, env, file and command", *place, key=True)
         if given != ["command"]:
             for key in ("timeout_s", "refresh_s"):
@@ -245,7 +245,7 @@ class _Reader:
         if _NOT_SET.fullmatch(header):
             self._fail(f"the header {header} cannot be set", "one that is not for proxies", "inject", "header")
         if form.count("{value}") != 1:
-            self._fail("inject.format does not have {value} in it once", '"Bearer {value}"', "inject", "format")
+            self._fail("inject.format does not contain {value} exactly once", '"Bearer {value}"', "inject", "format")
         if not _FORM.fullmatch(form):
             self._fail("inject.format is not a header's value", "up to 512 characters of ASCII", "inject", "format")
         return Injection(header, form)
@@ -276,7 +276,7 @@ class _Reader:
         expected = '"refuse" or "pass"'
         text = self._text("on_wrong_host", expected)
         if text not in ("refuse", "pass"):
-            self._fail("on_wrong_host is something else", expected, "on_wrong_host")
+            self._fail('on_wrong_host is neither "refuse" nor "pass"', expected, "on_wrong_host")
         return text == "refuse"
 
     def _text(self, key: str, expected: str) -> str:

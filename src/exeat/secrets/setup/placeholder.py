@@ -1,4 +1,4 @@
-"""What a program holds instead of a secret: a random string of the shape that its client library accepts.
+"""Makes placeholders: random strings of the shape that a client library accepts.
 
 A placeholder consists of RFC 3986 unreserved characters, so it looks the same in a header, a URL, JSON and XML. It
 says nothing about the value, not even how long it is.

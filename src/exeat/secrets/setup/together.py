@@ -1,4 +1,4 @@
-"""What must hold between secrets: one name, one header, no placeholder in another, the two halves of an AWS key."""
+"""Checks across secrets: one name, one header, no placeholder in another, the two halves of an AWS key."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def check_placeholders(specs: Mapping[str, SecretSpec], placeholders: Mapping[st
         for other, text in placeholders.items():
             if name != other and text in placeholder:
                 raise ConfigError(
-                    f"{name}: its placeholder has that of {other} in it",
+                    f"{name}: its placeholder contains that of {other}",
                     where=str(specs[name].written),
-                    expected="placeholders of which none is a part of another",
+                    expected="placeholders that do not contain one another",
                 )
 
 

@@ -1,4 +1,4 @@
-"""Fetches the values: from files, variables and commands. What a command printed or a file holds is never shown.
+"""Fetches values from files, variables and commands. Never shows the content of a file or a command's output.
 
 Everything is loaded when this module is: the gateway renews values after it has given up loading code.
 """
@@ -88,7 +88,7 @@ def source_warnings(specs: Iterable[SecretSpec]) -> list[str]:
 
 
 def _is_within_reach(argv: tuple[str, ...]) -> bool:
-    """Could whoever has our user's rights change what is run? A script that it is given counts as well."""
+    """Could a process with our user's rights change what is run? A script that it is given counts as well."""
     program = shutil.which(argv[0]) if argv else None
     files = [os.path.realpath(each) for each in (program or "", *argv[1:]) if each and os.path.isfile(each)]
     return any(os.access(path, os.W_OK) or os.access(os.path.dirname(path), os.W_OK) for path in files)
@@ -156,7 +156,7 @@ def _make_unlike(
                 raise
         else:
             return made
-    raise _fault(spec, "no placeholder can be told from the others", "other placeholders, or another shape")
+    raise _fault(spec, "no placeholder found that differs from the others", "other placeholders, or another shape")
 
 
 def renewal_plan(secrets: Iterable[Secret]) -> tuple[tuple[Secret, float], ...]:
@@ -233,7 +233,11 @@ def _run(spec: SecretSpec, argv: tuple[str, ...], environ: Mapping[str, str]) ->
     """What the command prints. It has no input and no terminal; what it complains of goes where ours does."""
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         # The kernel drops the status then, and Python makes a 0 of it.
-        raise _fault(spec, "how its command ends cannot be told: SIGCHLD is ignored", "a start without that")
+        raise _fault(
+            spec,
+            "the exit status of its command is unknown: SIGCHLD is ignored",
+            "exeat started with SIGCHLD not ignored",
+        )
     deadline = time.monotonic() + spec.source.timeout_s
     try:
         with _Undisturbed() as signals:

@@ -1,6 +1,6 @@
 """Looking for many byte strings at once, fast where there is none of them, which is nearly always.
 
-Whoever has a server send content of their own choosing can measure how long it takes. So a guess at a few characters of
+A program that has a server send content of its choice can measure how long it takes. So a guess at a few characters of
 a pattern must lead to hardly more work than any other content: only 16 of them at a time, all right, start the search
 for all patterns. What remains are microseconds (docs/limits.md): 10 us in 64 KB for the last 8 characters of a value
 among 20, and none for those at its beginning, where there were 730 us.

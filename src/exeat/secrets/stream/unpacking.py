@@ -146,7 +146,7 @@ class _Brotli(Unpacker):
                 self._window = _brotli_window(block[0])
                 if self._window > _COMMON_WINDOW:
                     self.memory = self._window
-                    yield b""  # for whoever measures: before it is filled
+                    yield b""  # for the measuring caller: before it is filled
             part = self._stream.process(block, output_buffer_limit=STEP)
             # It may keep output back even when it asks for more input: only an empty answer means that this was all.
             while part or not self._stream.can_accept_more_data():

@@ -358,7 +358,7 @@ def test_a_harness_that_goes_takes_its_calls_along() -> None:
         async with asyncio.timeout(60):
             await began.wait()
         started.process.kill()
-        with pytest.raises(HarnessLostError, match="the sandbox is gone"):
+        with pytest.raises(HarnessLostError, match="the sandbox has ended"):
             await waiting
         assert (len(lost), started.client.is_lost) == (1, True)
         with pytest.raises(HarnessLostError):

@@ -49,7 +49,7 @@ def test_no_file_becomes_set_user_id_and_no_link_is_followed(machine: Machine) -
     done = machine.files("apply", "--all", "--yes")
     assert done.status == 1
     assert f"skipped: {machine.real}/way: it is a file here and was replaced by a folder" in done.stderr
-    assert f"skipped: {machine.real}/way/new: a part of the way to it is a link or a file" in done.stderr
+    assert f"skipped: {machine.real}/way/new: part of its path is a link or a file" in done.stderr
     assert machine.do("cat target/file; ls target; readlink way over") == "safe\nfile\ntarget\ntarget/file\n"
     assert stat.S_IMODE((machine.real / "s").stat().st_mode) == 0o777
     # Over a link outside, a file takes the place of the link, and what it leads to stays.

@@ -35,7 +35,7 @@ def test_what_leads_out_is_refused(tmp_path: Path) -> None:
         (lambda: os.open(path, os.O_PATH), "neither for reading nor for writing"),
         (lambda: socket.socket().detach(), "a socket that can be led elsewhere"),
         (lambda: socket.socket(type=socket.SOCK_DGRAM).detach(), "a socket that can be led elsewhere"),
-        (lambda: os.open("/proc/self/environ", os.O_RDONLY), "an object of the kernel"),
+        (lambda: os.open("/proc/self/environ", os.O_RDONLY), "a kernel object"),
     ):
         assert attempt(_refused(given, said)) == "ok", said
     assert attempt(_refused(lambda: os.open(path, os.O_RDONLY), "hidden", (str(path),))) == "ok"

@@ -116,5 +116,5 @@ def test_what_cannot_be_said_is_refused_and_never_cut() -> None:
         settings.smbios_bytes(_FULL.replace(forwards=tuple(range(1, 300))))
     with pytest.raises(JailError, match="too many mounts"):
         settings.smbios_bytes(_FULL.replace(cwd="/" + "a" * 50_000))
-    with pytest.raises(JailError, match="put what is long into a file"):
+    with pytest.raises(JailError, match="pass long values in a file"):
         _start(value="x" * HOST_LIMIT)

@@ -119,5 +119,5 @@ def test_one_in_another(project: Path, covers: Covers) -> None:
 
 
 def test_two_things_at_one_place(project: Path, covers: Covers) -> None:
-    with pytest.raises(ConfigError, match="two things cannot be at one place"):
+    with pytest.raises(ConfigError, match="two mounts cannot have the same target"):
         ContainerMounts([Mount("/a", "/mnt"), Mount("/b", "/mnt")], Holdings(), [], covers)

@@ -119,7 +119,7 @@ def test_another_image_is_refused(change: object, folder: SandboxFolder, image: 
     OpenDisk(image, folder, _LIMIT).close()
     assert callable(change)
     change(image)
-    with pytest.raises(ConfigError, match=f"begun with {image}") as caught:
+    with pytest.raises(ConfigError, match=f"made from {image}") as caught:
         OpenDisk(image, folder, _LIMIT)
     assert "exeat files discard --name box" in str(caught.value)
 
@@ -135,7 +135,7 @@ def test_a_disk_without_a_note_is_no_ones(folder: SandboxFolder, image: str) -> 
     OpenDisk(image, folder, _LIMIT).close()
     for note in (b"{", b"[]", b"{}"):
         Path(folder.path, "disk.json").write_bytes(note)
-        with pytest.raises(ConfigError, match="begun with another image"):
+        with pytest.raises(ConfigError, match="made from another image"):
             OpenDisk(image, folder, _LIMIT)
 
 
@@ -161,7 +161,7 @@ def test_a_link_in_its_place(folder: SandboxFolder, image: str, tmp_path: Path) 
 
 
 def test_room(folder: SandboxFolder, image: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(JailError, match="no room") as caught:
+    with pytest.raises(JailError, match="no disk space") as caught:
         OpenDisk(image, folder, 1 << 20)
     assert "--layer-size 17MiB" in str(caught.value)
     opened = OpenDisk(image, folder, 20 << 20)
@@ -169,7 +169,7 @@ def test_room(folder: SandboxFolder, image: str, monkeypatch: pytest.MonkeyPatch
     assert "was full: it may take 20 MiB" in opened.said()
     opened.close()
     monkeypatch.setattr(guest_disk, "_ALWAYS_LEFT", 1 << 60)
-    with pytest.raises(JailError, match="no room") as caught:
+    with pytest.raises(JailError, match="no disk space") as caught:
         OpenDisk(image, None, _LIMIT)
     assert "EXEAT_HOME" in str(caught.value)
 

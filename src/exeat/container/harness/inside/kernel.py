@@ -1,4 +1,4 @@
-"""What the harness needs of the kernel and Python has no function for."""
+"""System calls that the harness needs and Python does not offer."""
 
 from __future__ import annotations
 

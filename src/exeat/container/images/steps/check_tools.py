@@ -1,4 +1,4 @@
-"""Say before the first call that a tool's imports are not in the image. Nothing of a tool is run for it."""
+"""Fails the build if a tool's imports are not in the image. Runs no code of a tool."""
 
 from __future__ import annotations
 

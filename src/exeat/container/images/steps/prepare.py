@@ -1,4 +1,4 @@
-"""Make of a base image's files those of a sandbox: install packages, add the user, take away what must not stay.
+"""Turns a base image's files into a sandbox's: installs packages, adds the user, removes unwanted programs.
 
 It runs as root in the first stage of a build. The second stage copies all that is left into an empty image, so what is
 taken away here is in none of its layers. Python 3.8 or later, nothing but the standard library.
@@ -130,7 +130,7 @@ def is_unwanted(path: str) -> bool:
 
 
 def take_privileges(path: str) -> None:
-    """Whoever runs a program gets no more rights by it."""
+    """Running a program gives no more rights."""
     mode = os.lstat(path).st_mode
     if stat.S_ISLNK(mode):
         return

@@ -1,4 +1,4 @@
-"""A guest's own disk: an image, which is only read, and over it what the guest writes."""
+"""A guest's own disk: an image that is only read, and a file over it for the guest's changes."""
 
 from __future__ import annotations
 

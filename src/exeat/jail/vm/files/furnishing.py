@@ -1,4 +1,4 @@
-"""What a guest has of files: the view of its jail, or an image with folders of the machine in it.
+"""The files of a guest: the view of its jail, or an image with folders of the machine in it.
 
 An image's environment is its own: nothing of the caller's is in it but what was named. Whom to trust is added to the
 bundles of the image, and is in files of exeat's own, for the variables that name some.

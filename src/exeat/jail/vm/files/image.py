@@ -1,4 +1,4 @@
-"""A disk image that a user named: is it one that QEMU can be given?
+"""A disk image that a user named: can QEMU use it safely?
 
 An image may be of anyone's making, and QEMU opens whatever files a qcow2 header names. So one that is not whole in
 itself is refused. What else QEMU makes of it happens in the jail.
@@ -95,7 +95,7 @@ def _format_of(head: bytes, size: int, where: str) -> str:
             raise ConfigError(f"is a {name} image, which exeat does not use", where=where, expected=f"{convert} first")
     for start, name in _PACKED.items():
         if head.startswith(start):
-            raise ConfigError(f"is packed ({name})", where=where, expected="the file unpacked")
+            raise ConfigError(f"is packed ({name})", where=where, expected="the unpacked file")
     if size % _SECTOR == 0 and any(head[at : at + len(sign)] == sign for at, sign in _RAW_SIGNS):
         return RAW
     raise ConfigError("is neither a qcow2 image nor a raw disk", where=where, expected=_EXPECTED)
@@ -113,7 +113,7 @@ def _refuse_parts(head: bytes, where: str) -> None:
     features = struct.unpack_from(">Q", head, 72)[0] if version == 3 and len(head) >= 80 else 0
     if backing or features & EXTERNAL_DATA:
         raise ConfigError(
-            "has a part of its data in another file",
+            "keeps part of its data in another file",
             where=where,
             expected="one file: qemu-img convert -O qcow2 FILE NEW.qcow2",
         )

@@ -1,4 +1,4 @@
-"""The head of a qcow2 file: what it says of the disk, and that of an empty one for what a guest writes. Pure.
+"""The header of a qcow2 file: reading it, and making one for a guest's empty overlay. Pure.
 
 The format: docs/interop/qcow2.txt of QEMU. What is below an empty one is never named in it: QEMU is given that as an
 open file (`machine.Disk.backing`).

@@ -1,4 +1,4 @@
-"""For an image that boots by itself: the agent, by way of cloud-init. Pure, but for the small server.
+"""The agent for an image that boots by itself, delivered by cloud-init. Pure, except for the small server.
 
 cloud-init finds the address of its seed in the machine's serial number (data source NoCloud), and fetches it from the
 jail, over HTTP. There is nothing secret in it: what belongs to the command comes later, over the control port. The

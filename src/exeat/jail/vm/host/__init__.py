@@ -1,1 +1,1 @@
-"""What this machine has for a guest: kernels as files, KVM, and what is kept of both from run to run."""
+"""This machine's resources for a guest: kernel files, KVM, and cached results about both."""

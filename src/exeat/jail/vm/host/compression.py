@@ -1,4 +1,4 @@
-"""Unpacking kernels and modules, whatever they were packed with."""
+"""Unpacks kernels and modules, in all their compression formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a kernel's file: its version, where the compressed kernel lies in it, how QEMU may enter it.
+"""Reads a kernel's file: its version, its compressed part, and the way in which QEMU can boot it.
 
 Two kinds boot: a bzImage, as distributions ship it (Documentation/arch/x86/boot.rst of Linux), and an ELF vmlinux with
 the note by which Xen's PVH guests are entered, which QEMU takes as well.

@@ -1,4 +1,4 @@
-"""How much memory a guest has: what was asked for if the machine has it, else a share of it."""
+"""The memory of a guest: the requested size if the machine has it, else a share of it."""
 
 from __future__ import annotations
 

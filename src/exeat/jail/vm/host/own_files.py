@@ -1,4 +1,4 @@
-"""Files that are kept from run to run in a folder of the user's. All can be made again, so none is ever trusted much.
+"""Cached files in a folder of the user's. All can be made again, so they are never trusted much.
 
 A folder or a file that belongs to another user, that others may write to, or that is a link, counts as not there.
 """

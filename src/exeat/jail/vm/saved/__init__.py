@@ -1,1 +1,1 @@
-"""A machine that was saved as it waited for a command, and is continued by a later run."""
+"""A machine that was saved while it waited for a command. A later run continues it."""

@@ -1,4 +1,4 @@
-"""A machine to be saved, and one to be continued, for the supervisor: both are decided before the jail is built.
+"""Saving and continuing a machine, for the supervisor. The choice is made before the jail is built.
 
 All of this happens before the guest has run anything but its kernel and exeat's agent.
 """

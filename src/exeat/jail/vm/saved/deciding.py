@@ -1,4 +1,4 @@
-"""Is a machine continued, saved, or simply booted? Decided before the jail is built, and said."""
+"""Decides, before the jail is built, whether to continue, save or boot a machine, and says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a saved machine was made of. It is continued only by the same: any other would not understand its state."""
+"""What a saved machine depends on. It is continued only if all of it is the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""QEMU's own control socket: commands with an answer, each until a deadline.
+"""QEMU's control socket: commands and answers, each with a deadline.
 
-Whoever breaks out of a guest is QEMU. So lines, and what is kept of events, are bounded, and an answer that is not as
-it must be is an error.
+A program that breaks out of a guest controls QEMU. So lines and stored
+events are bounded, and an unexpected answer is an error.
 """
 
 from __future__ import annotations

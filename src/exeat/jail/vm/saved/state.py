@@ -1,4 +1,4 @@
-"""The file of a saved machine: what it was made of, the state of its devices, and its memory without what is empty.
+"""The file of a saved machine: its dependencies, the state of its devices, and its memory without empty pages.
 
     MAGIC, length of the head, head (JSON), devices as QEMU writes them, memory
 

@@ -1,4 +1,4 @@
-"""A machine's state out of QEMU and into another one: what `migrate` does, over a socket.
+"""Moves a machine's state out of QEMU and into another one: QEMU's `migrate`, over a socket.
 
 The guest's memory is a file that we have ourselves, so QEMU leaves it out (`x-ignore-shared`). Neither file sharing nor
 disks are part of the state: they block it once they are used. They are plugged in while the guest does not run yet, and
