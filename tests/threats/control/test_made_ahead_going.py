@@ -13,7 +13,7 @@ from exeat.jail.environment import Variables
 from exeat.jail.files.mounts import View
 from exeat.jail.files.view import Layers
 from exeat.jail.jail import Spec
-from tests.unit.jail.forked import attempt
+from tests.support.jails.forked import attempt
 
 _SOON_S = 0.3
 

@@ -7,7 +7,7 @@ import signal
 
 from exeat.jail import signals
 from exeat.jail.signals import SI_USER, open_signalfd, read_signalfd, remember_signals, restore_signals
-from tests.unit.jail.forked import attempt
+from tests.support.jails.forked import attempt
 
 
 def test_a_signal_is_read_with_its_sender() -> None:

@@ -22,7 +22,7 @@ from exeat.jail.libc import (
     prctl,
     unshare,
 )
-from tests.unit.jail.forked import attempt
+from tests.support.jails.forked import attempt
 
 # Root, and a user who is not the one that stands for owners without a number in a user namespace.
 UIDS = (0, 43210) if os.geteuid() == 0 else (os.geteuid(),)

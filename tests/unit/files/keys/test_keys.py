@@ -11,8 +11,8 @@ import pytest
 from exeat.errors import ConfigError
 from exeat.file_policy import FilePolicy
 from exeat.files.keys.hidden import HiddenPath, hidden_paths
+from tests.support.jails.forked import attempt
 from tests.unit.files.keys.layered import UIDS, give, home_of, write
-from tests.unit.jail.forked import attempt
 
 ORDINARY = 43210
 

@@ -10,8 +10,8 @@ import pytest
 from exeat.file_policy import FilePolicy
 from exeat.files.keys.hidden import OtherNames, hidden_paths
 from exeat.jail.libc import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC, mount, unshare
+from tests.support.jails.forked import attempt
 from tests.unit.files.keys.layered import write
-from tests.unit.jail.forked import attempt
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts in a namespace of its own")

@@ -13,8 +13,8 @@ import pytest
 from exeat.errors import JailError
 from exeat.jail.container.streams import Streams
 from exeat.jail.libc import PR_SET_DUMPABLE, prctl
+from tests.support.jails.forked import UIDS, attempt
 from tests.support.runs.running import folder_of
-from tests.unit.jail.forked import UIDS, attempt
 
 
 def _refused(given: Callable[[], int], said: str, hidden: tuple[str, ...] = ()) -> Callable[[], None]:

@@ -16,8 +16,8 @@ import pytest
 from exeat.jail.files.holding import Holdings, Place, hold_again
 from exeat.jail.libc import MS_BIND, MS_REC, mount
 from tests.support.gateways.redirected import require
+from tests.support.jails.forked import NOBODY, UIDS, USERS, attempt, own_mounts
 from tests.support.runs.running import folder_of
-from tests.unit.jail.forked import NOBODY, UIDS, USERS, attempt, own_mounts
 
 
 class Jail:

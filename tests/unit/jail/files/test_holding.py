@@ -25,8 +25,8 @@ from exeat.jail.libc import (
     mount,
 )
 from tests.support.gateways.redirected import require
+from tests.support.jails.forked import NOBODY, USERS, own_mounts, own_users  # noqa: F401 - for what is run in a namespace
 from tests.support.runs.running import folder_of
-from tests.unit.jail.forked import NOBODY, USERS, own_mounts, own_users  # noqa: F401 - for what is run in a namespace
 
 BUSY, FIXED, ELSEWHERE = "Device or resource busy", "Read-only file system", "Invalid cross-device link"
 

@@ -30,7 +30,7 @@ from exeat.trust.authority import Authority
 from exeat.trust.roots import find_system_roots
 from exeat.trust.store import certificates_of, combined_bundle, java_key_store
 from tests.support.gateways.redirected import require
-from tests.unit.jail.forked import UIDS, become
+from tests.support.jails.forked import UIDS, become
 from tests.unit.trust.handshake import Link, trusting
 
 AUTHORITY = Authority(None)

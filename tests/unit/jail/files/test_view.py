@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.gateways.redirected import require
-from tests.unit.jail.forked import UIDS
+from tests.support.jails.forked import UIDS
 
 pytestmark = pytest.mark.thorough
 

@@ -13,7 +13,7 @@ import pytest
 
 from exeat.jail import libc
 from exeat.jail.limits.privileges import landlock_abi, scope_abstract_sockets
-from tests.unit.jail.forked import UIDS, attempt
+from tests.support.jails.forked import UIDS, attempt
 
 pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="Landlock is a part of Linux")
 

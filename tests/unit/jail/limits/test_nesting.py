@@ -14,7 +14,7 @@ from exeat.errors import ExeatError
 from exeat.jail import libc
 from exeat.jail.limits.nesting import Attempts, install_filter
 from exeat.jail.limits.seccomp import ALLOW, NO_NESTING, NUMBERS, TELL, Nesting, build_filter
-from tests.unit.jail.forked import NOBODY, attempt, become
+from tests.support.jails.forked import NOBODY, attempt, become
 from tests.unit.jail.limits.filter_program import ARCH, HIGH, MACHINES, run
 
 USER = libc.CLONE_NEWUSER

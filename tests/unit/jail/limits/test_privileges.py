@@ -16,7 +16,7 @@ from exeat.errors import ExeatError
 from exeat.jail import libc
 from exeat.jail.limits import privileges
 from exeat.jail.limits.privileges import drop_all, hide_memory
-from tests.unit.jail.forked import NOBODY, UIDS, attempt, become
+from tests.support.jails.forked import NOBODY, UIDS, attempt, become
 
 pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="capabilities are a part of Linux")
 

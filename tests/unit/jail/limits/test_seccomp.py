@@ -22,8 +22,8 @@ from exeat.errors import ExeatError
 from exeat.jail import libc
 from exeat.jail.limits.privileges import drop_all, scope_abstract_sockets
 from exeat.jail.limits.seccomp import NUMBERS, build_filter, install
+from tests.support.jails.forked import UIDS, attempt
 from tests.support.programs import need
-from tests.unit.jail.forked import UIDS, attempt
 
 pytestmark = [
     pytest.mark.thorough,

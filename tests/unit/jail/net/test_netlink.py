@@ -13,7 +13,7 @@ from exeat.jail.net import netlink
 from exeat.jail.net.netlink import NETLINK_NETFILTER, NETLINK_ROUTE, Netlink, attribute, message, nested, text
 from exeat.wire.netlink import parse_attributes
 from tests.support.gateways.redirected import require
-from tests.unit.jail.forked import attempt
+from tests.support.jails.forked import attempt
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exeat.jail.process import descriptors
-from tests.unit.jail.forked import attempt
+from tests.support.jails.forked import attempt
 
 
 def expect_open(*numbers: int) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from exeat.jail import libc
 from exeat.jail.process import descriptors
+from tests.support.jails.forked import UIDS, attempt
 from tests.support.runs.running import folder_of
-from tests.unit.jail.forked import UIDS, attempt
 
 
 def enter_own_mounts() -> None:

@@ -14,7 +14,7 @@ from exeat.errors import ConfigError, JailError
 from exeat.jail.vm import accel
 from exeat.jail.vm.accel import choose, look_at_kvm
 from exeat.jail.vm.host.kvm_guest import READY
-from tests.unit.jail.forked import attempt
+from tests.support.jails.forked import attempt
 
 Says = Callable[..., None]
 
