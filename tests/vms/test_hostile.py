@@ -240,6 +240,41 @@ def test_a_guest_that_uses_everything_up_stays_within_its_own(place: Workplace, 
     assert child.returncode == 0
 
 
+# Packets for QEMU's network, as large as the card takes them: whole, or the first part of one whose rest never comes.
+# QEMU keeps those for half a minute.
+_PARTS = """
+import fcntl, os, socket, struct, sys
+more_comes, count = int(sys.argv[1]), int(sys.argv[2])
+card = next(name for _, name in socket.if_nameindex() if name != "lo")
+sock = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM)
+fcntl.ioctl(sock, 0x8922, struct.pack("16si12x", card.encode(), 65_000))  # SIOCSIFMTU
+body = struct.pack("!HHHH", 4000, 9, 60_000, 0) + bytes(59_992)
+for number in range(count):
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 60_020, number, more_comes << 13, 64, 17, 0)
+    head += socket.inet_aton("10.0.2.15") + socket.inet_aton("10.9.9.9")
+    total = sum(struct.unpack("!10H", head))
+    total = (total & 0xFFFF) + (total >> 16)
+    head = head[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + head[12:]
+    sock.sendto(head + body, (card, 0x800, 0, 0, b"\\x52\\x55\\x0a\\x00\\x02\\x02"))
+print("sent", flush=True)
+"""
+_MORE_THAN_IT_HAS = 20_000  # of 60 kB
+
+
+@pytest.mark.every_vm
+@pytest.mark.threat("T-G12")
+@pytest.mark.parametrize("more_comes", [0, 1], ids=["whole", "parts"])
+def test_what_qemu_keeps_for_a_guest_is_bounded(place: Workplace, more_comes: int) -> None:
+    """Whole packets are the control: as many of them, and as large, are no more than traffic."""
+    command = python(_PARTS, str(more_comes), str(_MORE_THAN_IT_HAS))
+    done = _as_guest_root(place, command, "--memory", "256m")
+    if more_comes:
+        assert (done.status, done.stdout) == (128 + signal.SIGKILL, ""), done
+        assert done.stderr.startswith("exeat: QEMU used more memory than a guest may make it use"), done
+    else:
+        assert (done.status, done.stdout) == (0, "sent\n"), done
+
+
 def _peak(pid: int) -> int:
     """The most memory that QEMU has had, in bytes."""
     for each in descendants_of(pid):

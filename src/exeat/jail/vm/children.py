@@ -19,7 +19,7 @@ from exeat.jail import libc
 from exeat.jail.limits import privileges, seccomp
 from exeat.jail.process.descriptors import close_all_but
 from exeat.jail.vm.files.disk import BASE, GuestDisk
-from exeat.jail.vm.machine import Machine, command_line, descriptors
+from exeat.jail.vm.machine import Machine, NineP, command_line, descriptors, shares_memory
 from exeat.jail.vm.shares import Served
 from exeat.jail.vm.tree import BOOT, MACHINE, SERVER, MachineTree
 
@@ -32,6 +32,13 @@ _HUNG_UP_S: Final = 1.0  # from a last word to the end: a few milliseconds
 _LOOK_S: Final = 0.005
 # Each connection of the guest takes a descriptor and a quarter of a megabyte in QEMU, whatever memory the guest has.
 _MOST_OPEN: Final = 1024
+# What is QEMU's or virtiofsd's own, apart from the guest's memory. A quarter of it is for code that QEMU translates,
+# and nearly as much for connections. Without a limit a guest could use up the machine's memory: by first parts of
+# packets whose rest never comes, or by open folders.
+_OWN_MEMORY: Final = 1 << 30
+_OF_WORKERS: Final = 640 << 20  # up to 64 threads, for a disk and for 9p, with what they work on
+_OF_CPU: Final = 16 << 20  # a thread, and what it allocates
+_STACK: Final = 8 << 20  # of a thread: it counts as a whole
 
 
 class Children:
@@ -153,6 +160,7 @@ def _enter(root: str, namespace: int, errors: int) -> None:
 def _become(
     arguments: Callable[[], Sequence[str]], kept: Sequence[int], errors: int, *, keeps_rights: bool
 ) -> NoReturn:
+    _lower(resource.RLIMIT_STACK, _STACK)
     argv = list(arguments())
     close_all_but([*kept, errors], inherited_too=True)  # what the caller left open was for the command
     for number in kept:
@@ -162,6 +170,7 @@ def _become(
         if os.getgroups():
             # virtiofsd. It keeps the groups of its caller, as a command in a jail without a guest does.
             seccomp.install(seccomp.build_groups_kept(os.uname().machine))
+        _lower(resource.RLIMIT_DATA, _OWN_MEMORY)
     else:
         privileges.drop_all()
     # Their sockets come from us. By one of their own they could reach programs that listen in /usr, /opt or /nix.
@@ -172,6 +181,20 @@ def _become(
 def reserve_numbers(names: Sequence[str]) -> dict[str, int]:
     """Of descriptors that QEMU opens itself: the lowest that are free, since a user may be allowed few."""
     return {name: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for name in names}
+
+
+def most_memory(machine: Machine) -> int:
+    """That QEMU may have for itself. Its guest's counts where no one else has it as well."""
+    of_guest = 0 if shares_memory(machine) else machine.memory
+    has_workers = machine.disk is not None or any(isinstance(share, NineP) for share in machine.shares)
+    return of_guest + _OWN_MEMORY + machine.cpus * _OF_CPU + has_workers * _OF_WORKERS
+
+
+def _lower(limit: int, most: int) -> None:
+    """For this process, and the program that it becomes."""
+    hard = resource.getrlimit(limit)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(limit, (most, most))
 
 
 def qemu_arguments(machine: Machine, numbers: Mapping[str, int], disk: GuestDisk | None) -> list[str]:
@@ -185,6 +208,7 @@ def qemu_arguments(machine: Machine, numbers: Mapping[str, int], disk: GuestDisk
         os.close(opened)
     most = min(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _lower(resource.RLIMIT_DATA, most_memory(machine))
     if disk is not None:
         disk.bound(0, memory=machine.memory)
     return command_line(machine.replace(**{f"{name}_fd": fd for name, fd in numbers.items() if name != BASE}))

@@ -8,6 +8,7 @@ from typing import Final
 _PANIC: Final = "Kernel panic - not syncing: "
 _USUAL: Final = "virtio_loop: Unexpected poll revents"  # of virtiofsd, when QEMU ends
 _NO_MEMORY: Final = "Cannot allocate memory"
+_BOUNDED: Final = ("failed to allocate ", "memory allocation of ")  # of GLib and of Rust; then they end
 _KILLED: Final = 9
 _LONGEST: Final = 500
 _TITLE: Final = "the guest's console:"
@@ -27,7 +28,7 @@ def what_helps(said: Sequence[str]) -> str:
     return "less memory for the guest: --memory 512m" if any(_NO_MEMORY in line for line in said) else ""
 
 
-def why_gone(what: str, code: int | None, console: Sequence[str], *, has_begun: bool) -> str:
+def why_gone(what: str, code: int | None, console: Sequence[str], *, has_begun: bool, said: Sequence[str] = ()) -> str:
     """A sentence. `code`: how that program ended, as subprocess has it; None: it is not known, or its guest left it.
 
     `has_begun`: the command has been started.
@@ -38,6 +39,8 @@ def why_gone(what: str, code: int | None, console: Sequence[str], *, has_begun: 
         return "the guest has powered off, and its command with it" if has_begun else "the guest has not booted"
     if code == -_KILLED:
         return f"{what} was killed, as happens when memory runs out"
+    if any(sign in line for line in said for sign in _BOUNDED):
+        return f"{what} used more memory than a guest may make it use"
     how = f"status {code}" if code is not None and code >= 0 else f"signal {-(code or 0)}"
     return f"{what} has ended ({how})"
 

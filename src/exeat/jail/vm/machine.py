@@ -106,6 +106,11 @@ def descriptors(machine: Machine) -> list[int]:
     return [fd for fd in [*fds, *_disk_fds(machine.disk)] if fd >= 0]
 
 
+def shares_memory(machine: Machine) -> bool:
+    """Is the guest's memory a file, for a virtiofsd or for us?"""
+    return machine.memory_fd >= 0 or any(isinstance(share, VirtioFs) for share in machine.shares)
+
+
 def share_device(share: VirtioFs | NineP, number: int) -> dict[str, object]:
     """The device of a share, as `device_add` and `-device` take it."""
     place = {"id": f"share{number}", "addr": f"{FIRST_SHARE_PLACE + number:#x}"}
@@ -152,7 +157,7 @@ def _board(machine: Machine) -> Iterator[str]:
         path = _path(machine.memory_fd)
         yield from ("-object", f"memory-backend-file,id=memory,mem-path={path},size={machine.memory},share=on")
         board += ",memory-backend=memory"
-    elif any(isinstance(share, VirtioFs) for share in machine.shares):
+    elif shares_memory(machine):
         yield from ("-object", f"memory-backend-memfd,id=memory,size={machine.memory},share=on")
         board += ",memory-backend=memory"
     if machine.boots_itself:

@@ -381,7 +381,7 @@ class Supervisor:
     def _gone(self, what: str = QEMU, status: int | None = None) -> GuestError:
         detail, said, console = self._shown(), self._said.lines(_CONSOLE_LINES), self._console.lines(_CONSOLE_LINES)
         code = None if status is None else os.waitstatus_to_exitcode(status)
-        why = last_words.why_gone(what, code, console, has_begun=self.has_begun)
+        why = last_words.why_gone(what, code, console, has_begun=self.has_begun, said=said)
         return GuestError(why, detail=detail, fix=last_words.what_helps(said))
 
     def _why(self, number: int) -> str:

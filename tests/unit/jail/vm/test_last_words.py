@@ -18,11 +18,26 @@ PANIC = "[    3.0] Kernel panic - not syncing: VFS: Unable to mount root fs"
         ("QEMU", 0, [PANIC], False, "the guest's kernel has panicked: VFS: Unable to mount root fs"),
         ("QEMU", 1, [], False, "QEMU has ended (status 1)"),
         ("QEMU", -9, [], True, "QEMU was killed, as happens when memory runs out"),
+        ("QEMU", -5, [PANIC], True, "the guest's kernel has panicked: VFS: Unable to mount root fs"),
         ("what serves its files", -31, [], True, "what serves its files has ended (signal 31)"),
     ],
 )
 def test_a_sentence(what: str, code: int | None, console: list[str], has_begun: bool, sentence: str) -> None:
     assert why_gone(what, code, console, has_begun=has_begun) == sentence
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "qemu-system-x86_64: GLib: ../../../glib/gmem.c:136: failed to allocate 60064 bytes",
+        "memory allocation of 32768 bytes failed",  # virtiofsd in Rust
+    ],
+)
+def test_too_much_memory_of_its_own(last: str) -> None:
+    """It is bounded, so that a guest cannot use up the machine's."""
+    assert why_gone("QEMU", -5, [], has_begun=True, said=["one", last]) == (
+        "QEMU used more memory than a guest may make it use"
+    )
 
 
 def test_the_last_lines_and_the_first_of_a_panic() -> None:
