@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import termios
 import time
@@ -208,3 +209,17 @@ def test_the_size_is_the_terminals_and_a_window_that_is_closed_ends_it(terminal:
     terminal.wait_for("(120, 40)")
     os.kill(job, 1)
     assert terminal.wait(job) == ("exited", 129)
+
+
+def test_ctrl_z_stops_a_script_around_it_too(terminal: Terminal) -> None:
+    """The script is in the group that the key is for, but the key is typed at the command's terminal."""
+    run = run_argv(["--ask"], python("print('ready', flush=True); print('got', input()); raise SystemExit(9)"))
+    job = terminal.start(["sh", "-c", '"$@"; exit $(($? + 1))', "script", *run])
+    terminal.wait_for("ready")
+    for _ in range(2):
+        terminal.type("\x1a")
+        assert terminal.wait(job) == ("stopped", signal.SIGTSTP)
+        terminal.go_on(job)
+    terminal.type("words\n")
+    terminal.wait_for("got words")
+    assert terminal.wait(job) == ("exited", 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -98,9 +99,14 @@ class Terminal:
 
     def suspend(self) -> None:
         """Stop as a job of a shell does, so that the shell sees it. Comes back when we are told to go on."""
-        if self._apart is not None:
-            self._apart.suspend()
-        os.kill(os.getpid(), signal.SIGSTOP)
+        if self._apart is None:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return
+        self._apart.suspend()
+        if os.tcgetpgrp(self._descriptor) == os.getpgrp():
+            _stop_group()
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     def end_questions(self) -> None:
         """The command has ended. What is written from now on is to be seen at once."""
@@ -126,3 +132,18 @@ class Terminal:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _stop_group() -> None:
+    """Ctrl-Z was typed at the command's terminal. Whoever waits for us in our group, such as a script, has not had it,
+    and a shell notices a stop only if its own child stops.
+
+    One signal for all: told to go on between two, we would stop after that.
+    """
+    before = signal.getsignal(signal.SIGTSTP)
+    if sys.platform != "linux":
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)  # ignored by `SignalSource`, which blocks it on Linux
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTSTP])
+    os.killpg(os.getpgrp(), signal.SIGTSTP)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    signal.signal(signal.SIGTSTP, before)
