@@ -224,8 +224,9 @@ def test_a_changed_tool_is_another_image_on_the_same_packages_and_the_old_one_st
 )
 def test_a_failed_build_has_its_log_and_leaves_nothing(built: Built, dependency: str, why: str, in_log: str) -> None:
     before = set(_ids(built.engine))
-    with pytest.raises(BuildError, match=why) as caught:
+    with pytest.raises(BuildError) as caught:
         _ensure(built.engine, _registry(built.base, dependency))
+    assert why in caught.value.public
     assert in_log in caught.value.log
     assert set(_ids(built.engine)) == before
 

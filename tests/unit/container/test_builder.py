@@ -76,6 +76,11 @@ def test_an_unknown_sandbox_asks_nothing_of_the_engine(at: tuple[ScriptedEngine,
     [
         ([{"stream": "ERROR: no such package\n"}, {"error": "returned 1"}], "could not be built: returned 1"),
         ([{"stream": "exeat: the packages could not be installed\n"}, {"error": "x"}], "built: the packages could not"),
+        # What Docker makes of a line on stderr.
+        (
+            [{"stream": "\x1b[91mexeat: the packages could not be installed\n"}, {"stream": "\x1b[0m"}, {"error": "x"}],
+            "built: the packages could not be installed",
+        ),
         ([{"error": 'runc: exec: "python3": executable file not found in $PATH'}], "its base image has no python3"),
         ([{"stream": r'msg="exec: \"python3\": executable file not found"'}, {"error": "x"}], "no python3"),
         ([{"stream": "OSError: [Errno 28] No space left on device\n"}, {"error": "x"}], "the engine's disk is full"),
@@ -90,6 +95,7 @@ def test_a_failed_build_says_why_and_has_its_log(
     with pytest.raises(BuildError, match=why) as caught:
         _ensure(engine)
     assert caught.value.log.startswith("Step 1 : FROM x\n")
+    assert "[91m" not in caught.value.log
     assert "Step 1 : FROM x" in str(caught.value)
     assert len(script.builds) == 1
 

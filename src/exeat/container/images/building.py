@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -22,6 +23,7 @@ from exeat.sandbox.home import open_home
 _LOCK: Final = "images.lock"
 _AGAIN_S: Final = 0.1
 _MAX_LOG: Final = 1 << 20
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")  # Docker marks what a step writes to its stderr
 _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
 _NO_PYTHON: Final = ('exec: "python3"', r"exec: \"python3\"", "executable file `python3` not found")  # runc, crun
 
@@ -88,7 +90,8 @@ def _find(engine: Engine, tag: str) -> str:
 
 def _shown(text: str) -> str:
     """Packages print what they like while they are installed, and a person reads it at a terminal."""
-    return "\n".join(printable(line.expandtabs()) for line in without_passwords(text).splitlines())
+    plain = _COLOURS.sub("", without_passwords(text))
+    return "\n".join(printable(line.expandtabs()) for line in plain.splitlines())
 
 
 class _Log:
