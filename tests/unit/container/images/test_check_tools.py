@@ -29,6 +29,16 @@ def test_what_is_missing_is_named_and_nothing_is_run(tmp_path: Path) -> None:
         check_tools.main(folder)
 
 
+def test_what_a_tool_begins_with_must_be_there(tmp_path: Path) -> None:
+    """And nothing that it may not come to, or that is in another function."""
+    begins = 'async def a(x):\n    """Words."""\n    import json\n    from missing_a.x import y\n    return y\n'
+    folder = _write(tmp_path, a=begins)
+    with pytest.raises(SystemExit, match="tool a imports missing_a, which"):
+        check_tools.main(folder)
+    later = "def b(x):\n    if x:\n        import missing_b\n    import missing_c\ndef c():\n    import missing_d\n"
+    check_tools.main(_write(tmp_path, b=later))
+
+
 def test_a_tool_for_another_python_is_said_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="tool a is not written for Python 3"):
         check_tools.main(_write(tmp_path, a="def f(: pass"))
