@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import Any, Final
 
 from exeat.container.harness.outcome import (
     CallResult,
@@ -18,6 +18,7 @@ from exeat.container.harness.pending import Pending
 from exeat.container.harness.protocol import Frame, read_json
 from exeat.errors import ProtocolError
 
+_LONGEST_STATUS: Final = 3  # digits
 _LIMITS = {
     "memory": "the tool ran out of memory",
     "output": "the tool wrote more to stdout and stderr than the limit",
@@ -68,7 +69,8 @@ def _read_error(code: str, message: str, number: int, tool: str, wrote: dict[str
         case "died":
             return ToolError("Died", f"the tool's process was ended by {_signal_name(number)}", **wrote)
         case "silent":
-            return ToolError("NoAnswer", "the tool's process ended without an answer", **wrote)
+            status = f" with status {message}" if message.isdecimal() and len(message) <= _LONGEST_STATUS else ""
+            return ToolError("NoAnswer", f"the tool's process ended{status} without an answer", **wrote)
         case "sandbox" | "busy":
             return ToolError("SandboxError", f"the sandbox could not start the call: {message}", **wrote)
     return ToolError("BadAnswer", "the call ended for an unknown reason", **wrote)
