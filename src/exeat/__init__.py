@@ -15,6 +15,15 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from exeat.audit.batch import EventStream
     from exeat.container.builder import SandboxBuilder
+    from exeat.container.harness.outcome import (
+        CallResult,
+        HarnessLostError,
+        ToolArgumentsError,
+        ToolError,
+        ToolLimitError,
+        ToolTimeoutError,
+        UnknownToolError,
+    )
     from exeat.container.pool.sandbox_pool import SandboxPool
     from exeat.container.pool.stock import NoSandboxError, PoolClosedError
     from exeat.container.registry import Registry, UnknownSandboxError, registry
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AuditError": "exeat.errors",
     "BuildError": "exeat.engine.errors",
+    "CallResult": "exeat.container.harness.outcome",
     "ConfigError": "exeat.errors",
     "Decision": "exeat.policy",
     "EngineError": "exeat.engine.errors",
@@ -39,6 +49,7 @@ _HOMES = {
     "ExeatError": "exeat.errors",
     "Finished": "exeat.embed.finished",
     "Gateway": "exeat.gateway.gateway",
+    "HarnessLostError": "exeat.container.harness.outcome",
     "HostError": "exeat.errors",
     "JailError": "exeat.errors",
     "Limits": "exeat.gateway.limits",
@@ -58,7 +69,12 @@ _HOMES = {
     "SandboxPool": "exeat.container.pool.sandbox_pool",
     "StartError": "exeat.errors",
     "Target": "exeat.policy",
+    "ToolArgumentsError": "exeat.container.harness.outcome",
+    "ToolError": "exeat.container.harness.outcome",
+    "ToolLimitError": "exeat.container.harness.outcome",
+    "ToolTimeoutError": "exeat.container.harness.outcome",
     "UnknownSandboxError": "exeat.container.registry",
+    "UnknownToolError": "exeat.container.harness.outcome",
     "canonical_host": "exeat.policy",
     "decide": "exeat.policy",
     "make_policy": "exeat.sources",
@@ -68,6 +84,7 @@ _HOMES = {
 __all__ = [
     "AuditError",
     "BuildError",
+    "CallResult",
     "ConfigError",
     "Decision",
     "EngineError",
@@ -75,6 +92,7 @@ __all__ = [
     "ExeatError",
     "Finished",
     "Gateway",
+    "HarnessLostError",
     "HostError",
     "JailError",
     "Limits",
@@ -94,7 +112,12 @@ __all__ = [
     "SandboxPool",
     "StartError",
     "Target",
+    "ToolArgumentsError",
+    "ToolError",
+    "ToolLimitError",
+    "ToolTimeoutError",
     "UnknownSandboxError",
+    "UnknownToolError",
     "__version__",
     "canonical_host",
     "decide",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from pathlib import Path
 
 import pytest
 from scripts.speed_table import README, RESULTS, TABLE, speed_table
+
+import exeat
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "bench").glob("*.md"))]
@@ -30,6 +33,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_exceptions_can_be_imported(page: Path) -> None:
+    """Who reads the name of one wants to catch it."""
+    named = set(re.findall(r"`([A-Z]\w*Error)`", page.read_text()))
+    assert not {name for name in named if not hasattr(exeat, name) and not hasattr(builtins, name)}
 
 
 def test_the_readme_can_be_read_in_one_go() -> None:
