@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,12 +49,18 @@ def podman_rootless(folder: Path) -> Service:
     """The Podman of an ordinary user, who has 65 536 other numbers."""
     home = folder / "home"
     name = "exeat-test"
-    passwd, group, subordinate = folder / "passwd", folder / "group", folder / "subordinate"
-    passwd.write_text(f"{Path('/etc/passwd').read_text()}{name}:x:{ROOTLESS_UID}:{ROOTLESS_UID}::{home}:/bin/sh\n")
-    group.write_text(f"{Path('/etc/group').read_text()}{name}:x:{ROOTLESS_UID}:\n")
-    subordinate.write_text(f"{name}:{_SUBORDINATE}:65536\n")
-    over = {"/etc/passwd": passwd, "/etc/group": group, "/etc/subuid": subordinate, "/etc/subgid": subordinate}
-    return _podman(folder, ROOTLESS_UID, over)
+    # All of /etc: a mount over a single file goes when someone adds a user to the machine, which replaces the file.
+    etc = folder / "etc"
+    subprocess.run(["cp", "--archive", "/etc", str(etc)], check=True)
+    for database, line in {
+        "passwd": f"{name}:x:{ROOTLESS_UID}:{ROOTLESS_UID}::{home}:/bin/sh",
+        "group": f"{name}:x:{ROOTLESS_UID}:",
+    }.items():
+        with (etc / database).open("a") as file:
+            file.write(f"{line}\n")
+    for database in ("subuid", "subgid"):
+        (etc / database).write_text(f"{name}:{_SUBORDINATE}:65536\n")
+    return _podman(folder, ROOTLESS_UID, {"/etc": etc})
 
 
 def _podman(folder: Path, uid: int, over: Mapping[str, Path] | None = None) -> Service:
