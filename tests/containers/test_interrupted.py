@@ -14,15 +14,24 @@ from tests.support.gateways.scene import wait_until
 from tests.support.runs.running import Running, environment
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_pull_can_be_broken_off(number: signal.Signals, tmp_path: Path) -> None:
-    """Nothing is there yet that would have to be removed, and a pull may take forever."""
+@pytest.mark.parametrize(
+    ("slow", "number"),
+    [
+        ("POST /images/create", signal.SIGINT),
+        ("POST /images/create", signal.SIGTERM),
+        ("POST /images/create", signal.SIGHUP),
+        ("GET /info", signal.SIGINT),
+        ("GET /containers/json", signal.SIGTERM),
+    ],
+)
+def test_a_wait_for_the_engine_can_be_broken_off(slow: str, number: signal.Signals, tmp_path: Path) -> None:
+    """Nothing is there yet that would have to be removed. A pull may take forever, and so may an engine that hangs."""
     (tmp_path / "work").mkdir()
     (tmp_path / "home").mkdir()
     over = threading.Event()
 
     def reply(request: bytes) -> bytes:
-        if request.startswith(b"POST /images/create"):
+        if request.startswith(slow.encode()):
             over.wait(60)
             return answer(500, {"message": "it went on"})
         if request.startswith(b"GET /info"):
@@ -35,7 +44,7 @@ def test_a_pull_can_be_broken_off(number: signal.Signals, tmp_path: Path) -> Non
         )
         argv = ["--container", "far.test/slow:1", "--engine", "docker"]
         with Running(tmp_path, *argv, command=["true"], env=env, cwd=tmp_path / "work") as running:
-            wait_until(lambda: any(each.startswith(b"POST /images/create") for each in requests), "the pull")
+            wait_until(lambda: any(each.startswith(slow.encode()) for each in requests), "the question")
             running.process.send_signal(number)
             wait_until(lambda: running.process.poll() is not None, "the end")
             assert running.process.returncode == 128 + number

@@ -47,15 +47,15 @@ class ContainerJail:
         self._terminal = spec.terminal.descriptor if spec.terminal is not None else -1
         self._streams = Streams(spec.hidden)
         engine = open_engine(options.engine)
+        engine.while_waiting = _leave_if_told  # as long as there is nothing to remove
         cell = self._cell = Cell(engine)
         cell.check_way()
         refuse_engine_in_sight(engine.where, spec.mounts)
-        engine.while_waiting = _leave_if_told  # as long as there is nothing to remove
         remove_left_over(engine)
         image = find_image(engine, options.image, _show)
-        engine.while_waiting = None
         if told := check_limits(engine, options):
             _show(told)
+        engine.while_waiting = None
         if cell.way.own is not None:
             remove_left_networks(engine)  # and volumes, which no other way needs
         user = options.user or f"{os.geteuid()}:{os.getegid()}"
@@ -160,7 +160,9 @@ def _cell_spec(spec: Spec, options: ContainerOptions, image: Image, user: str, m
 
 
 def _leave_if_told() -> None:
-    """An image may take minutes to pull, or forever. Signals are blocked by now, for the command that is to come."""
+    """An image may take minutes to pull, and an engine that hangs never answers. Signals are blocked by now, for the
+    command that is to come.
+    """
     if number := waiting_end():
         raise SystemExit(128 + number)
 
