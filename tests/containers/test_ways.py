@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.engines.base import DOCKER_GROUP, DOCKER_ROOT, PODMAN_ROOTLESS, Base, Way
 from tests.support.engines.runs import Work, at_work
+from tests.support.engines.services import GROUP_UID, SOCKET_GID
 from tests.support.engines.session import Engines
 from tests.support.gateways.scene import wait_until
 from tests.support.programs import Finished, give_up
@@ -34,6 +35,7 @@ from exeat.jail.container.ways import find_way
 print(find_way(Engine(sys.argv[1])).name)
 """
 # What a program sees that knows nothing of a proxy, and what is left of the helper.
+_AS_MEMBER = f"setpriv --reuid {GROUP_UID} --regid {GROUP_UID} --groups {SOCKET_GID}"
 _LOOK = """
 import json, os, pathlib, socket
 def ask(host):
@@ -217,10 +219,12 @@ def test_from_inside_a_container_with_the_engines_socket(way: Way, engines: Engi
             export TOKEN=the-value
             {run} --secrets secrets.toml -- sh -c 'test -s "$SSL_CERT_FILE" && echo trusts; echo $TOKEN'
             mkdir /root/here; cd /root/here; {run} --write . -- true || echo refused $?
+            cd /srv/work; export HOME=/tmp/home; mkdir -m 777 $HOME
+            {"" if base.kind == "podman" else _AS_MEMBER} {run} -- cat mine
         """
         done = _from_inside(base, work.project, script)
         assert done.status == 0, done
-        content, looked, trust, token, refused = done.stdout.splitlines()
+        content, looked, trust, token, refused, again = done.stdout.splitlines()
         assert content == "of the machine"
         assert (work.project / "new").read_text() == "made\n"
         said = json.loads(looked)
@@ -228,6 +232,7 @@ def test_from_inside_a_container_with_the_engines_socket(way: Way, engines: Engi
         assert trust == "trusts"
         assert token not in ("", "the-value")
         assert refused.startswith("refused")
+        assert again == "of the machine"  # with Docker as a member of the group
         assert "is in this container only" in done.stderr
         assert not [each for each in _volumes(base) if "exeat.inside" in each["Labels"]]
 

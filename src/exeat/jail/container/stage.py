@@ -64,8 +64,10 @@ class Stage:
                     item.type = tarfile.DIRTYPE
                     tar.addfile(item)
                     continue
-                with open(path, "rb") as file:
-                    content = file.read(_MAX_COPIED + 1)
+                content = b""
+                if found.st_size:  # what covers a hidden file is empty, and no one may read it
+                    with open(path, "rb") as file:
+                        content = file.read(_MAX_COPIED + 1)
                 item.size = len(content)
                 tar.addfile(item, io.BytesIO(content))
         return whole.getvalue()

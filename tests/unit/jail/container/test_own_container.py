@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -123,6 +124,26 @@ def test_what_only_this_container_has_is_copied_if_it_can_be(tmp_path: Path) -> 
     for refused in (Mount(str(tmp_path / "full"), "/x", True), Mount(str(tmp_path / "ca.pem"), "/x")):
         with pytest.raises(ConfigError, match="in this container only"):
             Stage(engine, OWN, "image").put([refused])
+
+
+def test_what_covers_hidden_files_is_copied_by_those_who_may_not_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one who is not root finds it."""
+    cover = tmp_path / "cover"
+    cover.touch(mode=0)
+
+    opened = builtins.open
+
+    def open_as_user(path: Any, *how: Any, **more: Any) -> IO[Any]:
+        if path == str(cover):
+            raise PermissionError(path)
+        return opened(path, *how, **more)
+
+    monkeypatch.setattr("builtins.open", open_as_user)
+    engine = _Engine({})
+    Stage(engine, OWN, "image").put([Mount(str(cover), "/key", True)])
+    assert engine.files == {"0": b""}
 
 
 def test_what_belongs_to_a_container_that_is_gone_is_left_over() -> None:
