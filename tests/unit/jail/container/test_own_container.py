@@ -7,7 +7,7 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -135,7 +135,7 @@ def test_what_covers_hidden_files_is_copied_by_those_who_may_not_read_it(
 
     opened = builtins.open
 
-    def open_as_user(path: Any, *how: Any, **more: Any) -> IO[Any]:
+    def open_as_user(path: Any, *how: Any, **more: Any) -> Any:
         if path == str(cover):
             raise PermissionError(path)
         return opened(path, *how, **more)
