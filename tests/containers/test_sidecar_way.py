@@ -206,7 +206,7 @@ def test_what_a_sidecar_cannot_do_is_refused_before_anything_is_made(far: _Far) 
         (("--mount", "/usr:/data"), "files of this machine"),
         (("--no-proxy-env",), "nothing finds the sidecar"),
         (("--allow", "127.0.0.1:80"), "cannot be reached from the engine's"),
-        (("--allow", "api.test paths=/v1/**"), "need a look into TLS"),
+        (("--allow", "api.test paths=/v1/**"), "methods and paths: the sidecar does not look into TLS"),
     ):
         done = far.run("true", options=options)
         assert done.status == 2, done
