@@ -208,6 +208,7 @@ def test_a_bomb_within_a_bomb_is_measured_by_what_came_in() -> None:
         unpacked(decoder_for(b"deflate, gzip"), [outer])
 
 
+@pytest.mark.thorough
 def test_what_came_before_does_not_pay_for_one_piece() -> None:
     """A megabyte that hardly unpacks would allow 250 MB later; not at once."""
     bomb = gzip.compress(Random(1).randbytes(MIB)) + zeros(b"gzip", 70)

@@ -209,6 +209,7 @@ def test_errors() -> None:
     _with_harness(test)
 
 
+@pytest.mark.thorough
 def test_limits() -> None:
     async def test(started: Started) -> None:
         call = started.client.call
@@ -297,6 +298,7 @@ def test_what_is_bound_reaches_calls() -> None:
     _with_harness(test)
 
 
+@pytest.mark.thorough
 def test_the_folder_of_a_call_is_removed() -> None:
     """However deep, and whatever its permissions."""
 

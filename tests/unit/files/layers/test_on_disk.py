@@ -45,6 +45,7 @@ def test_too_many_files_are_too_much(layer: DiskLayer, monkeypatch: pytest.Monke
     assert layer.is_full()
 
 
+@pytest.mark.thorough
 def test_what_is_too_deep_to_be_counted_is_too_much_and_can_be_removed(layer: DiskLayer, tmp_path: Path) -> None:
     """Also if it is closed, and with links that lead out."""
     outside = tmp_path / "outside"

@@ -394,6 +394,7 @@ for each in ("control", name):
 _PACKETS = st.one_of(st.sampled_from([b"g", b"gg", b"r", b"Gi1:9", b"\0"]), st.binary(min_size=1, max_size=600))
 
 
+@pytest.mark.thorough
 @pytest.mark.threat("T-F7")
 @settings(max_examples=60)
 @given(packet=_PACKETS, count=st.integers(0, 12))
@@ -435,6 +436,7 @@ _STRANGE = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.threat("T-F7")
 @settings(max_examples=40)
 @given(packets=st.lists(st.tuples(_STRANGE, st.integers(0, 6)), max_size=12))
@@ -493,6 +495,7 @@ def test_what_is_shipped_has_the_filter_of_this_exeat(machine: str) -> None:
     assert build_filter(machine) in (_FOLDER / f"init-{machine}").read_bytes(), "run scripts/build-init"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", _MACHINES)
 def test_a_compiler_makes_the_same_of_it(machine: str, tmp_path: Path) -> None:
     need(f"{machine}-linux-gnu-gcc", "sha256sum")

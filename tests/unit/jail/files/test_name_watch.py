@@ -60,6 +60,7 @@ def test_a_folder_that_is_replaced_is_watched_as_well(watch: NameWatch, tmp_path
     assert watch.read() == [comes(tmp_path, "git/config")]
 
 
+@pytest.mark.thorough
 def test_too_much_news_is_news_of_everything(watch: NameWatch, tmp_path: Path) -> None:
     kept = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     for _ in range(kept // 2 + 2):

@@ -149,6 +149,7 @@ def test_as_a_service_it_leaves_a_machine_alone_that_is_no_guest_of_ours() -> No
 # Frames
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(st.lists(st.integers(1, 40), max_size=6), st.text(st.characters(exclude_characters="\0", codec="utf-8")))
 def test_frames_may_come_in_pieces(cuts: list[int], text: str) -> None:
@@ -237,6 +238,7 @@ def test_it_was_built_of_these_sources() -> None:
     assert os.access(AGENT, os.X_OK)
 
 
+@pytest.mark.thorough
 def test_it_is_what_the_compiler_makes_of_them(tmp_path: Path) -> None:
     need("x86_64-linux-gnu-gcc")
     environment = {"PATH": os.environ["PATH"], "INIT_FOLDER": str(tmp_path), "PYTHON": sys.executable}

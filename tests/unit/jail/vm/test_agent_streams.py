@@ -150,6 +150,7 @@ def test_a_command_that_stops_is_told_and_continued() -> None:
         assert agent.out == b"on\n"
 
 
+@pytest.mark.thorough
 def test_all_are_asked_to_end_and_then_made_to() -> None:
     with start_agent() as agent:
         agent.start("sh", "-c", "trap 'echo bye; exit 4' TERM; echo ready; sleep 1000 & wait")
