@@ -43,6 +43,24 @@ def test_ctrl_z_while_it_boots_stops_the_job_and_it_boots_on(guest: Guest) -> No
         assert "it runs" in terminal.text
 
 
+def test_ctrl_z_stops_a_script_around_it_too(guest: Guest) -> None:
+    """The script is in the group that the key is for, but the key is the guest's, and a byte for our terminal."""
+    run = run_argv(
+        [*guest.options, "--quiet"], ["sh", "-c", 'echo ready; while read it; do echo "got $it"; done; exit 9']
+    )
+    with Terminal(environment(TERM="dumb"), cwd=project()) as terminal:
+        job = terminal.start(["sh", "-c", '"$@"; exit $(($? + 1))', "script", *run])
+        terminal.wait_for("ready")
+        for word in ("once", "twice"):
+            terminal.type("\x1a")
+            assert terminal.wait(job) == ("stopped", signal.SIGTSTP)
+            terminal.go_on(job)
+            terminal.type(f"{word}\n")
+            terminal.wait_for(f"got {word}")  # it goes on: a key before that could be lost
+        terminal.type("\x04")
+        assert terminal.wait(job) == ("exited", 10)
+
+
 def test_the_terminal_is_as_it_was_when_the_jail_is_killed(guest: Guest) -> None:
     """As by the kernel, when memory is short."""
     argv = run_argv([*guest.options, "--quiet"], ["sh", "-c", WAITS])

@@ -60,6 +60,8 @@ def run_in_jail(settings: RunSettings, gateway: GatewayProcess, log_files: tuple
     standing: _Standing | None = None
     try:
         terminal.ask_here(gateway.asking, apart=bodies[0].own_terminal)
+        if bodies[0].own_kernel:
+            terminal.goes_to_guest()
         standing = _build_first(bodies, jail, plan, terminal)
         # Nothing starts that could not be put on record, or judged by code that is not in memory yet.
         if settings.late is None:

@@ -31,6 +31,7 @@ class Terminal:
     def __init__(self) -> None:
         self._foreground = 0
         self._apart: CommandTerminal | None = None
+        self._is_raw_inside = False
         self._never_asks: socket.socket | None = None  # its other end is open for as long as this is
         try:
             self._descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
@@ -92,6 +93,13 @@ class Terminal:
             self._apart.close()
             self._apart = None
 
+    def goes_to_guest(self) -> None:
+        """A guest's command shares it, and has every key: Ctrl-Z stops the guest's command, and no one here.
+
+        Not if one of the streams is no terminal: then the guest has none, and the keys are for our group.
+        """
+        self._is_raw_inside = all(map(os.isatty, (0, 1, 2)))
+
     def begin(self) -> None:
         """The command is there, or goes on: keys are passed on to it from now on."""
         if self._apart is not None:
@@ -99,11 +107,10 @@ class Terminal:
 
     def suspend(self) -> None:
         """Stop as a job of a shell does, so that the shell sees it. Comes back when we are told to go on."""
-        if self._apart is None:
-            os.kill(os.getpid(), signal.SIGSTOP)
-            return
-        self._apart.suspend()
-        if os.tcgetpgrp(self._descriptor) == os.getpgrp():
+        if self._apart is not None:
+            self._apart.suspend()
+        others_had_no_key = self.exists and (self._apart is not None or self._is_raw_inside)
+        if others_had_no_key and os.tcgetpgrp(self._descriptor) == os.getpgrp():
             _stop_group()
         else:
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -135,8 +142,8 @@ class Terminal:
 
 
 def _stop_group() -> None:
-    """Ctrl-Z was typed at the command's terminal. Whoever waits for us in our group, such as a script, has not had it,
-    and a shell notices a stop only if its own child stops.
+    """Ctrl-Z was typed at the command's terminal, or in a guest. Whoever waits for us in our group, such as a script,
+    has not had it, and a shell notices a stop only if its own child stops.
 
     One signal for all: told to go on between two, we would stop after that.
     """
