@@ -54,6 +54,10 @@ def test_without_qemu(tmp_path: Path) -> None:
         (["--kernel", "/nowhere/vmlinuz"], "there is no such file"),
         (["--kernel", "/etc/passwd"], "is not a Linux kernel for x86"),
         (["--kernel", "/etc"], "is a folder"),
+        (
+            ["--memory", "900t"],
+            r"not enough memory for the virtual machine\n  why: it would have 943718400 MiB, and this machine has",
+        ),
         (["--memory", "900g"], r"it would have 921600 MiB, and this machine has \d+ MiB\n  fix: --memory \d+m"),
         (["--unix", "/run/x.sock"], "a guest cannot reach a Unix socket"),
         (["--files", "host"], "--files view"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from exeat.errors import ConfigError
+from exeat.sizes import UNITS, parse_size
 
 DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
 DEFAULT_KEEP: Final = 8
@@ -40,14 +41,13 @@ def rotation_from(environ: Mapping[str, str], *, keep: int = DEFAULT_KEEP) -> Ro
 def _read_size(text: str) -> int:
     if not text:
         return DEFAULT_MAX_BYTES
-    from exeat.policy.options import parse_size  # on the way of every start
-
     try:
         size = parse_size(text)
     except ValueError:
         size = -1
     if size and not _MIN_BYTES <= size <= _MAX_BYTES:
-        raise ConfigError(f"bad size {text!r}", where=SIZE, expected="a size such as 64MiB, from 4KiB; 0 is no limit")
+        expected = f"a size such as 64MiB, from 4KiB; 0 is no limit; {UNITS}"
+        raise ConfigError(f"bad size {text!r}", where=SIZE, expected=expected)
     return size
 
 

@@ -7,8 +7,8 @@ import re
 from typing import Final
 
 from exeat.errors import ConfigError
+from exeat.sizes import UNITS, parse_size
 
-_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 _MAX_SECONDS: Final = 30 * 24 * 3600
 
@@ -44,16 +44,14 @@ def refuse_limits(options: argparse.Namespace) -> None:
             )
 
 
-def parse_size(text: str, *, least: int) -> int:
+def parse_memory(text: str, *, least: int) -> int:
     """Of `--memory`. Raises ConfigError."""
-    found = re.fullmatch(r"([0-9]{1,12})([kmg]?)b?", text.lower())
-    size = int(found[1]) * _UNITS[found[2]] if found else 0
+    try:
+        size = parse_size(text)
+    except ValueError:
+        raise ConfigError("not a size", where=f"--memory {text}", expected=f"512m or 2g; {UNITS}") from None
     if size < least:
-        raise ConfigError(
-            "not a size, or too small",
-            where=f"--memory {text}",
-            expected=f"at least {least >> 20}m, such as 512m or 2g",
-        )
+        raise ConfigError("too small", where=f"--memory {text}", expected=f"at least {least >> 20}m")
     return size
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from exeat.errors import ConfigError
 from exeat.policy import Rule, Source
-from exeat.policy.options import parse_size
+from exeat.sizes import UNITS, parse_size
 from exeat.values import field, fields_of, frozen, replace
 
 
@@ -62,7 +62,7 @@ def _parse_number(name: str, value: object, source: Source, *, whole: bool) -> f
         return value
     elif isinstance(value, float) and not whole and value == value and value < 1e9:  # noqa: PLR0124 - not a NaN
         return float(value)
-    expected = 'a whole number, or a size such as "10MB"' if whole else "a number of seconds"
+    expected = f'a whole number, or a size such as "10MB"; {UNITS}' if whole else "a number of seconds"
     raise ConfigError(f"limit {name} has the value {value!r}", where=str(source), expected=expected)
 
 

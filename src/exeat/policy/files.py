@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from exeat.file_policy import LISTS, MAX_LAYER_BYTES, MIN_LAYER_BYTES, FileSettings, FilesMode
 from exeat.policy.document import kind
 from exeat.policy.host import shown
-from exeat.policy.options import parse_size
+from exeat.sizes import UNITS, parse_size
 
 if TYPE_CHECKING:
     from exeat.policy.positions import Places
 
 FILES_KEYS: Final = ("mode", *LISTS, "layer_size", "nest")
 _MODES: Final = '"view" or "host"'
-LAYER_SIZE: Final = "a size such as 2GB, from 1MiB to 1PiB"
+LAYER_SIZE: Final = f"a size such as 2GB, from 1MiB to 1PiB; {UNITS}"
 
 
 def parse_files_table(table: Mapping[str, object], where: Places) -> FileSettings:

@@ -10,18 +10,8 @@ from exeat.errors import ExeatError, ProtocolError
 from exeat.policy.host import shown
 from exeat.policy.path import canonical_path
 from exeat.policy.rule import FLAGS
+from exeat.sizes import UNITS, parse_size
 
-_SIZE = re.compile(r"([0-9]{1,18})(B|KB|MB|GB|KiB|MiB|GiB|)")
-_UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 1000,
-    "MB": 1000**2,
-    "GB": 1000**3,
-    "KiB": 1024,
-    "MiB": 1024**2,
-    "GiB": 1024**3,
-}
 _METHOD = re.compile(r"[A-Z][A-Z0-9!#$%&'*+.^_`~-]{0,31}")  # RFC 9110 §5.6.2 token, upper case, no "|"
 _KNOWN = "private, force, proxy, no-intercept, allow_sni_mismatch, methods=GET|HEAD, paths=/a/**|/b or max_upload=10MB"
 
@@ -70,23 +60,13 @@ def _check_pattern(pattern: str, offset: int) -> None:
         at += len(segment) + 1
 
 
-def parse_size(text: str) -> int:
-    """`10MB` as a number of bytes. Raises ValueError."""
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        raise ValueError("not a size")
-    return int(found[1]) * _UNITS[found[2]]
-
-
 def _read_size(value: str, offset: int) -> int:
     try:
         size = parse_size(value)
     except ValueError:
         size = 0
     if not 0 < size < 2**63:
-        raise RuleError(
-            f"{shown(value)} is not a size", offset, "max_upload=10MB; units are B, KB, MB, GB, KiB, MiB, GiB"
-        )
+        raise RuleError(f"{shown(value)} is not a size", offset, f"max_upload=10MB; {UNITS}")
     return size
 
 

@@ -56,7 +56,10 @@ def test_the_files_of_the_host(started: list[RunSettings]) -> None:
         (["--write", ""], "--write: an empty path"),
         (["--hide="], "--hide: an empty path"),
         (["--layer-size", "0"], "--layer-size: '0' is not a layer size"),
-        (["--layer-size", "much"], "--layer-size: 'much' is not a layer size"),
+        (
+            ["--layer-size", "much"],
+            "--layer-size: 'much' is not a layer size\n  expected: a size such as 2GB, from 1MiB to 1PiB; units are",
+        ),
         (["--layer-size", "1023KiB"], "--layer-size"),
         (["--layer-size", "99999999GB"], "--layer-size"),
         (["--files", "host", "--hide", "/a"], "--hide: with --files host"),

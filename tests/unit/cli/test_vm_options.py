@@ -105,7 +105,7 @@ def test_nest_does_not_loosen_the_jail_around_qemu(started: list[RunSettings]) -
         ("--vm --cpus nan", "whole CPUs"),
         ("--vm --cpus inf", "whole CPUs"),
         ("--vm --cpus 65", "up to 64"),
-        ("--vm --memory 64m", "--memory 64m: not a size, or too small\n  expected: at least 128m"),
+        ("--vm --memory 64m", "--memory 64m: too small\n  expected: at least 128m"),
         ("--vm --memory much", "not a size"),
         ("--vm --time-limit 0", "--time-limit 0: not a time"),
         ("--vm --time-limit -5", "--time-limit"),

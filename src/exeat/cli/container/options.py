@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from exeat.cli.limits import parse_size
+from exeat.cli.limits import parse_memory
 from exeat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,8 +46,18 @@ def container_options(options: argparse.Namespace) -> ContainerOptions | None:
         options.container or "",
         options.engine or "",
         tuple(map(parse_mount, options.mount)),
-        parse_size(options.memory, least=_LEAST_MEMORY) if options.memory is not None else MEMORY,
+        _memory(options.memory) if options.memory is not None else MEMORY,
         options.cpus or 0.0,
         options.pids or PIDS,
         options.user or "",
     )
+
+
+def _memory(text: str) -> int:
+    """A limit that is never reached is none."""
+    from exeat.jail.vm.host.memory import machine_memory  # for those who name a limit
+
+    size, total = parse_memory(text, least=_LEAST_MEMORY), machine_memory()
+    if total and size > total:
+        raise ConfigError("more than this machine has", where=f"--memory {text}", expected=f"at most {total >> 20}m")
+    return size

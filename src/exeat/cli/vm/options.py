@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Final
 
-from exeat.cli.limits import parse_seconds, parse_size
+from exeat.cli.limits import parse_memory, parse_seconds
 from exeat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def machine_options(options: argparse.Namespace) -> VmOptions:
     from exeat.jail.vm.options import AUTO, KVM, LEAST_MEMORY, VmOptions  # for virtual machines
 
     return VmOptions(
-        memory=0 if options.memory is None else parse_size(options.memory, least=LEAST_MEMORY),
+        memory=0 if options.memory is None else parse_memory(options.memory, least=LEAST_MEMORY),
         cpus=_cpus(options.cpus),
         accel=options.accel or AUTO,
         insists=options.accel == KVM,
@@ -92,7 +92,7 @@ def vm_options(options: argparse.Namespace) -> VmOptions | None:
         raise ConfigError("--kvm insists on KVM", where=f"--accel {options.accel}", expected="--vm, or no --accel")
     accel = KVM if options.kvm else options.accel or AUTO
     return VmOptions(
-        memory=0 if options.memory is None else parse_size(options.memory, least=LEAST_MEMORY),
+        memory=0 if options.memory is None else parse_memory(options.memory, least=LEAST_MEMORY),
         cpus=_cpus(options.cpus),
         accel=accel,
         insists=accel == KVM,
