@@ -35,6 +35,12 @@ sys.stdin.read()
 PROGRAM = os.path.realpath(sys.executable).rpartition("/")[2]
 
 
+@pytest.fixture(autouse=True)
+def _of_a_machine_with_few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables are those of the machine, which may have many after a test of load."""
+    monkeypatch.setattr(who_asks, "_MAX_TABLE", 1 << 30)
+
+
 @contextmanager
 def client(how: str, family: int = socket.AF_INET, host: str = "127.0.0.1") -> Iterator[object]:
     """The address that a gateway sees of the connection."""
@@ -88,6 +94,14 @@ def test_what_cannot_be_told_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
         assert ProgramFinder(2**22 + 1).find(peer) == ""  # no such process
         monkeypatch.setattr(who_asks, "_MAX_DESCRIPTORS", 100)
         assert finder.find(peer) == ""
+
+
+def test_a_table_is_read_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command may have very many connections open, and the gateway would read all of them for each question."""
+    with client("plain") as peer:
+        assert ProgramFinder(os.getpid()).find(peer) == PROGRAM  # the control
+        monkeypatch.setattr(who_asks, "_MAX_TABLE", 100)
+        assert ProgramFinder(os.getpid()).find(peer) == ""
 
 
 def test_those_who_ask_all_the_time_do_not_keep_the_gateway_busy(monkeypatch: pytest.MonkeyPatch) -> None:
