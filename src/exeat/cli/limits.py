@@ -10,6 +10,7 @@ from exeat.errors import ConfigError
 from exeat.sizes import UNITS, parse_size
 
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
+_MOST_MEMORY: Final = 1 << 50  # engines take no number that is much larger
 _MAX_SECONDS: Final = 30 * 24 * 3600
 
 
@@ -52,6 +53,8 @@ def parse_memory(text: str, *, least: int) -> int:
         raise ConfigError("not a size", where=f"--memory {text}", expected=f"512m or 2g; {UNITS}") from None
     if size < least:
         raise ConfigError("too small", where=f"--memory {text}", expected=f"at least {least >> 20}m")
+    if size > _MOST_MEMORY:
+        raise ConfigError("more than any machine has", where=f"--memory {text}", expected="such as 512m or 2g")
     return size
 
 

@@ -46,18 +46,8 @@ def container_options(options: argparse.Namespace) -> ContainerOptions | None:
         options.container or "",
         options.engine or "",
         tuple(map(parse_mount, options.mount)),
-        _memory(options.memory) if options.memory is not None else MEMORY,
+        parse_memory(options.memory, least=_LEAST_MEMORY) if options.memory is not None else MEMORY,
         options.cpus or 0.0,
         options.pids or PIDS,
         options.user or "",
     )
-
-
-def _memory(text: str) -> int:
-    """A limit that is never reached is none."""
-    from exeat.jail.vm.host.memory import machine_memory  # for those who name a limit
-
-    size, total = parse_memory(text, least=_LEAST_MEMORY), machine_memory()
-    if total and size > total:
-        raise ConfigError("more than this machine has", where=f"--memory {text}", expected=f"at most {total >> 20}m")
-    return size
