@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import pty
+import secrets
 import signal
 import socket
 import struct
@@ -106,9 +107,17 @@ class Terminal:
         return pid
 
     def wait(self, pid: int) -> tuple[str, int]:
-        """Until a job stops or ends: "stopped" and the signal, "exited" and the status, "killed" and the signal."""
-        how, value = self._ask({"what": "wait", "pid": pid})
+        """Until a job stops or ends: "stopped" and the signal, "exited" and the status, "killed" and the signal.
+
+        All that it wrote is in `text` then.
+        """
+        mark = f"<{secrets.token_hex(8)}>"
+        how, value, is_marked = self._ask({"what": "wait", "pid": pid, "mark": mark})
         assert how != "late", f"job {pid} neither stopped nor ended, and showed {self.text!r}"
+        if is_marked:
+            self.wait_for(mark)
+            place = self._seen.index(mark.encode())
+            del self._seen[place : place + len(mark)]
         return str(how), int(value)
 
     def go_on(self, pid: int, *, foreground: bool = True) -> None:
@@ -176,6 +185,14 @@ def _wait(pid: int) -> tuple[str, int]:
     return "late", 0
 
 
+def _write(mark: str) -> bool:
+    """Behind all that was written before. Not on a terminal whose window was closed."""
+    try:
+        return os.write(1, mark.encode()) == len(mark)
+    except OSError:
+        return False
+
+
 def _go_on(pid: int, *, foreground: bool) -> None:
     if foreground:
         _take_terminal(pid)
@@ -205,7 +222,7 @@ def _be_shell(control: Any) -> None:
                 answer = _start(request["argv"], foreground=request["foreground"])
                 started.append(answer)
             case "wait":
-                answer = _wait(request["pid"])
+                answer = (*_wait(request["pid"]), _write(request["mark"]))
                 if answer[0] in ("exited", "killed"):
                     started.remove(request["pid"])
             case "go_on":
