@@ -19,7 +19,7 @@ def answer(status: int, body: object = None) -> bytes:
 
 @contextmanager
 def serving(path: Path, reply: Reply) -> Iterator[list[bytes]]:
-    """`reply` makes an answer of a whole request. The list has all requests."""
+    """`reply` makes an answer of a whole request, in a thread of its own. The list has all requests."""
     requests: list[bytes] = []
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
@@ -31,12 +31,15 @@ def serving(path: Path, reply: Reply) -> Iterator[list[bytes]]:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            with connection:
-                request = _read(connection)
-                if request:
-                    requests.append(request)
-                    with suppress(BrokenPipeError):  # the client has left
-                        connection.sendall(reply(request))
+            threading.Thread(target=talk, args=(connection,), daemon=True).start()
+
+    def talk(connection: socket.socket) -> None:
+        with connection:
+            request = _read(connection)
+            if request:
+                requests.append(request)
+                with suppress(BrokenPipeError):  # the client has left
+                    connection.sendall(reply(request))
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

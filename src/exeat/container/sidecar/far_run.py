@@ -11,7 +11,8 @@ import secrets
 import select
 import signal
 import time
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 from exeat.container.gateway_image import PORT, ensure_gateway_image
@@ -78,12 +79,23 @@ def _let_signals_end_this() -> None:
     """While things are being made. An attempt at the usual jail has left signals blocked."""
 
     def end(number: int, _: object) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # nothing interrupts the removal
         raise SystemExit(128 + number)
 
     for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Until the engine has answered. It goes on for a caller that has left, and nothing would remove what it makes."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _FarRun:
@@ -105,7 +117,9 @@ class _FarRun:
         gateway = ensure_gateway_image(self._engine, progress=_show)
         inside, outside = (self._make_network(each) for each in ("inside", "outside"))
         sidecar, log = self._start_sidecar(gateway, outside)
-        proxy = Proxy(join(self._engine, sidecar, inside), inside)
+        with _signals_wait():
+            address = join(self._engine, sidecar, inside)
+        proxy = Proxy(address, inside)
         container = self._make(self._command_body(image, proxy))
         command = Attached(self._engine, container, stdin=True, is_terminal=self._has_terminal)
         self._stack.callback(command.close)
@@ -123,13 +137,15 @@ class _FarRun:
     def _make_network(self, what: str) -> str:
         name = f"exeat-run-{self._token[:12]}-{what}"
         self._stack.callback(_remove_network, self._engine, name)
-        find_or_create(self._engine, name, is_internal=what == "inside", marks=labels("network"))
+        with _signals_wait():
+            find_or_create(self._engine, name, is_internal=what == "inside", marks=labels("network"))
         return name
 
     def _make(self, body: dict[str, Any]) -> str:
         name = f"exeat-run-{self._token[:12]}-{body['Labels']['exeat.kind']}"
         self._stack.callback(remove_container, self._engine, name)
-        return str(self._engine.call("POST", "/containers/create", query={"name": name}, body=body)["Id"])
+        with _signals_wait():
+            return str(self._engine.call("POST", "/containers/create", query={"name": name}, body=body)["Id"])
 
     def _start_sidecar(self, image: str, outside: str) -> tuple[str, Attached]:
         """It listens when this returns. Raises EngineError."""
@@ -148,7 +164,8 @@ class _FarRun:
         )
         log = Attached(self._engine, sidecar, stdin=True)
         self._stack.callback(log.close)
-        self._engine.call("POST", f"/containers/{sidecar}/start")
+        with _signals_wait():
+            self._engine.call("POST", f"/containers/{sidecar}/start")
         deadline = time.monotonic() + _READY_S
         while not self._record.is_listening:
             readable = select.select([log.connection], [], [], max(0.0, deadline - time.monotonic()))[0]
