@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.engines.base import Base
+import pytest
+
+from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOTLESS, Base, Way
 from tests.support.engines.image import archive
+from tests.support.engines.session import Engines
 from tests.support.gateways.scene import wait_until
 from tests.support.runs.running import PYTHON, Process, descendants_of, wait_gone
 
@@ -32,6 +38,33 @@ def test_only_who_has_the_engine_can_talk_to_it(engine: Base) -> None:
     assert subprocess.run([*engine.before, *argv], check=False).returncode == 0
     other = ["setpriv", "--reuid", "61999", "--regid", "61999", "--clear-groups"]
     assert subprocess.run([*other, *argv], check=False, stderr=subprocess.DEVNULL).returncode != 0
+
+
+@pytest.mark.parametrize("way", [DOCKER_ROOT, PODMAN_ROOTLESS], ids=lambda way: way.name)
+def test_one_that_dies_is_started_again_and_its_death_is_told(way: Way) -> None:
+    engines = Engines()
+    try:
+        base = engines.get(way, own="dies")
+        pid = _listener(base)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: _listener(base) not in (pid, 0), "another one")
+        assert engines.get(way, own="dies") == base
+        assert base.image in str(base.ask("GET", "/images/json"))
+    finally:
+        deaths = engines.close()
+    (death,) = deaths
+    assert f"the engine {way.service} died" in death
+
+
+def _listener(base: Base) -> int:
+    """The process that is at the engine's socket, or 0."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(base.socket))
+        except OSError:
+            return 0
+        pid: int = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        return pid
 
 
 USE = """

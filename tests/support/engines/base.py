@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.engines.image import IMAGE
-from tests.support.engines.services import GROUP_UID, ROOTLESS_UID, SOCKET_GID
+from tests.support.engines.services import GROUP_UID, SOCKET_GID, rootless_uid
 from tests.support.engines.talk import ask
 from tests.support.runs.running import environment
+
+SESSION = (os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid():x}")[:8]  # the same for all workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Way:
 DOCKER_ROOT = Way("docker-root", "docker")
 DOCKER_GROUP = Way("docker-group", "docker", GROUP_UID, SOCKET_GID)
 PODMAN_ROOT = Way("podman-root", "podman")
-PODMAN_ROOTLESS = Way("podman-rootless", "podman-rootless", ROOTLESS_UID)
+PODMAN_ROOTLESS = Way("podman-rootless", "podman-rootless", rootless_uid(SESSION))
 WAYS = (DOCKER_ROOT, DOCKER_GROUP, PODMAN_ROOT, PODMAN_ROOTLESS)
 
 

@@ -4,7 +4,8 @@
 
 Workers connect to FOLDER/keeper.sock. The first line is what they are told: {"socket": …, "pid": …}, or {"failed": …}.
 A worker that ends, however it ends, closes its connection; after the last one the engine goes. So a session that is
-killed leaves nothing either.
+killed leaves nothing either. An engine that dies is started again, so that it fails the tests of a moment and not all
+that come after them. The last worker is told how it died.
 
 The engine has a network and a view of the mounts of its own, which vanish with it. It has no PID namespace of its own:
 exeat has to find the processes of its containers. So everything that it starts is kept as a descendant, and killed.
@@ -33,6 +34,7 @@ from tests.support.own_network import bring_loopback_up
 START_S = 60
 _STOP_S = 20
 _REAP_S = 0.2
+_MAX_DEATHS = 5
 _CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000
 _MS_REC, _MS_SLAVE, _MS_BIND, _MNT_DETACH = 0x4000, 0x80000, 0x1000, 2
 _PR_SET_CHILD_SUBREAPER = 36
@@ -51,6 +53,8 @@ def main(kind: str, folder: Path, archive: Path) -> None:
             except Exception as error:
                 facts = {"failed": f"{type(error).__name__}: {error}\n{keeper.last_words()}"}
             last = _serve(listener, facts, keeper)
+            with contextlib.suppress(OSError):  # it was killed
+                last.sendall(json.dumps(keeper.deaths).encode())
         finally:
             keeper.stop()
             subprocess.run(["rm", "-rf", str(folder)], check=False)  # several times as fast as Python
@@ -69,6 +73,7 @@ def _serve(listener: socket.socket, facts: dict[str, object], keeper: _Keeper) -
     while True:
         events = selector.select(_REAP_S)
         keeper.reap()
+        keeper.revive()
         for key, _ in events:
             if key.fileobj is listener:
                 worker, _ = listener.accept()
@@ -77,8 +82,9 @@ def _serve(listener: socket.socket, facts: dict[str, object], keeper: _Keeper) -
                 workers += 1
                 continue
             worker = key.fileobj  # type: ignore[assignment]
-            if worker.recv(100).startswith(b"restart"):
-                keeper.restart()
+            if asked := worker.recv(100):
+                if asked.startswith(b"restart"):
+                    keeper.restart()
                 worker.sendall(told)
                 continue
             selector.unregister(worker)
@@ -104,9 +110,11 @@ class _Keeper:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.folder = folder
+        self.deaths: list[str] = []
         self._kind = kind
         self._service: Service | None = None
         self._engine: subprocess.Popen[bytes] | None = None
+        self._is_up = False  # once it has answered
         self._made: list[Path] = []  # folders of the machine to mount over that were not there
         self._groups = set(_control_groups(folder))
 
@@ -122,6 +130,7 @@ class _Keeper:
         self._start_engine()
         with archive.open("rb") as image:
             ask(self._service.socket, "POST", "/images/load", data=iter(lambda: image.read(1 << 20), b""))
+        self._is_up = True
         return {"socket": str(self._service.socket), "pid": os.getpid()}
 
     def _cover(self) -> None:
@@ -161,6 +170,15 @@ class _Keeper:
                     self._engine.poll()
                 else:
                     os.waitpid(ended.si_pid, 0)
+
+    def revive(self) -> None:
+        """Start it again if it has died."""
+        if not self._is_up or self._engine is None or self._engine.returncode is None:
+            return
+        if len(self.deaths) == _MAX_DEATHS:
+            raise RuntimeError(f"it dies again and again: {self.deaths}")
+        self.deaths.append(f"the engine {self._kind} died with {self._engine.returncode}: {self.last_words()}")
+        self._start_engine()
 
     def restart(self) -> None:
         """As a service manager does it."""

@@ -10,13 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Ordinary users of the tests. Their numbers belong to no one on a usual machine.
-ROOTLESS_UID = 61_010  # who has an engine of their own
 GROUP_UID = 61_020  # who may only talk to root's engine,
 SOCKET_GID = 61_021  # as a member of this group
-_SUBORDINATE = 6_200_000  # the first of ROOTLESS_UID's other numbers
+# Who has an engine of their own: another user for each session, because the kernel counts keys and watches by user.
+_ROOTLESS_UID = 61_100  # the first of them
+_SESSIONS = 100
+_SUBORDINATE = 6_200_000  # the first of their other numbers
+_SUBORDINATES = 65_536
 
 # Where engines put things whatever they are told. In the keeper's view of the files these folders are its own.
-COVERED = ("/run/containerd", "/run/netns", "/run/containers", "/run/libpod", "/run/runc", "/var/lib/cni")
+COVERED = ("/run/containerd", "/run/netns", "/run/containers", "/run/libpod", "/run/runc", "/var/lib/cni", "/dev/shm")
+
+
+def engine_folder(session: str) -> str:
+    """The name of the folder that has the engines of a session, which is named in hexadecimal digits."""
+    return f"exeat-eng-{session}"
+
+
+def rootless_uid(session: str) -> int:
+    return _ROOTLESS_UID + int(session, 16) % _SESSIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +59,22 @@ def podman(folder: Path) -> Service:
 
 def podman_rootless(folder: Path) -> Service:
     """The Podman of an ordinary user, who has 65 536 other numbers."""
+    uid = rootless_uid(folder.parent.name.rpartition("-")[2])
+    first = _SUBORDINATE + (uid - _ROOTLESS_UID) * _SUBORDINATES
     home = folder / "home"
     name = "exeat-test"
     # All of /etc: a mount over a single file goes when someone adds a user to the machine, which replaces the file.
     etc = folder / "etc"
     subprocess.run(["cp", "--archive", "/etc", str(etc)], check=True)
     for database, line in {
-        "passwd": f"{name}:x:{ROOTLESS_UID}:{ROOTLESS_UID}::{home}:/bin/sh",
-        "group": f"{name}:x:{ROOTLESS_UID}:",
+        "passwd": f"{name}:x:{uid}:{uid}::{home}:/bin/sh",
+        "group": f"{name}:x:{uid}:",
     }.items():
         with (etc / database).open("a") as file:
             file.write(f"{line}\n")
     for database in ("subuid", "subgid"):
-        (etc / database).write_text(f"{name}:{_SUBORDINATE}:65536\n")
-    return _podman(folder, ROOTLESS_UID, {"/etc": etc})
+        (etc / database).write_text(f"{name}:{first}:{_SUBORDINATES}\n")
+    return _podman(folder, uid, {"/etc": etc})
 
 
 def _podman(folder: Path, uid: int, over: Mapping[str, Path] | None = None) -> Service:

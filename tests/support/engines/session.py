@@ -16,14 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.engines.base import Base, Way
+from tests.support.engines.base import SESSION, Base, Way
 from tests.support.engines.image import archive
-from tests.support.engines.services import PROGRAMS
+from tests.support.engines.services import PROGRAMS, engine_folder
 from tests.support.programs import find, give_up
 
 _REPOSITORY = Path(__file__).parents[3]
 _START_S, _STOP_S = 180, 180
-_SESSION = (os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid():x}")[:8]
 # Podman takes no path of more than 50 characters for what it has at run time, so names are short.
 _SHORT = {"docker": "d", "podman": "p", "podman-rootless": "r"}
 _LONGEST = 8
@@ -45,12 +44,11 @@ class Engines:
         assert own, "others may be using this engine"
         self._link(way, own).restart()
 
-    def close(self) -> None:
-        """Leave, all at the same time. Whoever leaves last waits until everything is gone."""
+    def close(self) -> list[str]:
+        """Leave, all at the same time. Whoever leaves last waits until everything is gone, and learns what died."""
         for link in self._links.values():
             link.leave()
-        for link in self._links.values():
-            link.wait()
+        return [each for link in self._links.values() for each in link.wait()]
 
     def _link(self, way: Way, own: str) -> _Link:
         assert len(own) <= _LONGEST, f"a word of at most {_LONGEST} letters"
@@ -64,6 +62,7 @@ class Engines:
         facts = self._links[name].facts
         if "failed" in facts:
             give_up(f"{way.name}: cannot be started here: {facts['failed']}")
+        self._links[name].check()
         return self._links[name]
 
 
@@ -86,18 +85,25 @@ class _Link:
         self._connection.settimeout(_STOP_S)
         self._connection.shutdown(socket.SHUT_WR)
 
-    def wait(self) -> None:
-        with self._connection:
-            assert self._connection.recv(1) == b""
+    def wait(self) -> list[str]:
+        with self._connection, self._connection.makefile("rb") as rest:
+            return list(json.loads(rest.read() or b"[]"))
+
+    def check(self) -> None:
+        """An engine that has died is back when this returns."""
+        self._ask(b"check\n")
 
     def restart(self) -> None:
-        self._connection.sendall(b"restart\n")
+        self._ask(b"restart\n")
+
+    def _ask(self, what: bytes) -> None:
+        self._connection.sendall(what)
         self.facts = self._listen()
 
 
 def _link_to(service: str, name: str) -> _Link:
     image = archive()
-    folder = Path(tempfile.gettempdir(), f"exeat-eng-{_SESSION}", name)
+    folder = Path(tempfile.gettempdir(), engine_folder(SESSION), name)
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(_START_S)
     with _locked(folder):
