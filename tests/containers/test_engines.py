@@ -16,7 +16,7 @@ from tests.support.engines.base import DOCKER_ROOT, PODMAN_ROOTLESS, Base, Way
 from tests.support.engines.image import archive
 from tests.support.engines.session import Engines
 from tests.support.gateways.scene import wait_until
-from tests.support.runs.running import PYTHON, Process, descendants_of, wait_gone
+from tests.support.runs.running import AS_ROOT, PYTHON, Process, descendants_of, wait_gone
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -65,6 +65,39 @@ def _listener(base: Base) -> int:
             return 0
         pid: int = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         return pid
+
+
+COVER = """
+import sys
+from tests.support.engines.covers import Covers, take_own_mounts
+take_own_mounts()
+covers = Covers(sys.argv[2:], sys.argv[1])
+covers.mount()
+print("ready", flush=True)
+sys.stdin.read()
+covers.remove()
+"""
+
+
+@AS_ROOT
+def test_a_folder_of_the_machine_that_is_covered_goes_with_the_last_one_who_covers_it(tmp_path: Path) -> None:
+    made, was_there = tmp_path / "made", tmp_path / "there"
+    was_there.mkdir()
+    argv = [sys.executable, "-c", COVER, str(tmp_path), str(made), str(was_there)]
+    with (
+        subprocess.Popen(argv, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first,
+        subprocess.Popen(argv, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as second,
+    ):
+        for each in (first, second):
+            assert each.stdout is not None
+            assert each.stdout.readline() == b"ready\n"
+        first.communicate()
+        for folder in (made, was_there):
+            assert f" {folder} " in Path(f"/proc/{second.pid}/mountinfo").read_text()
+            assert f" {folder} " not in Path("/proc/self/mountinfo").read_text()
+        second.communicate()
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert (made.exists(), was_there.exists()) == (False, True)
 
 
 USE = """

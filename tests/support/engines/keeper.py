@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.engines.covers import Covers, cover, take_own_mounts
 from tests.support.engines.services import COVERED, SERVICES, Service
 from tests.support.engines.talk import EngineError, ask
 from tests.support.own_network import bring_loopback_up
@@ -35,8 +36,7 @@ START_S = 60
 _STOP_S = 20
 _REAP_S = 0.2
 _MAX_DEATHS = 5
-_CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000
-_MS_REC, _MS_SLAVE, _MS_BIND, _MNT_DETACH = 0x4000, 0x80000, 0x1000, 2
+_CLONE_NEWNET, _MNT_DETACH = 0x40000000, 2
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -115,15 +115,15 @@ class _Keeper:
         self._service: Service | None = None
         self._engine: subprocess.Popen[bytes] | None = None
         self._is_up = False  # once it has answered
-        self._made: list[Path] = []  # folders of the machine to mount over that were not there
+        self._covers = Covers(COVERED)
         self._groups = set(_control_groups(folder))
 
     def start(self, archive: Path) -> dict[str, object]:
         _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
         if not any(Path("/sys/fs/cgroup").iterdir()):
             raise RuntimeError("no control groups in /sys; under `ip netns exec` that is so, use `nsenter --net`")
-        _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWNET))
-        _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None))
+        _check(_libc.unshare(_CLONE_NEWNET))
+        take_own_mounts()
         bring_loopback_up()
         self._service = SERVICES[self._kind](self.folder)
         self._cover()
@@ -135,13 +135,9 @@ class _Keeper:
 
     def _cover(self) -> None:
         assert self._service is not None
-        for name in COVERED:
-            if not Path(name).exists():
-                Path(name).mkdir(parents=True)
-                self._made.append(Path(name))
-            _check(_libc.mount(b"tmpfs", name.encode(), b"tmpfs", 0, None))
+        self._covers.mount()
         for name, file in self._service.over.items():
-            _check(_libc.mount(bytes(file), name.encode(), None, _MS_BIND, None))
+            cover(name, file)
 
     def _start_engine(self) -> None:
         service = self._service
@@ -197,11 +193,7 @@ class _Keeper:
         for group in sorted(groups, key=len, reverse=True):
             with contextlib.suppress(OSError):
                 Path(group).rmdir()
-        for name in COVERED:
-            _libc.umount2(name.encode(), _MNT_DETACH)
-        for made in reversed(self._made):
-            with contextlib.suppress(OSError):  # another keeper has it too
-                made.rmdir()
+        self._covers.remove()
 
     def _containers(self) -> list[str]:
         if self._service is None:
