@@ -30,17 +30,17 @@ def place(stage: Stage, guest: Guest) -> Iterator[Workplace]:
 _KNOWN_FILES = 2_048
 _WALK = """
 import os
-for number in range(6_000):
+for number in range(3_000):
     with open(f"walked/{number:04}", "w") as file:
         file.write(str(number))
 names = sorted(os.listdir("walked"))
 read = [int(open(f"walked/{name}").read()) for name in names]
 held = []
 try:
-    while len(held) < 6_000:
+    while len(held) < 3_000:
         held.append(os.open(f"walked/{names[len(held)]}", os.O_RDONLY))
 except OSError as error:
-    print(read == list(range(6_000)), os.strerror(error.errno))
+    print(read == list(range(3_000)), os.strerror(error.errno))
 """
 
 
@@ -52,7 +52,7 @@ def test_a_guest_sees_more_files_than_their_server_may_have_descriptors(place: W
     more = "resource.setrlimit(resource.RLIMIT_NOFILE, (20_000, 20_000))\n"
     done = place.run("--guest-root", "--quiet", command=python(make + more + _WALK), before=few)
     assert (done.status, done.stdout) == (0, "True Too many open files\n"), done
-    assert len(list((place.project / "walked").iterdir())) == 6_000
+    assert len(list((place.project / "walked").iterdir())) == 3_000
 
 
 _STRAIN = """

@@ -13,6 +13,7 @@ from exeat.values import Value
 
 VIRTIOFS, NINE_P = "virtiofs", "9p"
 ROOT_TAG: Final = "root"
+_SEEN_MEANWHILE: Final = 2_048  # files that a guest may see while its server has not yet heard which it has forgotten
 
 
 class Tree(Value):
@@ -49,7 +50,10 @@ class Served(Value):
 
     def most_known_files(self) -> int:
         """That a guest remembers: virtiofsd has a descriptor for each, and needs others. 0: it does not matter."""
-        return resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2 if self.virtiofsd and self.trees else 0
+        if not (self.virtiofsd and self.trees):
+            return 0
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        return max(most // 4, min(most // 2, most - _SEEN_MEANWHILE))
 
     def open(self) -> tuple[tuple[VirtioFs | NineP, ...], list[Server]]:
         """What QEMU gets, and what is to be started for it. To be called by the supervisor."""
