@@ -110,7 +110,7 @@ def frozen(kind: type[T] | None = None, /, *, eq: bool = True, repr: bool = True
 
 def fields_of(kind: type) -> dict[str, Field]:
     """The fields of a `@frozen` class by their names, in order."""
-    return kind.__frozen_fields__  # type: ignore[attr-defined,no-any-return]
+    return kind.__frozen_fields__  # type: ignore[attr-defined,no-any-return]  # set by `_freeze`
 
 
 def replace(value: T, **changes: Any) -> T:
@@ -137,7 +137,7 @@ def _freeze(kind: type[T], *, eq: bool, shown: bool) -> type[T]:
         made.__init__(self, *values, **named)
 
     made.__init__ = begin
-    return made  # type: ignore[no-any-return]
+    return made  # type: ignore[no-any-return]  # of that kind
 
 
 def _as_frozen(fields: dict[str, Field], *, eq: bool, shown: bool) -> dict[str, Any]:

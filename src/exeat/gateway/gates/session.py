@@ -127,7 +127,7 @@ class Session:
             if data:
                 if data[:2] == b"\r\n":
                     # RFC 9112 section 2.2: an empty line before the request line is forgiven.
-                    empty = _EMPTY_LINES.match(data).end()  # type: ignore[union-attr]
+                    empty = _EMPTY_LINES.match(data).end()  # type: ignore[union-attr]  # it begins so
                     client.take(empty)
                     data = client.buffer
                     skipped += empty
