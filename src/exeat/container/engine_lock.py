@@ -18,6 +18,7 @@ from exeat.engine.owner import labels, remove_left_networks
 
 _TOKEN: Final = "exeat.token"  # noqa: S105 - the name of a label
 _AGAIN_S: Final = 0.05
+_IN_BETWEEN: Final = "no such file or directory"
 
 
 @contextmanager
@@ -59,6 +60,10 @@ def _owner(engine: Engine, path: str, marks: dict[str, str]) -> str:
         return volume_labels(engine, path, marks).get(_TOKEN, "")
     except NotFoundError:  # given back in between
         return ""
+    except EngineError as error:
+        if _IN_BETWEEN not in error.public:
+            raise
+        return ""  # Podman has forgotten it, and removes its folder while it makes another there
 
 
 def volume_labels(engine: Engine, name: str, marks: dict[str, str]) -> dict[str, str]:

@@ -43,3 +43,29 @@ def test_what_was_given_back_is_no_error(after: dict[str, str]) -> None:
 def test_a_lock_that_stays_is_an_error() -> None:
     with pytest.raises(EngineError, match="not empty"), held(cast(Engine, _Volumes(None)), "it"):
         pass
+
+
+class _Hurried(_Volumes):
+    """Podman, asked for a volume while it removes the folder of the one before."""
+
+    def __init__(self, says: str) -> None:
+        super().__init__({})
+        self.says = says
+
+    def call(self, method: str, path: str, **given: Any) -> Any:
+        if method == "POST" and self.says:
+            says, self.says = self.says, ""
+            raise EngineError(f"the engine refused: creating volume directory: mkdir it/_data: {says}")
+        return super().call(method, path, **given)
+
+
+def test_a_folder_that_goes_while_the_lock_is_taken_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exeat.container.engine_lock.remove_left_networks", lambda _: None)
+    engine = _Hurried("no such file or directory")
+    with held(cast(Engine, engine), "it"):
+        assert engine.labels
+
+
+def test_a_folder_that_cannot_be_made_is_an_error() -> None:
+    with pytest.raises(EngineError, match="no space left"), held(cast(Engine, _Hurried("no space left")), "it"):
+        pass
