@@ -18,7 +18,7 @@ system:
 venv:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || bash scripts/system-packages
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml hatch_build.py $(wildcard src/exeat/gateway/flow/native/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
 	@echo "installing exeat and its development tools into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from exeat.audit.batch import EventStream
 from exeat.audit.journal import Journal, open_journal
@@ -25,6 +25,7 @@ from exeat.gateway.doors.dropped import DropLog
 from exeat.gateway.doors.redirect import Destination, find_destination
 from exeat.gateway.doors.synthetic import SyntheticNames
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.streams import Listening, bind, listen
 from exeat.gateway.gates.resolve import IPAddress, Lookup, Resolver
 from exeat.gateway.gates.session import Session
 from exeat.gateway.limits import Limits
@@ -114,7 +115,7 @@ class Gateway:
         self._granted: list[Rule] = []  # by answers to questions
         self._dns: DnsDoor | None = None
         self._drop_log: DropLog | None = None
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[Listening] = []
         self._loop: asyncio.AbstractEventLoop
         self._emptied: asyncio.Event | None = None  # while stopping: set when no connection is left
         self._count = 0
@@ -149,14 +150,13 @@ class Gateway:
         self._sweeper = Sweeper(state, self.id, always=self._shared_journal is None)
 
     async def _listen(self) -> None:
-        binds: list[dict[str, Any]] = [{"host": self._host, "port": self._port, "reuse_port": self._reuse_port or None}]
-        if self._listeners is not None:
-            binds = [{"sock": each} for each in self._listeners]
         try:
-            for where in binds:
-                server: asyncio.Server = await self._loop.create_server(self._make_channel, backlog=4096, **where)
-                self._servers.append(server)
-                self.addresses += [listening.getsockname()[:2] for listening in server.sockets]
+            listeners = self._listeners
+            if listeners is None:
+                listeners = await bind(self._loop, self._host, self._port, reuse_port=self._reuse_port)
+            for sock in listeners:
+                self.addresses.append(sock.getsockname()[:2])
+                self._servers.append(await listen(self._loop, sock, self._make_channel))
         except OSError as error:
             raise cannot_listen(self._host, self._port, error) from None
 

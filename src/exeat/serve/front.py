@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -17,6 +18,7 @@ from exeat.audit.journal import Journal, open_journal
 from exeat.audit.rotation import Rotation
 from exeat.gateway.credentials import Login, Strangers
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.streams import Listening, bind, listen
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.gateway.process import cannot_listen, memory_limit, proxy_url
@@ -67,7 +69,8 @@ class Front:
         self._closing: set[asyncio.Task[None]] = set()
         self._journal: Journal
         self._strangers: Gateway
-        self._server: asyncio.Server
+        self._bound: list[socket.socket]
+        self._servers: list[Listening] = []
         self._log_keeper: asyncio.Task[None]
         self._loop: asyncio.AbstractEventLoop
 
@@ -79,18 +82,11 @@ class Front:
         self._journal = open_journal(self._audit, **self._rotation._asdict())
         host, port = self._where
         try:
-            self._server = await self._loop.create_server(
-                lambda: Channel(self._loop, self._on_connection),
-                host,
-                port,
-                backlog=4096,
-                reuse_port=self._reuse_port or None,
-                start_serving=False,
-            )
+            self._bound = await bind(self._loop, host, port, reuse_port=self._reuse_port)
         except OSError as error:
             await self._journal.aclose()
             raise cannot_listen(host, port, error) from None
-        self._where = self._server.sockets[0].getsockname()[:2]
+        self._where = self._bound[0].getsockname()[:2]
         self._own_ports |= {self._where[1]}
         try:
             self._strangers = self._make("", _NOTHING, _STRANGERS, Strangers())
@@ -100,10 +96,12 @@ class Front:
                 self._networks.add(client.name, client.networks)
                 self._note_reach(client)
             self._put_shares(self.clients)
-            await self._server.start_serving()
+            for sock in self._bound:
+                self._servers.append(await listen(self._loop, sock, self._make_channel))
             self._log_keeper = self._loop.create_task(self._keep_log())
         except BaseException:
-            self._server.close()
+            for each in (*self._servers, *self._bound):
+                each.close()
             await self._journal.aclose()
             raise
 
@@ -115,12 +113,16 @@ class Front:
 
     async def aclose(self, drain_s: float = 0.0) -> None:
         self._log_keeper.cancel()
-        self._server.close()
+        for server in self._servers:
+            server.close()
         everyone = [*self._gateways.values(), self._strangers]
         await asyncio.gather(*(gateway.aclose(drain_s=drain_s) for gateway in everyone), *self._closing)
         await self._journal.aclose()
 
     # Connections
+
+    def _make_channel(self) -> Channel:
+        return Channel(self._loop, self._on_connection)
 
     def _on_connection(self, channel: Channel) -> None:
         address = channel.peer

@@ -198,6 +198,7 @@ async def _relay_upgraded(
     tunnel.open_down()
     tunnel.open_up()
     await tunnel.done
+    upstream.count_moved()
     if tunnel.seen:
         session.state.counters.block(*session.live.place.key, tunnel.note)
     return upstream.sent - sent_before, upstream.received - received_before, tunnel.note

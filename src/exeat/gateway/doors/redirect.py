@@ -38,6 +38,7 @@ from exeat.gateway.doors.tunnel import (
     serve_tunnel,
 )
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.streams import as_stream
 from exeat.gateway.gates.admission import admit_interception, deny, open_upstream
 from exeat.gateway.gates.judging import place_now
 from exeat.gateway.gates.session import Session
@@ -86,21 +87,28 @@ def find_destination(transport: BaseTransport) -> Destination | None:
 
     Asked once, while the transport is being made: a descriptor's number may belong to another connection later.
     """
-    offered = transport.get_extra_info("socket")
     try:
-        # The loops offer a stand-in for the socket; uvloop's duplicates the descriptor for each question.
-        sock = socket.socket(offered.family, socket.SOCK_STREAM, 0, offered.fileno())
-        try:
-            ours = sock.getsockname()
-            found = parse_sockaddr(sock.getsockopt(_LEVELS[offered.family], _SO_ORIGINAL_DST, _SOCKADDR_BYTES))
-        finally:
-            sock.detach()
+        stream = as_stream(transport)
+        if stream is not None:
+            meant = stream.original_destination()
+            return None if meant is None else parse_sockaddr(meant)
+        ours, found = _ask_kernel(transport.get_extra_info("socket"))
     except (OSError, KeyError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in _NOT_REDIRECTED:
             return None
         _log.warning("the original destination of a connection is unknown: %r", error)
         return NOWHERE
     return None if found == _listener(ours[0], ours[1]) else found
+
+
+def _ask_kernel(offered: socket.socket) -> tuple[tuple[str, int], Destination]:
+    """The loops offer a stand-in for the socket; uvloop's duplicates the descriptor for each question."""
+    sock = socket.socket(offered.family, socket.SOCK_STREAM, 0, offered.fileno())
+    try:
+        ours = sock.getsockname()
+        return ours, parse_sockaddr(sock.getsockopt(_LEVELS[offered.family], _SO_ORIGINAL_DST, _SOCKADDR_BYTES))
+    finally:
+        sock.detach()
 
 
 @lru_cache(maxsize=64)

@@ -269,6 +269,7 @@ def _finish(session: Session, access: Access, tunnel: Tunnel, upstream: Channel)
     if tunnel.seen:
         access.record.uses(tunnel.seen)
         access.record.denied_inside(Reason.SECRET_TO_WRONG_HOST)
+    upstream.count_moved()
     session.finish(access.record, tunnel.note, upstream.sent, upstream.received)
 
 

@@ -17,6 +17,8 @@ import termios
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from exeat.gateway.flow.streams import as_stream
+
 # What a channel may hold for a reader that is busy. One read of uvloop is up to 256 KB on top of it.
 _PULL_HIGH_BYTES: Final = 64 * 1024
 # A read of this size has filled what uvloop reads into, or most of it, and there is more. uvloop would read on, up to
@@ -305,7 +307,11 @@ class Channel(asyncio.Protocol):
     def hand_over(self) -> None:
         """Read no more: someone else does, by a descriptor of the same connection."""
         self._is_handed_over = True
-        self.transport.pause_reading()
+        stream = as_stream(self.transport)
+        if stream is not None:
+            stream.hand_over()
+        else:
+            self.transport.pause_reading()
 
     def _update_reading(self) -> None:
         if self.closed or self._is_handed_over or self.transport.is_closing():
@@ -316,8 +322,18 @@ class Channel(asyncio.Protocol):
         elif not self.transport.is_reading():
             self.transport.resume_reading()
 
-    def count_spliced(self, *, received: int = 0, sent: int = 0) -> None:
-        """Bytes that the kernel has moved by itself."""
+    def forward_to(self, target: Channel, large_most: int) -> bool:
+        """Have what comes go on to `target` without Python, up to `large_most` in large pieces. False: it cannot."""
+        source, sink = as_stream(self.transport), as_stream(target.transport)
+        return source is not None and sink is not None and source.forward(sink, large_most)
+
+    def count_moved(self, *, received: int = 0, sent: int = 0) -> None:
+        """Bytes that the kernel has moved by itself, and those that have been forwarded since this was last called."""
+        stream = as_stream(self.transport)
+        if stream is not None:
+            forwarded_in, forwarded_out = stream.take_forwarded()
+            received += forwarded_in
+            sent += forwarded_out
         self.received += received
         self.sent += sent
 

@@ -114,7 +114,8 @@ class _Pump:
         return piece
 
     def _take(self, data: bytes) -> None:
-        if self.look is not None and not self.look.feed(data):
+        has_seen_enough = self.look is not None and not self.look.feed(data)
+        if has_seen_enough:
             self.look = None
         if self.watch is not None:
             detector, note = self.watch
@@ -138,19 +139,30 @@ class _Pump:
         self._target.write(data)
         if self._copied > _SPLICE_AFTER_BYTES and _CAN_SPLICE and self._tunnel.is_open:
             self._try_splice()
+        if has_seen_enough:
+            self._tunnel.forward()
+
+    def forward(self) -> None:
+        """Have bytes go on without Python if nothing is to be looked at. Those of a large transfer come back after a
+        megabyte, for the kernel to move the rest.
+        """
+        is_seen = self._budget is not None or self.watch is not None or self.guard is not None
+        if not is_seen and self._splice is None and self._source.forward_to(self._target, _SPLICE_AFTER_BYTES):
+            self._copied = _SPLICE_AFTER_BYTES
 
     def _try_splice(self) -> None:
-        """Hand over to the kernel, if nothing of ours is still on its way to the target."""
+        """Hand over to the kernel."""
         source, target = self._source, self._target
         if not (source.is_plain and target.is_plain):
             self._copied = 0
             return
-        if target.closed or source.closed or target.transport.get_write_buffer_size() or source.eof:
+        if target.closed or source.closed or source.eof:
             return
-        self._copied = 0  # if it cannot be had now, try again after the next megabyte
         try:
             self._splice = Splice(source, target, self._on_splice_end, self._on_refused)
         except OSError:
+            self._copied = 0  # it cannot be had now: try again after the next megabyte
+            self.forward()
             return
         source.hand_over()
 
@@ -242,8 +254,15 @@ class Tunnel:
     def open_up(self) -> None:
         """Let the client's bytes out, once they have been judged."""
         self._up.start()
+        self.forward()
         if self._client.closed:
             self._on_client_lost(None)
+
+    def forward(self) -> None:
+        """Have both directions go on without Python, as far as nothing is to be looked at any more."""
+        if self.is_open:
+            self._up.forward()
+            self._down.forward()
 
     def detach(self) -> None:
         """Give both channels back before a byte has moved, to be used otherwise."""

@@ -20,7 +20,7 @@ _FLAGS: Final = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK
 
 
 class Splice:
-    """One direction of a tunnel. The source's transport must be paused and the target's have nothing to send.
+    """One direction of a tunnel. The source's transport must be paused from now on.
 
     `on_end` is told how the source has ended it, `on_refused` that the target takes no more.
     """
@@ -83,6 +83,9 @@ class Splice:
         """Move what can be moved now. One round per wake-up: other connections want their turn."""
         if self.ended:
             return
+        if self._target.transport.get_write_buffer_size():
+            self._watch(reading=False, writing=True)  # what was written before goes first
+            return
         try:
             if not self.source_done and self._in_pipe < _PIPE_BYTES:
                 self._fill()
@@ -115,7 +118,7 @@ class Splice:
         if moved == 0:
             self.source_done = True
         self._in_pipe += moved
-        self._source.count_spliced(received=moved)
+        self._source.count_moved(received=moved)
 
     def _empty(self) -> None:
         try:
@@ -123,7 +126,7 @@ class Splice:
         except BlockingIOError:
             return
         self._in_pipe -= moved
-        self._target.count_spliced(sent=moved)
+        self._target.count_moved(sent=moved)
 
     def close(self) -> None:
         """Let go of the descriptors. What is in the pipe is lost, so only at the end or to cut the tunnel."""

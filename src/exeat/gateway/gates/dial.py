@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.streams import adopt, connect
 from exeat.gateway.gates.judging import share_upstream
 from exeat.gateway.gates.resolve import IPAddress, address_text
 from exeat.gateway.refusal import Refusal
@@ -56,10 +57,7 @@ async def dial(
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, ip: IPAddress, port: int, timeout_s: float) -> Channel:
-    """One address. What asyncio.timeout does, without its 10 us and two getpid calls on Python 3.11.
-
-    And uvloop's own way to connect: a socket and a writer of our own took as long, or longer.
-    """
+    """One address. What asyncio.timeout does, without its 10 us and two getpid calls on Python 3.11."""
     task = asyncio.current_task(loop)
     assert task is not None
     expired = False
@@ -71,7 +69,8 @@ async def _connect(loop: asyncio.AbstractEventLoop, ip: IPAddress, port: int, ti
 
     timer = loop.call_later(timeout_s, expire)
     try:
-        _, channel = await loop.create_connection(lambda: Channel(loop), address_text(ip), port)
+        channel = Channel(loop)
+        await connect(loop, channel, address_text(ip), port)
     except asyncio.CancelledError:
         if expired and task.uncancel() <= 0:
             raise TimeoutError from None
@@ -94,7 +93,8 @@ async def _race(
     connected = await aiohappyeyeballs.start_connection(infos, happy_eyeballs_delay=_ATTEMPT_DELAY_S, interleave=1)
     try:
         peer = connected.getpeername()[0]
-        _, channel = await loop.create_connection(lambda: Channel(loop), sock=connected)
+        channel = Channel(loop)
+        await adopt(loop, channel, connected)
     except BaseException:
         connected.close()
         raise

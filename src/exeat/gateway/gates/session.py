@@ -94,6 +94,9 @@ class Session:
         if self._patience is not None:
             # Counting bytes here, once a second, costs the data path nothing.
             client, upstream = self.client, self.upstream
+            client.count_moved()
+            if upstream is not None:
+                upstream.count_moved()
             moved = client.received + client.sent + (upstream.sent if upstream else 0)
             moved -= client.transport.get_write_buffer_size()
             if moved != self._moved:

@@ -1,0 +1,109 @@
+"""Where TCP transports come from: from C where that was built (flow/native), and from asyncio where it was not.
+
+Both have the interface of asyncio's transports, and nothing above the channel knows which it is. The C ones take two
+thirds of the system calls, and hand bytes on from one connection to another without Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from exeat.gateway.flow._streams import Poller, Stream
+
+_BACKLOG: Final = 4096
+
+
+def _native_types() -> tuple[type[Poller], type[Stream]] | None:
+    if os.environ.get("EXEAT_STREAMS") == "asyncio":
+        return None
+    try:
+        from exeat.gateway.flow._streams import Poller, Stream
+    except ImportError:  # there was no compiler when exeat was installed, or it is not Linux
+        return None
+    return Poller, Stream
+
+
+_native: Final = _native_types()
+# A poller refers to its loop only while it has connections.
+_pollers: WeakKeyDictionary[asyncio.AbstractEventLoop, Poller] = WeakKeyDictionary()
+
+
+class Listening(Protocol):
+    def close(self) -> None:
+        """Listen no more, and close the socket."""
+
+
+def _poller_of(loop: asyncio.AbstractEventLoop) -> Poller | None:
+    poller = _pollers.get(loop)
+    if poller is None and _native is not None:
+        for other in [each for each in _pollers if each.is_closed()]:
+            _pollers.pop(other).discard()
+        poller = _pollers[loop] = _native[0]()
+    return poller
+
+
+async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
+    """Sockets to listen on, one for each address of the host. Raises OSError."""
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    bound: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            bound.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+    except OSError:
+        for sock in bound:
+            sock.close()
+        raise
+    return bound
+
+
+async def listen(
+    loop: asyncio.AbstractEventLoop, sock: socket.socket, factory: Callable[[], asyncio.Protocol]
+) -> Listening:
+    """Accept connections from a bound socket, which is this listener's from here on."""
+    sock.setblocking(False)
+    poller = _poller_of(loop)
+    if poller is None:
+        return await loop.create_server(factory, sock=sock, backlog=_BACKLOG)
+    sock.listen(_BACKLOG)
+    return poller.listen(loop, sock, factory)
+
+
+async def connect(loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, address: str, port: int) -> None:
+    """Connect to an address. Raises OSError; for gates/dial.py, which takes none that was not judged."""
+    poller = _poller_of(loop)
+    if poller is None:
+        await loop.create_connection(lambda: protocol, address, port)
+        return
+    stream, connected = poller.connect(loop, protocol, address, port)
+    try:
+        await connected
+    except BaseException:
+        stream.abort()
+        raise
+
+
+async def adopt(loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, sock: socket.socket) -> None:
+    """Use a connected socket, which is the transport's from here on."""
+    poller = _poller_of(loop)
+    if poller is None:
+        await loop.create_connection(lambda: protocol, sock=sock)
+        return
+    poller.adopt(loop, protocol, sock.detach())
+
+
+def as_stream(transport: object) -> Stream | None:
+    """The transport, if it is one of C."""
+    return transport if _native is not None and isinstance(transport, _native[1]) else None
