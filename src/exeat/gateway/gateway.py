@@ -25,7 +25,7 @@ from exeat.gateway.doors.dropped import DropLog
 from exeat.gateway.doors.redirect import Destination, find_destination
 from exeat.gateway.doors.synthetic import SyntheticNames
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.streams import Listening, bind, listen
+from exeat.gateway.flow.streams import Listening, Streams, bind
 from exeat.gateway.gates.resolve import IPAddress, Lookup, Resolver
 from exeat.gateway.gates.session import Session
 from exeat.gateway.limits import Limits
@@ -53,6 +53,8 @@ class Gateway:
     network it is in. `dns_udp` and `dns_tcp` are bound sockets of it, on which DNS is answered, and on `dropped` the
     kernel tells which packets were dropped there. All sockets given are the gateway's from `start` on. `interception`:
     look into TLS where secrets or rules on methods and paths ask for it.
+
+    `streams`: those of the channels that others accept for it.
 
     `ask` is called about every place that no rule lists. A yes becomes a rule. No answer in `ask_timeout_s` is a no.
     """
@@ -83,6 +85,7 @@ class Gateway:
         ask: Answerer | None = None,
         ask_timeout_s: float = 30.0,
         who_asks: WhoAsks | None = None,
+        streams: Streams | None = None,
     ) -> None:
         if (dns_udp or dns_tcp) and not redirected:
             raise ValueError("DNS is answered only where connections are redirected")
@@ -112,6 +115,7 @@ class Gateway:
         self._ask = ask
         self._ask_timeout_s = ask_timeout_s
         self._who_asks = who_asks
+        self._streams = streams
         self._granted: list[Rule] = []  # by answers to questions
         self._dns: DnsDoor | None = None
         self._drop_log: DropLog | None = None
@@ -131,13 +135,13 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         shared = self._shared_journal
         journal = JournalShare(shared) if shared else open_journal(self._audit, **self._audit_rotation._asdict())
-        state = self._state = self._make_state(journal=journal)
+        state = self._state = self._make_state(journal=journal, streams=self._streams or Streams(self._loop))
         if self._ask is not None:
             from exeat.gateway.gates.questions import Questions  # for those who ask
 
             state.ask_with(Questions(self._ask, self._ask_timeout_s, self.grant, self._who_asks))
         try:
-            await self._listen()
+            await self._listen(state)
             state.listen_on({*self._own_ports, *(port for _, port in self.addresses)})
             await self._record_start(state)
             await self._start_dns(state)
@@ -149,14 +153,14 @@ class Gateway:
             raise
         self._sweeper = Sweeper(state, self.id, always=self._shared_journal is None)
 
-    async def _listen(self) -> None:
+    async def _listen(self, state: State) -> None:
         try:
             listeners = self._listeners
             if listeners is None:
                 listeners = await bind(self._loop, self._host, self._port, reuse_port=self._reuse_port)
             for sock in listeners:
                 self.addresses.append(sock.getsockname()[:2])
-                self._servers.append(await listen(self._loop, sock, self._make_channel))
+                self._servers.append(await state.streams.listen(sock, self._make_channel))
         except OSError as error:
             raise cannot_listen(self._host, self._port, error) from None
 

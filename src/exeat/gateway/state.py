@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +22,7 @@ from exeat.wire.http1 import KnownHeads
 
 if TYPE_CHECKING:
     from exeat.gateway.doors.synthetic import SyntheticNames
+    from exeat.gateway.flow.streams import Streams
     from exeat.gateway.gates.questions import Questions
     from exeat.gateway.gates.resolve import Resolver
     from exeat.gateway.gates.session import Session
@@ -205,7 +205,10 @@ class State:
         names: SyntheticNames | None = None,
         interception: Interception | None = None,
         closed: Callable[[IPv4Address | IPv6Address], Rule | None] | None = None,
+        streams: Streams,
     ) -> None:
+        self.streams = streams
+        self.loop = streams.loop
         self.interception = interception
         self.closed = closed  # the rule that closes an address, for what the policy does not know
         self.questions: Questions | None = None  # where someone may be asked about what no rule lists
@@ -224,7 +227,6 @@ class State:
         self.known_heads = KnownHeads()
         self.counters = Counters()
         self.records = Records(journal, self.counters, sandbox, jail)
-        self.loop = asyncio.get_running_loop()
         self.own_ports: frozenset[int] = frozenset()  # where we listen ourselves: never a destination
         self.set_policy(policy)
 

@@ -18,7 +18,7 @@ from exeat.audit.journal import Journal, open_journal
 from exeat.audit.rotation import Rotation
 from exeat.gateway.credentials import Login, Strangers
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.streams import Listening, bind, listen
+from exeat.gateway.flow.streams import Listening, Streams, bind
 from exeat.gateway.gateway import Gateway
 from exeat.gateway.limits import Limits
 from exeat.gateway.process import cannot_listen, memory_limit, proxy_url
@@ -69,6 +69,7 @@ class Front:
         self._closing: set[asyncio.Task[None]] = set()
         self._journal: Journal
         self._strangers: Gateway
+        self._streams: Streams
         self._bound: list[socket.socket]
         self._servers: list[Listening] = []
         self._log_keeper: asyncio.Task[None]
@@ -79,6 +80,7 @@ class Front:
     async def start(self) -> None:
         """Listen. Raises StartError."""
         self._loop = asyncio.get_running_loop()
+        self._streams = Streams(self._loop)
         self._journal = open_journal(self._audit, **self._rotation._asdict())
         host, port = self._where
         try:
@@ -97,7 +99,7 @@ class Front:
                 self._note_reach(client)
             self._put_shares(self.clients)
             for sock in self._bound:
-                self._servers.append(await listen(self._loop, sock, self._make_channel))
+                self._servers.append(await self._streams.listen(sock, self._make_channel))
             self._log_keeper = self._loop.create_task(self._keep_log())
         except BaseException:
             for each in (*self._servers, *self._bound):
@@ -223,6 +225,7 @@ class Front:
             listeners=(),
             own_ports=self._own_ports,
             closed=partial(self._closed, name) if name else None,
+            streams=self._streams,
         )
 
     async def _change(self, before: Client, client: Client) -> int:

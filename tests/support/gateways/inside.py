@@ -9,6 +9,7 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.streams import Streams
 from exeat.gateway.gates.dial import dial
 from exeat.gateway.gates.resolve import IPAddress
 from tests.support.gateways.gate import Gate
@@ -26,12 +27,12 @@ class Detour:
         self.ports: dict[int, int] = {}  # the port asked for -> the one gone to
 
     async def __call__(
-        self, loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
+        self, streams: Streams, addresses: Sequence[IPAddress], port: int, timeout_s: float
     ) -> tuple[Channel, IPAddress]:
         self.made += [(str(ip), port) for ip in addresses]
         if self.before is not None:
             await self.before()
-        channel, _ = await dial(loop, [_LOOPBACK], self.ports.get(port, port), timeout_s)
+        channel, _ = await dial(streams, [_LOOPBACK], self.ports.get(port, port), timeout_s)
         return channel, addresses[0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import ssl
@@ -10,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.streams import Streams
 from exeat.gateway.gates.resolve import IPAddress
 from exeat.gateway.tls.interception import HTTP1, Alpn, Intercept, Interception
 from exeat.policy import Policy, build_policy
@@ -39,9 +39,9 @@ class Routes(Dials):
         self.ports: dict[int, int] = {}
 
     async def __call__(
-        self, loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
+        self, streams: Streams, addresses: Sequence[IPAddress], port: int, timeout_s: float
     ) -> tuple[Channel, IPAddress]:
-        return await super().__call__(loop, addresses, self.ports.get(port, port), timeout_s)
+        return await super().__call__(streams, addresses, self.ports.get(port, port), timeout_s)
 
 
 class Upstreams:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.streams import Streams
 from exeat.gateway.gates.dial import DialError, dial
 from exeat.gateway.gates.resolve import IPAddress
 from exeat.policy.host import unmapped
@@ -40,14 +41,14 @@ class Dials:
         self.before: Callable[[], Awaitable[None]] | None = None  # awaited before each attempt
 
     async def __call__(
-        self, loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
+        self, streams: Streams, addresses: Sequence[IPAddress], port: int, timeout_s: float
     ) -> tuple[Channel, IPAddress]:
         self.made.append((tuple(map(str, addresses)), port))
         if self.before is not None:
             await self.before()
         if not all(unmapped(ip).is_loopback for ip in addresses):
             raise DialError("the server refused the connection", ProxyError.CONNECTION_REFUSED)
-        return await dial(loop, addresses, port, timeout_s)
+        return await dial(streams, addresses, port, timeout_s)
 
 
 class AnyName(dict[str, Sequence[str]]):

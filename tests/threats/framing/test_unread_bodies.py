@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.streams import Streams
 from exeat.gateway.gates.dial import dial
 from exeat.gateway.gates.resolve import IPAddress
 from exeat.wire.http2 import End, Head, RequestReader
@@ -253,9 +254,9 @@ def test_a_connection_that_was_answered_before_it_was_asked_is_not_kept(
     start_gate: StartGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def dial_slowly(
-        loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
+        streams: Streams, addresses: Sequence[IPAddress], port: int, timeout_s: float
     ) -> tuple[Channel, IPAddress]:
-        channel, ip = await dial(loop, addresses, port, timeout_s)
+        channel, ip = await dial(streams, addresses, port, timeout_s)
         while not channel.buffer:  # noqa: ASYNC110 - what is waited for is the kernel
             await asyncio.sleep(0.001)
         return channel, ip

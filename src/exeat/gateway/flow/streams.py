@@ -10,8 +10,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from exeat.gateway.flow._streams import Poller, Stream
@@ -30,8 +29,6 @@ def _native_types() -> tuple[type[Poller], type[Stream]] | None:
 
 
 _native: Final = _native_types()
-# A poller refers to its loop only while it has connections.
-_pollers: WeakKeyDictionary[asyncio.AbstractEventLoop, Poller] = WeakKeyDictionary()
 
 
 class Listening(Protocol):
@@ -39,13 +36,44 @@ class Listening(Protocol):
         """Listen no more, and close the socket."""
 
 
-def _poller_of(loop: asyncio.AbstractEventLoop) -> Poller | None:
-    poller = _pollers.get(loop)
-    if poller is None and _native is not None:
-        for other in [each for each in _pollers if each.is_closed()]:
-            _pollers.pop(other).discard()
-        poller = _pollers[loop] = _native[0]()
-    return poller
+class Streams:
+    """The connections of one owner, in its loop. Only among these are bytes handed on without Python.
+
+    Holds neither memory nor descriptors while there are no connections and no listeners.
+    """
+
+    __slots__ = ("_poller", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._poller = _native[0]() if _native is not None else None
+
+    async def listen(self, sock: socket.socket, factory: Callable[[], asyncio.Protocol]) -> Listening:
+        """Accept connections from a bound socket, which is this listener's from here on."""
+        sock.setblocking(False)
+        if self._poller is None:
+            return await self.loop.create_server(factory, sock=sock, backlog=_BACKLOG)
+        sock.listen(_BACKLOG)
+        return self._poller.listen(self.loop, sock, factory)
+
+    async def connect(self, protocol: asyncio.Protocol, address: str, port: int) -> None:
+        """Connect to an address. Raises OSError. For gates/dial.py, which takes none that was not judged."""
+        if self._poller is None:
+            await self.loop.create_connection(lambda: protocol, address, port)
+            return
+        stream, connected = self._poller.connect(self.loop, protocol, address, port)
+        try:
+            await connected
+        except BaseException:
+            stream.abort()
+            raise
+
+    async def adopt(self, protocol: asyncio.Protocol, sock: socket.socket) -> None:
+        """Use a connected socket, which is the transport's from here on."""
+        if self._poller is None:
+            await self.loop.create_connection(lambda: protocol, sock=sock)
+        else:
+            self._poller.adopt(self.loop, protocol, sock.detach())
 
 
 async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
@@ -67,41 +95,6 @@ async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int, *, reuse_p
             sock.close()
         raise
     return bound
-
-
-async def listen(
-    loop: asyncio.AbstractEventLoop, sock: socket.socket, factory: Callable[[], asyncio.Protocol]
-) -> Listening:
-    """Accept connections from a bound socket, which is this listener's from here on."""
-    sock.setblocking(False)
-    poller = _poller_of(loop)
-    if poller is None:
-        return await loop.create_server(factory, sock=sock, backlog=_BACKLOG)
-    sock.listen(_BACKLOG)
-    return poller.listen(loop, sock, factory)
-
-
-async def connect(loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, address: str, port: int) -> None:
-    """Connect to an address. Raises OSError; for gates/dial.py, which takes none that was not judged."""
-    poller = _poller_of(loop)
-    if poller is None:
-        await loop.create_connection(lambda: protocol, address, port)
-        return
-    stream, connected = poller.connect(loop, protocol, address, port)
-    try:
-        await connected
-    except BaseException:
-        stream.abort()
-        raise
-
-
-async def adopt(loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, sock: socket.socket) -> None:
-    """Use a connected socket, which is the transport's from here on."""
-    poller = _poller_of(loop)
-    if poller is None:
-        await loop.create_connection(lambda: protocol, sock=sock)
-        return
-    poller.adopt(loop, protocol, sock.detach())
 
 
 def as_stream(transport: object) -> Stream | None:

@@ -132,7 +132,7 @@ async def _dial(
     if not still_allowed(state, access):
         return _revoked(access)
     try:
-        channel, ip = await dial(state.loop, addresses, place.port, state.limits.connect_s)
+        channel, ip = await dial(state.streams, addresses, place.port, state.limits.connect_s)
     except DialError as error:
         return _fail(access, Refusal(error.status, f"{place}: {error.public}", error.kind))
     access.record.leads_to(address_text(ip))

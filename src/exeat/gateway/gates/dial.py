@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.streams import adopt, connect
+from exeat.gateway.flow.streams import Streams
 from exeat.gateway.gates.judging import share_upstream
 from exeat.gateway.gates.resolve import IPAddress, address_text
 from exeat.gateway.refusal import Refusal
@@ -42,22 +42,23 @@ class DialError(ExeatError):
 
 
 async def dial(
-    loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
+    streams: Streams, addresses: Sequence[IPAddress], port: int, timeout_s: float
 ) -> tuple[Channel, IPAddress]:
     """Connect to the first of `addresses` that answers, racing the families (RFC 8305)."""
     try:
         if len(addresses) > 1:
             async with asyncio.timeout(timeout_s):
-                return await _race(loop, addresses, port)
-        return await _connect(loop, addresses[0], port, timeout_s), addresses[0]
+                return await _race(streams, addresses, port)
+        return await _connect(streams, addresses[0], port, timeout_s), addresses[0]
     except TimeoutError:
         raise DialError("the server did not answer in time", ProxyError.CONNECTION_TIMEOUT, 504) from None
     except OSError as error:
         raise _explain(error) from None
 
 
-async def _connect(loop: asyncio.AbstractEventLoop, ip: IPAddress, port: int, timeout_s: float) -> Channel:
+async def _connect(streams: Streams, ip: IPAddress, port: int, timeout_s: float) -> Channel:
     """One address. What asyncio.timeout does, without its 10 us and two getpid calls on Python 3.11."""
+    loop = streams.loop
     task = asyncio.current_task(loop)
     assert task is not None
     expired = False
@@ -70,7 +71,7 @@ async def _connect(loop: asyncio.AbstractEventLoop, ip: IPAddress, port: int, ti
     timer = loop.call_later(timeout_s, expire)
     try:
         channel = Channel(loop)
-        await connect(loop, channel, address_text(ip), port)
+        await streams.connect(channel, address_text(ip), port)
     except asyncio.CancelledError:
         if expired and task.uncancel() <= 0:
             raise TimeoutError from None
@@ -80,9 +81,7 @@ async def _connect(loop: asyncio.AbstractEventLoop, ip: IPAddress, port: int, ti
     return channel
 
 
-async def _race(
-    loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int
-) -> tuple[Channel, IPAddress]:
+async def _race(streams: Streams, addresses: Sequence[IPAddress], port: int) -> tuple[Channel, IPAddress]:
     import aiohappyeyeballs  # only for names with several addresses
 
     infos: list[aiohappyeyeballs.AddrInfoType] = []
@@ -93,8 +92,8 @@ async def _race(
     connected = await aiohappyeyeballs.start_connection(infos, happy_eyeballs_delay=_ATTEMPT_DELAY_S, interleave=1)
     try:
         peer = connected.getpeername()[0]
-        channel = Channel(loop)
-        await adopt(loop, channel, connected)
+        channel = Channel(streams.loop)
+        await streams.adopt(channel, connected)
     except BaseException:
         connected.close()
         raise

@@ -16,6 +16,7 @@ import uvloop
 from exeat.audit.journal import open_journal
 from exeat.gateway.doors.dns import TTL_S, DnsDoor
 from exeat.gateway.doors.synthetic import SyntheticNames
+from exeat.gateway.flow.streams import Streams
 from exeat.gateway.gates.resolve import Resolver
 from exeat.gateway.limits import Limits
 from exeat.gateway.state import State
@@ -44,6 +45,7 @@ class Bench:
             journal=self.journal,
             resolver=self.resolver,
             credentials=None,
+            streams=Streams(asyncio.get_running_loop()),
         )
         self.names = SyntheticNames(lambda: self.now, size)
         self.door = DnsDoor(self.state, self.names)

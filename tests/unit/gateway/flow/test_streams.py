@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import resource
@@ -11,11 +12,13 @@ import struct
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from exeat.gateway.flow import streams
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.streams import Listening, Streams, bind
 from exeat.gateway.process import run_in_loop
 
 NATIVE = streams._native is not None
@@ -75,22 +78,24 @@ class Seen(asyncio.Protocol):
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what is waited for is the kernel
             await asyncio.sleep(0.001)
 
 
-async def pair(make: Callable[[], asyncio.Protocol] = Seen) -> tuple[asyncio.Protocol, socket.socket]:
+async def pair(
+    make: Callable[[], asyncio.Protocol] = Seen, ours: Streams | None = None
+) -> tuple[asyncio.Protocol, socket.socket]:
     """A protocol that was accepted, and the socket at the other end."""
     loop = asyncio.get_running_loop()
+    (sock,) = await bind(loop, "127.0.0.1", 0, reuse_port=False)
     made: list[asyncio.Protocol] = []
-    (sock,) = await streams.bind(loop, "127.0.0.1", 0, reuse_port=False)
 
     def factory() -> asyncio.Protocol:
         made.append(make())
         return made[-1]
 
     where = sock.getsockname()
-    listening = await streams.listen(loop, sock, factory)
+    listening = await (ours or Streams(loop)).listen(sock, factory)
     client = socket.socket()
     client.setblocking(False)
     await loop.sock_connect(client, where)
@@ -103,6 +108,14 @@ async def seen_pair() -> tuple[Seen, socket.socket]:
     seen, client = await pair()
     assert isinstance(seen, Seen)
     return seen, client
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def most_descriptor() -> int:
+    return max(int(each.name) for each in Path("/proc/self/fd").iterdir())
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
@@ -244,14 +257,14 @@ def test_a_refused_connection_is_an_error_and_leaves_nothing(kind: str) -> None:
             closed.bind(("127.0.0.1", 0))
             port = closed.getsockname()[1]
             (kept, client) = await seen_pair()  # so that what belongs to the loop is there
-            before = len(os.listdir("/proc/self/fd"))
+            before = open_descriptors()
             for _ in range(3):
                 seen = Seen()
                 with pytest.raises(ConnectionRefusedError):
-                    await streams.connect(loop, seen, "127.0.0.1", port)
+                    await Streams(loop).connect(seen, "127.0.0.1", port)
                 await asyncio.sleep(0.01)
                 assert seen.told == []
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert open_descriptors() == before
             kept.transport.abort()
             client.close()
 
@@ -269,13 +282,13 @@ def test_a_connection_that_is_given_up_leaves_nothing() -> None:
                 filler.setblocking(False)
                 filler.connect_ex(deaf.getsockname())
             kept, client = await seen_pair()
-            before = len(os.listdir("/proc/self/fd"))
+            before = open_descriptors()
             seen = Seen()
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await streams.connect(loop, seen, *deaf.getsockname())
+                    await Streams(loop).connect(seen, *deaf.getsockname())
             await asyncio.sleep(0.01)
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert open_descriptors() == before
             assert seen.told == []
             kept.transport.abort()
             client.close()
@@ -286,7 +299,7 @@ def test_a_connection_that_is_given_up_leaves_nothing() -> None:
 def test_ipv6_and_names_of_peers(kind: str) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        (sock,) = await streams.bind(loop, "::1", 0, reuse_port=True)
+        (sock,) = await bind(loop, "::1", 0, reuse_port=True)
         accepted: list[Seen] = []
 
         def factory() -> Seen:
@@ -294,9 +307,9 @@ def test_ipv6_and_names_of_peers(kind: str) -> None:
             return accepted[-1]
 
         port = sock.getsockname()[1]
-        listening = await streams.listen(loop, sock, factory)
+        listening = await Streams(loop).listen(sock, factory)
         out = Seen()
-        await streams.connect(loop, out, "::1", port)
+        await Streams(loop).connect(out, "::1", port)
         await until(lambda: accepted and accepted[0].told)
         assert out.transport.get_extra_info("peername")[:2] == ("::1", port)
         assert accepted[0].transport.get_extra_info("peername")[0] == "::1"
@@ -318,7 +331,7 @@ def test_a_connected_socket_can_be_adopted(kind: str) -> None:
             sock.setblocking(False)
             other, _ = server.accept()
             seen = Seen()
-            await streams.adopt(loop, seen, sock)
+            await Streams(loop).adopt(seen, sock)
             other.sendall(b"hello")
             await until(lambda: seen.data == b"hello")
             other.close()
@@ -409,7 +422,7 @@ def test_a_protocol_can_be_replaced_while_it_is_told(kind: str) -> None:
 def test_clients_are_told_by_a_close_when_descriptors_run_out() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        (sock,) = await streams.bind(loop, "127.0.0.1", 0, reuse_port=False)
+        (sock,) = await bind(loop, "127.0.0.1", 0, reuse_port=False)
         accepted: list[Seen] = []
 
         def factory() -> Seen:
@@ -417,10 +430,10 @@ def test_clients_are_told_by_a_close_when_descriptors_run_out() -> None:
             return accepted[-1]
 
         where = sock.getsockname()
-        listening = await streams.listen(loop, sock, factory)
+        listening = await Streams(loop).listen(sock, factory)
         clients = [socket.socket() for _ in range(4)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_descriptor() + 1, hard))
         fillers: list[int] = []
         try:
             with pytest.raises(OSError, match="Too many open files"):
@@ -454,7 +467,7 @@ def test_clients_are_told_by_a_close_when_descriptors_run_out() -> None:
 def test_a_listener_can_be_closed_by_the_connection_that_it_accepted() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        closing: list[streams.Listening] = []
+        closing: list[Listening] = []
 
         class Closer(Seen):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -470,9 +483,9 @@ def test_a_listener_can_be_closed_by_the_connection_that_it_accepted() -> None:
 
         places = []
         for _ in range(3):
-            (sock,) = await streams.bind(loop, "127.0.0.1", 0, reuse_port=False)
+            (sock,) = await bind(loop, "127.0.0.1", 0, reuse_port=False)
             places.append(sock.getsockname())
-            closing.append(await streams.listen(loop, sock, factory))
+            closing.append(await Streams(loop).listen(sock, factory))
         clients = []
         for where in places * 3:
             clients.append(socket.socket())
@@ -490,7 +503,7 @@ def test_a_listener_can_be_closed_by_the_connection_that_it_accepted() -> None:
 
 
 @needs_native
-def test_what_a_closed_loop_left_is_closed_with_the_next() -> None:
+def test_what_a_closed_loop_left_is_closed_by_the_garbage_collector() -> None:
     left: list[Seen] = []
 
     async def leave() -> None:
@@ -500,18 +513,44 @@ def test_what_a_closed_loop_left_is_closed_with_the_next() -> None:
         seen.transport.pause_reading()
 
     run(leave)
-    transport = left[0].transport
-    assert transport.get_extra_info("socket") is not None
+    descriptor = left[0].transport.get_extra_info("socket").fileno()
+    assert Path(f"/proc/self/fd/{descriptor}").is_socket()
+    left.clear()
+    gc.collect()
+    assert not Path(f"/proc/self/fd/{descriptor}").exists()
 
-    async def another() -> None:
+
+@needs_native
+def test_without_connections_no_descriptor_is_held() -> None:
+    async def main() -> None:
+        before = open_descriptors()
         seen, client = await seen_pair()
-        seen.transport.abort()
-        await seen.ended
+        assert open_descriptors() > before
         client.close()
+        seen.transport.close()
+        await seen.ended
+        await asyncio.sleep(0)
+        assert open_descriptors() == before
 
-    run(another)
-    assert transport.get_extra_info("socket") is None
-    assert transport.is_closing()
+    run(main)
+
+
+@needs_native
+def test_streams_of_different_owners_do_not_forward_to_each_other() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        one, first = await pair(lambda: Channel(loop))
+        two, second = await pair(lambda: Channel(loop))
+        assert isinstance(one, Channel)
+        assert isinstance(two, Channel)
+        assert not one.forward_to(two, 1)
+        for each in (one, two):
+            each.abort()
+        await until(lambda: one.closed and two.closed)
+        first.close()
+        second.close()
+
+    run(main)
 
 
 # Forwarding
@@ -551,10 +590,11 @@ def echoing(limit_s: float = 60) -> Iterator[tuple[str, int]]:
 async def forwarded(where: tuple[str, int], large_most: int) -> tuple[Channel, Channel, socket.socket]:
     """A client, and the two channels of its tunnel to a server, which hand on without Python."""
     loop = asyncio.get_running_loop()
-    client, sock = await pair(lambda: Channel(loop))
+    ours = Streams(loop)
+    client, sock = await pair(lambda: Channel(loop), ours)
     assert isinstance(client, Channel)
     server = Channel(loop)
-    await streams.connect(loop, server, *where)
+    await ours.connect(server, *where)
     for one, other in ((client, server), (server, client)):
         other.fed_by(one)
         assert one.forward_to(other, large_most)
@@ -609,8 +649,9 @@ def test_forwarded_bytes_are_the_same_in_the_same_order(seed: int) -> None:
 def test_a_peer_that_does_not_read_stops_the_source() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        source, sender = await pair(lambda: Channel(loop))
-        target, deaf = await pair(lambda: Channel(loop))
+        ours = Streams(loop)
+        source, sender = await pair(lambda: Channel(loop), ours)
+        target, deaf = await pair(lambda: Channel(loop), ours)
         assert isinstance(source, Channel)
         assert isinstance(target, Channel)
         target.fed_by(source)
@@ -640,8 +681,9 @@ def test_a_peer_that_does_not_read_stops_the_source() -> None:
 def test_a_large_transfer_comes_back_to_python() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        source, sender = await pair(lambda: Channel(loop))
-        target, reader = await pair(lambda: Channel(loop))
+        ours = Streams(loop)
+        source, sender = await pair(lambda: Channel(loop), ours)
+        target, reader = await pair(lambda: Channel(loop), ours)
         assert isinstance(source, Channel)
         assert isinstance(target, Channel)
         assert source.forward_to(target, 100_000)

@@ -9,9 +9,11 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from exeat.gateway.flow.streams import Streams
 from exeat.gateway.gates.dial import DialError, _explain, dial
 from exeat.gateway.gates.resolve import IPAddress
 
@@ -30,12 +32,17 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
+def open_sockets() -> int:
+    links = list(Path("/proc/self/fd").iterdir())
+    return sum(each.is_socket() for each in links)
+
+
 def test_one_address_is_connected_to() -> None:
     """And comes back with the connection."""
 
     async def main() -> None:
         with listening() as port:
-            channel, ip = await dial(asyncio.get_running_loop(), addresses("127.0.0.1"), port, 5)
+            channel, ip = await dial(Streams(asyncio.get_running_loop()), addresses("127.0.0.1"), port, 5)
             assert str(ip) == "127.0.0.1"
             channel.abort()
             await asyncio.sleep(0)
@@ -48,11 +55,11 @@ def test_an_address_that_refuses_does_not_spoil_the_others() -> None:
 
     async def main() -> None:
         with listening("127.0.0.2") as port:
-            before = open_descriptors()
-            loop = asyncio.get_running_loop()
-            channel, ip = await dial(loop, addresses("127.0.0.1", "127.0.0.2", "127.0.0.3"), port, 5)
+            before = open_sockets()
+            streams = Streams(asyncio.get_running_loop())
+            channel, ip = await dial(streams, addresses("127.0.0.1", "127.0.0.2", "127.0.0.3"), port, 5)
             assert str(ip) == "127.0.0.2"
-            assert open_descriptors() == before + 1
+            assert open_sockets() == before + 1
             channel.abort()
             await asyncio.sleep(0)
 
@@ -73,14 +80,14 @@ def test_an_address_that_is_silent_does_not_hold_up_the_others() -> None:
                 filler.setblocking(False)
                 filler.connect_ex(("127.0.0.1", port))
             stack.enter_context(listening("127.0.0.2", port))
-            loop = asyncio.get_running_loop()
+            streams = Streams(asyncio.get_running_loop())
             before = open_descriptors()
-            channel, ip = await dial(loop, addresses("127.0.0.1", "127.0.0.2"), port, 10)
+            channel, ip = await dial(streams, addresses("127.0.0.1", "127.0.0.2"), port, 10)
             assert str(ip) == "127.0.0.2"
             channel.abort()
             await asyncio.sleep(0)
             with pytest.raises(DialError) as caught:
-                await dial(loop, addresses("127.0.0.1"), port, 0.05)
+                await dial(streams, addresses("127.0.0.1"), port, 0.05)
             assert (caught.value.kind, caught.value.status) == ("connection_timeout", 504)
             await asyncio.sleep(0)
             assert open_descriptors() == before
@@ -96,7 +103,7 @@ def test_all_refused_is_refused(hosts: tuple[str, ...]) -> None:
         with socket.socket() as held:
             held.bind(("127.0.0.1", 0))
             with pytest.raises(DialError) as caught:
-                await dial(asyncio.get_running_loop(), addresses(*hosts), held.getsockname()[1], 5)
+                await dial(Streams(asyncio.get_running_loop()), addresses(*hosts), held.getsockname()[1], 5)
         assert caught.value.kind == "connection_refused"
 
     asyncio.run(main())

@@ -13,6 +13,7 @@ import pytest
 from h2.errors import ErrorCodes
 
 from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.streams import Streams
 from exeat.gateway.gates.resolve import IPAddress
 from exeat.gateway.http2.back import Http2Upstream
 from exeat.gateway.http2.link import STREAM_WINDOW
@@ -36,10 +37,10 @@ class Both:
         return self.servers[-1]
 
     async def dial(
-        self, loop: asyncio.AbstractEventLoop, addresses: Sequence[IPAddress], port: int, timeout_s: float
+        self, streams: Streams, addresses: Sequence[IPAddress], port: int, timeout_s: float
     ) -> tuple[Channel, IPAddress]:
         if not (self.upstreams and self.upstreams[-1].usable):
-            pipe = Pipe(loop)
+            pipe = Pipe(streams.loop)
             upstream = Http2Upstream(pipe.channel, Limits(), Counters())
             upstream.start()
             self.upstreams.append(upstream)

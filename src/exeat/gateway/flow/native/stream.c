@@ -148,13 +148,19 @@ static Py_ssize_t receive(Stream *stream, char *data, Py_ssize_t size)
     if (got > 0) {
         if (got < size && !stream->is_thorough)
             stream->can_read = false;
+        stream->read_turn = stream->poller->turn;
+        stream->poller->read += got;
         return got;
     }
     stream->can_read = false;
-    if (got == 0)
+    if (got == 0) {
         see_end(stream);
-    else if (errno != EAGAIN)
+    } else if (errno != EAGAIN && stream->read_turn == stream->poller->turn) {
+        stream->failed = errno;
+        poller_add_due(stream);
+    } else if (errno != EAGAIN) {
         fail(stream, errno);
+    }
     return 0;
 }
 
@@ -460,6 +466,10 @@ void stream_drop(Stream *stream)
 
 void stream_do_due(Stream *stream)
 {
+    if (stream->failed != 0 && stream->read_turn != stream->poller->turn)
+        fail(stream, stream->failed);
+    else if (stream->failed != 0)
+        poller_add_due(stream);
     if (stream->is_over)
         lose(stream);
     else if (stream_may_read(stream))

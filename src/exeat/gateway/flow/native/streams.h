@@ -31,11 +31,13 @@ extern struct Names {
     PyObject *get_buffer, *buffer_updated, *done, *set_result, *set_exception, *work, *tidy;
 } names;
 
-typedef struct {
+typedef struct Poller {
     PyObject_HEAD
-    int epoll;
+    int epoll;             /* while there are users */
     int reserve;           /* a descriptor to give up when there are no more, so that a client can be told by a close */
     Py_ssize_t users;      /* streams and listeners; without any, the loop is let go of */
+    unsigned turn;
+    Py_ssize_t read;       /* bytes in this turn */
     bool python;           /* was called in this turn, so that it may have something to do */
     bool working;          /* what is due will be looked at before this turn ends */
     bool kicked;           /* the loop will call `tidy` */
@@ -44,13 +46,14 @@ typedef struct {
     PyObject *fatal;       /* an exception that must end the loop: KeyboardInterrupt, SystemExit */
     Stream *streams;       /* all that are open: each is kept until it is lost */
     Stream *due, *due_end; /* those with something left to do; each is kept while it is in the list */
-    Listener *closed;      /* in this turn */
+    Listener *listeners;   /* all that are open: each is kept until it is closed */
+    Listener *closed;      /* in this turn: kept until its end */
     char *buffer;          /* READ_BYTES, filled and emptied within one callback */
 } Poller;
 
 struct Listener {
     PyObject_HEAD
-    Listener *next_closed;
+    Listener *next; /* in poller->listeners, or poller->closed */
     int descriptor;        /* not ours: it belongs to the socket */
     PyObject *socket;      /* kept open by this */
     Poller *poller;
@@ -92,6 +95,8 @@ struct Stream {
     bool has_paused;       /* the protocol was told to write no more */
     bool reading_paused;
     bool can_read;         /* and no read has said since that there is no more */
+    unsigned read_turn;    /* the last in which something was read */
+    int failed;            /* the error of a read, for the next turn: what came before it has been told in this one */
     bool is_thorough;      /* the end or urgent data is near: a short read does not say that there is no more */
     bool has_ended;        /* the peer sends no more */
     bool is_buffered;      /* the protocol has a buffer of its own to read into */
