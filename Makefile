@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test test-containers test-vms quick test-all-pythons lint bench demo demo-svg format clean system venv
+.PHONY: help setup test test-asyncio test-containers test-vms quick test-all-pythons lint bench demo demo-svg format clean system venv
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -29,6 +29,9 @@ test: setup  ## run all tests
 
 test-containers: setup  ## run the tests with real engines over all of them: Docker and Podman, with and without root
 	@EXEAT_TEST_ENGINES=all bash scripts/run-tests $(BIN)/python tests/containers
+
+test-asyncio: setup  ## run the tests of the gateway over asyncio's transports, as where exeat was installed without a compiler
+	@EXEAT_STREAMS=asyncio bash scripts/run-tests $(BIN)/python tests/unit/gateway tests/unit/serve tests/threats tests/integration/test_[a-q]*.py tests/integration/test_redirect*.py tests/integration/test_reload.py tests/integration/test_serve*.py tests/integration/test_tunnels.py tests/integration/test_workers.py
 
 test-vms: setup  ## run the tests with real guests over all kernels
 	@EXEAT_TEST_VMS=all bash scripts/run-tests $(BIN)/python tests/vms

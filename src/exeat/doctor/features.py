@@ -51,7 +51,16 @@ def version_facts() -> list[Fact]:
             facts.append(Fact(name, metadata.version(name)))
         except metadata.PackageNotFoundError:
             facts.append(Fact(name, "not installed as a package"))
+    facts.append(_streams())
     return facts
+
+
+def _streams() -> Fact:
+    """What moves the bytes. Both are as strict; one costs less."""
+    from exeat.gateway.flow.streams import IS_NATIVE
+
+    without = "not built, so asyncio's: connections cost more CPU (install exeat with gcc and Python's headers)"
+    return Fact("C streams", "yes" if IS_NATIVE else without)
 
 
 def _read(path: str) -> str:

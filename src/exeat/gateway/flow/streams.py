@@ -29,6 +29,7 @@ def _native_types() -> tuple[type[Poller], type[Stream]] | None:
 
 
 _native: Final = _native_types()
+IS_NATIVE: Final = _native is not None
 
 
 class Listening(Protocol):
