@@ -92,6 +92,18 @@ class Treatment:
         """The secrets that were put in so far, sorted. More may come with the body."""
         return self._ledger.names
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Is it good for every request with the same head to the same place, as long as it is current?
+
+        Not with a body, which goes through a filter of its own, nor with a signature, which is made for each.
+        """
+        return self._signature is None and not self._head.has_body
+
+    def is_current(self) -> bool:
+        """Would it be the same if it were made now? The vault's own answers never change; the values may."""
+        return self._ledger.is_current()
+
     def _treat_head(self) -> None:
         plan, head, ledger = self._plan, self._head, self._ledger
         if plan.aws and b"authorization" not in plan.set_headers:

@@ -349,3 +349,41 @@ def test_a_request_counts_before_its_response() -> None:
     head, body = treatment.begin_response(head)
     assert body is None
     assert lines_of(head.passed)[0] == b"X-Echo: " + PLACEHOLDER
+
+
+# The same request again
+
+
+def test_it_is_current_until_a_value_in_it_is_renewed() -> None:
+    """That of a secret which was not put in changes nothing."""
+    token, other = make_secret(), make_secret("OTHER", value=b"other-value-0123456789")
+    vault = Vault([token, other])
+    treated = treat(vault, request(b"Authorization: Bearer " + token.placeholder))
+    assert treated.is_repeatable
+    assert treated.is_current()
+    other.renew(b"newer-other-value-0123456789")
+    assert treated.is_current()
+    token.renew(b"newer-value-0123456789")
+    assert not treated.is_current()
+
+
+def test_without_a_value_in_it_it_stays_current() -> None:
+    token = make_secret()
+    treated = treat(Vault([token]), request())
+    token.renew(b"newer-value-0123456789")
+    assert treated.is_repeatable
+    assert treated.is_current()
+
+
+def test_a_header_that_is_set_counts() -> None:
+    token = make_secret(inject=Injection("X-Token", "{value}"))
+    treated = treat(Vault([token]), request())
+    assert treated.is_current()
+    token.renew(b"newer-value-0123456789")
+    assert not treated.is_current()
+
+
+@pytest.mark.parametrize("fields", [[b"Content-Length: 3"], [b"Transfer-Encoding: chunked"]])
+def test_a_request_with_a_body_is_no_pattern_for_another(fields: list[bytes]) -> None:
+    token = make_secret(where=[Where.HEADERS, Where.BODY])
+    assert not treat(Vault([token]), request(*fields, method=b"POST")).is_repeatable
