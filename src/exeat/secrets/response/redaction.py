@@ -108,15 +108,20 @@ Current = Callable[[], Redaction | None]
 class ResponseFilter(BodyFilter):
     """The body of one response. Secrets that are given out while it is under way are taken from the rest of it."""
 
-    __slots__ = ("_current", "_fitted", "_messages", "_redaction", "_replacer")
+    __slots__ = ("_current", "_messages", "_redaction", "_replacer", "fitted")
 
     def __init__(self, current: Current, decoder: Decoder | None, *, fitted: bool, messages: bool = False) -> None:
         super().__init__(decoder)
         self._messages = MessageEnds() if messages else None
         self._current = current
-        self._fitted = fitted
+        self.fitted = fitted
         self._redaction: Redaction | None = None
         self._replacer: StreamReplacer | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Is it neither unpacked nor read message by message?"""
+        return self._decoder is None and self._messages is None
 
     def feed(self, data: bytes) -> bytes:
         return self._clean(data if self._decoder is None else self._decoder.feed(data))
@@ -139,7 +144,7 @@ class ResponseFilter(BodyFilter):
         redaction = self._current()
         if redaction is None:
             return data
-        table = redaction.fitted if self._fitted else redaction.table
+        table = redaction.fitted if self.fitted else redaction.table
         if not table.may_match(data):
             return data
         replacer = StreamReplacer(table)
@@ -162,7 +167,7 @@ class ResponseFilter(BodyFilter):
         if redaction is not self._redaction:
             held = b"" if self._replacer is None else self._replacer.held
             self._redaction = redaction
-            self._replacer = StreamReplacer(redaction.fitted if self._fitted else redaction.table)
+            self._replacer = StreamReplacer(redaction.fitted if self.fitted else redaction.table)
             data, end = held + data, end + len(held) if end else 0
         replacer = self._replacer
         assert replacer is not None
