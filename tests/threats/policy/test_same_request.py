@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from exeat.gateway.doors import http
+from exeat.gateway.gates.judging import judge_request
 from exeat.gateway.gates.session import Session
 from exeat.values import replace
 from tests.support.clients.talk import Reply, read_reply
@@ -33,13 +34,12 @@ def worked_out(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     What was found for a head is kept when it has come twice.
     """
     found: list[bytes] = []
-    judge = http.judge_request
 
     def note(state: Any, place: Any, method: bytes, path: bytes) -> Any:
         found.append(path)
-        return judge(state, place, method, path)
+        return judge_request(state, place, method, path)
 
-    monkeypatch.setattr(http, "judge_request", note)
+    monkeypatch.setattr("exeat.gateway.doors.http.judge_request", note)
     return found
 
 
