@@ -104,7 +104,7 @@ class Ledger:
     def __init__(self, note: Callable[[Secret], None]) -> None:
         self._note = note
         self._used: dict[Secret, bytes] = {}  # and the value that it had
-        self._names: tuple[str, ...] = ()
+        self._names: tuple[str, ...] | None = ()  # None: there are more
         self._count = 0
 
     def take(self, secret: Secret, times: int = 1) -> None:
@@ -114,7 +114,7 @@ class Ledger:
             raise ProtocolError("too many placeholders in one request", status=413)
         if secret not in self._used:
             self._used[secret] = secret.value
-            self._names = tuple(sorted([each.name for each in self._used]))
+            self._names = None
             self._note(secret)
 
     @property
@@ -123,6 +123,8 @@ class Ledger:
 
     @property
     def names(self) -> tuple[str, ...]:
+        if self._names is None:
+            self._names = tuple(sorted([secret.name for secret in self._used]))
         return self._names
 
     def is_current(self) -> bool:

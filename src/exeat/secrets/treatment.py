@@ -31,7 +31,7 @@ from exeat.wire.fields import Headers
 from exeat.wire.http1 import RequestHead, ResponseHead
 
 _MAX_WHOLE: Final = 1024 * 1024  # a body of a known length up to this keeps a length
-_KEPT_BYTES: Final = 2 * 1024  # of an answer's head, for the next: no longer ones are read once either
+_KEPT_BYTES: Final = 2 * 1024  # of an answer's head: longer ones are not remembered by `KnownHeads` either
 
 
 def treat_request(
