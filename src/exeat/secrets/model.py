@@ -67,31 +67,27 @@ class SecretSpec:
 class Secret:
     """One secret during a run. The value may be renewed; older ones stay known, to be taken out of responses."""
 
-    __slots__ = ("_earlier", "_value", "placeholder", "spec")
+    __slots__ = ("_all_values", "placeholder", "spec", "value")
 
     def __init__(self, spec: SecretSpec, placeholder: bytes, value: bytes) -> None:
         self.spec = spec
         self.placeholder = placeholder
-        self._value = value
-        self._earlier: tuple[bytes, ...] = ()
+        self.value = value
+        self._all_values: tuple[bytes, ...] = (value,)
 
     @property
     def name(self) -> str:
         return self.spec.name
 
     @property
-    def value(self) -> bytes:
-        return self._value
-
-    @property
     def all_values(self) -> tuple[bytes, ...]:
-        """The value of now, and those it had before."""
-        return (self._value, *self._earlier)
+        """The value of now, and those it had before: the same object until it is renewed."""
+        return self._all_values
 
     def renew(self, value: bytes) -> None:
-        if value != self._value:
-            self._earlier = (self._value, *(each for each in self._earlier if each != value))[:8]
-            self._value = value
+        if value != self.value:
+            self._all_values = (value, *[each for each in self._all_values if each != value][:8])
+            self.value = value
 
     def __repr__(self) -> str:
         return f"<secret {self.name}>"
@@ -101,13 +97,14 @@ MAX_SUBSTITUTIONS: Final = 1_000  # a small request full of placeholders must no
 
 
 class Ledger:
-    """The secrets put into one request. A secret is noted before its value can leave."""
+    """The secrets put into one request. A secret is noted before its value can leave, and stays noted."""
 
-    __slots__ = ("_count", "_note", "_used")
+    __slots__ = ("_count", "_names", "_note", "_used")
 
     def __init__(self, note: Callable[[Secret], None]) -> None:
         self._note = note
-        self._used: dict[Secret, None] = {}
+        self._used: dict[Secret, bytes] = {}  # and the value that it had
+        self._names: tuple[str, ...] | None = ()  # None: there are more
         self._count = 0
 
     def take(self, secret: Secret, times: int = 1) -> None:
@@ -116,7 +113,8 @@ class Ledger:
         if self._count > MAX_SUBSTITUTIONS:
             raise ProtocolError("too many placeholders in one request", status=413)
         if secret not in self._used:
-            self._used[secret] = None
+            self._used[secret] = secret.value
+            self._names = None
             self._note(secret)
 
     @property
@@ -125,4 +123,10 @@ class Ledger:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted([secret.name for secret in self._used]))
+        if self._names is None:
+            self._names = tuple(sorted([secret.name for secret in self._used]))
+        return self._names
+
+    def is_current(self) -> bool:
+        """Has none of them been renewed since it was put in?"""
+        return [secret.value for secret in self._used] == list(self._used.values())

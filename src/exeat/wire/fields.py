@@ -246,6 +246,31 @@ def make_room(known: dict[Any, Any]) -> None:
         del known[next(iter(known))]
 
 
+class LastFields:
+    """The header lines of one client's last head, and what was made of them: a program sends the same ones again, with
+    its credential, to ask for something else (4 us). They are this connection's own, and end with it.
+    """
+
+    __slots__ = ("_block", "_fields", "_known", "_max_headers")
+
+    def __init__(self, known: KnownFields) -> None:
+        self._known = known
+        self._block = b""
+        self._fields: Fields | None = None
+        self._max_headers = 0
+
+    def read(self, block: bytes, max_headers: int, *, response: bool, keep_length: bool) -> Fields:
+        """As `read_fields`, of requests. The result may be shared: it must not be changed."""
+        fields = self._fields
+        if fields is not None and block == self._block and max_headers == self._max_headers:
+            fields.is_kept = True
+            return fields
+        fields = self._known.read(block, max_headers, response=response, keep_length=keep_length)
+        if len(block) <= _KEPT_BLOCK_BYTES:
+            self._block, self._fields, self._max_headers = block, fields, max_headers
+        return fields
+
+
 class KnownFields:
     """Header lines that one gateway has read, and what it made of them, which no one changes.
 

@@ -12,7 +12,7 @@ import re
 from typing import Final, NamedTuple
 
 from exeat.errors import ProtocolError
-from exeat.wire.fields import Fields, Headers, KnownFields, make_room, read_fields, split_lines
+from exeat.wire.fields import Fields, Headers, KnownFields, LastFields, make_room, read_fields, split_lines
 
 # llhttp also takes RTSP/ and ICE/, several spaces, an empty line in front, and controls in a reason.
 # The registered methods that clients use. One that we do not know may have a framing that we do not know.
@@ -90,7 +90,9 @@ class KnownHeads(KnownFields):
         self.responses: dict[tuple[bytes, int, bool], ResponseHead] = {}
 
 
-def parse_request_head(head: bytes, *, max_headers: int = 128, known: KnownFields | None = None) -> RequestHead:
+def parse_request_head(
+    head: bytes, *, max_headers: int = 128, known: KnownFields | LastFields | None = None
+) -> RequestHead:
     """Read one request head. Raises ProtocolError; never returns a head that could be read two ways.
 
     `known`: where lines that were read before are kept.

@@ -166,7 +166,8 @@ def steps_for(body: bytes) -> tuple[int, bytes]:
     secret = make_secret()
     vault = Vault([secret])
     head = response(b"Content-Encoding: gzip, gzip", b"Content-Length: %d" % len(body))
-    download = Download(head, treat(vault, request()), client_minor=1, keep_alive=True)
+    treatment = treat(vault, request())
+    download = Download(head, treatment.begin_response(head), treatment, client_minor=1, keep_alive=True)
     out, steps = download.take(body), 1
     while download.is_behind:
         out += download.go_on()

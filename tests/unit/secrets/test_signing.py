@@ -52,6 +52,7 @@ def test_a_request_without_a_body_is_signed_anew() -> None:
     assert treatment.names == ("ID", "KEY")
     assert treatment.whole_body == 0
     assert SECRET_KEY.value not in treatment.passed
+    assert not treatment.is_repeatable, "each is signed by itself"
 
 
 def test_what_is_signed_is_what_is_sent() -> None:

@@ -349,3 +349,89 @@ def test_a_request_counts_before_its_response() -> None:
     head, body = treatment.begin_response(head)
     assert body is None
     assert lines_of(head.passed)[0] == b"X-Echo: " + PLACEHOLDER
+
+
+# The same request again
+
+
+def test_it_is_current_until_a_value_in_it_is_renewed() -> None:
+    """That of a secret which was not put in changes nothing."""
+    token, other = make_secret(), make_secret("OTHER", value=b"other-value-0123456789")
+    vault = Vault([token, other])
+    treated = treat(vault, request(b"Authorization: Bearer " + token.placeholder))
+    assert treated.is_repeatable
+    assert treated.is_current()
+    other.renew(b"newer-other-value-0123456789")
+    assert treated.is_current()
+    token.renew(b"newer-value-0123456789")
+    assert not treated.is_current()
+
+
+def test_without_a_value_in_it_it_stays_current() -> None:
+    token = make_secret()
+    treated = treat(Vault([token]), request())
+    token.renew(b"newer-value-0123456789")
+    assert treated.is_repeatable
+    assert treated.is_current()
+
+
+def test_a_header_that_is_set_counts() -> None:
+    token = make_secret(inject=Injection("X-Token", "{value}"))
+    treated = treat(Vault([token]), request())
+    assert treated.is_current()
+    token.renew(b"newer-value-0123456789")
+    assert not treated.is_current()
+
+
+@pytest.mark.parametrize("fields", [[b"Content-Length: 3"], [b"Transfer-Encoding: chunked"]])
+def test_a_request_with_a_body_is_no_pattern_for_another(fields: list[bytes]) -> None:
+    token = make_secret(where=[Where.HEADERS, Where.BODY])
+    assert not treat(Vault([token]), request(*fields, method=b"POST")).is_repeatable
+
+
+# The same answer again
+
+
+def test_the_same_answer_becomes_the_same() -> None:
+    """With a filter of its own for each body, which begins with nothing."""
+    token = make_secret()
+    vault = Vault([token])
+    treated = treat(vault, request(b"Authorization: Bearer " + token.placeholder))
+    head = response(b"Content-Length: 30", b"Server: " + VALUE)
+    first, body = treated.begin_response(head)
+    assert VALUE not in first.passed
+    assert body is not None
+    assert body.feed(VALUE[:10]) == b""
+    second, other = treated.begin_response(head)
+    assert second == first
+    assert other is not None
+    assert other.feed(VALUE[10:]) + other.finish() == VALUE[10:]
+    assert treated.begin_response(response(b"Content-Length: 30", b"Server: else"))[0].passed == b"\r\nServer: else"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_is_given_out_between_two_answers_is_taken_from_the_second(is_first: bool) -> None:
+    """By another request, or by a renewal; where nothing was given out before, too."""
+    token, other = make_secret(), make_secret("OTHER", value=b"other-value-0123456789")
+    vault = Vault([token, other])
+    treated = treat(vault, request() if is_first else request(b"Authorization: Bearer " + token.placeholder))
+    head = response(b"Content-Length: 30", b"Server: " + other.value)
+    assert other.value in treated.begin_response(head)[0].passed
+    assert other.value in treated.begin_response(head)[0].passed
+    vault.note_injected(other)
+    begun, body = treated.begin_response(head)
+    assert other.value not in begun.passed
+    assert body is not None
+    assert other.value not in (body.clean_whole(b"a " + other.value) or other.value)
+
+
+@pytest.mark.parametrize(
+    "fields", [[b"Content-Encoding: gzip"], [b"Content-Type: application/grpc"], [b"X: " + b"y" * 2_048]]
+)
+def test_an_answer_that_is_long_or_read_in_parts_is_begun_each_time(fields: list[bytes]) -> None:
+    token = make_secret()
+    treated = treat(Vault([token]), request(b"Authorization: Bearer " + token.placeholder))
+    head = response(b"Content-Length: 30", *fields)
+    first, second = (treated.begin_response(head) for _ in range(2))
+    assert first[0] == second[0]
+    assert treated._last_answer is None

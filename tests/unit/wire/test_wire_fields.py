@@ -12,7 +12,7 @@ import pytest
 
 from exeat.errors import ProtocolError
 from exeat.wire import fields
-from exeat.wire.fields import KnownFields, read_fields, tokens
+from exeat.wire.fields import Fields, KnownFields, LastFields, read_fields, tokens
 from exeat.wire.http1 import KnownHeads, parse_request_head, parse_response_head
 
 
@@ -151,17 +151,39 @@ def test_a_request_is_the_same_whatever_was_read_before(
 ) -> None:
     """Lines that are known say nothing of the first line, and spare it no check."""
 
-    def read(known: KnownHeads | None, method: bytes, target: bytes, version: bytes) -> object:
+    def read(known: KnownHeads | LastFields | None, method: bytes, target: bytes, version: bytes) -> object:
         try:
             return parse_request_head(b"%b %b HTTP/%b\r\n%b\r\n\r\n" % (method, target, version, lines), known=known)
         except ProtocolError as error:
             return error.status, error.public
 
     fresh = read(None, method, target, version)
-    known = KnownHeads()
-    for before in ((b"GET", b"/", b"1.1"), (b"GET", b"/", b"1.0"), (method, target, version)):
-        read(known, *before)
-        assert read(known, method, target, version) == fresh
+    for known in (KnownHeads(), LastFields(KnownHeads())):
+        for before in ((b"GET", b"/", b"1.1"), (b"GET", b"/", b"1.0"), (method, target, version)):
+            read(known, *before)
+            assert read(known, method, target, version) == fresh
+
+
+def test_the_last_lines_of_a_client_are_read_once_whatever_is_in_them() -> None:
+    """For that client alone, as long as they are the same bytes under the same limit, and not too many."""
+    shared = KnownFields()
+    last, other = LastFields(shared), LastFields(shared)
+
+    def read(known: LastFields, block: bytes, most: int = 9) -> Fields:
+        return known.read(block, most, response=False, keep_length=False)
+
+    block = b"\r\nHost: a\r\nAuthorization: Bearer b\r\n\r\n"
+    first = read(last, block)
+    assert read(last, block) is first
+    assert read(other, block) is not first
+    with pytest.raises(ProtocolError, match="more than 1"):
+        read(last, block, 1)
+    assert read(last, block) is first, "what is refused leaves nothing"
+    second = read(last, block.replace(b"b\r", b"c\r"))
+    assert second.passed == b"\r\nAuthorization: Bearer c"
+    assert read(last, block) is not first, "only the last"
+    long = block.replace(b"Bearer b", b"Bearer " + b"b" * 2_048)
+    assert read(last, long) is not read(last, long)
 
 
 def test_proxy_status_is_kept_only_in_what_we_have_written() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exeat.errors import ProtocolError
 from exeat.gateway.doors.tunnel import Inner, serve_tunnel, serve_unopened
@@ -20,12 +20,14 @@ from exeat.gateway.limits import Budget
 from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
-from exeat.policy import is_same_host
+from exeat.policy import Decision, is_same_host
 from exeat.reasons import ProxyError, Reason
 from exeat.wire.http1 import ESTABLISHED, RequestHead, check_origin_target, parse_absolute_target
 
 if TYPE_CHECKING:
     from exeat.secrets.treatment import Treatment
+
+_KEPT_BYTES: Final = 8 * 1024  # of a head as it is sent on, with values in it
 
 
 async def serve_http(
@@ -58,14 +60,50 @@ async def serve_http(
             await asyncio.sleep(0)  # a pipeline of requests must not keep the others waiting
 
 
-class _Door(NamedTuple):
-    """How the requests of one connection come in."""
+class _Found(NamedTuple):
+    """What became of a request: who it was for, and what the policy and the secrets made of it."""
 
-    session: Session
-    bound: Place | None
-    protocol: str
-    secure: bool
-    prefers_h2: bool
+    head: RequestHead
+    place: Place
+    decision: Decision
+    path: bytes
+    treated: Treated
+
+
+class _Door:
+    """How the requests of one connection come in.
+
+    A request with the same head as the one before, byte for byte, is for the same place, under the same rule, and sent
+    on in the same words, as long as neither the policy nor a value in it has changed. So when a head has come twice,
+    all that is kept here, for this connection alone, since it holds a credential: 10 us less for each that follows.
+    What else is to be found out, recorded and counted for a request is so for each.
+    """
+
+    __slots__ = ("_found", "_last_head", "bound", "prefers_h2", "protocol", "secure", "session")
+
+    def __init__(self, session: Session, bound: Place | None, protocol: str, secure: bool, prefers_h2: bool) -> None:
+        self.session = session
+        self.bound = bound
+        self.protocol = protocol
+        self.secure = secure
+        self.prefers_h2 = prefers_h2
+        self._last_head: RequestHead | None = None
+        self._found: _Found | None = None
+
+    def keep(self, head: RequestHead, access: Access, treated: Treated) -> None:
+        """For the next request, if this is a head that comes again: to keep it each time takes 1 us."""
+        comes_again, self._last_head, self._found = head is self._last_head, head, None
+        treatment = treated.treatment
+        if comes_again and (treatment is None or (treatment.is_repeatable and treatment.size <= _KEPT_BYTES)):
+            self._found = _Found(head, access.place, access.decision, access.path, treated)
+
+    def recall(self, head: RequestHead) -> _Found | None:
+        """What was found for the same head, if that would be found now."""
+        found = self._found
+        if found is None or found.head is not head or found.place.policy is not self.session.state.policy:
+            return None
+        treatment = found.treated.treatment
+        return found if treatment is None or treatment.is_current() else None
 
 
 async def _refuse_malformed(session: Session, record: AccessRecord, error: ProtocolError) -> None:
@@ -95,27 +133,38 @@ def _identify(state: State, head: RequestHead, bound: Place | None) -> tuple[Pla
 
 async def _serve_request(door: _Door, head: RequestHead) -> bool:
     """One request. False: the connection is not to be used for another."""
-    session, bound, protocol, secure, prefers_h2 = door
+    session, bound = door.session, door.bound
     state = session.state
-    record = session.new_record(protocol, head.method.decode("ascii"), bound)
+    record = session.new_record(door.protocol, head.method.decode("ascii"), bound)
     if bound is None and state.credentials is not None and not state.credentials.match_basic(head.authorization):
         return await _refuse(session, head, state.credentials.refuse(record, session.client))
-    try:
-        place, path = _identify(state, head, bound)
-        if not place.decision.allowed:
-            place = await session.settle(place)
+    found = door.recall(head)
+    if found is not None:
+        _, place, decision, path, treated = found
         record.names(place.key)
-        decision, path = judge_request(state, place, head.method, path)
-        if decision.allowed:
-            access = Access(record, place, decision, head.method, path, secure=secure, prefers_h2=prefers_h2)
-            treated = UNTREATED if state.interception is None else await treat(session, access, head)
-        else:
-            treated = deny(record, place, decision)
-    except ProtocolError as error:
-        await _refuse_malformed(session, record, error)
-        return False
-    if isinstance(treated, Refusal):
-        return await _refuse(session, head, treated)
+        access = Access(record, place, decision, head.method, path, door.secure, door.prefers_h2)
+        if treated.treatment is not None:
+            record.uses(treated.treatment.names)
+    else:
+        try:
+            place, path = _identify(state, head, bound)
+            if not place.decision.allowed:
+                place = await session.settle(place)
+            record.names(place.key)
+            decision, path = judge_request(state, place, head.method, path)
+            result: Treated | Refusal
+            if decision.allowed:
+                access = Access(record, place, decision, head.method, path, door.secure, door.prefers_h2)
+                result = UNTREATED if state.interception is None else await treat(session, access, head)
+            else:
+                result = deny(record, place, decision)
+        except ProtocolError as error:
+            await _refuse_malformed(session, record, error)
+            return False
+        if isinstance(result, Refusal):
+            return await _refuse(session, head, result)
+        treated = result
+        door.keep(head, access, treated)
     upstream = await open_upstream(state, access, reuse=True, repeatable=is_repeatable(head))
     if isinstance(upstream, Refusal):
         return await _refuse(session, head, upstream, read=treated.body is not None)

@@ -13,6 +13,7 @@ from exeat.wire.body import BodyDecoder, ChunkedBody, LengthBody, UntilClose, en
 from exeat.wire.http1 import ResponseHead
 
 if TYPE_CHECKING:
+    from exeat.secrets.response.redaction import ResponseFilter
     from exeat.secrets.treatment import Treatment
 
 
@@ -39,6 +40,24 @@ def encode_response(
     return b"HTTP/1.1 %d %b%b\r\n%b\r\n%b" % (response.status, response.reason, response.passed, framing, body)
 
 
+def encode_whole(
+    response: ResponseHead, scan: ResponseFilter | None, body: bytes, *, client_minor: int, keep_alive: bool
+) -> bytes | None:
+    """A response for the client of which all has come in one piece. None: it goes by way of a download.
+
+    `response` and `scan` are what `Treatment.begin_response` returns. What comes out is what a download would make of
+    it, byte for byte, with one search instead of two and a decoder, a framer and a replacer less: 7 us.
+    """
+    framing = b""
+    if scan is not None:
+        if len(body) > _KEPT_BYTES or (cleaned := scan.clean_whole(body)) is None or len(cleaned) > _KEPT_BYTES:
+            return None
+        body = cleaned
+        if response.length is None:
+            framing = b"Content-Length: %d\r\n" % len(body)
+    return encode_response(response, body, framing, client_minor=client_minor, keep_alive=keep_alive)
+
+
 class Download:
     """One response. `take` gives what the client is to be sent; `is_last`: the end of it is the end of the connection.
 
@@ -55,12 +74,14 @@ class Download:
     def __init__(
         self,
         response: ResponseHead,
+        begun: tuple[ResponseHead, ResponseFilter | None],
         treatment: Treatment | None,
         *,
         client_minor: int,
         keep_alive: bool,
         memory: BodyMemory | None = None,
     ) -> None:
+        """`begun`: what `treatment` has made of the head, which may say something else of the body's length."""
         self.decoder = decoder = body_decoder(response)
         self.is_behind = False
         self._treatment = treatment
@@ -68,10 +89,7 @@ class Download:
         self._keep_alive = keep_alive
         self._pieces: Iterator[bytes] | None = None  # of what is being unpacked
         self._waiting: deque[bytes] = deque()  # to be unpacked next
-        self._scan = None
-        if treatment is not None:
-            # May take secrets out of the head, and change how long the body is said to be.
-            response, self._scan = treatment.begin_response(response)
+        response, self._scan = begun
         if self._scan is not None and memory is not None:
             self._scan.borrow(memory.unpacking.lend())
         # Of a packed body the length must not show: it tells how far a value in it and the text around it are alike.

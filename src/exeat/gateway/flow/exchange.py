@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from exeat.errors import ExeatError, ProtocolError
 from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.download import Download, Pacer, encode_response
+from exeat.gateway.flow.download import Download, Pacer, encode_whole
 from exeat.gateway.flow.upload import (
     OVER_BUDGET,
     NotProcessed,
@@ -271,13 +271,17 @@ class Exchange:
         is_asked = is_asked and not self._upstream.transport.get_write_buffer_size()
         self.reuse_upstream = response.keep_alive and self._may_reuse and is_asked
         self.keep_client = head.keep_alive
-        if response.length == len(rest) and self._treatment is None and not response.chunked:
+        treatment = self._treatment
+        begun = (response, None) if treatment is None else treatment.begin_response(response)
+        if response.length == len(rest) and not response.chunked:
             # It came in one piece, and goes on so: nothing is left to do for a download.
-            self._client.write(encode_response(response, rest, client_minor=head.minor, keep_alive=head.keep_alive))
-            self._finish()
-            return
+            out = encode_whole(*begun, rest, client_minor=head.minor, keep_alive=head.keep_alive)
+            if out is not None:
+                self._client.write(out)
+                self._finish()
+                return
         self._download = download = Download(
-            response, self._treatment, client_minor=head.minor, keep_alive=head.keep_alive, memory=self._memory
+            response, begun, treatment, client_minor=head.minor, keep_alive=head.keep_alive, memory=self._memory
         )
         self._take_body_bytes(download, rest)
 

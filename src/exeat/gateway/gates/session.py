@@ -12,15 +12,18 @@ from typing import Any, Final
 from exeat.errors import ProtocolError
 from exeat.gateway.flow.channel import Channel
 from exeat.gateway.gates.judging import still_allowed
+from exeat.gateway.limits import Limits
 from exeat.gateway.record.records import AccessRecord
 from exeat.gateway.refusal import Refusal
 from exeat.gateway.state import Access, Place, State
 from exeat.reasons import Ending, Reason
+from exeat.wire.fields import LastFields
 from exeat.wire.http1 import RequestHead, check_request_line, encode_reply, parse_request_head
 
 _EMPTY_LINES: Final = re.compile(rb"(?:\r\n){1,64}")
 _MAX_EMPTY_BYTES: Final = 128  # before a request; whoever sends more of them means no request
 _TOKEN_START: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]")
+_KEPT_HEAD_BYTES: Final = 4 * 1024  # a longer one is read each time: thousands of clients may be connected
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024 * 1024
 
@@ -29,8 +32,8 @@ class Session:
     """What a door needs to serve one client. `check` is called about once a second by the gateway."""
 
     __slots__ = (
-        "_deadline", "_expire", "_moved", "_patience", "client", "draining", "live", "number", "requests", "state",
-        "stop_transfer", "task", "upstream",
+        "_deadline", "_expire", "_known_fields", "_last_head", "_moved", "_patience", "client", "draining", "live",
+        "number", "requests", "state", "stop_transfer", "task", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +57,8 @@ class Session:
         self._expire: Callable[[], None] = client.abort
         self._patience: Callable[[], float] | None = None
         self._moved = -1
+        self._known_fields = LastFields(state.known_heads)
+        self._last_head: tuple[bytes, RequestHead, Limits] | None = None  # as it came, as it was read, and within what
 
     def new_record(self, protocol: str, method: str, place: Place | None = None) -> AccessRecord:
         """Of the next request or tunnel; `place` if it is known already."""
@@ -115,7 +120,10 @@ class Session:
     # Reading
 
     async def read_head(self) -> RequestHead | None:
-        """The next request head; None when the client has no more. Raises ProtocolError."""
+        """The next request head; None when the client has no more. Raises ProtocolError.
+
+        A client that sends the same bytes as before is told so by the same object: it was read, and found in order.
+        """
         client = self.client
         limits = self.state.limits
         if client.writing_paused:
@@ -128,6 +136,11 @@ class Session:
         while True:
             data = client.buffer
             if data:
+                last = self._last_head
+                if last is not None and data.startswith(last[0]) and last[2] is limits:
+                    # It ends where the one before did, at its first empty line, whatever follows: 4 us less.
+                    client.take(len(last[0]))
+                    return last[1]
                 if data[:2] == b"\r\n":
                     # RFC 9112 section 2.2: an empty line before the request line is forgiven.
                     empty = _EMPTY_LINES.match(data).end()  # type: ignore[union-attr]  # it begins so
@@ -139,8 +152,10 @@ class Session:
                     scanned = 0
                 end = data.find(b"\r\n\r\n", max(0, scanned - 3))
                 if 0 <= end <= limits.max_header_bytes:
-                    head, known = client.take(end + 4), self.state.known_heads
-                    return parse_request_head(head, max_headers=limits.max_headers, known=known)
+                    text = client.take(end + 4)
+                    head = parse_request_head(text, max_headers=limits.max_headers, known=self._known_fields)
+                    self._last_head = (text, head, limits) if len(text) <= _KEPT_HEAD_BYTES else None
+                    return head
                 if len(data) > limits.max_header_bytes:
                     raise ProtocolError("the request head is too large", status=431)
                 _check_partial_head(data, scanned)

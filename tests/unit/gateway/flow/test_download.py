@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exeat.gateway.flow.download import Download
+from exeat.gateway.flow.download import Download, encode_whole
 from exeat.secrets.stream.codings import KNOWN
 from exeat.secrets.vault import Vault
 from exeat.wire.body import encode_chunk, encode_last_chunk
@@ -50,7 +50,8 @@ def watched(value: bytes, pieces: list[bytes], framing: str, coding: bytes, mino
     vault = Vault([secret])
     vault.note_injected(secret)
     fields, body = framed(pieces, framing, coding)
-    download = Download(response(*fields), treat(vault, request()), client_minor=minor, keep_alive=True)
+    head, treatment = response(*fields), treat(vault, request())
+    download = Download(head, treatment.begin_response(head), treatment, client_minor=minor, keep_alive=True)
     seen: list[Sent] = []
     everything = b""
 
@@ -115,3 +116,42 @@ def test_a_whole_value_is_taken_out(framing: str, coding: bytes) -> None:
     assert KEY not in everything
     assert everything.count(make_secret().placeholder) == 2
     assert seen != watched(another(KEY), pieces, framing, coding)[0]
+
+
+# What comes in one piece
+
+BODIES = [
+    b"x",
+    KEY,
+    b"before " + KEY + b" and behind",
+    b"line\r\n" + KEY[:-1] + b"\nline " + KEY,
+    KEY * 3,
+    bytes(600) + KEY[:20],
+    bytes((64 << 10) - len(KEY)) + KEY,  # what stands for a value may be longer
+    bytes(64 << 10),
+    bytes((64 << 10) + 1),
+]
+FIELDS = [[], [b"Content-Type: application/grpc"], [b"Content-Encoding: identity"], [b"Content-Encoding: gzip"]]
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: str(len(body)))
+@pytest.mark.parametrize("injected", [True, False])
+@pytest.mark.parametrize("minor", [0, 1])
+def test_it_is_sent_as_a_download_would_send_it(fields: list[bytes], body: bytes, injected: bool, minor: int) -> None:
+    """Or not at all, and then by way of one: nothing shows that there is a shorter way."""
+    secret = make_secret(value=KEY, placeholder=b"exeat_" + b"longer_than_the_value" * 3)
+    vault = Vault([secret])
+    if injected:
+        vault.note_injected(secret)
+    head, treatment = response(*fields, b"Content-Length: %d" % len(body)), treat(vault, request())
+    out = encode_whole(*treatment.begin_response(head), body, client_minor=minor, keep_alive=True)
+    is_read_in_parts = any(b"grpc" in field or b"gzip" in field for field in fields)
+    becomes_long = len(body) > 64 << 10 or (injected and KEY in body and len(body) == 64 << 10)
+    assert (out is None) == (is_read_in_parts or becomes_long)
+    if out is not None:
+        download = Download(head, treatment.begin_response(head), treatment, client_minor=minor, keep_alive=True)
+        assert out == download.take(body)
+        assert (KEY in out) == (KEY in body and not injected)
+        assert download.decoder.done
+        assert not download.is_last
