@@ -51,6 +51,7 @@ def bind(
 
     Raises NotTakenError if something else is known than when it was built.
     """
+    files.rehearse(plan)
     take, environs = late.wait()
     streams: list[int] = []
     try:
