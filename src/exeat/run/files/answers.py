@@ -1,7 +1,7 @@
 """What the machine answered while it was looked at, and whether it would answer the same now.
 
 Decisions on files follow from these answers, the variables that were read, and nothing else. As long as all of them are
-the same, so are the decisions. So to ask again is as strict as to decide again. It takes 0.6 ms instead of 4: most
+the same, so are the decisions. So to ask again is as strict as to decide again. It takes 1 ms instead of 3: most
 questions were asked several times, and what is between them takes longer than they do.
 
 While it listens, functions of `os` are others, so there must be one thread. What was asked in a way that cannot be
@@ -16,10 +16,12 @@ import pwd
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final, Self
 
 _PART: Final = 1 << 14
 _MOST_BYTES: Final = 1 << 20  # of a file that was read
+_MOST_NAMES: Final = 5_000  # in a folder: to list more takes longer than to decide again
 _NO_FILE: Final = -1  # or too long, or an error without a number
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _CHANGES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -117,6 +119,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._is_whole = True
+        self._folder = _here()
         # By path. Instead of an answer there can be the number of an error.
         self._stats: dict[str, object] = {}
         self._lstats: dict[str, object] = {}
@@ -156,6 +159,7 @@ class Answers:
         environ = os.environ
         return (
             self._is_whole
+            and _here() == self._folder
             and all(environ.get(name) == value for name, value in self._variables.items())
             and all(_look(_lstat, path) == answer for path, answer in self._lstats.items())
             and all(_look(_stat, path) == answer for path, answer in self._stats.items())
@@ -221,7 +225,7 @@ class Answers:
         if not isinstance(known, Listed):
             self._is_whole &= known is None
             known = self._listed[path] = Listed(kinds)
-        self._is_whole &= known.kinds == kinds
+        self._is_whole &= known.kinds == kinds and len(kinds) <= _MOST_NAMES
         return SeenFolder([SeenEntry(path, name, kind, known.named) for name, kind in kinds.items()])
 
     def _listdir(self, path: str = ".") -> list[str]:
@@ -268,6 +272,13 @@ class _Variables(dict[str, str]):
     def __contains__(self, name: object) -> bool:
         self._asked[str(name)] = super().get(str(name))
         return super().__contains__(name)
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _identity(found: os.stat_result) -> tuple[int, ...]:
@@ -320,11 +331,11 @@ def _content(path: str) -> bytes | int:
         os.close(descriptor)
 
 
-def _kinds(path: str) -> dict[str, str] | int:
+def _kinds(path: str, most: int | None = None) -> dict[str, str] | int:
     """What is in a folder, or the number of an error."""
     try:
         with _scandir(path) as entries:
-            return {each.name: _kind(each) for each in entries}
+            return {each.name: _kind(each) for each in islice(entries, most)}
     except OSError as error:
         return error.errno or _NO_FILE
 
@@ -338,7 +349,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def _is_still(path: str, listed: Listed | int) -> bool:
-    now = _kinds(path)
+    now = _kinds(path, _MOST_NAMES + 1)
     return now == listed if isinstance(listed, int) or isinstance(now, int) else listed.is_like(now)
 
 

@@ -185,12 +185,19 @@ def _twice(place: Path) -> None:
     os.path.exists("later")
 
 
+def _look_into_a_full_folder(place: Path) -> None:
+    for number in range(5_001):
+        (place / str(number)).touch()
+    _names(".")
+
+
 UNREPEATED: dict[str, Callable[[Path], object]] = {
     "two answers": _twice,
     "a change": lambda _: os.mkdir("made"),
     "a file that is written": lambda _: open("made", "w").close(),
     "by a descriptor": lambda place: os.stat("file", dir_fd=os.open(place, os.O_PATH)),
     "a user's name": lambda _: pwd.getpwuid(0),
+    "of a full folder": _look_into_a_full_folder,
     "of a device": lambda _: _plain_read("/dev/null"),
     "of a long file": lambda place: (place / "long").write_bytes(bytes(2 << 20)) and _read("long"),
 }
@@ -200,6 +207,15 @@ UNREPEATED: dict[str, Callable[[Path], object]] = {
 def test_what_cannot_be_repeated_is_never_the_same(act: Callable[[Path], object], place: Path) -> None:
     with Answers() as answers:
         act(place)
+    assert not answers.are_the_same()
+
+
+@pytest.mark.threat("T-P13")
+def test_a_folder_that_was_moved_is_another_folder(place: Path) -> None:
+    with Answers() as answers:
+        assert os.path.isfile("file")
+    place.rename(place.parent / "moved")
+    assert os.path.isfile("file")
     assert not answers.are_the_same()
 
 
