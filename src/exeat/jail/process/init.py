@@ -167,7 +167,7 @@ def _become_command(
 
 
 def _hear_command(place: Place, told: socket.socket) -> None:
-    command, _ = messages.receive(told)
+    command, _ = messages.receive(told, 1)  # in a file, if it is long
     if not isinstance(command, messages.Command):
         os._exit(1)
     place.become(command)
