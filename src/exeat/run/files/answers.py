@@ -11,10 +11,11 @@ repeated, changed something, or was answered in two ways makes it useless: `are_
 from __future__ import annotations
 
 import builtins
+import io
 import os
 import pwd
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, Final, Self
@@ -88,11 +89,17 @@ class SeenFolder:
     def __init__(self, entries: list[SeenEntry]) -> None:
         self._entries = iter(entries)
 
-    def __enter__(self) -> Iterator[SeenEntry]:
-        return self._entries
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> SeenEntry:
+        return next(self._entries)
 
 
 class Listed:
@@ -141,7 +148,8 @@ class Answers:
             ("environ", _Variables(os.environ, self._variables)),
         ):  # fmt: skip
             self._put(os, name, function)
-        self._put(builtins, "open", self._plain_open)
+        for module in (builtins, io):
+            self._put(module, "open", self._plain_open)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -251,6 +259,8 @@ class Answers:
         if isinstance(file, str):
             self._is_whole &= not {*mode} & {*"wax+"}
             self._note_content(file)
+        elif not isinstance(file, int):
+            self._is_whole = False
         return _plain_open(file, mode, *arguments, **named)
 
 

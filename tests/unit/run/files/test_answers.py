@@ -196,6 +196,8 @@ UNREPEATED: dict[str, Callable[[Path], object]] = {
     "a change": lambda _: os.mkdir("made"),
     "a file that is written": lambda _: open("made", "w").close(),
     "by a descriptor": lambda place: os.stat("file", dir_fd=os.open(place, os.O_PATH)),
+    "the content, by a path that is no text": lambda place: (place / "file").read_text(),
+    "a question, by a path that is no text": lambda place: (place / "file").is_dir(),
     "a user's name": lambda _: pwd.getpwuid(0),
     "of a full folder": _look_into_a_full_folder,
     "of a device": lambda _: _plain_read("/dev/null"),
