@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, TypedDict, Unpack
 
 from exeat.embed.command_line import (
@@ -220,9 +221,14 @@ class SandboxManager:
                 raise ManagerClosedError("the sandbox manager was closed while the command ran") from None
             raise
         finally:
-            self._runs.pop(inner, None)
-            if self._stock is not None and not self._closed:
-                self._stock.fill(self.environ())
+            loop = self._runs.pop(inner, None)
+            if self._stock is not None and loop is not None:
+                with suppress(RuntimeError):  # it is closed
+                    loop.call_soon(self._fill_stock)  # first whoever waits has the result, 0.3 ms earlier
+
+    def _fill_stock(self) -> None:
+        if self._stock is not None and not self._closed:
+            self._stock.fill(self.environ())
 
     def _open_stock(self, count: int) -> Stock:
         """Raises ConfigError."""

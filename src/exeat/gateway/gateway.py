@@ -54,9 +54,9 @@ class Gateway:
     kernel tells which packets were dropped there. All sockets given are the gateway's from `start` on. `interception`:
     look into TLS where secrets or rules on methods and paths ask for it.
 
-    `streams`: those of the channels that others accept for it.
-
     `ask` is called about every place that no rule lists. A yes becomes a rule. No answer in `ask_timeout_s` is a no.
+    `before_record` is called by `start` when only the record of the start is missing; what it raises ends the gateway.
+    `streams`: those of the channels that others accept for it.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class Gateway:
         ask_timeout_s: float = 30.0,
         who_asks: WhoAsks | None = None,
         streams: Streams | None = None,
+        before_record: Callable[[], None] | None = None,
     ) -> None:
         if (dns_udp or dns_tcp) and not redirected:
             raise ValueError("DNS is answered only where connections are redirected")
@@ -116,6 +117,7 @@ class Gateway:
         self._ask_timeout_s = ask_timeout_s
         self._who_asks = who_asks
         self._streams = streams
+        self._before_record = before_record
         self._granted: list[Rule] = []  # by answers to questions
         self._dns: DnsDoor | None = None
         self._drop_log: DropLog | None = None
@@ -143,11 +145,14 @@ class Gateway:
         try:
             await self._listen(state)
             state.listen_on({*self._own_ports, *(port for _, port in self.addresses)})
-            await self._record_start(state)
             await self._start_dns(state)
+            if self._before_record is not None:
+                self._before_record()
+            await self._record_start(state)
         except BaseException:
             for server in self._servers:
                 server.close()
+            await self._close_dns()
             self._state = None
             await journal.aclose()
             raise
@@ -187,6 +192,14 @@ class Gateway:
         except OSError as error:
             raise StartError("cannot answer DNS on the sockets given", detail=str(error)) from None
 
+    async def _close_dns(self) -> None:
+        if self._dns is not None:
+            await self._dns.close()
+            self._dns = None
+        if self._drop_log is not None:
+            self._drop_log.close()
+            self._drop_log = None
+
     async def settle(self, limit_s: float) -> None:
         """Serve what has come so far to its end, for a while: the sender has gone, and it must be recorded."""
         deadline = self._loop.time() + limit_s
@@ -204,12 +217,7 @@ class Gateway:
             return
         for server in self._servers:
             server.close()
-        if self._dns is not None:
-            await self._dns.close()
-            self._dns = None
-        if self._drop_log is not None:
-            self._drop_log.close()
-            self._drop_log = None
+        await self._close_dns()
         if self.state.questions is not None:
             self.state.questions.close()
         for session in list(self.state.sessions):

@@ -45,7 +45,8 @@ class Word(Enum):
     FORK = b"f"  # program to starter: a runner is wanted. With two sockets: to answer on, and for the runner itself
     STANDING = b"a"  # runner to program: all is there but the command
     STREAMS = b"t"  # program to runner, with descriptors: where to report, and the command's three streams. Runner to
-    #                 gateway process, with that for errors: the jail is right for the command
+    #                 gateway process, with that for errors: the jail is right for the command. Runner to init, and
+    #                 on to the command's process, with all three: the same
 
 
 # From the builder and from init to the runner
@@ -86,6 +87,12 @@ class StreamMoved(Value):
 
 class Exited(Value):
     """The command has ended, with this wait status."""
+
+    status: int
+
+
+class Emptied(Value):
+    """The command has ended, with this wait status, and init has ended and reaped all else that was in the jail."""
 
     status: int
 
@@ -272,7 +279,7 @@ class Answered(Value):
 Message: TypeAlias = (
     Word | InitStarted | Failed | ExecFailed | Stopped | StreamMoved | Exited | NestingRefused | PassSignal | RulesRead
     | Trusted | Fetched | Serve | BadRules | NotStarted | Over | Asked | Settled | Answered | Enter | GuestFailed
-    | GuestEnded | GuestNote | Forked | Begin | Prepare | Take | Command
+    | GuestEnded | GuestNote | Forked | Begin | Prepare | Take | Command | Emptied
 )  # fmt: skip
 _KINDS: Final[dict[type, bytes]] = {
     InitStarted: b"I", Failed: b"F", ExecFailed: b"X", Stopped: b"T", StreamMoved: b"M", Exited: b"D",
@@ -280,6 +287,7 @@ _KINDS: Final[dict[type, bytes]] = {
     NotStarted: b"E", Over: b"O", Asked: b"Q", Settled: b"Z", Answered: b"A",
     Enter: b"H", GuestFailed: b"V", GuestEnded: b"W", GuestNote: b"K",
     Forked: b"J", Begin: b"Y", Fetched: b"U", Prepare: b"L", Take: b"1", Command: b"2",
+    Emptied: b"3",
 }  # fmt: skip
 _TYPES: Final[dict[bytes, Any]] = {kind: message for message, kind in _KINDS.items()}
 

@@ -51,6 +51,7 @@ def bind(
 
     Raises NotTakenError if something else is known than when it was built.
     """
+    files.rehearse(plan)
     take, environs = late.wait()
     streams: list[int] = []
     try:
@@ -58,15 +59,24 @@ def bind(
         with ClosedMemory():
             given = late.adopt(take, environs[0], environs[-1])
             known = plan.replace(settings=plan.settings.replace(argv=list(take.argv), environ=given))
+            needs_secrets = plan.prepared.trust is not None
+            if not needs_secrets:
+                _tell_command(known, jail, spec, take.umask)  # which gets ready, too
             files.take_up(known)
             streams = late.accept()
-            prepared = gateway.begin_taken(plan.prepared, given, streams[2])
-        known = known.replace(prepared=prepared)
+            known = known.replace(prepared=gateway.begin_taken(plan.prepared, given, streams[2]))
         files.plan = known
-        variables = variables_of(known.settings, prepared)
-        jail.become(take.argv, jail.environ(spec.replace(variables=variables)), streams, take.umask)
+        if needs_secrets:
+            _tell_command(known, jail, spec, take.umask)
+        jail.pass_streams(streams)
         gateway.await_ready()
     finally:
         for each in (*environs, *streams):
             os.close(each)
     return known
+
+
+def _tell_command(plan: Plan, jail: NetnsJail, spec: Spec, umask: int) -> None:
+    """What it is to become, with which variables. It begins only when it is let go."""
+    variables = variables_of(plan.settings, plan.prepared)
+    jail.become(plan.settings.argv, jail.environ(spec.replace(variables=variables)), umask)

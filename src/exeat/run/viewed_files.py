@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 from exeat.errors import ExeatError
 from exeat.jail.environment import inherited_environment
 from exeat.jail.files.mounts import BLANK, PINS, OwnTree, View
@@ -9,18 +12,20 @@ from exeat.jail.files.view import read_notes
 from exeat.jail.jail import Built
 from exeat.jail.process.descriptors import ways_out
 from exeat.run.command_files import CommandFiles
-from exeat.run.files.ground import Ground
 from exeat.run.files.held_places import HeldPlaces
 from exeat.run.files.hidden_files import working_directory
 from exeat.run.files.hints import name_hidden_keys
 from exeat.run.files.layer_end import end_layer
 from exeat.run.files.own_code import advice_on_installing, warning_of_second_names
 from exeat.run.files.project_guard import ProjectGuard
-from exeat.run.files.seen_files import see_files
+from exeat.run.files.seen_files import SeenFiles, see_files
 from exeat.run.late import NotTakenError
 from exeat.run.outcome import LAYER_FULL, say
 from exeat.run.settings import FilesSeen, Plan
 from exeat.sandbox.home import state_home
+
+if TYPE_CHECKING:
+    from exeat.run.files.ground import Ground
 
 
 class ViewedFiles(CommandFiles):
@@ -30,8 +35,11 @@ class ViewedFiles(CommandFiles):
             _tell_what_is_closed(plan.settings.ask_fd, files_too=plan.files.mode == "view")
             if warning := warning_of_second_names():
                 say(warning)
-        self._seen = see_files(plan)
-        self._ground = Ground(plan, self._seen) if plan.settings.late is not None else None
+        self._ground: Ground | None = None
+        if plan.settings.late is None:
+            self._seen = see_files(plan)
+        else:
+            self._seen, self._ground = self._see_ahead()
         self._guard: ProjectGuard | None = None
         self._copies: HeldPlaces | None = None
         self._layers = -1
@@ -43,6 +51,18 @@ class ViewedFiles(CommandFiles):
         self.disk = self._seen.guest_disk.disk if self._seen.guest_disk is not None else None
         self.look_every_ms = self._seen.look_every_ms
 
+    def _see_ahead(self) -> tuple[SeenFiles, Ground]:
+        from contextlib import redirect_stderr  # for what is made ahead
+        from io import StringIO
+
+        from exeat.run.files.answers import Answers
+        from exeat.run.files.ground import Ground
+
+        with Answers() as answers, redirect_stderr(StringIO()) as said:
+            seen = see_files(self.plan)
+        self._notes = said.getvalue()  # for whoever the command is of
+        return seen, Ground(self.plan, seen, answers)
+
     def begin(self, built: Built) -> None:
         self._layers = built.layers
         if self._ground is None:
@@ -51,18 +71,29 @@ class ViewedFiles(CommandFiles):
             self._ground.stand(built, self._seen)
             self._built = built
 
+    def rehearse(self, plan: Plan) -> None:
+        """Touch all memory that it takes to look again, which processes forked since share: 0.3 ms less for a run."""
+        assert self._ground is not None
+        if self._ground.is_the_same(plan):
+            self._ground.has_changed(plan)
+
     def take_up(self, plan: Plan) -> None:
         """The command is known now. Raises NotTakenError if the jail would be built otherwise for it."""
         assert self._ground is not None
-        try:
-            again = see_files(plan)
-        except ExeatError as error:
-            raise NotTakenError("its files cannot be looked at again", detail=str(error)) from None
-        try:
-            if self._ground.has_changed(plan, again):
-                raise NotTakenError("its files have changed")
-        finally:
-            again.close()
+        if self._ground.is_the_same(plan):
+            has_changed = self._ground.has_changed(plan)
+            sys.stderr.write(self._notes)
+        else:
+            try:
+                again = see_files(plan)
+            except ExeatError as error:
+                raise NotTakenError("its files cannot be looked at again", detail=str(error)) from None
+            try:
+                has_changed = self._ground.has_changed(plan, again)
+            finally:
+                again.close()
+        if has_changed:
+            raise NotTakenError("its files have changed")
         self._begin(self._built)
         if self._ground.has_lost_mounts():  # before the guard that has been set now could see it
             raise NotTakenError("a protected mount in its files is gone")

@@ -38,6 +38,7 @@ async def main():
                 return
             done = await manager.run(json.loads(line))
             print(json.dumps([used[-1], done.text, done.stderr.decode()]), flush=True)
+            await asyncio.sleep(0)  # another is asked for when whoever waited has had a turn
             await manager._stock.stand()
 
 asyncio.run(main())

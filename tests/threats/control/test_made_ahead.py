@@ -136,6 +136,47 @@ def _settings(place: Path) -> None:
     (place / ".vscode" / "tasks.json").write_text("{}")
 
 
+def _link_to_settings(place: Path) -> None:
+    """With the times of the folder that was there."""
+    folder = place / ".vscode"
+    times = folder.stat()
+    folder.rename(place / "elsewhere")
+    folder.symlink_to("elsewhere")
+    os.utime(folder, ns=(times.st_atime_ns, times.st_mtime_ns), follow_symlinks=False)
+
+
+def _a_repository_below(place: Path) -> None:
+    (place / "below").mkdir()
+    _a_repository(place / "below")
+
+
+def _repository_with_hooks(place: Path) -> None:
+    _a_repository(place)
+    for name in ("hooks-a", "hooks-b"):
+        (place / name).mkdir()
+        (place / name / "pre-commit").write_text("#!/bin/sh\n")
+    with (place / ".git" / "config").open("a") as file:
+        file.write("\thooksPath = hooks-a\n")
+
+
+def _other_hooks(place: Path) -> None:
+    """By settings of the same length and time, in the same file."""
+    config = place / ".git" / "config"
+    times, text = config.stat(), config.read_text()
+    assert "hooks-a" in text
+    with config.open("r+") as file:
+        file.write(text.replace("hooks-a", "hooks-b"))
+    os.utime(config, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def _second_name(place: Path) -> None:
+    (place / "second").hardlink_to(place / ".git" / "config")
+
+
+def _file_in_the_project(place: Path) -> None:
+    (place / "src").write_text("new")
+
+
 def _nothing(place: Path) -> None:
     pass
 
@@ -155,6 +196,11 @@ CHANGES: list[tuple[str, Callable[[Path], None], Callable[[Path], None], str, bo
     ("editor settings are made", _nothing, _settings, WRITE_TASKS, False),
     ("editor settings are replaced", _settings, _another_folder, WRITE_TASKS, False),
     ("a hook is changed in a folder that is held", _a_repository, _a_hook, WRITE_HOOK, True),
+    ("a folder becomes a link with its times", _settings, _link_to_settings, WRITE_TASKS, False),
+    ("a repository is made below", _nothing, _a_repository_below, f"cd below && {WRITE_HOOK}", False),
+    ("git is told of other hooks", _repository_with_hooks, _other_hooks, "echo out >> hooks-b/pre-commit", False),
+    ("settings get a second name", _a_repository, _second_name, WRITE_HOOK, False),
+    ("a file is made in the project", _repository_with_hooks, _file_in_the_project, WRITE_HOOK, True),
 ]
 
 

@@ -96,6 +96,8 @@ _BEFORE = {
     "exeat.jail.limits.own_user: grp", "exeat.jail.limits.own_user: pwd",
     "exeat.jail.files.mounts: exeat.jail.files.truststore", "exeat.jail.process.builder: exeat.jail.files.truststore",
     "exeat.run.files.seen_files: exeat.files.layers.folding",
+    "exeat.run.viewed_files: exeat.run.files.answers", "exeat.run.viewed_files: exeat.run.files.ground",
+    "exeat.run.main: exeat.run.files.versions",
     "exeat.engine.client: urllib.parse", "exeat.engine.find: exeat.engine.own_service",
     "exeat.jail.container.furnishing: exeat.jail.container.trust",
     "exeat.jail.container.cell: exeat.jail.container.door", "exeat.jail.container.stage: tarfile",

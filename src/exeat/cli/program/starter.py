@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Final, NoReturn
 
@@ -31,7 +32,8 @@ from exeat.secrets.stream.codings import load_codings
 # What a run would load, the runner and its gateway process together. What is missing here is loaded by each run by
 # itself, which takes time and nothing else; tests/integration/test_run_embed_starter.py looks for it.
 _ALWAYS: Final = (
-    "asyncio", "uvloop", "exeat.run.main", "exeat.run.lifecycle", "exeat.run.viewed_files", "exeat.jail.bodies.netns",
+    "asyncio", "uvloop", "exeat.run.main", "exeat.run.lifecycle", "exeat.run.viewed_files", "exeat.run.files.ground",
+    "exeat.run.files.answers", "exeat.run.late", "exeat.jail.bodies.netns",
     "exeat.run.gateway_process.rules", "exeat.run.gateway_process.serving", "publicsuffixlist", *GATEWAY, *ROTATION,
 )  # fmt: skip
 _FOR: Final = {
@@ -79,6 +81,7 @@ class Starter:
         self._control = control
         self._is_wanted = True
         self._dumpable = libc.prctl(libc.PR_GET_DUMPABLE)
+        libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)  # of runners that leave before their children
         hide_memory()  # no one else takes part in what all later runs are made of
         self._runners: dict[int, tuple[int, socket.socket]] = {}  # by descriptor: pid, and who waits for its end
         self._poll = select.poll()
@@ -132,6 +135,16 @@ class Starter:
         os.close(descriptor)
         _say(answers, messages.Exited(status))
         answers.close()
+        self._reap_orphans()
+
+    def _reap_orphans(self) -> None:
+        """What runners have left: a gateway process and an init, which were killed. Perhaps no one else reaps them."""
+        runners = {pid for pid, _ in self._runners.values()}
+        with suppress(ChildProcessError):
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid in runners:
+                    return  # its own turn comes
+                os.waitpid(ended.si_pid, 0)
 
 
 def _say(answers: socket.socket, message: messages.Message, descriptors: Sequence[int] = ()) -> None:

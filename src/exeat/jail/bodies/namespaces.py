@@ -29,6 +29,7 @@ class NamespaceJail:
         self._builder = 0
         self._init = 0
         self._program = ""
+        self._is_empty = self._is_late = False
         self._not_started: messages.ExecFailed | None = None
         self._guest_ended: messages.GuestEnded | None = None
         self._tried: list[str] = []  # programs that were refused a user namespace
@@ -54,7 +55,7 @@ class NamespaceJail:
 
         To be called with one thread only.
         """
-        self._program = place.spec.argv[0]
+        self._program, self._is_late = place.spec.argv[0], place.spec.is_late
         ours, theirs = messages.open_channel()
         # The builder leaves when it is done; its child, init, then becomes ours.
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
@@ -100,11 +101,14 @@ class NamespaceJail:
                 message, "the jail ended before the command could start", "its init ended without a message"
             ) from None
 
-    def become(self, argv: Sequence[str], environ: Mapping[str, str], streams: Sequence[int], umask: int) -> None:
-        """What GO is to start, where that was not known when the place was built. The streams stay the caller's."""
+    def become(self, argv: Sequence[str], environ: Mapping[str, str], umask: int) -> None:
+        """What GO is to start, where that was not known when the place was built."""
         self._program = argv[0]
-        command = messages.Command(tuple(argv), tuple(environ.items()), umask)
-        messages.send(self._channel, command, streams)
+        messages.send(self._channel, messages.Command(tuple(argv), tuple(environ.items()), umask))
+
+    def pass_streams(self, streams: Sequence[int]) -> None:
+        """What it is to be started with, once that is certain. They stay the caller's."""
+        messages.send(self._channel, messages.Word.STREAMS, streams)
 
     def attend(self, company: Company) -> Ended:
         self._channel.setblocking(False)
@@ -129,6 +133,11 @@ class NamespaceJail:
                     # The caller's own stream goes on where the command stopped, as if it had been the same.
                     os.lseek(stream, position, os.SEEK_SET)
                 case messages.Exited(status):
+                    os.waitpid(self._init, 0)
+                    self._init = 0
+                    return self._ended(status)
+                case messages.Emptied(status):  # init itself is on its way out; `end` waits for it
+                    self._is_empty = True
                     return self._ended(status)
                 case messages.ExecFailed():
                     self._not_started = message
@@ -150,8 +159,6 @@ class NamespaceJail:
                     raise _explain(message, "the jail has failed", "its init sent an unexpected message")
 
     def _ended(self, status: int) -> Ended:
-        os.waitpid(self._init, 0)
-        self._init = 0
         ended = how_it_ended(self._program, status, self._not_started)
         if self._guest_ended is None:
             return ended
@@ -167,7 +174,8 @@ class NamespaceJail:
             if pid:
                 try:
                     os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
+                    # Nothing but init is left: a program need not wait for its end.
+                    os.waitpid(pid, os.WNOHANG if self._is_empty and self._is_late else 0)
                 except (ProcessLookupError, ChildProcessError):
                     pass
         self._builder = self._init = 0

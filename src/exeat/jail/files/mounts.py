@@ -20,7 +20,7 @@ from exeat.jail.files.mounttable import MountTable
 from exeat.jail.files.trees import HANDLE, path_of
 from exeat.jail.files.view import Layers, enter_view, forget_host
 from exeat.jail.libc import MS_BIND, MS_MOVE, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, mount
-from exeat.paths import is_in, place_of, using
+from exeat.paths import is_in, using
 from exeat.trust.unnamed_file import TrustFiles
 from exeat.values import Value
 
@@ -255,8 +255,10 @@ def find_sockets(folders: Sequence[str], without: Collection[str] = ()) -> list[
 def _named() -> Iterable[str]:
     """As their owners bound them, links on the way resolved."""
     with open("/proc/net/unix", "rb") as table:
-        names = {line.rstrip(b"\n").split(maxsplit=7)[-1] for line in table}
-    return [place_of(os.fsdecode(name)) for name in names if name.startswith(b"/")]
+        names = {os.fsdecode(line.rstrip(b"\n").split(maxsplit=7)[-1]) for line in table}
+    paths = [name for name in names if name.startswith("/")]
+    folders = {folder: os.path.realpath(folder) for folder in map(os.path.dirname, paths)}  # most share one
+    return [os.path.join(folders[os.path.dirname(path)], os.path.basename(path)) for path in paths]
 
 
 def _near_top(folder: str, without: Collection[str]) -> Iterable[str]:

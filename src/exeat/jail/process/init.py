@@ -11,7 +11,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NoReturn
 
@@ -28,6 +28,7 @@ from exeat.jail.signals import FOR_COMMAND, SI_USER, STOPPING, open_signalfd, re
 _TIOCSCTTY = 0x540E  # the same on every machine that there is a jail for
 # How long the two halves of a signal to the group, to the runner and to init, can be apart.
 _GROUP_MS = 50
+_WALL = 0x40000000  # children of every kind; `os` has no name for it
 
 
 def live_as_init(place: Place, control: socket.socket, positions: dict[int, int], *, is_root: bool) -> NoReturn:
@@ -44,12 +45,9 @@ def live_as_init(place: Place, control: socket.socket, positions: dict[int, int]
         ahead = _Ahead(place, control, attempts) if spec.is_late else None
         messages.send(control, messages.Word.READY)
         # The word to go comes when the builder is gone and the runner is our parent, not before.
-        message, streams = messages.receive(control, len(descriptors.STREAMS) if spec.is_late else 0)
         if ahead is not None:
-            if not isinstance(message, messages.Command):
-                os._exit(1)
-            ahead.tell(message, streams)  # so that it gets ready meanwhile
-            message, _ = messages.receive(control)
+            ahead.pass_on(control)  # so that it gets ready meanwhile
+        message, _ = messages.receive(control)
         if message is not messages.Word.GO:
             os._exit(1)
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -63,7 +61,8 @@ def live_as_init(place: Place, control: socket.socket, positions: dict[int, int]
             command = ahead.let_go()
         leads = spec.terminal is not None
         shares = spec.has_terminal and not leads
-        _Watch(command, signals, control, positions, attempts, leads_session=leads, shares_group=shares).go_on()
+        watch = _Watch(command, signals, control, positions, attempts, leads_session=leads, shares_group=shares)
+        watch.go_on(waits=spec.is_late)
     except BaseException as problem:
         report(control, "init", problem)
     finally:
@@ -120,10 +119,16 @@ class _Ahead:
             _become_command(place, control, attempts, theirs)
         theirs.close()
 
-    def tell(self, command: messages.Command, streams: Sequence[int]) -> None:
-        messages.send(self._channel, command, streams)
-        for each in streams:
-            os.close(each)
+    def pass_on(self, control: socket.socket) -> None:
+        """What it is to become, and then its streams, which tell that it is going to be let go."""
+        message: messages.Message | None = None
+        while message is not messages.Word.STREAMS:
+            message, streams = messages.receive(control, len(descriptors.STREAMS))
+            if not isinstance(message, messages.Command) and message is not messages.Word.STREAMS:
+                os._exit(1)
+            messages.send(self._channel, message, streams)
+            for each in streams:
+                os.close(each)
 
     def let_go(self) -> int:
         with suppress(OSError):  # it has ended already, and said why
@@ -162,10 +167,13 @@ def _become_command(
 
 
 def _hear_command(place: Place, told: socket.socket) -> None:
-    message, streams = messages.receive(told, len(descriptors.STREAMS))
-    if not isinstance(message, messages.Command):
+    command, _ = messages.receive(told, 1)  # in a file, if it is long
+    if not isinstance(command, messages.Command):
         os._exit(1)
-    place.become(message)
+    place.become(command)
+    message, streams = messages.receive(told, len(descriptors.STREAMS))
+    if message is not messages.Word.STREAMS:
+        os._exit(1)
     descriptors.take_streams(streams)
     if messages.receive(told)[0] is not messages.Word.GO:
         os._exit(1)
@@ -194,9 +202,12 @@ class _Watch:
         self._leads_session = leads_session
         self._shares_group = shares_group
         self._freezer = _Freezer()
+        self._waits = False
         self._seen: dict[int, float] = {}  # signals that came to the whole group, and when
 
-    def go_on(self) -> NoReturn:
+    def go_on(self, *, waits: bool) -> NoReturn:
+        """`waits`: to leave until the runner has. To take a process apart keeps a processor busy for a millisecond."""
+        self._waits = waits
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         poll.register(self._control, select.POLLIN)
@@ -254,10 +265,31 @@ class _Watch:
                 self._freezer.freeze()
                 messages.send(self._control, messages.Stopped(os.WSTOPSIG(status)))
             else:
+                is_empty = _end_all()
                 for stream, position in descriptors.moved(self._positions).items():
                     messages.send(self._control, messages.StreamMoved(stream, position))
-                messages.send(self._control, messages.Exited(status))
+                messages.send(self._control, messages.Emptied(status) if is_empty else messages.Exited(status))
+                while self._waits and is_empty and messages.receive(self._control)[0] is not None:
+                    pass
                 os._exit(0)
+
+
+def _end_all() -> bool:
+    """Everything in the jail but us. False: the kernel has to, when we end.
+
+    The runner would have to wait until the kernel has taken our memory and namespaces apart, which takes a millisecond.
+    """
+    try:
+        os.kill(-1, signal.SIGKILL)  # in one step: none gets away by a fork
+    except ProcessLookupError:
+        pass  # the usual case: there is none
+    except OSError:
+        return False
+    try:
+        while True:
+            os.waitpid(-1, _WALL)  # who loses its parent becomes our child
+    except ChildProcessError:
+        return True
 
 
 class _Freezer:

@@ -2,6 +2,9 @@
 
 So a command never gets more than in a new jail: current keys are hidden, current hooks are protected. The comparison
 covers the decisions of `see_files`, and everything that the builder looks at by itself.
+
+Decisions that follow from the same answers are the same (`Answers`). Only where an answer is another one they are made
+again and compared: most of what changes on a machine changes none of them.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import os
 from collections.abc import Iterable
 
 from exeat.files.keys.hidden import later_paths
+from exeat.files.keys.search import variables_for_keys
 from exeat.jail.environment import inherited_environment
 from exeat.jail.files.layering import is_private
 from exeat.jail.files.mounts import find_sockets
@@ -18,6 +22,7 @@ from exeat.jail.files.trees import HANDLE
 from exeat.jail.files.view import memory_left, read_copied
 from exeat.jail.jail import Built
 from exeat.paths import is_in, up_from
+from exeat.run.files.answers import Answers
 from exeat.run.files.hidden_files import user_home
 from exeat.run.files.seen_files import SeenFiles
 from exeat.run.files.versions import entries, kept_in, read_by_gateway, versions
@@ -31,8 +36,13 @@ _COPIED_FOLDER = "/etc/ssh/ssh_config.d"
 
 
 class Ground:
-    def __init__(self, plan: Plan, seen: SeenFiles) -> None:
-        """Before the jail is built: what changes meanwhile is a change."""
+    def __init__(self, plan: Plan, seen: SeenFiles, answers: Answers) -> None:
+        """Before the jail is built: what changes meanwhile is a change. `answers` led to what was seen."""
+        self._answers, self._seen = answers, seen
+        with answers:
+            for name in variables_for_keys():
+                os.environ.get(name)
+            self._decided = _decide(plan, seen)
         self._found = _look(plan, seen, plan.settings.read_from)
         self._mounts = _Mounts(seen)
         # A folder is copied for the jail if something is mounted in it.
@@ -59,12 +69,22 @@ class Ground:
         copied = read_copied(built.layers)
         self._listed = {folder: self._listed.get(folder, []) for folder in copied}
 
-    def has_changed(self, plan: Plan, seen: SeenFiles) -> bool:
-        """`seen`: what is seen now, for a command that may be another one."""
-        return (
-            self._found != _look(plan, seen, read_by_gateway(plan.settings))
+    def is_the_same(self, plan: Plan) -> bool:
+        """Would all that was decided be decided so again? If not, that is no reason yet for a new jail."""
+        program = os.path.basename(plan.settings.argv[0])  # what it needs itself is not hidden from it
+        is_needed = any(program in entry.used_by for entry in self._seen.hidden)
+        return self._seen.disk is None and not is_needed and self._answers.are_the_same()
+
+    def has_changed(self, plan: Plan, seen: SeenFiles | None = None) -> bool:
+        """`seen`: what is seen now, for a command that may be another one; None if it would be the same."""
+        if seen is not None and (
+            self._decided != _decide(plan, seen)
             or self._mounts.are_others(_Mounts(seen))
             or self._held.keys() != _held_paths(seen)
+        ):
+            return True
+        return (
+            self._found != _look(plan, seen or self._seen, read_by_gateway(plan.settings))
             or not all(_is_still(path, descriptor) for path, descriptor in self._held.items())
             or any(found != entries(folder, self._mounts.points) for folder, found in self._listed.items())
             or self._memory > memory_left()  # it was to leave as much as it may take
@@ -88,10 +108,10 @@ class Ground:
         self._held.clear()
 
 
-def _look(plan: Plan, seen: SeenFiles, read: tuple[Versions, Versions]) -> tuple[object, ...]:
+def _decide(plan: Plan, seen: SeenFiles) -> tuple[object, ...]:
+    """What follows from answers, and is all that the jail is built by."""
     view = seen.view
     layers = view.layers
-    rules, trusted = read
     return (
         os.getcwd(),
         view.shared,
@@ -101,6 +121,14 @@ def _look(plan: Plan, seen: SeenFiles, read: tuple[Versions, Versions]) -> tuple
         view.devices,
         seen.hidden,
         later_paths(user_home(), seen.hidden, plan.files),
+    )
+
+
+def _look(plan: Plan, seen: SeenFiles, read: tuple[Versions, Versions]) -> tuple[object, ...]:
+    """What has to be looked at again in any case: versions of files, and what a process holds."""
+    view = seen.view
+    rules, trusted = read
+    return (
         find_sockets(view.shared, view.silent),
         rules,
         versions((*_COPIED, *plan.prepared.hidden)),

@@ -76,13 +76,15 @@ def _take(late: Late, control: socket.socket) -> dict[bytes, bytes] | None:
     return given
 
 
-def _is_certain(control: socket.socket) -> bool:
-    """Wait until the jail is known to be right for the command. What is to be complained of goes to its streams."""
+def _await_certainty(control: socket.socket) -> None:
+    """Until the jail is known to be right for the command. What is to be complained of goes to its streams."""
+    control.setblocking(True)
     message, received = receive(control, 1)
     for each in received:
         os.dup2(each, 2, inheritable=True)
         os.close(each)
-    return message is Word.STREAMS
+    if message is not Word.STREAMS:
+        raise SystemExit(0)  # there will be no run
 
 
 async def _serve(
@@ -100,9 +102,9 @@ async def _serve(
         return 0  # there will be no run
     handed, sockets = received
     load_system_resolver()
-    if settings.late is not None and not _is_certain(control):
-        return 0
-    if intercepting is not None and settings.late is not None:
+    is_late = settings.late is not None
+    if is_late and intercepting is not None:  # values are fetched only for a command that is going to run
+        _await_certainty(control)
         intercepting.fetch(control, given)
     control.setblocking(False)
     loaded, stored = rules.loaded, rules.stored
@@ -113,6 +115,22 @@ async def _serve(
         oversight = Oversight(settings, stored, asked)
     # That of a sandbox is out of the command's reach, and without a jail there is nothing to be hidden from.
     rotation = settings.audit_rotation._replace(in_reach=settings.folder is None and settings.hides_by_mounts)
+
+    def get_ready() -> None:
+        """For the command, and for what ends it."""
+        loop.add_reader(control.fileno(), over.set)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, over.set)
+        rotates = settings.audit is not None and not rotation.in_reach
+        seal_imports((*GATEWAY, *(ROTATION if rotates else ()), *(INTERCEPTION if intercepting is not None else ())))
+
+    def await_command() -> None:
+        """All is done by then but for the record, which says that a run has begun."""
+        get_ready()
+        _await_certainty(control)
+        control.setblocking(False)
+
+    waits = is_late and intercepting is None
     gateway = Gateway(
         loaded.policy,
         sandbox=settings.name,
@@ -130,17 +148,15 @@ async def _serve(
         ask=oversight.ask if oversight is not None else None,
         ask_timeout_s=settings.ask_s,
         who_asks=_program_finder(handed) if settings.ask and handed.init else None,
+        before_record=await_command if waits else None,
     )
     await gateway.start()
     if oversight is not None:
         await oversight.start(gateway, handed.jail)
-    loop.add_reader(control.fileno(), over.set)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, over.set)
     if intercepting is not None:
         intercepting.start_renewals(gateway.state.journal)
-    rotates = settings.audit is not None and not rotation.in_reach
-    seal_imports((*GATEWAY, *(ROTATION if rotates else ()), *(INTERCEPTION if intercepting is not None else ())))
+    if not waits:
+        get_ready()
     send(control, Word.READY)
     await over.wait()
     loop.remove_reader(control.fileno())
