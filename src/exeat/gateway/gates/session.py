@@ -169,6 +169,11 @@ class Session:
                     raise ProtocolError("the request head was cut off")
                 return None
 
+    def forget_heads(self) -> None:
+        """No more are read here, and in the last one there may be a credential. Cycles keep a session for a while."""
+        self._known_fields = LastFields(self.state.known_heads)
+        self._last_head = None
+
     # Asking
 
     async def settle(self, place: Place) -> Place:
