@@ -155,8 +155,9 @@ class Session:
                     return head
                 if len(data) > limits.max_header_bytes:
                     raise ProtocolError("the request head is too large", status=431)
-                _check_partial_head(data, scanned)
-                scanned = len(data)
+                if data != b"\r":  # that may be half of an empty line
+                    _check_partial_head(data, scanned)
+                    scanned = len(data)
             phase = "head" if data else "idle"
             if phase != watched:
                 # Set once for each: a trickle of bytes, or of empty lines, puts nothing off (slowloris).
