@@ -11,10 +11,12 @@ from collections.abc import Iterable
 
 import pytest
 
+from exeat.gateway.gates.session import Session
 from tests.support.clients.http2 import Answer, Http2Client, Http2Server, refuse_without_h2
+from tests.support.clients.talk import read_reply
 from tests.support.fixtures.gateways import StartGate, StartOrigin
 from tests.support.gateways.gate import Gate
-from tests.support.gateways.intercepted import StartIntercepted, answering, read_until
+from tests.support.gateways.intercepted import DOORS, StartIntercepted, answering, read_until
 from tests.support.gateways.scene import wait_until
 from tests.support.origins import tls
 from tests.support.origins.plain import Origin
@@ -111,6 +113,36 @@ def test_gateways_of_a_process_share_no_lines(start_gate: StartGate, start_origi
     assert b" 200 " in one.send(line + b"Host: good.test:%d\r\n\r\n" % origin.port)
     assert agent in kept_by(one)
     assert agent not in kept_by(two)
+
+
+# How long
+
+TWICE = b"GET / HTTP/1.1\r\nHost: good.test\r\nProxy-Authorization: Basic %b\r\n\r\n"
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_the_last_head_is_forgotten_as_the_connection_ends(door: str, start_intercepted: StartIntercepted) -> None:
+    """Not when garbage is collected next, which may be much later: a session of TLS is part of cycles."""
+    scene = start_intercepted()
+    state = scene.gate.gateway.state
+    credential = mark()
+
+    def kept_by_sessions() -> bytes:
+        sessions = [each for each in gc.get_objects() if isinstance(each, Session) and each.state is state]
+        return kept([part for each in sessions for part in (each._last_head, each._known_fields)])
+
+    gc.collect()
+    gc.disable()
+    try:
+        with scene.open(door=door) as conn:
+            for _ in range(3):
+                conn.sendall(TWICE % credential)
+                assert read_reply(conn).status == 200
+            assert credential in kept_by_sessions(), "the search must find what is kept"
+        wait_until(lambda: not state.sessions, "the end of all connections")
+        assert credential not in kept_by_sessions()
+    finally:
+        gc.enable()
 
 
 # Who says that it was exeat

@@ -270,6 +270,24 @@ def test_what_only_begins_alike_is_read_by_itself(
     assert len(worked_out) < 5 * len(others)
 
 
+def test_an_empty_line_may_come_in_two_pieces(start_intercepted: StartIntercepted) -> None:
+    """Before the first request, before one that is known, and before one that is not. What is none is still refused."""
+    scene = start_intercepted(secrets={})
+    known = b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"
+    sessions = scene.gate.gateway.state.sessions
+    with scene.open() as conn:
+        for request in (known, known, known, known.replace(b"GET / ", b"GET /x ")):
+            for piece in (b"\r", b"\n\r"):
+                conn.sendall(piece)
+                wait_until(lambda: any(each.client.buffer == b"\r" for each in sessions), "half of a line")
+            conn.sendall(b"\n" + request)
+            assert read_reply(conn).status == 200
+        conn.sendall(b"\r")
+        wait_until(lambda: any(each.client.buffer == b"\r" for each in sessions), "half of a line")
+        conn.sendall(b"G")
+        assert read_reply(conn).status == 400
+
+
 @pytest.mark.parametrize("smuggled", [b"Transfer-Encoding: chunked", b"Content-Length: 5", b"Host: evil.test"])
 def test_a_second_head_behind_it_is_a_request(smuggled: bytes, start_intercepted: StartIntercepted) -> None:
     """Not more lines of the first: that ended at its empty line, as before."""

@@ -44,6 +44,14 @@ async def serve_http(
     be served.
     """
     door = _Door(session, bound, protocol, secure, prefers_h2)
+    try:
+        return await _serve_requests(door)
+    finally:
+        session.forget_heads()
+
+
+async def _serve_requests(door: _Door) -> Inner | None:
+    session, bound, protocol = door.session, door.bound, door.protocol
     while True:
         try:
             head = await session.read_head()

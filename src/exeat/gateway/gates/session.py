@@ -158,8 +158,9 @@ class Session:
                     return head
                 if len(data) > limits.max_header_bytes:
                     raise ProtocolError("the request head is too large", status=431)
-                _check_partial_head(data, scanned)
-                scanned = len(data)
+                if data != b"\r":  # that may be half of an empty line
+                    _check_partial_head(data, scanned)
+                    scanned = len(data)
             phase = "head" if data else "idle"
             if phase != watched:
                 # Set once for each: a trickle of bytes, or of empty lines, puts nothing off (slowloris).
@@ -171,6 +172,11 @@ class Session:
                 if client.buffer:
                     raise ProtocolError("the request head was cut off")
                 return None
+
+    def forget_heads(self) -> None:
+        """No more are read here, and in the last one there may be a credential. Cycles keep a session for a while."""
+        self._known_fields = LastFields(self.state.known_heads)
+        self._last_head = None
 
     # Asking
 
