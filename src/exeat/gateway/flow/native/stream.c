@@ -173,8 +173,12 @@ static void read_into_their_buffer(Stream *stream)
     Py_buffer view;
     if (buffer == NULL || PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE) < 0) {
         poller_report(stream);
+    } else if (view.len == 0) {
+        PyBuffer_Release(&view);
+        PyErr_SetString(PyExc_RuntimeError, "get_buffer() returned an empty buffer");
+        poller_report(stream); /* it would be asked again in each turn, for ever */
     } else {
-        Py_ssize_t got = view.len > 0 ? receive(stream, view.buf, view.len) : 0;
+        Py_ssize_t got = receive(stream, view.buf, view.len);
         PyBuffer_Release(&view);
         PyObject *size = got > 0 ? PyLong_FromSsize_t(got) : NULL;
         if (size != NULL)
@@ -466,6 +470,8 @@ void stream_drop(Stream *stream)
 
 void stream_do_due(Stream *stream)
 {
+    if (stream->is_lost)
+        return; /* or one that has failed would be due for ever, without a loop in which its next turn could come */
     if (stream->failed != 0 && stream->read_turn != stream->poller->turn)
         fail(stream, stream->failed);
     else if (stream->failed != 0)
