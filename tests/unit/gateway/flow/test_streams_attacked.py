@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import resource
@@ -193,3 +194,31 @@ def test_a_reset_in_the_last_turn_of_a_loop_leaves_nothing() -> None:
     in_a_loop()
     left()
     assert len(left()) == before
+
+
+def test_a_kernel_without_ipv6_listens_on_the_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As asyncio does it: names such as localhost lead to both."""
+    families = [socket.AF_INET6, socket.AF_INET]
+
+    class Sockets(socket.socket):
+        def __init__(self, family: int = -1, *more: Any, **named: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+            super().__init__(family, *more, **named)
+
+    class Finder(_Loop):
+        async def getaddrinfo(self, *_: object, **__: object) -> list[tuple[object, ...]]:
+            hosts = {socket.AF_INET6: "::1", socket.AF_INET: "127.0.0.1"}
+            return [(each, socket.SOCK_STREAM, 6, "", (hosts[each], 0)) for each in families]
+
+    async def main() -> None:
+        finder = Finder(asyncio.get_running_loop())
+        (sock,) = await bind(finder, "localhost", 0, reuse_port=False)  # type: ignore[arg-type]
+        assert sock.getsockname()[0] == "127.0.0.1"
+        sock.close()
+        families.pop()
+        with pytest.raises(OSError, match="not supported"):
+            await bind(finder, "localhost", 0, reuse_port=False)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "socket", Sockets)
+    run(main)
