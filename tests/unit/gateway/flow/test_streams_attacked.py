@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from exeat.gateway.flow.streams import Streams, bind
-from tests.unit.gateway.flow.test_streams import (
+from tests.support.gateways.transports import (
     RESET,
     Seen,
     most_descriptor,
