@@ -88,6 +88,13 @@ async def seen_pair() -> tuple[Seen, socket.socket]:
     return seen, client
 
 
+async def receive_all(sock: socket.socket) -> bytes:
+    loop, got = asyncio.get_running_loop(), bytearray()
+    while data := await loop.sock_recv(sock, 1 << 16):
+        got += data
+    return bytes(got)
+
+
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 

@@ -26,6 +26,7 @@ from tests.support.gateways.transports import (
     needs_native,
     open_descriptors,
     pair,
+    receive_all,
     run,
     seen_pair,
     until,
@@ -67,13 +68,6 @@ def test_bytes_and_ends_go_both_ways(kind: str) -> None:
         client.close()
 
     run(main)
-
-
-async def receive_all(sock: socket.socket) -> bytes:
-    loop, got = asyncio.get_running_loop(), bytearray()
-    while data := await loop.sock_recv(sock, 1 << 16):
-        got += data
-    return bytes(got)
 
 
 def test_a_peer_that_does_not_read_pauses_the_writer(kind: str) -> None:

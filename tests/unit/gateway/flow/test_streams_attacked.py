@@ -8,6 +8,7 @@ import gc
 import os
 import resource
 import socket
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,9 @@ from tests.support.gateways.transports import (
     most_descriptor,
     needs_native,
     pair,
+    receive_all,
     run,
+    seen_pair,
     until,
 )
 
@@ -118,6 +121,33 @@ def test_an_empty_buffer_is_an_error() -> None:
         await until(lambda: empty.lost)
         assert isinstance(empty.lost[0], RuntimeError)
         assert empty.asked == 1
+        client.close()
+
+    run(main)
+
+
+@needs_native
+@pytest.mark.threat("T-I1")
+def test_tiny_pieces_take_no_more_memory_than_they_say() -> None:
+    """Each was a piece of its own, forty times as large: ten megabytes for a connection before its source was told."""
+
+    async def main() -> None:
+        seen, client = await seen_pair()
+        while not seen.transport.get_write_buffer_size():
+            seen.transport.write(bytes(1 << 16))
+        before = seen.transport.get_write_buffer_size()
+        sent = b"".join(b"%07d" % i for i in range(20_000))
+        tracemalloc.start()
+        for at in range(0, len(sent), 7):
+            seen.transport.write(sent[at : at + 7])
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert seen.transport.get_write_buffer_size() == before + len(sent)
+        assert taken < 1.5 * len(sent)
+        seen.transport.write_eof()
+        assert (await receive_all(client)).endswith(sent)
+        seen.transport.abort()
+        await seen.ended
         client.close()
 
     run(main)
