@@ -8,6 +8,7 @@ import gc
 import os
 import resource
 import socket
+import sys
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -224,6 +225,26 @@ def test_a_reset_in_the_last_turn_of_a_loop_leaves_nothing() -> None:
     in_a_loop()
     left()
     assert len(left()) == before
+
+
+@needs_native
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_listener_that_is_garbage_is_closed_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket had been cleared by then, and could not be asked any more."""
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda each: told.append(each.exc_value))
+
+    async def leave() -> None:
+        loop = asyncio.get_running_loop()
+        (sock,) = await bind(loop, "127.0.0.1", 0, reuse_port=False)
+        sockets = [sock]  # in a cycle, and before the poller in the eyes of the collector
+        sockets.append(sockets)  # type: ignore[arg-type]
+        gc.collect()
+        await Streams(loop).listen(sock, Seen)
+
+    run(leave)
+    gc.collect()
+    assert not [each for each in told if not isinstance(each, ResourceWarning)]
 
 
 def test_a_kernel_without_ipv6_listens_on_the_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -531,6 +531,15 @@ static int clear_poller(Poller *poller)
     return 0;
 }
 
+/* Before anything of the same garbage is cleared: a socket that was could not be closed any more. */
+static void finalize_poller(Poller *poller)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    clear_poller(poller);
+    PyErr_Restore(type, value, trace);
+}
+
 static void free_poller(Poller *poller)
 {
     PyObject_GC_UnTrack(poller);
@@ -556,6 +565,7 @@ PyTypeObject PollerType = {
     .tp_new = new_poller,
     .tp_traverse = (traverseproc)traverse_poller,
     .tp_clear = (inquiry)clear_poller,
+    .tp_finalize = (destructor)finalize_poller,
     .tp_dealloc = (destructor)free_poller,
     .tp_methods = poller_methods,
 };
