@@ -37,6 +37,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
         output = root / _FOLDER / name if version == "editable" else Path(self.directory) / name
         why = _compile(root / _FOLDER / "native", output)
         if why is not None:
+            output.unlink(missing_ok=True)  # one of other sources, which what is installed now would take for its own
             if os.environ.get("EXEAT_REQUIRE_NATIVE") == "1":
                 raise RuntimeError(why)
             self.app.display_warning(f"exeat is installed without its C streams: {why}")
@@ -62,8 +63,8 @@ def _compile(sources: Path, output: Path) -> str | None:
     command = [*compiler, *_FLAGS.split(), f"-I{headers}", *more, *files, "-o", str(new)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return f"there is no compiler {compiler[0]} (on Debian: apt-get install gcc)"
+    except OSError as error:
+        return f"there is no compiler {compiler[0]}: {error.strerror} (on Debian: apt-get install gcc)"
     if done.returncode != 0:
         new.unlink(missing_ok=True)
         return f"{compiler[0]} failed:\n{done.stderr}"

@@ -318,6 +318,24 @@ def test_an_upload_budget_closes_a_tunnel(
     assert sum(end["sent"] for end in ends) == origin.received <= 100_000
 
 
+@pytest.mark.parametrize("size", [1_000, 40_000, 400_000])
+def test_an_upload_budget_counts_to_the_end_of_a_tunnel(
+    size: int, start_gate: StartGate, start_raw_origin: StartRawOrigin
+) -> None:
+    """Not only what comes while the tunnel is judged: behind that bytes may go on without Python looking at them."""
+    origin = start_raw_origin(keep_silent)
+    gate = start_gate(allow=[f"good.test:{origin.port} max_upload={3 * size}"], hosts=HOSTS)
+    with gate.connect() as conn:
+        assert connect_dial(conn, b"good.test:%d" % origin.port).status == 200
+        for part in range(1, 4):
+            conn.sendall(b"\x80" * size)
+            wait_until(lambda so_far=part * size: origin.received == so_far, "a part")  # type: ignore[misc]
+        conn.sendall(b"\x80")
+        wait_until(lambda: sum(line["event"] == "end" for line in gate.lines()) == 1, "the end line")
+    (end,) = [line for line in gate.lines() if line["event"] == "end"]
+    assert (end["note"], end["sent"], origin.received) == ("upload-budget-spent", 3 * size, 3 * size)
+
+
 def test_a_sandboxs_upload_budget_covers_all_its_rules(start_gate: StartGate, start_origin: StartOrigin) -> None:
     """B6: `limits.max_upload` is for everything together, a rule's own budget inside it; downloads are free."""
     origin = start_origin(answer_uploads)

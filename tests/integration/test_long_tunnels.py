@@ -72,6 +72,34 @@ def test_long_transfers_are_moved_by_the_kernel(
     assert (end["sent"], end["received"]) == (size, size)
 
 
+@pytest.mark.threat("T-L3")
+@pytest.mark.parametrize("rest", [0, 1, 100_000])
+def test_urgent_data_does_not_stop_a_long_transfer(
+    rest: int, start_gate: StartGate, start_origin: StartOrigin, splices: list[object]
+) -> None:
+    """The kernel splices nothing from there on. What came behind was lost, in what looked like an orderly end; or the
+    transfer stood still while the loop ran for nothing, up to the limit of silence."""
+    got: list[tuple[int, str]] = []
+
+    def handle(conn: socket.socket, origin: Origin) -> None:
+        got.append(drink(conn))
+        conn.sendall(b"done")
+
+    origin = start_origin(handle)
+    gate = start_gate(allow=[f"good.test:{origin.port}"], hosts=HOSTS)
+    with gate.connect() as conn:
+        open_tunnel("connect", conn, origin.port)
+        pour(conn, 5 * MB)
+        wait_until(lambda: bool(splices), "the kernel to move it")
+        conn.send(b"!", socket.MSG_OOB)
+        pour(conn, rest)
+        conn.shutdown(socket.SHUT_WR)
+        assert read_all(conn) == b"done"
+    assert got[0][0] == 5 * MB + rest  # urgent data is for no one: sockets leave it out of the stream
+    (end,) = ends(gate, 1)
+    assert (end["sent"], end["note"]) == (5 * MB + rest, "")
+
+
 @both_doors
 def test_200_mb_arrive_unchanged_each_way(through: str, serve: StartServing, start_origin: StartOrigin) -> None:
     """Down through one tunnel and up through another: the hashes agree, and the end lines count every byte."""

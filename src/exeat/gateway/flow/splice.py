@@ -27,7 +27,7 @@ class Splice:
 
     __slots__ = (
         "_end", "_failure", "_in_pipe", "_on_end", "_on_refused", "_pipe_in", "_pipe_out", "_reading", "_source",
-        "_source_fd", "_target", "_target_fd", "_writing", "ended", "source_done",
+        "_source_fd", "_target", "_target_fd", "_urgent", "_writing", "ended", "source_done",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,8 @@ class Splice:
         self._pipe_out, self._pipe_in, self._source_fd, self._target_fd = opened
         self._end = select.poll()
         self._end.register(self._source_fd, select.POLLRDHUP)
+        self._urgent = select.poll()
+        self._urgent.register(self._source_fd, select.POLLPRI)
         try:
             fcntl.fcntl(self._pipe_in, _F_SETPIPE_SZ, _PIPE_BYTES)
         except OSError:
@@ -108,7 +110,7 @@ class Splice:
 
     def _fill(self) -> None:
         try:
-            moved = os.splice(self._source_fd, self._pipe_in, _PIPE_BYTES, flags=_FLAGS)
+            moved = self._take()
         except BlockingIOError:
             return
         except OSError as error:
@@ -119,6 +121,21 @@ class Splice:
             self.source_done = True
         self._in_pipe += moved
         self._source.count_moved(received=moved)
+
+    def _take(self) -> int:
+        """Bytes that are in the pipe now, or 0 at the end of the source."""
+        try:
+            moved = os.splice(self._source_fd, self._pipe_in, _PIPE_BYTES, flags=_FLAGS)
+        except BlockingIOError:
+            if not self._urgent.poll(0):
+                raise
+            moved = 0
+        if moved or not self._urgent.poll(0):
+            return moved
+        # The kernel splices nothing from urgent data on, and calls that the end if the end has come. A read passes it.
+        if self._in_pipe:
+            raise BlockingIOError
+        return os.write(self._pipe_in, os.read(self._source_fd, select.PIPE_BUF))
 
     def _empty(self) -> None:
         try:

@@ -7,6 +7,7 @@ thirds of the system calls, and hand bytes on from one connection to another wit
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -81,9 +82,16 @@ async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int, *, reuse_p
     """Sockets to listen on, one for each address of the host. Raises OSError."""
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     bound: list[socket.socket] = []
+    unsupported: OSError | None = None
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            sock = socket.socket(family, kind, protocol)
+            try:
+                sock = socket.socket(family, kind, protocol)
+            except OSError as error:
+                if error.errno != errno.EAFNOSUPPORT:
+                    raise
+                unsupported = error  # a kernel without IPv6, of which the resolver does not know
+                continue
             bound.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if reuse_port:
@@ -91,6 +99,8 @@ async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int, *, reuse_p
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(address)
+        if unsupported is not None and not bound:
+            raise unsupported
     except OSError:
         for sock in bound:
             sock.close()

@@ -90,9 +90,9 @@ static void kick(Poller *poller)
 {
     if (poller->kicked || poller->loop == NULL)
         return;
-    poller->kicked = true;
-    if (call_loop(poller, names.call_soon, poller->tidy, NULL) < 0)
-        PyErr_Clear(); /* the loop is closed: nothing comes any more */
+    poller->kicked = call_loop(poller, names.call_soon, poller->tidy, NULL) == 0;
+    if (!poller->kicked)
+        PyErr_Clear(); /* the loop is closed, and nothing comes any more; or else the next to be due tries again */
 }
 
 void poller_add_due(Stream *stream)
@@ -169,9 +169,16 @@ static void accept_one(Listener *listener, int descriptor, const struct sockaddr
     Py_DECREF(stream);
 }
 
+static void hold_reserve(Poller *poller)
+{
+    if (poller->reserve < 0)
+        poller->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
 static void accept_some(Listener *listener)
 {
     Poller *poller = listener->poller;
+    hold_reserve(poller); /* another thread may have taken its place when it was given up */
     for (int i = 0; i < ACCEPTED_A_TURN && listener->socket != NULL; i++) {
         struct sockaddr_storage peer = {0};
         socklen_t size = sizeof peer;
@@ -188,7 +195,8 @@ static void accept_some(Listener *listener)
             descriptor = accept4(listener->descriptor, NULL, NULL, SOCK_CLOEXEC);
             if (descriptor >= 0)
                 close(descriptor);
-            poller->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+            poller->reserve = -1;
+            hold_reserve(poller);
             if (descriptor >= 0)
                 continue;
         }
@@ -387,8 +395,7 @@ static PyObject *py_listen(Poller *poller, PyObject *args)
     poller->users++;
     listener->next = poller->listeners;
     poller->listeners = listener;
-    if (poller->reserve < 0)
-        poller->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    hold_reserve(poller);
     return Py_NewRef((PyObject *)listener); /* one for the caller, one for the poller */
 }
 
@@ -461,8 +468,10 @@ static PyObject *py_adopt(Poller *poller, PyObject *args)
     int descriptor;
     if (!PyArg_ParseTuple(args, "OOi", &loop, &protocol, &descriptor))
         return NULL;
-    if (begin_using(poller, loop) < 0)
+    if (begin_using(poller, loop) < 0) {
+        close(descriptor);
         return NULL;
+    }
     int on = 1;
     setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     Stream *stream = stream_new(poller, descriptor, protocol);
@@ -522,6 +531,15 @@ static int clear_poller(Poller *poller)
     return 0;
 }
 
+/* Before anything of the same garbage is cleared: a socket that was could not be closed any more. */
+static void finalize_poller(Poller *poller)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    clear_poller(poller);
+    PyErr_Restore(type, value, trace);
+}
+
 static void free_poller(Poller *poller)
 {
     PyObject_GC_UnTrack(poller);
@@ -547,6 +565,7 @@ PyTypeObject PollerType = {
     .tp_new = new_poller,
     .tp_traverse = (traverseproc)traverse_poller,
     .tp_clear = (inquiry)clear_poller,
+    .tp_finalize = (destructor)finalize_poller,
     .tp_dealloc = (destructor)free_poller,
     .tp_methods = poller_methods,
 };

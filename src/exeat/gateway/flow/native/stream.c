@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #define MOST_PIECES 64
+#define PIECE_BYTES (4 * 1024)
 #define LARGE_BYTES (32 * 1024)
 
 /* Call the protocol. What it raises is told, and ends the stream. */
@@ -173,8 +174,12 @@ static void read_into_their_buffer(Stream *stream)
     Py_buffer view;
     if (buffer == NULL || PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE) < 0) {
         poller_report(stream);
+    } else if (view.len == 0) {
+        PyBuffer_Release(&view);
+        PyErr_SetString(PyExc_RuntimeError, "get_buffer() returned an empty buffer");
+        poller_report(stream); /* it would be asked again in each turn, for ever */
     } else {
-        Py_ssize_t got = view.len > 0 ? receive(stream, view.buf, view.len) : 0;
+        Py_ssize_t got = receive(stream, view.buf, view.len);
         PyBuffer_Release(&view);
         PyObject *size = got > 0 ? PyLong_FromSsize_t(got) : NULL;
         if (size != NULL)
@@ -294,7 +299,17 @@ void stream_read_no_more(Stream *stream)
         epoll_ctl(stream->poller->epoll, EPOLL_CTL_MOD, stream->descriptor, &event);
 }
 
-static void enqueue(Stream *stream, PyObject *bytes, Py_ssize_t from)
+static void has_queued(Stream *stream, Py_ssize_t size)
+{
+    stream->queued += size;
+    watch_out(stream);
+    if (stream->queued > stream->high && !stream->has_paused && !stream->is_over) {
+        stream->has_paused = true;
+        tell(stream, names.pause_writing, NULL);
+    }
+}
+
+static void enqueue(Stream *stream, PyObject *bytes, Py_ssize_t from, Py_ssize_t to)
 {
     Piece *piece = bytes == NULL ? NULL : PyMem_Malloc(sizeof(Piece));
     if (piece == NULL) {
@@ -302,18 +317,30 @@ static void enqueue(Stream *stream, PyObject *bytes, Py_ssize_t from)
         poller_report(stream);
         return;
     }
-    *piece = (Piece){.bytes = Py_NewRef(bytes), .from = from};
+    *piece = (Piece){.bytes = Py_NewRef(bytes), .from = from, .to = to};
     if (stream->queue_end != NULL)
         stream->queue_end->next = piece;
     else
         stream->queue = piece;
     stream->queue_end = piece;
-    stream->queued += PyBytes_GET_SIZE(bytes) - from;
-    watch_out(stream);
-    if (stream->queued > stream->high && !stream->has_paused && !stream->is_over) {
-        stream->has_paused = true;
-        tell(stream, names.pause_writing, NULL);
+    has_queued(stream, to - from);
+}
+
+/* Small pieces are put together: one for each byte would take forty times as much memory as `queued` says. */
+static void enqueue_copy(Stream *stream, const char *data, Py_ssize_t size)
+{
+    Piece *last = stream->queue_end;
+    if (last != NULL && PyBytes_GET_SIZE(last->bytes) - last->to >= size) {
+        memcpy(PyBytes_AS_STRING(last->bytes) + last->to, data, size);
+        last->to += size;
+        has_queued(stream, size);
+        return;
     }
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size < PIECE_BYTES ? PIECE_BYTES : size);
+    if (bytes != NULL)
+        memcpy(PyBytes_AS_STRING(bytes), data, size);
+    enqueue(stream, bytes, 0, size);
+    Py_XDECREF(bytes);
 }
 
 /* `bytes`: the same data as an object, if there is one. */
@@ -333,13 +360,10 @@ void stream_send(Stream *stream, const char *data, Py_ssize_t size, PyObject *by
         if (sent < 0)
             sent = 0;
     }
-    if (bytes != NULL) {
-        enqueue(stream, bytes, sent);
-        return;
-    }
-    bytes = PyBytes_FromStringAndSize(data + sent, size - sent);
-    enqueue(stream, bytes, 0);
-    Py_XDECREF(bytes);
+    if (bytes != NULL && size - sent >= PIECE_BYTES)
+        enqueue(stream, bytes, sent, size);
+    else
+        enqueue_copy(stream, data + sent, size - sent);
 }
 
 /* As much of the queue as the kernel takes now. */
@@ -350,7 +374,7 @@ static void flush(Stream *stream)
         size_t count = 0;
         for (Piece *piece = stream->queue; piece != NULL && count < MOST_PIECES; piece = piece->next, count++) {
             parts[count].iov_base = PyBytes_AS_STRING(piece->bytes) + piece->from;
-            parts[count].iov_len = PyBytes_GET_SIZE(piece->bytes) - piece->from;
+            parts[count].iov_len = piece->to - piece->from;
         }
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
         ssize_t sent = sendmsg(stream->descriptor, &message, MSG_NOSIGNAL);
@@ -363,7 +387,7 @@ static void flush(Stream *stream)
         }
         stream->queued -= sent;
         while (sent > 0) {
-            Py_ssize_t left = PyBytes_GET_SIZE(stream->queue->bytes) - stream->queue->from;
+            Py_ssize_t left = stream->queue->to - stream->queue->from;
             if (sent < left) {
                 stream->queue->from += sent;
                 break;
@@ -466,6 +490,8 @@ void stream_drop(Stream *stream)
 
 void stream_do_due(Stream *stream)
 {
+    if (stream->is_lost)
+        return; /* or one that has failed would be due for ever, without a loop in which its next turn could come */
     if (stream->failed != 0 && stream->read_turn != stream->poller->turn)
         fail(stream, stream->failed);
     else if (stream->failed != 0)

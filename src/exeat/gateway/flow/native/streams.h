@@ -65,7 +65,7 @@ struct Listener {
 typedef struct Piece {
     struct Piece *next;
     PyObject *bytes;
-    Py_ssize_t from;
+    Py_ssize_t from, to; /* there is room behind `to` only in bytes that are known nowhere else */
 } Piece;
 
 struct Stream {
