@@ -59,25 +59,6 @@ class SeenEntry:
         return os.path.isfile(self.path) if follow_symlinks and self._kind == LINK else self._kind == FILE
 
 
-class SeenFolder:
-    """What `scandir` returns."""
-
-    def __init__(self, entries: list[SeenEntry]) -> None:
-        self._entries = iter(entries)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> SeenEntry:
-        return next(self._entries)
-
-
 class Listed:
     """A folder that was listed. `named`: kinds of entries of which a name was asked for.
 
@@ -95,6 +76,28 @@ class Listed:
             return True
         unnamed = {*self.kinds.values()} - self.named
         return _without(self.kinds, unnamed) == _without(now, unnamed)
+
+
+class SeenFolder:
+    """What `scandir` returns."""
+
+    def __init__(self, path: str, listed: Listed) -> None:
+        self._listed = listed
+        self._entries = iter([SeenEntry(path, name, kind, listed.named) for name, kind in listed.kinds.items()])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """If not all were looked at, which ones were depends on what else there is."""
+        if next(self._entries, None) is not None:
+            self._listed.named.update(self._listed.kinds.values())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> SeenEntry:
+        return next(self._entries)
 
 
 def _without(kinds: dict[str, str], left_out: set[str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, Final, Self
 
-from exeat.run.files.answered import FILE, FOLDER, LINK, OTHER, Listed, Seen, SeenEntry, SeenFolder, SeenSystem
+from exeat.run.files.answered import FILE, FOLDER, LINK, OTHER, Listed, Seen, SeenFolder, SeenSystem
 
 _PART: Final = 1 << 14
 _MOST_BYTES: Final = 1 << 20  # of a file that was read
@@ -157,7 +157,7 @@ class Answers:
         if not isinstance(listed, Listed) or listed.kinds != kinds:
             listed = Listed(kinds)
         self._note(self._listed, path, listed, len(kinds))
-        return SeenFolder([SeenEntry(path, name, kind, listed.named) for name, kind in kinds.items()])
+        return SeenFolder(path, listed)
 
     def _listdir(self, path: str = ".") -> list[str]:
         with self._scandir(path) as entries:

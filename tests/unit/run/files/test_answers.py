@@ -12,6 +12,7 @@ import pwd
 import socket
 import tracemalloc
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,18 @@ def test_what_was_not_asked_for_may_change(place: Path) -> None:
     (place / "sub" / "more").mkdir()
     (place / "file").write_text("much longer")
     assert answers.are_the_same()
+
+
+@pytest.mark.threat("T-P13")
+def test_what_kept_others_from_being_looked_at_counts(place: Path) -> None:
+    """Of a folder only so many entries are looked at: without one of these there is another."""
+    for name in ("one", "two"):
+        (place / "sub" / name).touch()
+    with Answers() as answers, os.scandir("sub") as entries:
+        assert [entry.name for entry in islice(entries, 2) if entry.is_symlink()] == []
+    assert answers.are_the_same()
+    (place / "sub" / "one").unlink()
+    assert not answers.are_the_same()
 
 
 @pytest.mark.threat("T-P13")
