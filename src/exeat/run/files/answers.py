@@ -6,6 +6,8 @@ questions were asked several times, and what is between them takes longer than t
 
 While it listens, functions of `os` are others, so there must be one thread. What was asked in a way that cannot be
 repeated, changed something, or was answered in two ways makes it useless: `are_the_same` is false from then on.
+
+What is noted is what was answered. To ask twice, once for the note, would leave others time to change it in between.
 """
 
 from __future__ import annotations
@@ -20,105 +22,23 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, Final, Self
 
+from exeat.run.files.answered import FILE, FOLDER, LINK, OTHER, Listed, Seen, SeenFolder, SeenSystem
+
 _PART: Final = 1 << 14
 _MOST_BYTES: Final = 1 << 20  # of a file that was read
 _MOST_NAMES: Final = 5_000  # in a folder: to list more takes longer than to decide again
+_MOST_ANSWERS: Final = 50_000  # names in folders included: who works in a project decides how many there are
 _NO_FILE: Final = -1  # or too long, or an error without a number
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_LOOK_AT: Final = os.O_PATH | os.O_CLOEXEC
 _CHANGES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _DESCRIPTORS: Final = "/proc/self/fd/"
 _NOT_REPEATED: Final = (
     (os, ("mkdir", "makedirs", "rename", "replace", "unlink", "rmdir", "symlink", "link", "chdir", "fork")),
     (pwd, ("getpwuid", "getpwnam", "getpwall")),
 )
-_FOLDER, _FILE, _LINK, _OTHER = "dfl?"
 _open, _plain_open, _scandir = os.open, builtins.open, os.scandir
 _stat, _lstat, _statvfs = os.stat, os.lstat, os.statvfs
-
-
-class Seen:
-    """Of a result of `stat`, what is compared. To ask it for more is an error."""
-
-    __slots__ = ("st_dev", "st_gid", "st_ino", "st_mode", "st_nlink", "st_rdev", "st_uid")
-
-    def __init__(self, found: os.stat_result) -> None:
-        self.st_mode, self.st_ino, self.st_dev, nlink, self.st_uid, self.st_gid = found[:6]
-        if not stat.S_ISDIR(self.st_mode):  # that of a folder changes with what is made in it
-            self.st_nlink, self.st_rdev = nlink, found.st_rdev
-
-
-class SeenSystem:
-    """Of a result of `statvfs`."""
-
-    __slots__ = ("f_flag",)
-
-    def __init__(self, found: os.statvfs_result) -> None:
-        self.f_flag = found.f_flag
-
-
-class SeenEntry:
-    """Of a folder. What it is can be asked for without its name."""
-
-    __slots__ = ("_folder", "_kind", "_name", "_named")
-
-    def __init__(self, folder: str, name: str, kind: str, named: set[str]) -> None:
-        self._folder, self._name, self._kind, self._named = folder, name, kind, named
-
-    @property
-    def name(self) -> str:
-        self._named.add(self._kind)
-        return self._name
-
-    @property
-    def path(self) -> str:
-        return os.path.join(self._folder, self.name)
-
-    def is_symlink(self) -> bool:
-        return self._kind == _LINK
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        return os.path.isdir(self.path) if follow_symlinks and self._kind == _LINK else self._kind == _FOLDER
-
-    def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        return os.path.isfile(self.path) if follow_symlinks and self._kind == _LINK else self._kind == _FILE
-
-
-class SeenFolder:
-    """What `scandir` returns."""
-
-    def __init__(self, entries: list[SeenEntry]) -> None:
-        self._entries = iter(entries)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> SeenEntry:
-        return next(self._entries)
-
-
-class Listed:
-    """A folder that was listed. `named`: kinds of entries of which a name was asked for.
-
-    Of other kinds that it has, more or fewer make no difference: a project has new files all the time.
-    """
-
-    __slots__ = ("kinds", "named")
-
-    def __init__(self, kinds: dict[str, str]) -> None:
-        self.kinds = kinds
-        self.named: set[str] = set()
-
-    def is_like(self, now: dict[str, str]) -> bool:
-        if now == self.kinds:
-            return True
-        unnamed = {*self.kinds.values()} - self.named
-        return _without(self.kinds, unnamed) == _without(now, unnamed)
 
 
 class Answers:
@@ -126,6 +46,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._is_whole = True
+        self._count = 0
         self._folder = _here()
         # By path. Instead of an answer there can be the number of an error.
         self._stats: dict[str, object] = {}
@@ -141,10 +62,11 @@ class Answers:
         for module, names in _NOT_REPEATED:
             for name in names:
                 self._put(module, name, self._giving_up(getattr(module, name)))
+        ask_flags = self._asking(_flags)
         for name, function in (
             ("stat", self._stat), ("lstat", self._lstat), ("scandir", self._scandir), ("listdir", self._listdir),
             ("open", self._open), ("access", self._asking(os.access)), ("readlink", self._asking(os.readlink)),
-            ("statvfs", self._statvfs),
+            ("statvfs", lambda path: SeenSystem(ask_flags(path))),
             ("environ", _Variables(os.environ, self._variables)),
         ):  # fmt: skip
             self._put(os, name, function)
@@ -178,9 +100,13 @@ class Answers:
 
     # While it listens
 
-    def _note(self, known: dict[Any, Any], asked: Any, answer: object) -> None:
-        if known.setdefault(asked, answer) != answer:
+    def _note(self, known: dict[Any, Any], asked: Any, answer: object, size: int = 1) -> None:
+        self._count += size
+        if self._count > _MOST_ANSWERS or known.setdefault(asked, answer) != answer:
             self._is_whole = False
+        if not self._is_whole:  # and never will be: it need not take memory
+            for each in (self._stats, self._lstats, self._contents, self._listed, self._calls):
+                each.clear()
 
     def _stat(self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Seen:
         if not isinstance(path, str) or dir_fd is not None:
@@ -201,20 +127,15 @@ class Answers:
     def _asking(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def ask(path: Any, *more: Any, **named: Any) -> Any:
             self._is_whole &= isinstance(path, str) and not named
-            self._note(self._calls, (function, path, more), _call(function, path, more))
-            return function(path, *more, **named)
+            try:
+                answer = function(path, *more, **named)
+            except OSError as error:
+                self._note(self._calls, (function, path, more), ("error", error.errno))
+                raise
+            self._note(self._calls, (function, path, more), answer)
+            return answer
 
         return ask
-
-    def _statvfs(self, path: Any) -> SeenSystem:
-        self._is_whole &= isinstance(path, str)
-        self._note(self._calls, (_flags, path, ()), _call(_flags, path, ()))
-        return SeenSystem(_statvfs(path))
-
-    def _note_content(self, path: str) -> None:
-        content = _content(path)
-        self._is_whole &= content != _NO_FILE
-        self._note(self._contents, path, content)
 
     def _giving_up(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def do(*arguments: Any, **named: Any) -> Any:
@@ -223,18 +144,20 @@ class Answers:
 
         return do
 
-    def _scandir(self, path: Any = ".") -> SeenFolder:
-        self._is_whole &= isinstance(path, str)
-        kinds = _kinds(path)
-        known = self._listed.get(path)
+    def _scandir(self, path: Any = ".") -> Any:
+        kinds = _kinds(path, _MOST_NAMES + 1)
         if isinstance(kinds, int):
+            self._is_whole &= isinstance(path, str)
             self._note(self._listed, path, kinds)
             raise OSError(kinds, os.strerror(kinds), path)
-        if not isinstance(known, Listed):
-            self._is_whole &= known is None
-            known = self._listed[path] = Listed(kinds)
-        self._is_whole &= known.kinds == kinds and len(kinds) <= _MOST_NAMES
-        return SeenFolder([SeenEntry(path, name, kind, known.named) for name, kind in kinds.items()])
+        if not isinstance(path, str) or len(kinds) > _MOST_NAMES:
+            self._is_whole = False
+            return _scandir(path)
+        listed = self._listed.get(path)
+        if not isinstance(listed, Listed) or listed.kinds != kinds:
+            listed = Listed(kinds)
+        self._note(self._listed, path, listed, len(kinds))
+        return SeenFolder(path, listed)
 
     def _listdir(self, path: str = ".") -> list[str]:
         with self._scandir(path) as entries:
@@ -244,24 +167,52 @@ class Answers:
         if not isinstance(path, str) or dir_fd is not None or flags & _CHANGES:
             self._is_whole = False
             return _open(path, flags, mode, dir_fd=dir_fd)
-        known, function = (self._lstats, _lstat) if flags & os.O_NOFOLLOW else (self._stats, _stat)
+        place: str | None = path
         if path.startswith(_DESCRIPTORS):  # one that was opened only to be looked at, and is read after that
-            path = self._paths.get(int(path.removeprefix(_DESCRIPTORS)), path)
-        else:
-            self._note(known, path, _look(function, path))
-        if not flags & (os.O_PATH | os.O_DIRECTORY):
-            self._note_content(path)
-        descriptor = _open(path, flags, mode)
-        self._paths[descriptor] = path
+            number = path.removeprefix(_DESCRIPTORS)
+            place = self._paths.get(int(number)) if number.isdecimal() else None
+        if place is None:
+            self._is_whole = False
+            return _open(path, flags, mode)
+        known = self._lstats if flags & os.O_NOFOLLOW else self._stats
+        is_read = not flags & (os.O_PATH | os.O_DIRECTORY)
+        try:
+            descriptor = _open(path, flags, mode)
+        except OSError as error:
+            self._note(self._contents if is_read else known, place, error.errno)
+            raise
+        if place == path:
+            self._note(known, path, _identity(os.fstat(descriptor)))
+        if is_read:
+            descriptor = self._copied(place, descriptor)
+        self._paths[descriptor] = place
         return descriptor
 
     def _plain_open(self, file: Any, mode: str = "r", *arguments: Any, **named: Any) -> Any:
-        if isinstance(file, str):
-            self._is_whole &= not {*mode} & {*"wax+"}
-            self._note_content(file)
-        elif not isinstance(file, int):
+        if isinstance(file, int):
+            return _plain_open(file, mode, *arguments, **named)
+        if not isinstance(file, str) or {*mode} & {*"wax+"}:
             self._is_whole = False
-        return _plain_open(file, mode, *arguments, **named)
+            return _plain_open(file, mode, *arguments, **named)
+        try:
+            descriptor = _open(file, _READ)
+        except OSError as error:
+            self._note(self._contents, file, error.errno)
+            raise
+        return _plain_open(self._copied(file, descriptor), mode, *arguments, **named)
+
+    def _copied(self, path: str, descriptor: int) -> int:
+        """Instead of it, a file with the content that was noted: others may write to this one."""
+        copy = os.memfd_create("read", os.MFD_CLOEXEC)
+        content = _digest(descriptor, copy)
+        if isinstance(content, int):
+            self._is_whole = False
+            os.close(copy)
+            return descriptor
+        self._note(self._contents, path, content)
+        os.close(descriptor)
+        os.lseek(copy, 0, os.SEEK_SET)
+        return copy
 
 
 class _Variables(dict[str, str]):
@@ -315,30 +266,48 @@ def _flags(path: str) -> int:
 
 
 def _content(path: str) -> bytes | int:
-    """What stands for it, or the number of an error.
+    """What stands for it, or the number of an error. Nothing but a plain file is opened: others may change what it is.
+
+    For a device, to be opened may mean to start.
+    """
+    try:
+        handle = _open(path, _LOOK_AT)
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return _NO_FILE
+            descriptor = _open(f"{_DESCRIPTORS}{handle}", _READ)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        return error.errno or _NO_FILE
+    try:
+        return _digest(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(descriptor: int, copy: int = -1) -> bytes | int:
+    """Of a file's content, which goes to `copy` as well.
 
     There may be keys in it, and the processes of a jail are forks of this one. So nothing of it stays in memory.
     """
-    try:
-        descriptor = _open(path, _READ)
-    except OSError as error:
-        return error.errno or _NO_FILE
     part, hashed, count = bytearray(_PART), blake2b(), 0
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return _NO_FILE
         with memoryview(part) as view:
-            while length := os.readv(descriptor, [view]):
+            while length := os.preadv(descriptor, [view], count):
                 hashed.update(view[:length])
                 count += length
                 if count > _MOST_BYTES:
                     return _NO_FILE
+                if copy >= 0:
+                    os.write(copy, view[:length])
         return hashed.digest()
     except OSError as error:
         return error.errno or _NO_FILE
     finally:
         part[:] = bytes(_PART)
-        os.close(descriptor)
 
 
 def _kinds(path: str, most: int | None = None) -> dict[str, str] | int:
@@ -352,16 +321,12 @@ def _kinds(path: str, most: int | None = None) -> dict[str, str] | int:
 
 def _kind(entry: os.DirEntry[str]) -> str:
     if entry.is_file(follow_symlinks=False):
-        return _FILE
+        return FILE
     if entry.is_dir(follow_symlinks=False):
-        return _FOLDER
-    return _LINK if entry.is_symlink() else _OTHER
+        return FOLDER
+    return LINK if entry.is_symlink() else OTHER
 
 
 def _is_still(path: str, listed: Listed | int) -> bool:
     now = _kinds(path, _MOST_NAMES + 1)
     return now == listed if isinstance(listed, int) or isinstance(now, int) else listed.is_like(now)
-
-
-def _without(kinds: dict[str, str], left_out: set[str]) -> dict[str, str]:
-    return {name: kind for name, kind in kinds.items() if kind not in left_out}

@@ -6,16 +6,20 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import os
 import pwd
 import socket
+import tracemalloc
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from exeat.paths import opened
+from exeat.run.files import answers as answers_module
 from exeat.run.files.answers import Answers
 from exeat.run.files.seen_files import see_files
 from exeat.run.settings import Preparations, RunSettings, make_plan
@@ -93,6 +97,7 @@ def _bind(path: Path) -> None:
         listener.bind(str(path))
 
 
+_rename = os.rename
 Ask = Callable[[str], object]
 Change = Callable[[Path], object]
 # Not by what is bound here already: it is asked by its name in `os`, as everywhere.
@@ -162,6 +167,18 @@ def test_what_was_not_asked_for_may_change(place: Path) -> None:
 
 
 @pytest.mark.threat("T-P13")
+def test_what_kept_others_from_being_looked_at_counts(place: Path) -> None:
+    """Of a folder only so many entries are looked at: without one of these there is another."""
+    for name in ("one", "two"):
+        (place / "sub" / name).touch()
+    with Answers() as answers, os.scandir("sub") as entries:
+        assert [entry.name for entry in islice(entries, 2) if entry.is_symlink()] == []
+    assert answers.are_the_same()
+    (place / "sub" / "one").unlink()
+    assert not answers.are_the_same()
+
+
+@pytest.mark.threat("T-P13")
 def test_variables_that_were_read_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SET", "1")
     monkeypatch.delenv("NOT_SET", raising=False)
@@ -185,9 +202,13 @@ def _twice(place: Path) -> None:
     os.path.exists("later")
 
 
-def _look_into_a_full_folder(place: Path) -> None:
+def _fill(place: Path) -> None:
     for number in range(5_001):
         (place / str(number)).touch()
+
+
+def _look_into_a_full_folder(place: Path) -> None:
+    _fill(place)
     _names(".")
 
 
@@ -201,8 +222,103 @@ UNREPEATED: dict[str, Callable[[Path], object]] = {
     "a user's name": lambda _: pwd.getpwuid(0),
     "of a full folder": _look_into_a_full_folder,
     "of a device": lambda _: _plain_read("/dev/null"),
+    "by a way through its own descriptors": lambda _: _read("/proc/self/fd/../cwd/file"),
     "of a long file": lambda place: (place / "long").write_bytes(bytes(2 << 20)) and _read("long"),
 }
+
+
+def _swap(one: Path, other: Path) -> None:
+    """As another process would: not by functions that are listened to."""
+    _rename(one, one.with_name("away"))
+    _rename(other, one)
+    _rename(one.with_name("away"), other)
+
+
+@pytest.mark.threat("T-P13")
+@pytest.mark.parametrize(
+    ("ask", "names", "by"),
+    [
+        (lambda path: os.readlink(path), ("link", "other link"), (os, "readlink")),
+        (lambda path: os.access(path, os.X_OK), ("file", "program"), (os, "access")),
+        (_read, ("file", "program"), (answers_module, "_open")),
+        (_read_by_its_descriptor, ("file", "program"), (answers_module, "_open")),
+        (_plain_read, ("file", "program"), (answers_module, "_open")),
+        (lambda path: _try(_read, path), ("file", "sub"), (answers_module, "_open")),
+    ],
+    ids=["link", "access", "content", "content by a descriptor", "content by `open`", "content or folder"],
+)
+def test_what_is_compared_is_the_answer_that_was_used(
+    ask: Ask, names: tuple[str, str], by: tuple[Any, str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process changes it after each system call, and back. The control: both answers can be had."""
+    (place / "other link").symlink_to("sub")
+    (place / "program").write_text("two")
+    (place / "program").chmod(0o755)
+    one, other = (place / name for name in names)
+    function = getattr(*by)
+
+    def asked(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        finally:
+            if is_swapped:
+                _swap(one, other)
+
+    is_swapped = True
+    with monkeypatch.context() as patch:
+        patch.setattr(*by, asked)
+        with Answers() as answers:
+            during = ask(names[0])
+    is_swapped = False
+    later = set()
+    for _ in range(2):
+        later.add(now := ask(names[0]))
+        assert now == during or not answers.are_the_same()
+        _swap(one, other)
+    assert len(later) == 2
+
+
+@pytest.mark.threat("T-P13")
+def test_nothing_but_a_file_is_opened_to_compare_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open a device may start something, and there was a file when it was looked at."""
+    with Answers() as answers:
+        _plain_read("file")
+    opened_so: list[int] = []
+
+    def noting(path: str, flags: int) -> int:
+        opened_so.append(flags)
+        return os.open(path, flags)
+
+    monkeypatch.setattr(answers_module, "_open", noting)
+    assert answers.are_the_same()
+    assert not all(flags & os.O_PATH for flags in opened_so)
+    opened_so.clear()
+    (place / "file").unlink()
+    os.mkfifo(place / "file")
+    assert not answers.are_the_same()
+    assert opened_so
+    assert all(flags & os.O_PATH for flags in opened_so)
+
+
+def _look_at_many(_: str) -> None:
+    for number in range(50_001):
+        os.path.lexists(f"{number}")
+
+
+@pytest.mark.parametrize("look", [_names, _look_at_many])
+def test_a_full_project_takes_no_memory_of_what_waits(look: Ask, place: Path) -> None:
+    """Commands make as many files as they like."""
+    _fill(place)
+    tracemalloc.start()
+    try:
+        with Answers() as answers:
+            look(".")
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not answers.are_the_same()
+    assert kept < 100_000
 
 
 @pytest.mark.parametrize("act", UNREPEATED.values(), ids=UNREPEATED)

@@ -3,16 +3,11 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <netinet/tcp.h>
-#include <stddef.h>
 #include <unistd.h>
 
-#define ACCEPTED_A_TURN 64
 #define MOST_ROUNDS 16
 #define ENOUGH_BYTES (64 * 1024)
-
-struct Names names;
 
 /* The loop. Without streams and listeners nothing of it is kept, so that it can go. */
 
@@ -45,7 +40,7 @@ static void release(Poller *poller)
     poller->epoll = poller->reserve = -1;
 }
 
-static int begin_using(Poller *poller, PyObject *loop)
+int poller_begin_using(Poller *poller, PyObject *loop)
 {
     if (poller->loop != NULL)
         return 0;
@@ -68,7 +63,7 @@ static int begin_using(Poller *poller, PyObject *loop)
 }
 
 /* Not before the turn has ended, which may still bring new streams, and reads into the buffer. */
-static void end_using(Poller *poller)
+void poller_end_using(Poller *poller)
 {
     if (poller->users > 0 || poller->loop == NULL || poller->working || poller->due != NULL)
         return;
@@ -83,7 +78,7 @@ static void end_using(Poller *poller)
 void poller_leave(Poller *poller)
 {
     poller->users--;
-    end_using(poller);
+    poller_end_using(poller);
 }
 
 static void kick(Poller *poller)
@@ -137,139 +132,6 @@ void poller_report(Stream *stream)
     stream_end(stream);
 }
 
-/* Listening */
-
-static void accept_one(Listener *listener, int descriptor, const struct sockaddr_storage *peer)
-{
-    listener->poller->python = true;
-    Poller *poller = listener->poller;
-    PyObject *protocol = PyObject_CallNoArgs(listener->factory);
-    if (protocol == NULL) {
-        close(descriptor);
-        PyErr_WriteUnraisable(listener->factory);
-        return;
-    }
-    Stream *stream = stream_new(poller, descriptor, protocol);
-    Py_DECREF(protocol);
-    if (stream == NULL) {
-        PyErr_WriteUnraisable(listener->factory);
-        return;
-    }
-    stream->peer = *peer;
-    stream->listener = listener->address;
-    stream->listener_is_wild = listener->is_wild;
-    stream->has_listener = true;
-    if (stream_register(stream, EPOLLIN) == 0) {
-        stream_made(stream);
-        /* Who speaks first has mostly done so by now: it is read before the turn ends. */
-        stream->can_read = true;
-        if (stream_may_read(stream))
-            poller_add_due(stream);
-    }
-    Py_DECREF(stream);
-}
-
-static void hold_reserve(Poller *poller)
-{
-    if (poller->reserve < 0)
-        poller->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
-
-static void accept_some(Listener *listener)
-{
-    Poller *poller = listener->poller;
-    hold_reserve(poller); /* another thread may have taken its place when it was given up */
-    for (int i = 0; i < ACCEPTED_A_TURN && listener->socket != NULL; i++) {
-        struct sockaddr_storage peer = {0};
-        socklen_t size = sizeof peer;
-        int descriptor =
-            accept4(listener->descriptor, (struct sockaddr *)&peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (descriptor >= 0) {
-            accept_one(listener, descriptor, &peer);
-            continue;
-        }
-        if (errno == EINTR || errno == ECONNABORTED)
-            continue;
-        if ((errno == EMFILE || errno == ENFILE) && poller->reserve >= 0) {
-            close(poller->reserve);
-            descriptor = accept4(listener->descriptor, NULL, NULL, SOCK_CLOEXEC);
-            if (descriptor >= 0)
-                close(descriptor);
-            poller->reserve = -1;
-            hold_reserve(poller);
-            if (descriptor >= 0)
-                continue;
-        }
-        return;
-    }
-}
-
-static void close_listener(Listener *listener)
-{
-    Poller *poller = listener->poller;
-    if (listener->socket == NULL)
-        return;
-    epoll_ctl(poller->epoll, EPOLL_CTL_DEL, listener->descriptor, NULL);
-    PyObject *socket = listener->socket;
-    listener->socket = NULL;
-    PyObject *closed = PyObject_CallMethod(socket, "close", NULL);
-    if (closed == NULL)
-        PyErr_WriteUnraisable(socket);
-    Py_XDECREF(closed);
-    Py_DECREF(socket);
-    Listener **at = &poller->listeners;
-    while (*at != listener)
-        at = &(*at)->next;
-    *at = listener->next;
-    poller_leave(poller);
-    /* The poller's reference. It may be in the list of events still. */
-    if (poller->working) {
-        listener->next = poller->closed;
-        poller->closed = listener;
-    } else {
-        Py_DECREF(listener);
-    }
-}
-
-static PyObject *py_close_listener(Listener *listener, PyObject *Py_UNUSED(ignored))
-{
-    Py_INCREF(listener);
-    close_listener(listener);
-    Py_DECREF(listener);
-    Py_RETURN_NONE;
-}
-
-static int traverse_listener(Listener *listener, visitproc visit, void *arg)
-{
-    Py_VISIT(listener->socket);
-    Py_VISIT(listener->factory);
-    Py_VISIT(listener->poller);
-    return 0;
-}
-
-static void free_listener(Listener *listener)
-{
-    PyObject_GC_UnTrack(listener);
-    Py_CLEAR(listener->socket);
-    Py_CLEAR(listener->factory);
-    Py_CLEAR(listener->poller);
-    PyObject_GC_Del(listener);
-}
-
-static PyMethodDef listener_methods[] = {
-    {"close", (PyCFunction)py_close_listener, METH_NOARGS, "Listen no more, and close the socket."},
-    {0},
-};
-
-PyTypeObject ListenerType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "exeat.gateway.flow._streams.Listener",
-    .tp_basicsize = sizeof(Listener),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_traverse = (traverseproc)traverse_listener,
-    .tp_dealloc = (destructor)free_listener,
-    .tp_methods = listener_methods,
-};
-
 /* A turn */
 
 /* Those that were due when this began; others have to wait for the next turn. */
@@ -303,7 +165,7 @@ static PyObject *end_turn(Poller *poller)
     poller->working = false;
     if (poller->due != NULL)
         kick(poller);
-    end_using(poller);
+    poller_end_using(poller);
     if (poller->fatal != NULL) {
         PyObject *fatal = poller->fatal;
         poller->fatal = NULL;
@@ -344,60 +206,13 @@ static PyObject *py_work(Poller *poller, PyObject *Py_UNUSED(ignored))
             if (Py_IS_TYPE(who, &StreamType))
                 stream_on_events((Stream *)who, events[i].events);
             else
-                accept_some((Listener *)who);
+                listener_accept((Listener *)who);
         }
     }
     return end_turn(poller);
 }
 
 /* What Python calls */
-
-static PyObject *py_listen(Poller *poller, PyObject *args)
-{
-    PyObject *loop, *socket, *factory;
-    if (!PyArg_ParseTuple(args, "OOO", &loop, &socket, &factory))
-        return NULL;
-    int descriptor = PyObject_AsFileDescriptor(socket);
-    if (descriptor < 0 || begin_using(poller, loop) < 0)
-        return NULL;
-    struct sockaddr_storage address = {0};
-    socklen_t size = sizeof address;
-    int on = 1;
-    /* Connections inherit it. What is written in two parts would wait for the peer's word about the first. */
-    setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    Listener *listener = NULL;
-    if (getsockname(descriptor, (struct sockaddr *)&address, &size) == 0)
-        listener = PyObject_GC_New(Listener, &ListenerType);
-    else
-        PyErr_SetFromErrno(PyExc_OSError);
-    if (listener == NULL) {
-        end_using(poller);
-        return NULL;
-    }
-    listener->next = NULL;
-    listener->descriptor = descriptor;
-    listener->socket = Py_NewRef(socket);
-    listener->poller = (Poller *)Py_NewRef((PyObject *)poller);
-    listener->factory = Py_NewRef(factory);
-    listener->address = address;
-    if (address.ss_family == AF_INET)
-        listener->is_wild = ((struct sockaddr_in *)&address)->sin_addr.s_addr == INADDR_ANY;
-    else
-        listener->is_wild = IN6_IS_ADDR_UNSPECIFIED(&((struct sockaddr_in6 *)&address)->sin6_addr);
-    PyObject_GC_Track(listener);
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = listener};
-    if (epoll_ctl(poller->epoll, EPOLL_CTL_ADD, descriptor, &event) < 0) {
-        PyErr_SetFromErrno(PyExc_OSError);
-        Py_DECREF(listener);
-        end_using(poller);
-        return NULL;
-    }
-    poller->users++;
-    listener->next = poller->listeners;
-    poller->listeners = listener;
-    hold_reserve(poller);
-    return Py_NewRef((PyObject *)listener); /* one for the caller, one for the poller */
-}
 
 static bool read_address(const char *text, int port, struct sockaddr_storage *to, socklen_t *size)
 {
@@ -430,7 +245,7 @@ static PyObject *py_connect(Poller *poller, PyObject *args)
         return NULL;
     if (!read_address(text, port, &address, &size))
         return PyErr_Format(PyExc_ValueError, "not an address: %s", text);
-    if (begin_using(poller, loop) < 0)
+    if (poller_begin_using(poller, loop) < 0)
         return NULL;
     Stream *stream = NULL;
     PyObject *result = NULL;
@@ -457,7 +272,7 @@ static PyObject *py_connect(Poller *poller, PyObject *args)
     result = PyTuple_Pack(2, stream, stream->waiter);
 failed:
     Py_XDECREF(stream);
-    end_using(poller);
+    poller_end_using(poller);
     return result;
 }
 
@@ -468,7 +283,7 @@ static PyObject *py_adopt(Poller *poller, PyObject *args)
     int descriptor;
     if (!PyArg_ParseTuple(args, "OOi", &loop, &protocol, &descriptor))
         return NULL;
-    if (begin_using(poller, loop) < 0) {
+    if (poller_begin_using(poller, loop) < 0) {
         close(descriptor);
         return NULL;
     }
@@ -485,7 +300,7 @@ static PyObject *py_adopt(Poller *poller, PyObject *args)
             stream_made(stream);
         }
     }
-    end_using(poller);
+    poller_end_using(poller);
     return (PyObject *)stream;
 }
 
@@ -522,11 +337,11 @@ static int clear_poller(Poller *poller)
         Py_DECREF(stream);
     }
     while (poller->listeners != NULL)
-        close_listener(poller->listeners);
+        listener_close(poller->listeners);
     do_due(poller);
     let_closed_go(poller);
     poller->working = false;
-    end_using(poller);
+    poller_end_using(poller);
     Py_CLEAR(poller->fatal);
     return 0;
 }
@@ -549,7 +364,7 @@ static void free_poller(Poller *poller)
 }
 
 static PyMethodDef poller_methods[] = {
-    {"listen", (PyCFunction)py_listen, METH_VARARGS, "listen(loop, socket, factory) -> Listener"},
+    {"listen", (PyCFunction)poller_listen, METH_VARARGS, "listen(loop, socket, factory) -> Listener"},
     {"connect", (PyCFunction)py_connect, METH_VARARGS, "connect(loop, protocol, address, port) -> Stream, future"},
     {"adopt", (PyCFunction)py_adopt, METH_VARARGS, "adopt(loop, protocol, descriptor) -> Stream"},
     {"work", (PyCFunction)py_work, METH_NOARGS, "For the loop: there are events."},
@@ -569,48 +384,3 @@ PyTypeObject PollerType = {
     .tp_dealloc = (destructor)free_poller,
     .tp_methods = poller_methods,
 };
-
-static int make_names(void)
-{
-    static const struct {
-        PyObject **to;
-        const char *text;
-    } all[] = {
-        {&names.add_reader, "add_reader"},
-        {&names.remove_reader, "remove_reader"},
-        {&names.call_soon, "call_soon"},
-        {&names.create_future, "create_future"},
-        {&names.call_exception_handler, "call_exception_handler"},
-        {&names.connection_made, "connection_made"},
-        {&names.data_received, "data_received"},
-        {&names.eof_received, "eof_received"},
-        {&names.connection_lost, "connection_lost"},
-        {&names.pause_writing, "pause_writing"},
-        {&names.resume_writing, "resume_writing"},
-        {&names.get_buffer, "get_buffer"},
-        {&names.buffer_updated, "buffer_updated"},
-        {&names.done, "done"},
-        {&names.set_result, "set_result"},
-        {&names.set_exception, "set_exception"},
-        {&names.work, "work"},
-        {&names.tidy, "tidy"},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if ((*all[i].to = PyUnicode_InternFromString(all[i].text)) == NULL)
-            return -1;
-    return 0;
-}
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "_streams", .m_doc = "TCP streams for asyncio: see streams.h.", .m_size = -1};
-
-PyMODINIT_FUNC PyInit__streams(void)
-{
-    PyObject *made = make_names() < 0 ? NULL : PyModule_Create(&module);
-    if (made == NULL || PyModule_AddType(made, &PollerType) < 0 || PyModule_AddType(made, &ListenerType) < 0 ||
-        PyModule_AddType(made, &StreamType) < 0) {
-        Py_XDECREF(made);
-        return NULL;
-    }
-    return made;
-}

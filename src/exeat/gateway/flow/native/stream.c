@@ -1,16 +1,13 @@
-/* One connection: reading, writing, handing on, its end. */
+/* One connection: its beginning, reading, handing on, its end. */
 #include "streams.h"
 
 #include <errno.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-#define MOST_PIECES 64
-#define PIECE_BYTES (4 * 1024)
 #define LARGE_BYTES (32 * 1024)
 
 /* Call the protocol. What it raises is told, and ends the stream. */
-static bool tell(Stream *stream, PyObject *name, PyObject *argument)
+bool stream_tell(Stream *stream, PyObject *name, PyObject *argument)
 {
     stream->poller->python = true;
     PyObject *protocol = Py_NewRef(stream->protocol); /* which the call may replace */
@@ -36,7 +33,7 @@ static PyObject *make_os_error(int error)
     return value;
 }
 
-static void fail(Stream *stream, int error)
+void stream_fail(Stream *stream, int error)
 {
     if (stream->is_over)
         return;
@@ -90,7 +87,7 @@ int stream_register(Stream *stream, uint32_t events)
 
 void stream_made(Stream *stream)
 {
-    tell(stream, names.connection_made, (PyObject *)stream);
+    stream_tell(stream, names.connection_made, (PyObject *)stream);
 }
 
 /* Tell who waits for the connection; no error: there is one. */
@@ -135,7 +132,7 @@ static void finish_connecting(Stream *stream)
 static void see_end(Stream *stream)
 {
     stream->has_ended = true;
-    if (!tell(stream, names.eof_received, NULL))
+    if (!stream_tell(stream, names.eof_received, NULL))
         stream_close(stream);
 }
 
@@ -160,7 +157,7 @@ static Py_ssize_t receive(Stream *stream, char *data, Py_ssize_t size)
         stream->failed = errno;
         poller_add_due(stream);
     } else if (errno != EAGAIN) {
-        fail(stream, errno);
+        stream_fail(stream, errno);
     }
     return 0;
 }
@@ -183,7 +180,7 @@ static void read_into_their_buffer(Stream *stream)
         PyBuffer_Release(&view);
         PyObject *size = got > 0 ? PyLong_FromSsize_t(got) : NULL;
         if (size != NULL)
-            tell(stream, names.buffer_updated, size);
+            stream_tell(stream, names.buffer_updated, size);
         else if (got > 0)
             poller_report(stream);
         Py_XDECREF(size);
@@ -225,9 +222,18 @@ static void read_once(Stream *stream)
         if (data == NULL)
             poller_report(stream);
         else
-            tell(stream, names.data_received, data);
+            stream_tell(stream, names.data_received, data);
         Py_XDECREF(data);
     }
+}
+
+/* Someone else reads from here on. Each arrival would wake the loop in vain: a third of a large transfer's CPU. */
+void stream_read_no_more(Stream *stream)
+{
+    struct epoll_event event = {.events = EPOLLOUT | EPOLLET, .data.ptr = stream};
+    stream->reading_paused = stream->watches_out = true;
+    if (stream->is_open)
+        epoll_ctl(stream->poller->epoll, EPOLL_CTL_MOD, stream->descriptor, &event);
 }
 
 bool stream_may_read(Stream *stream)
@@ -266,155 +272,6 @@ void stream_on_events(Stream *stream, uint32_t events)
         read_in_turn(stream);
 }
 
-/* Writing */
-
-static void drop_first(Stream *stream)
-{
-    Piece *piece = stream->queue;
-    stream->queue = piece->next;
-    if (stream->queue == NULL)
-        stream->queue_end = NULL;
-    Py_DECREF(piece->bytes);
-    PyMem_Free(piece);
-}
-
-static void watch_out(Stream *stream)
-{
-    if (stream->watches_out)
-        return;
-    struct epoll_event event = {
-        .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | EPOLLET, .data.ptr = stream};
-    if (epoll_ctl(stream->poller->epoll, EPOLL_CTL_MOD, stream->descriptor, &event) < 0)
-        fail(stream, errno);
-    else
-        stream->watches_out = true;
-}
-
-/* Someone else reads from here on. Each arrival would wake the loop in vain: a third of a large transfer's CPU. */
-void stream_read_no_more(Stream *stream)
-{
-    struct epoll_event event = {.events = EPOLLOUT | EPOLLET, .data.ptr = stream};
-    stream->reading_paused = stream->watches_out = true;
-    if (stream->is_open)
-        epoll_ctl(stream->poller->epoll, EPOLL_CTL_MOD, stream->descriptor, &event);
-}
-
-static void has_queued(Stream *stream, Py_ssize_t size)
-{
-    stream->queued += size;
-    watch_out(stream);
-    if (stream->queued > stream->high && !stream->has_paused && !stream->is_over) {
-        stream->has_paused = true;
-        tell(stream, names.pause_writing, NULL);
-    }
-}
-
-static void enqueue(Stream *stream, PyObject *bytes, Py_ssize_t from, Py_ssize_t to)
-{
-    Piece *piece = bytes == NULL ? NULL : PyMem_Malloc(sizeof(Piece));
-    if (piece == NULL) {
-        PyErr_NoMemory();
-        poller_report(stream);
-        return;
-    }
-    *piece = (Piece){.bytes = Py_NewRef(bytes), .from = from, .to = to};
-    if (stream->queue_end != NULL)
-        stream->queue_end->next = piece;
-    else
-        stream->queue = piece;
-    stream->queue_end = piece;
-    has_queued(stream, to - from);
-}
-
-/* Small pieces are put together: one for each byte would take forty times as much memory as `queued` says. */
-static void enqueue_copy(Stream *stream, const char *data, Py_ssize_t size)
-{
-    Piece *last = stream->queue_end;
-    if (last != NULL && PyBytes_GET_SIZE(last->bytes) - last->to >= size) {
-        memcpy(PyBytes_AS_STRING(last->bytes) + last->to, data, size);
-        last->to += size;
-        has_queued(stream, size);
-        return;
-    }
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size < PIECE_BYTES ? PIECE_BYTES : size);
-    if (bytes != NULL)
-        memcpy(PyBytes_AS_STRING(bytes), data, size);
-    enqueue(stream, bytes, 0, size);
-    Py_XDECREF(bytes);
-}
-
-/* `bytes`: the same data as an object, if there is one. */
-void stream_send(Stream *stream, const char *data, Py_ssize_t size, PyObject *bytes)
-{
-    ssize_t sent = 0;
-    if (stream->queue == NULL) {
-        do
-            sent = send(stream->descriptor, data, size, MSG_NOSIGNAL);
-        while (sent < 0 && errno == EINTR);
-        if (sent == size)
-            return;
-        if (sent < 0 && errno != EAGAIN) {
-            fail(stream, errno);
-            return;
-        }
-        if (sent < 0)
-            sent = 0;
-    }
-    if (bytes != NULL && size - sent >= PIECE_BYTES)
-        enqueue(stream, bytes, sent, size);
-    else
-        enqueue_copy(stream, data + sent, size - sent);
-}
-
-/* As much of the queue as the kernel takes now. */
-static void flush(Stream *stream)
-{
-    while (stream->queue != NULL) {
-        struct iovec parts[MOST_PIECES];
-        size_t count = 0;
-        for (Piece *piece = stream->queue; piece != NULL && count < MOST_PIECES; piece = piece->next, count++) {
-            parts[count].iov_base = PyBytes_AS_STRING(piece->bytes) + piece->from;
-            parts[count].iov_len = piece->to - piece->from;
-        }
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-        ssize_t sent = sendmsg(stream->descriptor, &message, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0) {
-            if (errno != EAGAIN)
-                fail(stream, errno);
-            return;
-        }
-        stream->queued -= sent;
-        while (sent > 0) {
-            Py_ssize_t left = stream->queue->to - stream->queue->from;
-            if (sent < left) {
-                stream->queue->from += sent;
-                break;
-            }
-            sent -= left;
-            drop_first(stream);
-        }
-    }
-}
-
-void stream_settle(Stream *stream)
-{
-    flush(stream);
-    if (!stream->is_over && stream->has_paused && stream->queued <= stream->low) {
-        stream->has_paused = false;
-        tell(stream, names.resume_writing, NULL); /* who may write again at once */
-    }
-    if (stream->queue != NULL || stream->is_over)
-        return;
-    if (stream->eof_wanted && !stream->eof_sent) {
-        stream->eof_sent = true;
-        shutdown(stream->descriptor, SHUT_WR); /* a peer that is gone already shows by itself */
-    }
-    if (stream->closing)
-        stream_end(stream);
-}
-
 /* Ending */
 
 /* In order: behind what was written. */
@@ -434,9 +291,7 @@ void stream_end(Stream *stream)
     if (stream->is_over)
         return;
     stream->closing = stream->is_over = true;
-    while (stream->queue != NULL)
-        drop_first(stream);
-    stream->queued = 0;
+    stream_drop_queue(stream);
     Py_CLEAR(stream->target);
     poller_add_due(stream);
 }
@@ -471,7 +326,7 @@ static void lose(Stream *stream)
         return;
     stream->is_lost = true;
     if (stream->protocol != NULL)
-        tell(stream, names.connection_lost, stream->error != NULL ? stream->error : Py_None);
+        stream_tell(stream, names.connection_lost, stream->error != NULL ? stream->error : Py_None);
     Py_CLEAR(stream->protocol);
     Py_CLEAR(stream->waiter);
     Py_CLEAR(stream->error);
@@ -481,9 +336,7 @@ static void lose(Stream *stream)
 void stream_drop(Stream *stream)
 {
     stream->closing = stream->is_over = stream->is_lost = true;
-    while (stream->queue != NULL)
-        drop_first(stream);
-    stream->queued = 0;
+    stream_drop_queue(stream);
     Py_CLEAR(stream->target);
     leave_poller(stream);
 }
@@ -493,7 +346,7 @@ void stream_do_due(Stream *stream)
     if (stream->is_lost)
         return; /* or one that has failed would be due for ever, without a loop in which its next turn could come */
     if (stream->failed != 0 && stream->read_turn != stream->poller->turn)
-        fail(stream, stream->failed);
+        stream_fail(stream, stream->failed);
     else if (stream->failed != 0)
         poller_add_due(stream);
     if (stream->is_over)

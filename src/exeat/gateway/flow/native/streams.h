@@ -1,7 +1,10 @@
 /* TCP streams for asyncio, with the interface of its transports. What belongs to which file:
  *
- *   poller.c     one epoll for all streams of a loop: listening, connecting, events, the end of a turn
- *   stream.c     one connection: reading, writing, handing on, its end
+ *   module.c     what Python imports
+ *   poller.c     one epoll for all streams of an owner: connecting, events, the end of a turn
+ *   listener.c   accepting
+ *   stream.c     one connection: its beginning, reading, handing on, its end
+ *   writing.c    what it is to send
  *   transport.c  the same as Python sees it
  *
  * Nothing here looks at what passes. Descriptors are watched for edges: a stream remembers that there may be something
@@ -109,9 +112,16 @@ struct Stream {
 extern PyTypeObject PollerType, ListenerType, StreamType;
 
 /* poller.c */
+int poller_begin_using(Poller *poller, PyObject *loop);
+void poller_end_using(Poller *poller); /* if there are no users */
 void poller_add_due(Stream *stream);
 void poller_report(Stream *stream); /* an exception out of a callback: it is told, and ends the stream */
 void poller_leave(Poller *poller);  /* one user less */
+
+/* listener.c */
+PyObject *poller_listen(Poller *poller, PyObject *args);
+void listener_accept(Listener *listener);
+void listener_close(Listener *listener);
 
 /* stream.c */
 Stream *stream_new(Poller *poller, int descriptor, PyObject *protocol);
@@ -120,12 +130,17 @@ void stream_made(Stream *stream);
 void stream_on_events(Stream *stream, uint32_t events);
 void stream_do_due(Stream *stream);
 void stream_end(Stream *stream);
-void stream_send(Stream *stream, const char *data, Py_ssize_t size, PyObject *bytes);
+void stream_fail(Stream *stream, int error);
+bool stream_tell(Stream *stream, PyObject *name, PyObject *argument);
 void stream_close(Stream *stream);
-void stream_settle(Stream *stream); /* what waits for the last written byte */
 void stream_use(Stream *stream, PyObject *protocol);
 void stream_read_no_more(Stream *stream);
 void stream_drop(Stream *stream); /* without a word to anyone */
 bool stream_may_read(Stream *stream);
+
+/* writing.c */
+void stream_send(Stream *stream, const char *data, Py_ssize_t size, PyObject *bytes);
+void stream_settle(Stream *stream); /* what waits for the last written byte */
+void stream_drop_queue(Stream *stream);
 
 #endif
