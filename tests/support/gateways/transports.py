@@ -30,7 +30,6 @@ class Seen(asyncio.Protocol):
         self.ended = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or NATIVE
         self.transport = transport  # type: ignore[assignment]  # uvloop's is one in all but name
         self.told.append("made")
 
