@@ -20,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 _FOLDER = Path("src/exeat/gateway/flow")
 _FLAGS = (
     "-O2 -std=gnu11 -fPIC -shared -fvisibility=hidden -fno-strict-aliasing -fstack-protector-strong"
-    " -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-cast-function-type"
+    " -D_FORTIFY_SOURCE=2 -Wl,-z,relro,-z,now -Wall -Wextra -Wno-missing-field-initializers -Wno-cast-function-type"
 )
 
 

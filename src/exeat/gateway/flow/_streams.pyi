@@ -4,6 +4,8 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+INTERFACE: int
+
 class Listener:
     def close(self) -> None: ...
 

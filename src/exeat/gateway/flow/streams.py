@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from exeat.gateway.flow._streams import Poller, Stream
 
 _BACKLOG: Final = 4096
+_INTERFACE: Final = 1  # native/module.c has the same
 
 
 def _native_types() -> tuple[type[Poller], type[Stream]] | None:
     if os.environ.get("EXEAT_STREAMS") == "asyncio":
         return None
     try:
-        from exeat.gateway.flow._streams import Poller, Stream
+        from exeat.gateway.flow._streams import INTERFACE, Poller, Stream
     except ImportError:  # there was no compiler when exeat was installed, or it is not Linux
         return None
-    return Poller, Stream
+    return (Poller, Stream) if INTERFACE == _INTERFACE else None  # or it was built from other sources
 
 
 _native: Final = _native_types()

@@ -526,8 +526,8 @@ def test_forwarded_bytes_are_the_same_in_the_same_order(seed: int) -> None:
         with echoing() as where:
             client, server, sock = await forwarded(where, 1 << 40)
             if seed % 2:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            content = choose.randbytes(choose.choice([1, 1000, 3_000_000]))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            content = choose.randbytes(choose.choice([1, 1000, 1_000_000]))
             got = bytearray()
 
             async def send() -> None:
@@ -541,9 +541,9 @@ def test_forwarded_bytes_are_the_same_in_the_same_order(seed: int) -> None:
                 server.write_eof()
 
             sending = loop.create_task(send())
-            while data := await loop.sock_recv(sock, choose.choice([10, 4096, 1 << 17])):
+            while data := await loop.sock_recv(sock, choose.choice([500, 4096, 1 << 17])):
                 got += data
-                if choose.random() < 0.02:
+                if choose.random() < 0.01:
                     await asyncio.sleep(0.005)  # now and then the reader is slow
                 if len(got) == len(content):
                     await sending
