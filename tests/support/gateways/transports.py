@@ -7,16 +7,19 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from exeat.gateway.flow import streams
-from exeat.gateway.flow.streams import Streams, bind
+from exeat.gateway.flow.channel import Channel
+from exeat.gateway.flow.streams import Listening, Streams, bind
 from exeat.gateway.process import run_in_loop
 
 NATIVE = streams._native is not None
 needs_native = pytest.mark.skipif(not NATIVE, reason="exeat was installed without its C streams (hatch_build.py)")
 RESET = struct.pack("ii", 1, 0)
+Made = TypeVar("Made", bound=asyncio.BaseProtocol)
 
 
 class Seen(asyncio.Protocol):
@@ -59,32 +62,42 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def pair(
-    make: Callable[[], asyncio.Protocol] = Seen, ours: Streams | None = None
-) -> tuple[asyncio.Protocol, socket.socket]:
-    """A protocol that was accepted, and the socket at the other end."""
+async def accepting(
+    make: Callable[[], Made], ours: Streams | None = None, host: str = "127.0.0.1"
+) -> tuple[list[Made], tuple[str, int], Listening]:
+    """Listen. Returns the protocols of those that will have been accepted, where to connect to, and the listener."""
     loop = asyncio.get_running_loop()
-    (sock,) = await bind(loop, "127.0.0.1", 0, reuse_port=False)
-    made: list[asyncio.Protocol] = []
+    (sock,) = await bind(loop, host, 0, reuse_port=False)
+    made: list[Made] = []
 
-    def factory() -> asyncio.Protocol:
+    def factory() -> Made:
         made.append(make())
         return made[-1]
 
-    where = sock.getsockname()
-    listening = await (ours or Streams(loop)).listen(sock, factory)
+    where = sock.getsockname()[:2]
+    return made, where, await (ours or Streams(loop)).listen(sock, factory)  # type: ignore[arg-type]  # BufferedProtocol
+
+
+async def pair(make: Callable[[], Made], ours: Streams | None = None) -> tuple[Made, socket.socket]:
+    """A protocol that was accepted, and the socket at the other end."""
+    made, where, listening = await accepting(make, ours)
     client = socket.socket()
     client.setblocking(False)
-    await loop.sock_connect(client, where)
+    await asyncio.get_running_loop().sock_connect(client, where)
     await until(lambda: made and hasattr(made[0], "transport"))
     listening.close()
     return made[0], client
 
 
+async def two_channels() -> tuple[Channel, socket.socket, Channel, socket.socket]:
+    """Of one owner, each with the socket at its other end: as between a client and a server."""
+    loop = asyncio.get_running_loop()
+    ours = Streams(loop)
+    return (*await pair(lambda: Channel(loop), ours), *await pair(lambda: Channel(loop), ours))
+
+
 async def seen_pair() -> tuple[Seen, socket.socket]:
-    seen, client = await pair()
-    assert isinstance(seen, Seen)
-    return seen, client
+    return await pair(Seen)
 
 
 async def receive_all(sock: socket.socket) -> bytes:

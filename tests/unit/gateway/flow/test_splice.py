@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from exeat.gateway.flow.channel import Channel
 from exeat.gateway.flow.splice import Splice
-from exeat.gateway.flow.streams import Streams
-from tests.support.gateways.transports import pair, run, until
+from tests.support.gateways.transports import run, two_channels, until
 
 
 @pytest.mark.threat("T-I1")
@@ -30,11 +28,7 @@ def test_a_source_that_pauses_costs_nothing(size: int, monkeypatch: pytest.Monke
     async def main() -> None:
         nonlocal rounds
         loop = asyncio.get_running_loop()
-        ours = Streams(loop)
-        source, sender = await pair(lambda: Channel(loop), ours)
-        target, reader = await pair(lambda: Channel(loop), ours)
-        assert isinstance(source, Channel)
-        assert isinstance(target, Channel)
+        source, sender, target, reader = await two_channels()
         ended: list[Any] = []
         splice = Splice(source, target, ended.append, lambda: ended.append("refused"))
         source.hand_over()

@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import random
 import resource
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from exeat.gateway.flow import streams
-from exeat.gateway.flow.channel import Channel
-from exeat.gateway.flow.streams import Listening, Streams, bind
+from exeat.gateway.flow.streams import Listening, Streams
 from tests.support.gateways.transports import (
     NATIVE,
     RESET,
     Seen,
+    accepting,
     most_descriptor,
     needs_native,
     open_descriptors,
@@ -40,12 +36,6 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     elif not NATIVE:
         pytest.skip("exeat was installed without its C streams (hatch_build.py)")
     return str(request.param)
-
-
-@pytest.fixture
-def native() -> None:
-    if not NATIVE:
-        pytest.skip("exeat was installed without its C streams (hatch_build.py)")
 
 
 def test_bytes_and_ends_go_both_ways(kind: str) -> None:
@@ -149,7 +139,6 @@ def test_what_came_before_a_write_failed_can_still_be_read() -> None:
 
     async def main() -> None:
         seen, client = await pair(Last)
-        assert isinstance(seen, Seen)
         seen.transport.pause_reading()
         client.send(b"the answer")
         seen.transport.write(b"x")  # unread, so that closing resets
@@ -214,15 +203,7 @@ def test_a_connection_that_is_given_up_leaves_nothing() -> None:
 def test_ipv6_and_names_of_peers(kind: str) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        (sock,) = await bind(loop, "::1", 0, reuse_port=True)
-        accepted: list[Seen] = []
-
-        def factory() -> Seen:
-            accepted.append(Seen())
-            return accepted[-1]
-
-        port = sock.getsockname()[1]
-        listening = await Streams(loop).listen(sock, factory)
+        accepted, (_, port), listening = await accepting(Seen, host="::1")
         out = Seen()
         await Streams(loop).connect(out, "::1", port)
         await until(lambda: accepted and accepted[0].told)
@@ -270,7 +251,6 @@ def test_an_error_in_a_callback_ends_that_connection_alone() -> None:
         loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
         other, quiet = await seen_pair()
         broken, client = await pair(Broken)
-        assert isinstance(broken, Seen)
         client.send(b"x")
         await broken.ended
         assert isinstance(broken.lost, ValueError)
@@ -321,7 +301,6 @@ def test_a_protocol_can_be_replaced_while_it_is_told(kind: str) -> None:
 
     async def main() -> None:
         first, client = await pair(First)
-        assert isinstance(first, Seen)
         client.send(b"one")
         await until(lambda: first.data)
         client.send(b"two and more")
@@ -337,15 +316,7 @@ def test_a_protocol_can_be_replaced_while_it_is_told(kind: str) -> None:
 def test_clients_are_told_by_a_close_when_descriptors_run_out() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        (sock,) = await bind(loop, "127.0.0.1", 0, reuse_port=False)
-        accepted: list[Seen] = []
-
-        def factory() -> Seen:
-            accepted.append(Seen())
-            return accepted[-1]
-
-        where = sock.getsockname()
-        listening = await Streams(loop).listen(sock, factory)
+        accepted, where, listening = await accepting(Seen)
         clients = [socket.socket() for _ in range(4)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_descriptor() + 1, hard))
@@ -381,7 +352,6 @@ def test_clients_are_told_by_a_close_when_descriptors_run_out() -> None:
 @needs_native
 def test_a_listener_can_be_closed_by_the_connection_that_it_accepted() -> None:
     async def main() -> None:
-        loop = asyncio.get_running_loop()
         closing: list[Listening] = []
 
         class Closer(Seen):
@@ -390,27 +360,24 @@ def test_a_listener_can_be_closed_by_the_connection_that_it_accepted() -> None:
                 while closing:
                     closing.pop().close()
 
-        made: list[Seen] = []
-
-        def factory() -> Seen:
-            made.append(Closer())
-            return made[-1]
-
+        ours = Streams(asyncio.get_running_loop())
+        made: list[list[Closer]] = []
         places = []
         for _ in range(3):
-            (sock,) = await bind(loop, "127.0.0.1", 0, reuse_port=False)
-            places.append(sock.getsockname())
-            closing.append(await Streams(loop).listen(sock, factory))
+            accepted, where, listening = await accepting(Closer, ours)
+            made.append(accepted)
+            places.append(where)
+            closing.append(listening)
         clients = []
         for where in places * 3:
             clients.append(socket.socket())
             clients[-1].setblocking(False)
             clients[-1].connect_ex(where)
-        await until(lambda: made and made[0].told)
+        await until(lambda: any(made))
         await asyncio.sleep(0.02)
-        assert len(made) == 1
-        made[0].transport.abort()
-        await made[0].ended
+        (only,) = [each for accepted in made for each in accepted]
+        only.transport.abort()
+        await only.ended
         for client in clients:
             client.close()
 
@@ -446,247 +413,5 @@ def test_without_connections_no_descriptor_is_held() -> None:
         await seen.ended
         await asyncio.sleep(0)
         assert open_descriptors() == before
-
-    run(main)
-
-
-@needs_native
-def test_streams_of_different_owners_do_not_forward_to_each_other() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        one, first = await pair(lambda: Channel(loop))
-        two, second = await pair(lambda: Channel(loop))
-        assert isinstance(one, Channel)
-        assert isinstance(two, Channel)
-        assert not one.forward_to(two, 1)
-        for each in (one, two):
-            each.abort()
-        await until(lambda: one.closed and two.closed)
-        first.close()
-        second.close()
-
-    run(main)
-
-
-# Forwarding
-
-
-@contextmanager
-def echoing(limit_s: float = 60) -> Iterator[tuple[str, int]]:
-    """A server that sends back what it gets, and ends when its client does."""
-    server = socket.create_server(("127.0.0.1", 0))
-    server.settimeout(limit_s)
-
-    def serve(conn: socket.socket) -> None:
-        conn.settimeout(limit_s)
-        with conn:
-            try:
-                while data := conn.recv(1 << 16):
-                    conn.sendall(data)
-            except OSError:
-                pass
-
-    def accept() -> None:
-        while True:
-            try:
-                conn, _ = server.accept()
-            except OSError:
-                return
-            threading.Thread(target=serve, args=[conn], daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield server.getsockname()
-    finally:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
-
-
-async def forwarded(where: tuple[str, int], large_most: int) -> tuple[Channel, Channel, socket.socket]:
-    """A client, and the two channels of its tunnel to a server, which hand on without Python."""
-    loop = asyncio.get_running_loop()
-    ours = Streams(loop)
-    client, sock = await pair(lambda: Channel(loop), ours)
-    assert isinstance(client, Channel)
-    server = Channel(loop)
-    await ours.connect(server, *where)
-    for one, other in ((client, server), (server, client)):
-        other.fed_by(one)
-        assert one.forward_to(other, large_most)
-    return client, server, sock
-
-
-@needs_native
-@pytest.mark.parametrize("seed", range(6))
-def test_forwarded_bytes_are_the_same_in_the_same_order(seed: int) -> None:
-    choose = random.Random(seed)
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with echoing() as where:
-            client, server, sock = await forwarded(where, 1 << 40)
-            if seed % 2:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-            content = choose.randbytes(choose.choice([1, 1000, 1_000_000]))
-            got = bytearray()
-
-            async def send() -> None:
-                at = 0
-                while at < len(content):
-                    size = choose.choice([1, 100, 20_000, 500_000])
-                    await loop.sock_sendall(sock, content[at : at + size])
-                    at += size
-                sock.shutdown(socket.SHUT_WR)
-                await until(lambda: client.eof)
-                server.write_eof()
-
-            sending = loop.create_task(send())
-            while data := await loop.sock_recv(sock, choose.choice([500, 4096, 1 << 17])):
-                got += data
-                if choose.random() < 0.01:
-                    await asyncio.sleep(0.005)  # now and then the reader is slow
-                if len(got) == len(content):
-                    await sending
-                    await until(lambda: server.eof)
-                    client.write_eof()
-            assert got == content
-            for each in (client, server):
-                each.count_moved()
-                assert (each.received, each.sent) == (len(content), len(content))
-                each.close()
-            sock.close()
-            await until(lambda: client.closed and server.closed)
-
-    run(main)
-
-
-@needs_native
-def test_a_peer_that_does_not_read_stops_the_source() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        ours = Streams(loop)
-        source, sender = await pair(lambda: Channel(loop), ours)
-        target, deaf = await pair(lambda: Channel(loop), ours)
-        assert isinstance(source, Channel)
-        assert isinstance(target, Channel)
-        target.fed_by(source)
-        assert source.forward_to(target, 1 << 40)
-        sent, most = 0, 64 << 20
-        while sent < most:
-            try:
-                sent += sender.send(bytes(1 << 16))
-            except BlockingIOError:
-                before = sent
-                await asyncio.sleep(0.05)
-                if source.transport.is_reading() is False and before == sent:
-                    break
-        assert sent < most
-        assert target.writing_paused
-        assert target.transport.get_write_buffer_size() <= 512 * 1024
-        for each in (source, target):
-            each.abort()
-        await until(lambda: source.closed and target.closed)
-        sender.close()
-        deaf.close()
-
-    run(main)
-
-
-@needs_native
-def test_a_large_transfer_comes_back_to_python() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        ours = Streams(loop)
-        source, sender = await pair(lambda: Channel(loop), ours)
-        target, reader = await pair(lambda: Channel(loop), ours)
-        assert isinstance(source, Channel)
-        assert isinstance(target, Channel)
-        assert source.forward_to(target, 100_000)
-        got = 0
-
-        async def read() -> None:
-            nonlocal got
-            while data := await loop.sock_recv(reader, 1 << 16):
-                got += len(data)
-
-        reading = loop.create_task(read())
-        await loop.sock_sendall(sender, bytes(2_000_000))
-        await until(lambda: source.buffer)
-        source.count_moved()
-        assert source.received >= 100_000
-        assert got < 2_000_000
-        for each in (source, target):
-            each.abort()
-        await reading
-        sender.close()
-        reader.close()
-
-    run(main)
-
-
-@needs_native
-def test_small_pieces_are_never_large() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with echoing() as where:
-            client, server, sock = await forwarded(where, 50_000)
-            for _ in range(200):
-                await loop.sock_sendall(sock, bytes(1000))
-                left = 1000
-                while left:
-                    left -= len(await loop.sock_recv(sock, left))
-            assert client.buffer == server.buffer == b""
-            for each in (client, server):
-                each.count_moved()
-                assert (each.received, each.sent) == (200_000, 200_000)
-                each.abort()
-            await until(lambda: client.closed and server.closed)
-            sock.close()
-
-    run(main)
-
-
-@needs_native
-@pytest.mark.parametrize("seed", range(8))
-def test_connections_that_break_off_at_any_moment(seed: int) -> None:
-    """Many at once, ended in every way from either side, while bytes are on their way: all end, nothing stays open."""
-    choose = random.Random(seed)
-
-    async def one(where: tuple[str, int]) -> None:
-        loop = asyncio.get_running_loop()
-        client, server, sock = await forwarded(where, choose.choice([1000, 1 << 40]))
-        try:
-            await loop.sock_sendall(sock, choose.randbytes(choose.choice([1, 5000, 400_000])))
-        except OSError:
-            pass
-        await asyncio.sleep(choose.choice([0, 0.001, 0.01]))
-        match choose.randrange(6):
-            case 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                sock.close()
-            case 1:
-                client.abort()
-            case 2:
-                server.close()
-            case 3:
-                client.reset()
-            case 4:
-                server.write_eof()
-                client.close()
-            case 5:
-                sock.shutdown(socket.SHUT_RDWR)
-        await asyncio.sleep(choose.choice([0, 0.01]))
-        for each in (client, server):
-            each.abort()
-        await until(lambda: client.closed and server.closed)
-        sock.close()
-
-    async def main() -> None:
-        with echoing() as where:
-            kept, client = await seen_pair()
-            await asyncio.gather(*(one(where) for _ in range(20)))
-            kept.transport.abort()
-            await kept.ended
-            client.close()
 
     run(main)

@@ -19,6 +19,7 @@ from exeat.gateway.flow.streams import Streams, bind
 from tests.support.gateways.transports import (
     RESET,
     Seen,
+    accepting,
     most_descriptor,
     needs_native,
     pair,
@@ -36,15 +37,7 @@ def test_clients_are_told_again_after_the_spare_descriptor_was_lost() -> None:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        (sock,) = await bind(loop, "127.0.0.1", 0, reuse_port=False)
-        accepted: list[Seen] = []
-
-        def factory() -> Seen:
-            accepted.append(Seen())
-            return accepted[-1]
-
-        where = sock.getsockname()
-        listening = await Streams(loop).listen(sock, factory)
+        accepted, where, listening = await accepting(Seen)
         clients = [socket.socket() for _ in range(2)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         fillers: list[int] = []
@@ -116,8 +109,7 @@ def test_an_empty_buffer_is_an_error() -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        empty, client = await pair(Empty)  # type: ignore[arg-type]  # as good as a Protocol
-        assert isinstance(empty, Empty)
+        empty, client = await pair(Empty)
         client.send(b"x")
         await until(lambda: empty.lost)
         assert isinstance(empty.lost[0], RuntimeError)
@@ -178,9 +170,7 @@ def test_streams_end_although_the_loop_could_not_be_asked_once() -> None:
     async def main() -> None:
         loop = _Loop(asyncio.get_running_loop())
         ours = Streams(loop)  # type: ignore[arg-type]  # in all but name
-        (one, first), (other, second) = await pair(ours=ours), await pair(ours=ours)
-        assert isinstance(one, Seen)
-        assert isinstance(other, Seen)
+        (one, first), (other, second) = await pair(Seen, ours), await pair(Seen, ours)
         loop.fails = True
         one.transport.abort()
         other.transport.abort()
@@ -202,7 +192,6 @@ def test_a_reset_in_the_last_turn_of_a_loop_leaves_nothing() -> None:
 
     async def main() -> None:
         seen, client = await pair(Stopper)
-        assert isinstance(seen, Seen)
         seen.transport.pause_reading()
         client.send(b"x")
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
