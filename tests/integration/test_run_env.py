@@ -190,16 +190,17 @@ def test_the_death_of_the_gateway_is_told_and_the_command_goes_on(tmp_path: Path
     script = "trap 'exit 5' TERM; while :; do sleep 0.05; done"
     with Running(tmp_path, *ENV, "--audit", str(tmp_path / "audit"), command=["sh", "-c", script]) as running:
         wait_until(lambda: len(children_of(running.process.pid)) == 2, "both children")
-        (gateway,) = [
-            Process(pid)
-            for pid in children_of(running.process.pid)
-            if "exeat" in Path(f"/proc/{pid}/cmdline").read_text()
-        ]
-        gateway.kill()
+        wait_until(lambda: len(forks_of(running.process.pid)) == 1, "the command in place of its fork")
+        forks_of(running.process.pid)[0].kill()
         wait_until(lambda: "the gateway has ended" in running.errors, "the news")
         assert running.process.poll() is None
         running.process.terminate()
         assert running.wait() == 5
+
+
+def forks_of(pid: int) -> list[Process]:
+    """Children that run exeat's code."""
+    return [Process(each) for each in children_of(pid) if "exeat" in Path(f"/proc/{each}/cmdline").read_text()]
 
 
 # Signals

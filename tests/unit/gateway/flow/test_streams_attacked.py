@@ -31,6 +31,35 @@ from tests.support.gateways.transports import (
 
 
 @needs_native
+@pytest.mark.parametrize("end", ["finished", "reset"])
+def test_the_end_is_told_when_those_who_wait_have_seen_the_last_bytes(end: str) -> None:
+    """A request in one flight with the end of TLS's handshake and its own: the handshake was taken for cut off."""
+
+    class Noting(Seen):
+        def data_received(self, data: bytes) -> None:
+            asyncio.get_running_loop().call_soon(self.told.append, "seen")
+
+    async def main() -> None:
+        seen, client = await pair(Noting)
+        seen.transport.pause_reading()
+        client.send(b"x")
+        if end == "finished":
+            client.shutdown(socket.SHUT_WR)
+        else:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            client.close()
+        await asyncio.sleep(0.01)
+        seen.transport.resume_reading()
+        await until(lambda: {"eof", "lost"} & set(seen.told))
+        assert seen.told[:2] == ["made", "seen"]
+        seen.transport.abort()
+        await seen.ended
+        client.close()
+
+    run(main)
+
+
+@needs_native
 def test_clients_are_told_again_after_the_spare_descriptor_was_lost() -> None:
     """It is given up for a moment to accept and close; a thread that resolves a name may take its place just then. The
     gateway never got it back, and at the next shortage all clients waited while the loop ran for nothing."""

@@ -151,14 +151,10 @@ static Py_ssize_t receive(Stream *stream, char *data, Py_ssize_t size)
         return got;
     }
     stream->can_read = false;
-    if (got == 0) {
+    if (got == 0)
         see_end(stream);
-    } else if (errno != EAGAIN && stream->read_turn == stream->poller->turn) {
-        stream->failed = errno;
-        poller_add_due(stream);
-    } else if (errno != EAGAIN) {
+    else if (errno != EAGAIN)
         stream_fail(stream, errno);
-    }
     return 0;
 }
 
@@ -241,11 +237,12 @@ bool stream_may_read(Stream *stream)
     return stream->can_read && !stream->reading_paused && !stream->closing && !stream->has_ended;
 }
 
-/* Once, and its end with the last bytes. What is left then is for the next turn: others have had theirs by then. */
+/* Once. What is left then, or the end, is for the next turn: others have had theirs by then, and whoever waits in Python
+ * for what was read has seen it. What only goes on to a target is followed by its end at once. */
 static void read_in_turn(Stream *stream)
 {
     read_once(stream);
-    if (stream->is_thorough && stream_may_read(stream))
+    if (stream->is_thorough && stream->target != NULL && stream_may_read(stream))
         read_once(stream);
     if (stream_may_read(stream))
         poller_add_due(stream);
@@ -343,14 +340,12 @@ void stream_drop(Stream *stream)
 
 void stream_do_due(Stream *stream)
 {
-    if (stream->is_lost)
-        return; /* or one that has failed would be due for ever, without a loop in which its next turn could come */
-    if (stream->failed != 0 && stream->read_turn != stream->poller->turn)
-        stream_fail(stream, stream->failed);
-    else if (stream->failed != 0)
-        poller_add_due(stream);
     if (stream->is_over)
         lose(stream);
-    else if (stream_may_read(stream))
+    else if (!stream_may_read(stream))
+        return;
+    else if (stream->read_turn != stream->poller->turn)
         read_in_turn(stream);
+    else
+        poller_add_due(stream);
 }

@@ -99,7 +99,6 @@ struct Stream {
     bool reading_paused;
     bool can_read;         /* and no read has said since that there is no more */
     unsigned read_turn;    /* the last in which something was read */
-    int failed;            /* the error of a read, for the next turn: what came before it has been told in this one */
     bool is_thorough;      /* the end or urgent data is near: a short read does not say that there is no more */
     bool has_ended;        /* the peer sends no more */
     bool is_buffered;      /* the protocol has a buffer of its own to read into */
