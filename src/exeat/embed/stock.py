@@ -49,6 +49,7 @@ class Stock:
         self._count = count
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
+        self._watched = 0  # out of the queue while someone waits until they stand
         self._is_open = False
         self._owner = os.getpid()
 
@@ -58,7 +59,7 @@ class Stock:
     def _know_process(self) -> None:
         """In a fork of the program what waits is the program's, and so is whatever thread holds the lock."""
         if self._owner != os.getpid():
-            self._owner, self._lock = os.getpid(), threading.Lock()
+            self._owner, self._lock, self._watched = os.getpid(), threading.Lock(), 0
             while self._waiting:
                 self._waiting.popleft().let_go()
 
@@ -66,7 +67,7 @@ class Stock:
         """Ask for what is missing. Waits for nothing."""
         self._know_process()
         with self._lock:
-            while self._is_open and len(self._waiting) < self._count:
+            while self._is_open and len(self._waiting) + self._watched < self._count:
                 request = self._starter.request()
                 if request is None:
                     return  # none can be had now
@@ -86,19 +87,21 @@ class Stock:
 
     async def _stand_one(self) -> None:
         with self._lock:
-            waiting = self._waiting.popleft() if self._waiting else None
-        if waiting is None:
-            return  # taken meanwhile
+            if not self._waiting:
+                return  # taken meanwhile
+            waiting = self._waiting.popleft()
+            self._watched += 1
+        stands = False
         try:
             await waiting.stand()
-        except BaseException:
-            waiting.close()
-            raise
-        with self._lock:
-            if self._is_open:
-                self._waiting.append(waiting)
-                return
-        waiting.close()
+            stands = True
+        finally:
+            with self._lock:
+                self._watched -= 1
+                if stands and self._is_open:
+                    self._waiting.append(waiting)
+                else:
+                    waiting.close()
 
     async def take(
         self,

@@ -42,6 +42,18 @@ def test_one_that_has_waited_for_long_is_not_used(
 
 
 @pytest.mark.threat("T-P14")
+def test_no_more_are_made_than_are_wanted(place: Path, used: list[bool]) -> None:
+    """Runs that end while one waits until those that were asked for stand: the one that it looks at counts too."""
+
+    async def work(manager: SandboxManager) -> None:
+        assert manager._stock is not None
+        await asyncio.gather(*(standing(manager) for _ in range(4)))
+        assert len(manager._stock._waiting) == 2
+
+    run_all(work, prepared=2)
+
+
+@pytest.mark.threat("T-P14")
 @pytest.mark.parametrize("does", [lambda manager: None, SandboxManager.close], ids=["ends", "closes"])
 def test_a_fork_of_the_program_ends_nothing_that_waits(
     does: Callable[[SandboxManager], None], place: Path, used: list[bool]
