@@ -42,13 +42,26 @@ def test_one_that_has_waited_for_long_is_not_used(
 
 
 @pytest.mark.threat("T-P14")
-def test_no_more_are_made_than_are_wanted(place: Path, used: list[bool]) -> None:
-    """Runs that end while one waits until those that were asked for stand: the one that it looks at counts too."""
+def test_no_more_are_made_than_are_wanted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run ends while someone waits until those that were asked for stand: the one that is looked at counts too."""
 
     async def work(manager: SandboxManager) -> None:
-        assert manager._stock is not None
-        await asyncio.gather(*(standing(manager) for _ in range(4)))
-        assert len(manager._stock._waiting) == 2
+        stock = manager._stock
+        assert stock is not None
+        await standing(manager)
+        go_on = asyncio.Event()
+
+        async def stand(_: object) -> None:
+            await go_on.wait()
+
+        monkeypatch.setattr("exeat.embed.stock._Waiting.stand", stand)
+        waiting = asyncio.create_task(stock.stand())
+        await asyncio.sleep(0)
+        stock.fill(manager.environ())
+        assert len(stock._waiting) == 1
+        go_on.set()
+        await waiting
+        assert len(stock._waiting) == 2
 
     run_all(work, prepared=2)
 
