@@ -187,6 +187,7 @@ def test_all_that_hang_at_the_start_cost_it_the_time_of_one(place: Path, monkeyp
         manager._stock._drop()
         starter = max(pid for pid in children_of(os.getpid()) if "--starter" in _words(pid))  # others may be leaving
         os.kill(starter, signal.SIGSTOP)
+        wait_until(lambda: _state(starter) == "T", "the starter to stop")
         with monkeypatch.context() as patch:
             patch.setattr("exeat.embed.stock._STAND_S", 0.5)
             manager._stock.fill(manager.environ())
@@ -197,6 +198,10 @@ def test_all_that_hang_at_the_start_cost_it_the_time_of_one(place: Path, monkeyp
         assert any(each.stands for each in manager._stock._waiting)
 
     run_all(work, prepared=4)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _words(pid: int) -> str:
