@@ -199,7 +199,8 @@ def test_two_reads_of_a_connection_are_enough_for_a_turn(
             for _ in range(4):
                 with busy(gate):
                     fill(conn, bytes(65_536))
-    assert 0 < most[0] <= (2 * 262_144 if how == "body" else 1 << 20)
+    # In a tunnel: a pipe full, behind the read after which the kernel took over.
+    assert 0 < most[0] <= (2 * 262_144 if how == "body" else (1 << 20) + 65_536)
 
 
 def received(gate: Gate) -> int:

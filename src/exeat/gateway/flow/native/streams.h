@@ -20,7 +20,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#define READ_BYTES (256 * 1024)
+#define READ_BYTES (64 * 1024) /* larger pieces of memory go back to the kernel each time: 3 times as long a turn in a flood */
 #define WRITE_HIGH_BYTES (256 * 1024)
 #define MOST_EVENTS 256
 
