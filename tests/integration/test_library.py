@@ -18,6 +18,7 @@ import uvloop
 
 import exeat
 from exeat.gateway.flow.relay import Tunnel
+from exeat.gateway.flow.streams import Streams
 from tests.support.clients.answers import parse_answer
 from tests.support.origins.raw import RawOrigin, keep_silent
 
@@ -169,6 +170,30 @@ def test_a_port_in_use_is_an_error(run: Run[None], tmp_path: Path) -> None:
                 await gateway.start()
         async with exeat.Gateway(exeat.make_policy(), audit=str(tmp_path / "a.jsonl")):
             pass
+
+    run(main)
+
+
+def test_a_port_that_another_listens_on_first_is_an_error(run: Run[None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two programs may bind it, and one of them may listen. The socket of the other is closed."""
+    listen = Streams.listen
+    bound: list[socket.socket] = []
+
+    async def main() -> None:
+        with socket.socket() as holder:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("127.0.0.1", 0))
+
+            async def listen_late(streams: Streams, sock: socket.socket, factory: Any) -> Any:
+                holder.listen()
+                bound.append(sock)
+                return await listen(streams, sock, factory)
+
+            monkeypatch.setattr(Streams, "listen", listen_late)
+            gateway = exeat.Gateway(exeat.make_policy(), port=holder.getsockname()[1])
+            with pytest.raises(exeat.StartError, match="another program has the port|in use"):
+                await gateway.start()
+        assert [sock.fileno() for sock in bound] == [-1]
 
     run(main)
 

@@ -159,14 +159,16 @@ class Gateway:
         self._sweeper = Sweeper(state, self.id, always=self._shared_journal is None)
 
     async def _listen(self, state: State) -> None:
+        listeners = self._listeners or ()
         try:
-            listeners = self._listeners
-            if listeners is None:
+            if self._listeners is None:
                 listeners = await bind(self._loop, self._host, self._port, reuse_port=self._reuse_port)
             for sock in listeners:
                 self.addresses.append(sock.getsockname()[:2])
                 self._servers.append(await state.streams.listen(sock, self._make_channel))
         except OSError as error:
+            for sock in listeners:
+                sock.close()
             raise cannot_listen(self._host, self._port, error) from None
 
     async def _record_start(self, state: State) -> None:

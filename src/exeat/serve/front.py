@@ -98,8 +98,11 @@ class Front:
                 self._networks.add(client.name, client.networks)
                 self._note_reach(client)
             self._put_shares(self.clients)
-            for sock in self._bound:
-                self._servers.append(await self._streams.listen(sock, self._make_channel))
+            try:
+                for sock in self._bound:
+                    self._servers.append(await self._streams.listen(sock, self._make_channel))
+            except OSError as error:  # another program had bound it too, and listened first
+                raise cannot_listen(*self._where, error) from None
             self._log_keeper = self._loop.create_task(self._keep_log())
         except BaseException:
             for each in (*self._servers, *self._bound):

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from exeat.gateway.flow.streams import as_stream
 
-# What a channel may hold for a reader that is busy. One read of uvloop is up to 256 KB on top of it.
+# What a channel may hold for a reader that is busy. One read is on top of it: 64 KB, or up to 256 of uvloop's.
 _PULL_HIGH_BYTES: Final = 64 * 1024
 # A read of this size has filled what uvloop reads into, or most of it, and there is more. uvloop would read on, up to
 # 32 times, before anybody else has a turn.
