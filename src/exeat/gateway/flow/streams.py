@@ -54,9 +54,9 @@ class Streams:
     async def listen(self, sock: socket.socket, factory: Callable[[], asyncio.Protocol]) -> Listening:
         """Accept connections from a bound socket, which is this listener's from here on."""
         sock.setblocking(False)
+        sock.listen(_BACKLOG)  # here: uvloop does not tell if another program listens already
         if self._poller is None:
             return await self.loop.create_server(factory, sock=sock, backlog=_BACKLOG)
-        sock.listen(_BACKLOG)
         return self._poller.listen(self.loop, sock, factory)
 
     async def connect(self, protocol: asyncio.Protocol, address: str, port: int) -> None:
